@@ -1,0 +1,5 @@
+//! The kinds of the authentication group.
+
+use crate::kind::KindDef;
+
+pub const ALL: &[&KindDef] = &[];

@@ -1,0 +1,5 @@
+//! The kinds of the certificates group.
+
+use crate::kind::KindDef;
+
+pub const ALL: &[&KindDef] = &[];

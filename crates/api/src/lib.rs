@@ -1,0 +1,44 @@
+//! The words of the Kubernetes API: the table of kinds, the schema of every type, and what is decided about an object
+//! without looking at any other: decoding, defaults, validation, patches, selectors, printing columns.
+//!
+//! Data comes in as bytes (JSON, YAML, protobuf) and goes out as `serde_json::Value` in the exact shape Kubernetes would
+//! answer with. There is no I/O and no async here, and no Rust struct per kind: one table of types (`schema`) describes
+//! them all, so that the request path is written once and custom resources can be rows added at run time.
+
+pub mod field;
+pub mod names;
+pub mod status;
+
+pub mod kind;
+pub mod kinds;
+pub mod printing;
+
+pub mod quantity;
+pub mod selector;
+
+pub mod admissionregistration;
+pub mod apiregistration;
+pub mod apps;
+pub mod authentication;
+pub mod authorization;
+pub mod autoscaling;
+pub mod batch;
+pub mod certificates;
+pub mod coordination;
+pub mod core;
+pub mod discovery;
+pub mod events;
+pub mod flowcontrol;
+pub mod meta;
+pub mod networking;
+pub mod node;
+pub mod policy;
+pub mod rbac;
+pub mod resource;
+pub mod scheduling;
+pub mod storage;
+
+pub use field::{Cursor, Path, Problem, ProblemKind, Problems};
+pub use kind::KindDef;
+pub use serde_json::Value;
+pub use status::Status;

@@ -1,0 +1,5 @@
+//! The kinds of the node group.
+
+use crate::kind::KindDef;
+
+pub const ALL: &[&KindDef] = &[];

@@ -1,0 +1,5 @@
+//! The kinds of the resource group.
+
+use crate::kind::KindDef;
+
+pub const ALL: &[&KindDef] = &[];

@@ -1,0 +1,10 @@
+//! What the standard library lacks and every crate of Orlop needs: a clock that tests can hold still, a seeded random
+//! source and a shutdown signal. Kept tiny on purpose; nothing here knows about Kubernetes.
+
+pub mod clock;
+pub mod random;
+pub mod shutdown;
+
+pub use clock::Clock;
+pub use random::Random;
+pub use shutdown::Shutdown;
