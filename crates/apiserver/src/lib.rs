@@ -1,1 +1,6 @@
 //! stub
+
+pub mod authn;
+pub mod authz;
+pub mod lookup;
+pub mod pki;

@@ -1,0 +1,214 @@
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::Value;
+
+use super::*;
+use crate::authn::CertIdentity;
+
+fn now() -> Timestamp {
+    "2026-11-15T12:00:00Z".parse().unwrap()
+}
+
+fn later(days: i64) -> Timestamp {
+    Timestamp::from_second(now().as_second() + days * 24 * 3600).unwrap()
+}
+
+fn pki(dir: &Path, sans: &[&str], now: Timestamp) -> Result<Pki, PkiError> {
+    let sans: Vec<String> = sans.iter().map(|s| s.to_string()).collect();
+    Pki::load_or_create(dir, &sans, now)
+}
+
+fn der(pem: &str) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
+}
+
+#[test]
+fn client_certificates_keep_all_groups() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = pki(dir.path(), &[], now()).unwrap();
+    let groups = ["system:nodes", "a,b+c=\"d\"", "größe", "system:nodes:extra"];
+    let credential = pki
+        .issue_client("system:node:n1", &groups, LEAF_VALIDITY, now())
+        .unwrap();
+    let identity = CertIdentity::from_der(&der(&credential.certificate)).unwrap();
+
+    let user = identity.user(now()).unwrap().unwrap();
+    assert_eq!(user.name, "system:node:n1");
+    assert_eq!(user.groups[..4], groups);
+    assert_eq!(user.groups[4..], ["system:authenticated"]);
+    assert!(user.extra["authentication.kubernetes.io/credential-id"][0].starts_with("X509SHA256="));
+
+    assert!(identity.user(later(364)).is_ok());
+    assert!(identity.user(later(366)).is_err());
+    assert!(identity.user(later(-1)).is_err());
+}
+
+#[test]
+fn server_certificates_identify_no_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = pki(dir.path(), &[], now()).unwrap();
+    assert!(CertIdentity::from_der(&der(&pki.apiserver.certificate)).is_err());
+    let nameless = pki.issue_client("", &["g"], LEAF_VALIDITY, now()).unwrap();
+    assert_eq!(
+        CertIdentity::from_der(&der(&nameless.certificate))
+            .unwrap()
+            .user(now())
+            .unwrap(),
+        None
+    );
+    assert!(CertIdentity::from_der(b"nonsense").is_err());
+}
+
+#[test]
+fn files_are_kept_private_and_renewed_when_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("pki");
+    let sans = ["10.96.0.1", "192.0.2.7", "Host.example"];
+    let first = pki(&at, &sans, now()).unwrap();
+    for (name, mode) in [
+        (".", 0o40700),
+        ("ca.key", 0o100600),
+        ("apiserver.crt", 0o100600),
+        ("sa.pub", 0o100600),
+    ] {
+        assert_eq!(
+            std::fs::metadata(at.join(name)).unwrap().permissions().mode(),
+            mode,
+            "{name}"
+        );
+    }
+    let facts = Facts::of(&first.apiserver.certificate).unwrap();
+    assert_eq!(facts.sans.len(), SERVER_NAMES.len() + 3);
+    assert!(facts.sans.contains(&San::Dns("host.example".into())));
+    assert!(facts.sans.contains(&San::Ip("10.96.0.1".parse().unwrap())));
+
+    // name, what it was loaded with, (same server certificate, same administrator)
+    let cases = [
+        ("nothing changed", pki(&at, &sans, later(1)).unwrap(), (true, true)),
+        (
+            "another address",
+            pki(&at, &["192.0.2.8"], later(1)).unwrap(),
+            (false, true),
+        ),
+        (
+            "running out",
+            pki(&at, &["192.0.2.8"], later(340)).unwrap(),
+            (false, false),
+        ),
+    ];
+    for (name, again, expected) in cases {
+        let same = (
+            again.apiserver.certificate == first.apiserver.certificate,
+            again.admin.certificate == first.admin.certificate,
+        );
+        assert_eq!(same, expected, "{name}");
+        assert_eq!(again.ca.certificate, first.ca.certificate, "{name}");
+        assert_eq!(again.service_account_key, first.service_account_key, "{name}");
+    }
+
+    // A foreign key beside our certificate does not fit it.
+    std::fs::write(at.join("admin.key"), &first.ca.key.serialize_pem()).unwrap();
+    let mended = pki(&at, &["192.0.2.8"], later(340)).unwrap();
+    assert_ne!(mended.admin.key, first.ca.key.serialize_pem());
+
+    assert!(matches!(pki(&at, &sans, later(4000)), Err(PkiError::Expired(_))));
+    std::fs::remove_file(at.join("ca.key")).unwrap();
+    assert!(matches!(pki(&at, &sans, now()), Err(PkiError::Incomplete { .. })));
+    std::fs::write(at.join("ca.key"), "rubbish").unwrap();
+    assert!(matches!(pki(&at, &sans, now()), Err(PkiError::Unreadable(_))));
+}
+
+#[test]
+fn an_authority_interrupted_between_its_files_is_completed() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = pki(dir.path(), &[], now()).unwrap();
+    std::fs::remove_file(dir.path().join("ca.crt")).unwrap();
+    let again = pki(dir.path(), &[], now()).unwrap();
+    assert_eq!(again.ca.key.serialize_pem(), first.ca.key.serialize_pem());
+}
+
+#[test]
+fn kubeconfig_is_yaml_with_everything_inside() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = pki(dir.path(), &[], now()).unwrap();
+    let config: Value = serde_saphyr::from_str(&pki.kubeconfig("https://127.0.0.1:6443", "or\"lop: x")).unwrap();
+    assert_eq!(config["clusters"][0]["cluster"]["server"], "https://127.0.0.1:6443");
+    assert_eq!(config["current-context"], "kubernetes-admin@or\"lop: x");
+    assert_eq!(config["contexts"][0]["context"]["user"], config["users"][0]["name"]);
+    let data = config["users"][0]["user"]["client-certificate-data"].as_str().unwrap();
+    let certificate = String::from_utf8(BASE64_STANDARD.decode(data).unwrap()).unwrap();
+    let admin = CertIdentity::from_der(&der(&certificate))
+        .unwrap()
+        .user(now())
+        .unwrap()
+        .unwrap();
+    assert!(admin.in_group("system:masters"));
+}
+
+/// Shakes hands in memory. The real clock is used: rustls asks it.
+fn handshake(
+    pki: &Pki,
+    client: Option<&Credential>,
+    host: &'static str,
+) -> Result<rustls::ServerConnection, rustls::Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(der(&pki.ca.certificate)).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match client {
+        Some(c) => {
+            let key = PrivateKeyDer::from_pem_slice(c.key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(vec![der(&c.certificate)], key).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let mut client = rustls::ClientConnection::new(Arc::new(config), host.try_into().unwrap()).unwrap();
+    let mut server = rustls::ServerConnection::new(pki.server_tls_config().unwrap()).unwrap();
+    client.writer().write_all(b"hello").unwrap();
+    let mut wire = Vec::new();
+    while client.is_handshaking() || server.is_handshaking() || client.wants_write() {
+        wire.clear();
+        client.write_tls(&mut wire).unwrap();
+        server.read_tls(&mut wire.as_slice()).unwrap();
+        server.process_new_packets()?;
+        wire.clear();
+        server.write_tls(&mut wire).unwrap();
+        client.read_tls(&mut wire.as_slice()).unwrap();
+        client.process_new_packets()?;
+    }
+    let mut received = [0; 5];
+    server.reader().read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"hello");
+    Ok(server)
+}
+
+#[test]
+fn tls_knows_clients_of_our_authority_only() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ours = pki(dir.path(), &[], Timestamp::now()).unwrap();
+    let theirs = pki(other.path(), &[], Timestamp::now()).unwrap();
+
+    let server = handshake(&ours, Some(&ours.admin), "kubernetes.default.svc").unwrap();
+    assert_eq!(server.alpn_protocol(), Some(&b"h2"[..]));
+    let identity = CertIdentity::from_der(&server.peer_certificates().unwrap()[0]).unwrap();
+    assert_eq!(
+        identity.user(Timestamp::now()).unwrap().unwrap().name,
+        "kubernetes-admin"
+    );
+
+    assert!(
+        handshake(&ours, None, "127.0.0.1")
+            .unwrap()
+            .peer_certificates()
+            .is_none()
+    );
+    assert!(handshake(&ours, None, "elsewhere.example").is_err());
+    assert!(handshake(&ours, Some(&theirs.admin), "localhost").is_err());
+}
