@@ -13,8 +13,10 @@ pub mod kind;
 pub mod kinds;
 pub mod printing;
 
+pub mod int_or_string;
 pub mod quantity;
 pub mod selector;
+pub mod workload;
 
 pub mod admissionregistration;
 pub mod apiregistration;

@@ -2,4 +2,16 @@
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+pub mod controller_revision;
+pub mod daemon_set;
+pub mod deployment;
+pub mod replica_set;
+pub mod stateful_set;
+
+pub const ALL: &[&KindDef] = &[
+    &controller_revision::DEF,
+    &daemon_set::DEF,
+    &deployment::DEF,
+    &replica_set::DEF,
+    &stateful_set::DEF,
+];

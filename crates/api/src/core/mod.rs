@@ -4,5 +4,6 @@ use crate::kind::KindDef;
 
 pub mod pod_spec;
 pub mod pod_template;
+pub mod replication_controller;
 
-pub const ALL: &[&KindDef] = &[];
+pub const ALL: &[&KindDef] = &[&replication_controller::DEF];
