@@ -18,6 +18,11 @@ pub mod quantity;
 pub mod selector;
 pub mod workload;
 
+mod fill;
+#[cfg(test)]
+mod kind_check;
+mod rules;
+
 pub mod admissionregistration;
 pub mod apiregistration;
 pub mod apps;
