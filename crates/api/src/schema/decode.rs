@@ -1,0 +1,569 @@
+//! Decoding against the table in one pass over the text: the result is what Go's decode and encode of the type would
+//! give. Unknown and repeated fields are dropped and reported; wrong types are refused.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::build::{Builder, zero};
+use super::time_text;
+use super::{Ty, Type, TypeRef, duration_text, micro_time_text, parse_duration, parse_micro_time, parse_time, schema};
+use crate::quantity::Quantity;
+
+/// How deep lists and objects may nest. A few levels fewer than serde_json reads, so that what was accepted can still be
+/// read back inside a list or a watch event.
+pub const MAX_DEPTH: u32 = 120;
+
+/// Kubernetes reports no more than this many.
+const MAX_PROBLEMS: usize = 100;
+
+/// An object, and what strict field validation would complain about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    pub value: Value,
+    /// `unknown field "spec.foo"`, `duplicate field "spec.containers[0].name"`.
+    pub problems: Vec<String>,
+}
+
+/// Why a body could not be decoded, in Kubernetes' words where it has some.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DecodeError(pub String);
+
+/// What a body says it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TypeMeta {
+    pub api_version: String,
+    pub kind: String,
+}
+
+/// Reads apiVersion and kind alone. The rest is skipped, but must be JSON.
+pub fn peek_type(json: &[u8]) -> Result<TypeMeta, DecodeError> {
+    let mut found = TypeMeta::default();
+    let mut de = serde_json::Deserializer::from_slice(json);
+    let read = de.deserialize_map(Peek(&mut found)).and_then(|()| de.end());
+    read.map_err(|e| DecodeError(syntax(json, &e)))?;
+    Ok(found)
+}
+
+struct Peek<'a>(&'a mut TypeMeta);
+
+impl<'de> Visitor<'de> for Peek<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with apiVersion and kind")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            match key.as_ref() {
+                "apiVersion" => self.0.api_version = map.next_value::<Option<String>>()?.unwrap_or_default(),
+                "kind" => self.0.kind = map.next_value::<Option<String>>()?.unwrap_or_default(),
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn decode_json(bytes: &[u8], ty: TypeRef) -> Result<Decoded, DecodeError> {
+    let mut de = serde_json::Deserializer::from_slice(bytes);
+    let mut cx = Cx::default();
+    let root = Ty::Struct(ty);
+    let read = Seed::root(&mut cx, &root)
+        .deserialize(&mut de)
+        .and_then(|value| de.end().map(|()| value));
+    cx.end(read.map_err(|e| syntax(bytes, &e)), ty)
+}
+
+/// Decodes a value, such as a patch leaves: the same checks, pruning and filling in.
+pub fn from_value(value: Value, ty: TypeRef) -> Result<Decoded, DecodeError> {
+    let mut cx = Cx::default();
+    let root = Ty::Struct(ty);
+    let read = Seed::root(&mut cx, &root).deserialize(value);
+    cx.end(read.map_err(|e| e.to_string()), ty)
+}
+
+/// Not JSON at all: Go's words for the commonest case, serde's for the others.
+fn syntax(bytes: &[u8], error: &serde_json::Error) -> String {
+    if bytes.iter().all(u8::is_ascii_whitespace) || error.is_eof() {
+        return "unexpected end of JSON input".to_string();
+    }
+    error.to_string()
+}
+
+#[derive(Default)]
+pub(super) struct Cx {
+    problems: Vec<String>,
+    /// The text of a refusal of ours; serde's own error then only says that there is one.
+    failure: Option<String>,
+    /// Inside a part whose unknown fields Kubernetes does not report.
+    lenient: bool,
+}
+
+impl Cx {
+    fn end(self, read: Result<Value, String>, ty: TypeRef) -> Result<Decoded, DecodeError> {
+        if let Some(text) = self.failure {
+            return Err(DecodeError(text));
+        }
+        match read {
+            Ok(Value::Null) => Err(DecodeError(format!(
+                "json: cannot unmarshal null into Go value of type {}",
+                schema().ty(ty).go_name()
+            ))),
+            Ok(value) => Ok(Decoded {
+                value,
+                problems: self.problems,
+            }),
+            Err(text) => Err(DecodeError(text)),
+        }
+    }
+
+    fn problem(&mut self, what: &str, at: &Path<'_>, name: &str) {
+        if self.lenient || self.problems.len() >= MAX_PROBLEMS {
+            return;
+        }
+        let mut path = String::new();
+        at.write(&mut path);
+        if !path.is_empty() {
+            path.push('.');
+        }
+        path.push_str(name);
+        let text = format!("{what} field {path:?}");
+        if !self.problems.contains(&text) {
+            self.problems.push(text);
+        }
+    }
+
+    fn fail<E: Error>(&mut self, text: String) -> E {
+        self.failure.get_or_insert(text);
+        E::custom("refused")
+    }
+}
+
+/// Where we are: kept on the stack, written out only when something is wrong.
+struct Path<'a> {
+    up: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+enum Step<'a> {
+    Root,
+    Field(&'static Type, &'static str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl<'a> Path<'a> {
+    const ROOT: Path<'static> = Path {
+        up: None,
+        step: Step::Root,
+    };
+
+    fn down(&'a self, step: Step<'a>) -> Path<'a> {
+        Path { up: Some(self), step }
+    }
+
+    fn write(&self, out: &mut String) {
+        if let Some(up) = self.up {
+            up.write(out);
+        }
+        match &self.step {
+            Step::Root => {}
+            Step::Index(i) => out.push_str(&format!("[{i}]")),
+            Step::Field(_, name) | Step::Key(name) => {
+                if !out.is_empty() {
+                    out.push('.');
+                }
+                out.push_str(name);
+            }
+        }
+    }
+
+    /// As Go names the place of a wrong type: the struct, then the fields that lead there.
+    fn go_field(&self) -> Option<String> {
+        let mut owner = None;
+        let mut names = vec![];
+        let mut at = Some(self);
+        while let Some(path) = at {
+            if let Step::Field(ty, name) = path.step {
+                owner.get_or_insert(ty.short_name());
+                names.push(name);
+            }
+            at = path.up;
+        }
+        names.reverse();
+        owner.map(|owner| format!("{owner}.{}", names.join(".")))
+    }
+}
+
+/// The Go type that a value was expected to be of.
+fn go_type(ty: &Ty) -> String {
+    match ty {
+        Ty::String => "string".into(),
+        Ty::Bytes => "[]uint8".into(),
+        Ty::Bool => "bool".into(),
+        Ty::Int32 | Ty::IntOrString => "int32".into(),
+        Ty::Int64 => "int64".into(),
+        Ty::Float64 => "float64".into(),
+        Ty::Quantity => "resource.Quantity".into(),
+        Ty::Time | Ty::MicroTime | Ty::Duration => "string".into(),
+        Ty::Any => "interface {}".into(),
+        Ty::SchemaOrBool(_) => "v1.JSONSchemaPropsOrBool".into(),
+        Ty::SchemaOrArray(_) => "v1.JSONSchemaPropsOrArray".into(),
+        Ty::SchemaOrStrings(_) => "v1.JSONSchemaPropsOrStringArray".into(),
+        Ty::Struct(r) => schema().ty(*r).go_name().into(),
+        Ty::List(item) | Ty::Items(item) => format!("[]{}", go_type(item)),
+        Ty::Map(value) => format!("map[string]{}", go_type(value)),
+    }
+}
+
+/// Reads one value of a type. Null comes out as null, whatever the type; whoever asked knows what it means.
+struct Seed<'a> {
+    cx: &'a mut Cx,
+    ty: &'a Ty,
+    at: &'a Path<'a>,
+    depth: u32,
+}
+
+impl<'a> Seed<'a> {
+    fn root(cx: &'a mut Cx, ty: &'a Ty) -> Seed<'a> {
+        Seed {
+            cx,
+            ty,
+            at: &Path::ROOT,
+            depth: 0,
+        }
+    }
+
+    fn mismatch<E: Error>(self, found: &str) -> E {
+        let place = match self.at.go_field() {
+            Some(field) => format!("Go struct field {field}"),
+            None => "Go value".to_string(),
+        };
+        let text = format!(
+            "json: cannot unmarshal {found} into {place} of type {}",
+            go_type(self.ty)
+        );
+        self.cx.fail(text)
+    }
+
+    fn deeper<E: Error>(&mut self) -> Result<u32, E> {
+        if self.depth >= MAX_DEPTH {
+            return Err(self.cx.fail(format!("exceeded max depth of {MAX_DEPTH}")));
+        }
+        Ok(self.depth + 1)
+    }
+
+    fn quantity<E: Error>(self, text: &str) -> Result<Value, E> {
+        match Quantity::parse(text.trim()) {
+            Ok(q) => Ok(Value::String(q.canonical())),
+            Err(text) => Err(self.cx.fail(text)),
+        }
+    }
+
+    fn text<E: Error>(self, text: Cow<'_, str>) -> Result<Value, E> {
+        match self.ty {
+            Ty::String | Ty::Any | Ty::IntOrString => Ok(Value::String(text.into_owned())),
+            Ty::Quantity => self.quantity(&text),
+            Ty::Bytes => match base64_normalised(&text) {
+                Ok(text) => Ok(Value::String(text)),
+                Err(problem) => Err(self.cx.fail(problem)),
+            },
+            Ty::Time => match parse_time(&text) {
+                Ok(at) => Ok(at.map_or(Value::Null, |at| Value::String(time_text(at)))),
+                Err(problem) => Err(self.cx.fail(problem)),
+            },
+            Ty::MicroTime => match parse_micro_time(&text) {
+                Ok(at) => Ok(at.map_or(Value::Null, |at| Value::String(micro_time_text(at)))),
+                Err(problem) => Err(self.cx.fail(problem)),
+            },
+            Ty::Duration => match parse_duration(&text) {
+                Ok(nanos) => Ok(Value::String(duration_text(nanos))),
+                Err(problem) => Err(self.cx.fail(problem)),
+            },
+            Ty::SchemaOrBool(_) => Err(self.cx.fail("boolean or JSON schema expected".into())),
+            // Kubernetes takes anything it does not know here for nothing.
+            Ty::SchemaOrArray(_) | Ty::SchemaOrStrings(_) => Ok(Value::Null),
+            _ => Err(self.mismatch("string")),
+        }
+    }
+
+    fn integer<E: Error>(self, n: i128) -> Result<Value, E> {
+        let fits = match self.ty {
+            Ty::Int32 | Ty::IntOrString => i32::try_from(n).is_ok(),
+            Ty::Int64 => i64::try_from(n).is_ok(),
+            Ty::Any | Ty::Float64 => true,
+            Ty::Quantity => return self.quantity(&n.to_string()),
+            _ => return self.other_number("number"),
+        };
+        if !fits {
+            return Err(self.mismatch(&format!("number {n}")));
+        }
+        match (i64::try_from(n), u64::try_from(n)) {
+            (Ok(n), _) => Ok(Value::from(n)),
+            (_, Ok(n)) => Ok(Value::from(n)),
+            _ => Err(self.mismatch(&format!("number {n}"))),
+        }
+    }
+
+    fn other_number<E: Error>(self, found: &str) -> Result<Value, E> {
+        match self.ty {
+            Ty::SchemaOrBool(_) => Err(self.cx.fail("boolean or JSON schema expected".into())),
+            Ty::SchemaOrArray(_) | Ty::SchemaOrStrings(_) => Ok(Value::Null),
+            _ => Err(self.mismatch(found)),
+        }
+    }
+
+    fn list<'de, A: SeqAccess<'de>>(mut self, item: &Ty, mut seq: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut out = Vec::new();
+        loop {
+            let at = self.at.down(Step::Index(out.len()));
+            let seed = Seed {
+                cx: &mut *self.cx,
+                ty: item,
+                at: &at,
+                depth,
+            };
+            match seq.next_element_seed(seed)? {
+                None => return Ok(Value::Array(out)),
+                Some(Value::Null) => out.push(zero(item)),
+                Some(value) => out.push(value),
+            }
+        }
+    }
+
+    fn map<'de, A: MapAccess<'de>>(mut self, ty: &Ty, mut map: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut out = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let at = self.at.down(Step::Key(&key));
+            let value = map.next_value_seed(Seed {
+                cx: &mut *self.cx,
+                ty,
+                at: &at,
+                depth,
+            })?;
+            let value = if value.is_null() { zero(ty) } else { value };
+            // What is inside an Any is not looked at by Kubernetes either.
+            if *self.ty != Ty::Any && out.contains_key(&key) {
+                self.cx.problem("duplicate", self.at, &key);
+            }
+            out.insert(key, value);
+        }
+        Ok(Value::Object(out))
+    }
+
+    fn object<'de, A: MapAccess<'de>>(mut self, r: TypeRef, mut map: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let ty = schema().ty(r);
+        let mut builder = Builder::new(ty);
+        while let Some(key) = map.next_key_seed(Key(ty))? {
+            let index = match key {
+                Ok(index) => index,
+                Err(name) => {
+                    self.cx.problem("unknown", self.at, &name);
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            let field = &ty.fields[index];
+            let again = builder.see(index);
+            if again {
+                self.cx.problem("duplicate", self.at, field.name);
+            }
+            let at = self.at.down(Step::Field(ty, field.name));
+            let value = map.next_value_seed(Seed {
+                cx: &mut *self.cx,
+                ty: &field.ty,
+                at: &at,
+                depth,
+            })?;
+            builder.put(index, value, again);
+        }
+        Ok(builder.finish())
+    }
+
+    /// A JSON schema where something else might stand: its unknown fields are not reported.
+    fn schema_in_union<'de, A: MapAccess<'de>>(self, r: TypeRef, map: A) -> Result<Value, A::Error> {
+        let before = std::mem::replace(&mut self.cx.lenient, true);
+        let ty = Ty::Struct(r);
+        let seed = Seed {
+            cx: &mut *self.cx,
+            ty: &ty,
+            at: self.at,
+            depth: self.depth,
+        };
+        let read = seed.object(r, map);
+        self.cx.lenient = before;
+        read
+    }
+
+    fn list_in_union<'de, A: SeqAccess<'de>>(self, item: Ty, seq: A) -> Result<Value, A::Error> {
+        let before = std::mem::replace(&mut self.cx.lenient, true);
+        let seed = Seed {
+            cx: &mut *self.cx,
+            ty: &item,
+            at: self.at,
+            depth: self.depth,
+        };
+        let read = seed.list(&item, seq);
+        self.cx.lenient = before;
+        // An empty list is the zero value, which is null.
+        read.map(|v| {
+            if v.as_array().is_some_and(Vec::is_empty) {
+                Value::Null
+            } else {
+                v
+            }
+        })
+    }
+}
+
+/// A field's place, or the name that no field has.
+struct Key(&'static Type);
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Result<usize, String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
+        d.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key {
+    type Value = Result<usize, String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.0.index(name).ok_or_else(|| name.to_string()))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Value, D::Error> {
+        d.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&go_type(self.ty))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, b: bool) -> Result<Value, E> {
+        match self.ty {
+            Ty::Bool | Ty::Any | Ty::SchemaOrBool(_) => Ok(Value::Bool(b)),
+            Ty::SchemaOrArray(_) | Ty::SchemaOrStrings(_) => Ok(Value::Null),
+            Ty::Quantity => self.quantity(if b { "true" } else { "false" }),
+            _ => Err(self.mismatch("bool")),
+        }
+    }
+
+    fn visit_i64<E: Error>(self, n: i64) -> Result<Value, E> {
+        self.integer(i128::from(n))
+    }
+
+    fn visit_u64<E: Error>(self, n: u64) -> Result<Value, E> {
+        self.integer(i128::from(n))
+    }
+
+    fn visit_f64<E: Error>(self, n: f64) -> Result<Value, E> {
+        match self.ty {
+            Ty::Any => Ok(Number::from_f64(n).map_or(Value::Null, Value::Number)),
+            Ty::Float64 => Ok(float(n)),
+            Ty::Quantity => self.quantity(&n.to_string()),
+            Ty::Int32 | Ty::Int64 | Ty::IntOrString => Err(self.mismatch(&format!("number {n:?}"))),
+            _ => self.other_number("number"),
+        }
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        self.text(Cow::Borrowed(text))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Value, E> {
+        self.text(Cow::Owned(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Value, A::Error> {
+        match self.ty {
+            Ty::List(item) | Ty::Items(item) => self.list(item, seq),
+            Ty::Any => self.list(&Ty::Any, seq),
+            Ty::SchemaOrArray(r) => self.list_in_union(Ty::Struct(*r), seq),
+            Ty::SchemaOrStrings(_) => self.list_in_union(Ty::String, seq),
+            Ty::SchemaOrBool(_) => Err(self.cx.fail("boolean or JSON schema expected".into())),
+            _ => Err(self.mismatch("array")),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Value, A::Error> {
+        match self.ty {
+            Ty::Struct(r) => self.object(*r, map),
+            Ty::Map(value) => self.map(value, map),
+            Ty::Any => self.map(&Ty::Any, map),
+            Ty::SchemaOrBool(r) | Ty::SchemaOrArray(r) | Ty::SchemaOrStrings(r) => self.schema_in_union(*r, map),
+            _ => Err(self.mismatch("object")),
+        }
+    }
+}
+
+/// Go writes whole floats without a point.
+pub(crate) fn float(n: f64) -> Value {
+    if n.fract() == 0.0 && n.abs() < 9e15 {
+        return Value::from(n as i64);
+    }
+    Number::from_f64(n).map_or(Value::Null, Value::Number)
+}
+
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
+);
+
+/// Go ignores line breaks in base64 and spare bits at its end.
+pub(crate) fn base64_bytes(text: &str) -> Result<Vec<u8>, String> {
+    let read = if text.contains(['\r', '\n']) {
+        LENIENT.decode(text.replace(['\r', '\n'], ""))
+    } else {
+        LENIENT.decode(text)
+    };
+    read.map_err(|e| {
+        use base64::DecodeError::{InvalidByte, InvalidLastSymbol};
+        let at = match e {
+            InvalidByte(at, _) | InvalidLastSymbol(at, _) => at,
+            _ => text.len(),
+        };
+        format!("illegal base64 data at input byte {at}")
+    })
+}
+
+fn base64_normalised(text: &str) -> Result<String, String> {
+    base64_bytes(text).map(|bytes| LENIENT.encode(bytes))
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

@@ -1,0 +1,171 @@
+//! Timestamps as Kubernetes reads and writes them: RFC 3339, UTC, whole seconds (Time) or microseconds (MicroTime).
+//! The zero time (the first second of year 1) is "no time": null.
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::Offset;
+use jiff::{SignedDuration, Timestamp};
+
+const TIME_LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+const MICRO_TIME_LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
+/// 0001-01-01T00:00:00Z
+const ZERO_SECONDS: i64 = -62_135_596_800;
+
+/// Reads a Time. None: the zero time.
+pub(crate) fn parse_time(text: &str) -> Result<Option<Timestamp>, String> {
+    let at = parse(text, TIME_LAYOUT).ok_or_else(|| refusal(text, TIME_LAYOUT))?;
+    Ok(unless_zero(at))
+}
+
+/// Reads a MicroTime: six decimals, no more, no fewer.
+pub(crate) fn parse_micro_time(text: &str) -> Result<Option<Timestamp>, String> {
+    let at = parse(text, MICRO_TIME_LAYOUT).ok_or_else(|| refusal(text, MICRO_TIME_LAYOUT))?;
+    Ok(unless_zero(at))
+}
+
+fn unless_zero(at: Timestamp) -> Option<Timestamp> {
+    (at.as_second() != ZERO_SECONDS || at.subsec_nanosecond() != 0).then_some(at)
+}
+
+fn refusal(text: &str, layout: &str) -> String {
+    format!("parsing time {text:?} as {layout:?}: cannot parse it")
+}
+
+pub(crate) fn time_text(at: Timestamp) -> String {
+    let d = Offset::UTC.to_datetime(at);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
+        d.year(),
+        d.month(),
+        d.day(),
+        d.hour(),
+        d.minute(),
+        d.second()
+    )
+}
+
+pub(crate) fn micro_time_text(at: Timestamp) -> String {
+    let mut text = time_text(at);
+    let micros = Offset::UTC.to_datetime(at).subsec_nanosecond() / 1000;
+    text.truncate(text.len() - 1);
+    format!("{text}.{micros:06}Z")
+}
+
+/// `digits` decimal digits at the start of `text`.
+fn number(text: &mut &[u8], digits: usize) -> Option<i32> {
+    if text.len() < digits {
+        return None;
+    }
+    let (head, rest) = text.split_at(digits);
+    *text = rest;
+    head.iter()
+        .try_fold(0, |n, b| b.is_ascii_digit().then(|| n * 10 + i32::from(b - b'0')))
+}
+
+fn skip(text: &mut &[u8], byte: u8) -> Option<()> {
+    let (first, rest) = text.split_first()?;
+    *text = rest;
+    (*first == byte).then_some(())
+}
+
+fn parse(text: &str, layout: &str) -> Option<Timestamp> {
+    let t = &mut text.as_bytes();
+    let year = number(t, 4)?;
+    skip(t, b'-')?;
+    let month = number(t, 2)?;
+    skip(t, b'-')?;
+    let day = number(t, 2)?;
+    skip(t, b'T')?;
+    let hour = number(t, 2)?;
+    skip(t, b':')?;
+    let minute = number(t, 2)?;
+    skip(t, b':')?;
+    let second = number(t, 2)?;
+    let nanos = fraction(t, layout == MICRO_TIME_LAYOUT)?;
+    let offset = offset(t)?;
+    if !t.is_empty() || second > 59 {
+        return None;
+    }
+    let date = Date::new(year as i16, month as i8, day as i8).ok()?;
+    let time = Time::new(hour as i8, minute as i8, second as i8, nanos).ok()?;
+    let at = Offset::UTC.to_timestamp(DateTime::from_parts(date, time)).ok()?;
+    at.checked_sub(SignedDuration::from_secs(offset)).ok()
+}
+
+/// The part after the point, in nanoseconds: exactly six digits, or any number and even no point.
+fn fraction(t: &mut &[u8], six: bool) -> Option<i32> {
+    if !matches!(t.first(), Some(b'.' | b',')) {
+        return (!six).then_some(0);
+    }
+    *t = &t[1..];
+    let digits = t.iter().take_while(|b| b.is_ascii_digit()).count();
+    if digits == 0 || (six && digits != 6) {
+        return None;
+    }
+    let mut head = &t[..digits.min(9)];
+    let length = head.len();
+    let value = number(&mut head, length)?;
+    *t = &t[digits..];
+    Some(value * 10i32.pow(9 - length as u32))
+}
+
+/// East of UTC, in seconds.
+fn offset(t: &mut &[u8]) -> Option<i64> {
+    let (first, rest) = t.split_first()?;
+    *t = rest;
+    let sign = match first {
+        b'Z' => return Some(0),
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let hours = number(t, 2)?;
+    skip(t, b':')?;
+    let minutes = number(t, 2)?;
+    (hours <= 24 && minutes < 60).then_some(sign * i64::from(hours * 3600 + minutes * 60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_come_out_in_utc() {
+        for (text, want) in [
+            ("2024-02-29T23:59:59Z", "2024-02-29T23:59:59Z"),
+            ("2024-01-01T01:30:00+02:30", "2023-12-31T23:00:00Z"),
+            ("2024-01-01T00:00:00.999999999Z", "2024-01-01T00:00:00Z"),
+            ("1969-12-31T23:59:59.5Z", "1969-12-31T23:59:59Z"),
+            ("0001-01-01T00:00:00Z", "none"),
+        ] {
+            let got = parse_time(text).unwrap().map_or("none".to_string(), time_text);
+            assert_eq!(got, want, "{text}");
+        }
+        let micro = parse_micro_time("2024-01-01T00:00:00.000120+01:00").unwrap().unwrap();
+        assert_eq!(micro_time_text(micro), "2023-12-31T23:00:00.000120Z");
+        let before = parse_micro_time("1969-12-31T23:59:59.500000Z").unwrap().unwrap();
+        assert_eq!(micro_time_text(before), "1969-12-31T23:59:59.500000Z");
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "today",
+            "2024-01-01",
+            "2024-01-01 00:00:00Z",
+            "2024-02-30T00:00:00Z",
+            "2024-01-01T24:00:00Z",
+            "2024-01-01T00:00:60Z",
+            "2024-01-01T00:00:00",
+            "2024-01-01T00:00:00.Z",
+            "2024-01-01T00:00:00Zz",
+            "2024-01-01T00:00:00+0100",
+            "2024-13-01T00:00:00Z",
+            "ä024-01-01T00:00:00Z",
+        ] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+        assert!(parse_micro_time("2024-01-01T00:00:00Z").is_err());
+        assert!(parse_micro_time("2024-01-01T00:00:00.1234567Z").is_err());
+    }
+}
