@@ -14,6 +14,7 @@ pub mod kinds;
 pub mod printing;
 
 pub mod int_or_string;
+pub mod ip;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

@@ -28,6 +28,28 @@ pub fn immutable_text(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
     }
 }
 
+/// `Unsupported value` with the supported ones in the order given: some rules list them sorted, some do not.
+pub fn not_supported(c: &Cursor<'_>, supported: &[&str], p: &mut Problems) {
+    let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+    let detail = format!("supported values: {}", list.join(", "));
+    p.push(
+        ProblemKind::NotSupported,
+        c.path(),
+        Some(format!("{:?}", c.str())),
+        detail,
+    );
+}
+
+/// The value of an annotation of an object (not of its metadata).
+pub fn annotation<'a>(object: &Cursor<'a>, key: &str) -> Option<&'a str> {
+    object.at("metadata").at("annotations").value()?.get(key)?.as_str()
+}
+
+/// The value of a label of an object.
+pub fn label<'a>(object: &Cursor<'a>, key: &str) -> Option<&'a str> {
+    object.at("metadata").at("labels").value()?.get(key)?.as_str()
+}
+
 /// Validates the ObjectMeta of a new object. `namespaced` and `name_rule` come from the kind. A name has been generated
 /// by now if one was asked for.
 pub fn validate_create(meta: &Cursor<'_>, namespaced: bool, name_rule: Rule, p: &mut Problems) {
