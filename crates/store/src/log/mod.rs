@@ -1,0 +1,185 @@
+//! What makes commits durable. The store keeps all state in memory; a log only has to remember, in order.
+//!
+//! The embedded log numbers revisions as the store proposes them. The trait leaves room for one that numbers them
+//! itself and is shared between servers (etcd): it gets the comparisons too, may refuse a transaction that the store
+//! found good, and confirms each with the revision it really got. Transactions of one batch that build on each other
+//! compare with proposed revisions, so such a log refuses the later ones and their writers try again.
+
+mod embedded;
+mod memory;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use embedded::{EmbeddedLog, EmbeddedOptions};
+pub use memory::MemoryLog;
+
+use crate::{Expect, Revision};
+
+pub trait Log: Send {
+    /// Hands over what the log remembers: at most one base first, then transactions by revision. Called once, before
+    /// anything else. Returns the largest revision ever confirmed (1 if there is none).
+    fn replay(&mut self, sink: &mut dyn FnMut(Replayed)) -> Result<Revision, OpenError>;
+
+    /// Makes a batch durable, in order; returns one outcome per transaction. On an error nothing of the batch
+    /// happened, and the next call tries anew.
+    fn commit(&mut self, micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<Outcome>, LogError>;
+
+    /// Asked now and then, with the bytes of the live state: a log that has outgrown it returns a job that writes the
+    /// state down, so that the log can be shortened. At most one such job runs at a time.
+    fn checkpoint(&mut self, live_bytes: u64) -> Option<Box<dyn Checkpoint>> {
+        let _ = live_bytes;
+        None
+    }
+
+    /// Shared with whoever reports metrics while the writer thread owns the log.
+    fn meter(&self) -> Arc<LogMeter>;
+}
+
+/// A transaction on its way to the log. The comparisons held in memory.
+pub struct Transaction<'a> {
+    /// What the store proposes: the next revision, and one more for each transaction of the batch.
+    pub revision: Revision,
+    /// All expectations but `Any`.
+    pub compares: Vec<(&'a Arc<str>, Expect)>,
+    /// Each key once; none: delete.
+    pub writes: Vec<(&'a Arc<str>, Option<&'a Bytes>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Committed(Revision),
+    /// Another writer of the same log was faster.
+    Refused,
+}
+
+pub enum Replayed {
+    /// The whole live state as of a revision, ascending by key.
+    Base { revision: Revision, items: Vec<BaseItem> },
+    Transaction {
+        revision: Revision,
+        micros: i64,
+        writes: Vec<(Arc<str>, Option<Bytes>)>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct BaseItem {
+    pub key: Arc<str>,
+    pub created: Revision,
+    pub modified: Revision,
+    pub bytes: Bytes,
+}
+
+/// Writes the live state down; runs in a thread of its own while the log goes on.
+pub trait Checkpoint: Send {
+    /// `items` ascend by key and are all that was live at `revision`. Stops early, without harm, when `cancel` is set.
+    fn write(
+        self: Box<Self>,
+        revision: Revision,
+        count: u64,
+        items: &mut dyn Iterator<Item = BaseItem>,
+        cancel: &AtomicBool,
+    ) -> Result<(), LogError>;
+}
+
+/// The log could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {path}: {source}; nothing was changed, {advice}", path = path.display())]
+pub struct LogError {
+    pub path: PathBuf,
+    pub source: std::io::Error,
+    pub advice: &'static str,
+}
+
+impl LogError {
+    pub(crate) fn new(path: impl Into<PathBuf>, source: std::io::Error) -> LogError {
+        use std::io::ErrorKind as Kind;
+        let advice = match source.kind() {
+            Kind::StorageFull | Kind::QuotaExceeded => "free some space there and try again",
+            Kind::ReadOnlyFilesystem => "make the file system writable and try again",
+            Kind::PermissionDenied => "check the permissions there and try again",
+            _ => "check the disk and try again",
+        };
+        LogError {
+            path: path.into(),
+            source,
+            advice,
+        }
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("data directory {dir} is in use by another orlop (pid {pid})", dir = dir.display())]
+    InUse { dir: PathBuf, pid: String },
+    #[error("cannot use {path}: {source}", path = path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error(
+        "{file} is damaged at byte {offset}: {reason}; restore the data directory from a backup",
+        file = file.display()
+    )]
+    Corrupt { file: PathBuf, offset: u64, reason: String },
+    #[error("the record under {key} cannot be read: {reason}")]
+    Record { key: String, reason: String },
+    #[error("cannot start the store's writer thread: {0}")]
+    Thread(std::io::Error),
+}
+
+impl OpenError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> OpenError {
+        let path = path.into();
+        move |source| OpenError::Io { path, source }
+    }
+}
+
+/// What a log did since it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogStats {
+    /// Bytes on disk now.
+    pub disk_bytes: u64,
+    pub written_bytes: u64,
+    pub syncs: u64,
+    pub sync_time: Duration,
+    pub slowest_sync: Duration,
+    pub failures: u64,
+    pub snapshots: u64,
+}
+
+#[derive(Default)]
+pub struct LogMeter {
+    pub(crate) disk_bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) sync_nanos: AtomicU64,
+    pub(crate) slowest_sync_nanos: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) snapshots: AtomicU64,
+}
+
+impl LogMeter {
+    pub fn stats(&self) -> LogStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LogStats {
+            disk_bytes: load(&self.disk_bytes),
+            written_bytes: load(&self.written_bytes),
+            syncs: load(&self.syncs),
+            sync_time: Duration::from_nanos(load(&self.sync_nanos)),
+            slowest_sync: Duration::from_nanos(load(&self.slowest_sync_nanos)),
+            failures: load(&self.failures),
+            snapshots: load(&self.snapshots),
+        }
+    }
+
+    pub(crate) fn synced(&self, took: Duration) {
+        let nanos = took.as_nanos() as u64;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.sync_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.slowest_sync_nanos.fetch_max(nanos, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,165 @@
+//! From the log to the state, once, at open.
+//!
+//! Decoding a record is what costs. So what has left history is folded into the base undecoded, a later value over an
+//! earlier one, and only what remains is decoded: the base, on all cores, and the transactions that are still history.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::compact::Bounds;
+use crate::log::{BaseItem, Log, OpenError, Replayed};
+use crate::state::State;
+use crate::store::Options;
+use crate::{Item, Record, Revision};
+
+/// Below this many items a thread costs more than it saves.
+const ITEMS_PER_THREAD: usize = 1024;
+
+struct Folder {
+    base: BTreeMap<Arc<str>, BaseItem>,
+    /// The revision of `base`; transactions after it are in `recent`.
+    folded: Revision,
+    recent: VecDeque<Recent>,
+    recent_events: usize,
+    recent_bytes: u64,
+    too_old: i64,
+    bounds: Bounds,
+}
+
+struct Recent {
+    revision: Revision,
+    micros: i64,
+    writes: Vec<(Arc<str>, Option<Bytes>)>,
+}
+
+impl Recent {
+    fn bytes(&self) -> u64 {
+        self.writes
+            .iter()
+            .filter_map(|(_, bytes)| bytes.as_ref())
+            .map(|bytes| bytes.len() as u64)
+            .sum()
+    }
+}
+
+impl Folder {
+    fn take(&mut self, replayed: Replayed) {
+        match replayed {
+            Replayed::Base { revision, items } => {
+                self.base = items.into_iter().map(|item| (item.key.clone(), item)).collect();
+                self.folded = revision;
+            }
+            Replayed::Transaction {
+                revision,
+                micros,
+                writes,
+            } => {
+                let recent = Recent {
+                    revision,
+                    micros,
+                    writes,
+                };
+                self.recent_events += recent.writes.len();
+                self.recent_bytes += recent.bytes();
+                self.recent.push_back(recent);
+                self.fold();
+            }
+        }
+    }
+
+    fn fold(&mut self) {
+        while let Some(oldest) = self.recent.front()
+            && (self.recent_events > self.bounds.events
+                || self.recent_bytes > self.bounds.bytes
+                || oldest.micros <= self.too_old)
+        {
+            let Some(oldest) = self.recent.pop_front() else { return };
+            self.recent_events -= oldest.writes.len();
+            self.recent_bytes -= oldest.bytes();
+            self.folded = oldest.revision;
+            for (key, bytes) in oldest.writes {
+                match bytes {
+                    None => {
+                        self.base.remove(&key);
+                    }
+                    Some(bytes) => {
+                        let item = self.base.entry(key.clone()).or_insert_with(|| BaseItem {
+                            key,
+                            created: oldest.revision,
+                            modified: oldest.revision,
+                            bytes: Bytes::new(),
+                        });
+                        (item.modified, item.bytes) = (oldest.revision, bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn replay<R: Record>(log: &mut dyn Log, options: &Options) -> Result<State<R>, OpenError> {
+    let now = options.clock.now().as_microsecond();
+    let bounds = options.bounds();
+    let mut folder = Folder {
+        base: BTreeMap::new(),
+        folded: 0,
+        recent: VecDeque::new(),
+        recent_events: 0,
+        recent_bytes: 0,
+        too_old: bounds.too_old(now),
+        bounds,
+    };
+    let revision = log.replay(&mut |replayed| folder.take(replayed))?;
+    let items = decode_all(folder.base.into_values().collect())?;
+    let mut state = State::from_items(folder.folded, folder.folded, items);
+    for recent in folder.recent {
+        for (key, bytes) in recent.writes {
+            let record = bytes.map(|bytes| decode::<R>(&key, bytes)).transpose()?;
+            state.write(recent.revision, recent.micros, &key, record);
+        }
+    }
+    state.revision = revision;
+    while !state.trim(&bounds, now, usize::MAX).is_empty() {}
+    Ok(state)
+}
+
+fn decode<R: Record>(key: &str, bytes: Bytes) -> Result<Arc<R>, OpenError> {
+    R::decode(key, bytes).map(Arc::new).map_err(|reason| OpenError::Record {
+        key: key.into(),
+        reason,
+    })
+}
+
+fn decode_all<R: Record>(raw: Vec<BaseItem>) -> Result<Vec<Item<R>>, OpenError> {
+    let item = |raw: BaseItem| {
+        let record = decode(&raw.key, raw.bytes)?;
+        Ok(Item {
+            key: raw.key,
+            record,
+            create_revision: raw.created,
+            mod_revision: raw.modified,
+        })
+    };
+    let threads = std::thread::available_parallelism()
+        .map_or(1, |n| n.get())
+        .min(raw.len() / ITEMS_PER_THREAD);
+    if threads < 2 {
+        return raw.into_iter().map(item).collect();
+    }
+    let share = raw.len().div_ceil(threads);
+    let mut raw = raw.into_iter();
+    std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        while raw.len() > 0 {
+            let part: Vec<BaseItem> = raw.by_ref().take(share).collect();
+            workers.push(scope.spawn(move || part.into_iter().map(item).collect::<Result<Vec<_>, OpenError>>()));
+        }
+        let mut items = Vec::new();
+        for worker in workers {
+            items.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(items)
+    })
+}

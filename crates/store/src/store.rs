@@ -1,0 +1,188 @@
+//! The store as its users see it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use orlop_base::Clock;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::compact::Bounds;
+use crate::log::{Log, LogMeter, OpenError};
+use crate::queue::Queue;
+use crate::state::State;
+use crate::stats::{Counters, Stats};
+use crate::writer::Writer;
+use crate::{CommitError, Item, Page, RangeError, RangeQuery, Record, Revision, Txn, Watcher, range, recover};
+
+/// Events forgotten per hold of the write lock by an explicit compaction.
+const COMPACT_STRIDE: usize = 4096;
+
+/// How much history to keep for watches and for reads at older revisions; whichever bound is hit first.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub history_events: usize,
+    /// Bytes of superseded records. Current records do not count.
+    pub history_bytes: u64,
+    pub history_age: Duration,
+    pub clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            history_events: 100_000,
+            // About as much as the live objects of a small cluster: memory use is at most doubled by history.
+            history_bytes: 32 << 20,
+            // Upstream: kube-apiserver has etcd compact every five minutes (--etcd-compaction-interval, v1.36).
+            history_age: Duration::from_secs(300),
+            clock: Clock::System,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds {
+            events: self.history_events,
+            bytes: self.history_bytes,
+            age: self.history_age,
+        }
+    }
+}
+
+/// A handle on the store; clones share it. When the last one goes the store closes, as after [`Store::close`].
+pub struct Store<R: Record> {
+    handle: Arc<Handle<R>>,
+}
+
+impl<R: Record> Clone for Store<R> {
+    fn clone(&self) -> Self {
+        Store {
+            handle: self.handle.clone(),
+        }
+    }
+}
+
+/// What readers, watchers and the writer share.
+pub(crate) struct Shared<R> {
+    pub state: RwLock<State<R>>,
+    pub counters: Counters,
+    pub meter: Arc<LogMeter>,
+}
+
+struct Handle<R: Record> {
+    shared: Arc<Shared<R>>,
+    queue: Arc<Queue<R>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    /// Its sender goes when the writer thread is done and the log is closed.
+    stopped: watch::Receiver<()>,
+}
+
+impl<R: Record> Store<R> {
+    /// Replays the log and starts the writer thread.
+    pub fn open(mut log: Box<dyn Log>, options: Options) -> Result<Store<R>, OpenError> {
+        let state = recover::replay(&mut *log, &options)?;
+        let shared = Arc::new(Shared {
+            state: RwLock::new(state),
+            counters: Counters::default(),
+            meter: log.meter(),
+        });
+        let queue = Arc::new(Queue::new());
+        let (running, stopped) = watch::channel(());
+        let writer = Writer::new(shared.clone(), queue.clone(), log, options);
+        let thread = std::thread::Builder::new()
+            .name("orlop-store".into())
+            .spawn(move || {
+                writer.run();
+                drop(running);
+            })
+            .map_err(OpenError::Thread)?;
+        let writer = Mutex::new(Some(thread));
+        Ok(Store {
+            handle: Arc::new(Handle {
+                shared,
+                queue,
+                writer,
+                stopped,
+            }),
+        })
+    }
+
+    /// The revision of the last durable, visible commit.
+    pub fn revision(&self) -> Revision {
+        self.handle.shared.state.read().revision
+    }
+
+    /// Reads and watches at a smaller revision are refused.
+    pub fn compacted(&self) -> Revision {
+        self.handle.shared.state.read().compacted
+    }
+
+    pub fn get(&self, key: &str) -> Option<Item<R>> {
+        self.handle.shared.state.read().get(key)
+    }
+
+    /// Keys with a prefix, ascending, at one revision. `keep` filters while scanning (labels, fields) and should be
+    /// quick: writers wait meanwhile. It may see a key twice if the scan has to start over.
+    pub fn range(&self, query: RangeQuery<'_>, keep: &mut dyn FnMut(&Item<R>) -> bool) -> Result<Page<R>, RangeError> {
+        range::range(&self.handle.shared.state, &query, keep)
+    }
+
+    /// Keys with a prefix, now. Constant time for a whole bucket (`/registry/pods/`).
+    pub fn count(&self, prefix: &str) -> usize {
+        range::count(&self.handle.shared.state, prefix)
+    }
+
+    /// All-or-nothing, at one revision. When this returns a revision, the transaction is durable and visible to
+    /// readers and watchers. A transaction that changes nothing takes no revision and returns the current one.
+    ///
+    /// If the future is dropped while it waits, the transaction may or may not happen.
+    pub async fn commit(&self, txn: impl Into<Txn<R>>) -> Result<Revision, CommitError<R>> {
+        self.handle.queue.send(txn.into()).await
+    }
+
+    /// Events under `prefix` after a revision, in order. The prefix lies inside one bucket: it starts with two whole
+    /// path segments and a slash, as in `/registry/pods/`.
+    pub fn watch(&self, prefix: &str, after: Revision) -> Result<Watcher<R>, RangeError> {
+        Watcher::open(&self.handle.shared, prefix, after)
+    }
+
+    /// Forgets history up to a revision: reads at older ones are refused from now on.
+    pub fn compact(&self, at: Revision) {
+        let shared = &self.handle.shared;
+        let at = at.min(self.revision());
+        Counters::add(&shared.counters.compactions, 1);
+        loop {
+            let forgotten = shared.state.write().compact(at, COMPACT_STRIDE);
+            if forgotten.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Commits what waits, refuses what comes, stops the writer thread and releases the log. Reads keep working.
+    pub async fn close(&self) {
+        self.handle.queue.close();
+        let mut stopped = self.handle.stopped.clone();
+        while stopped.changed().await.is_ok() {}
+    }
+
+    pub fn stats(&self) -> Stats {
+        let shared = &self.handle.shared;
+        shared.counters.stats(&shared.state.read(), shared.meter.stats())
+    }
+}
+
+impl<R: Record> Drop for Handle<R> {
+    fn drop(&mut self) {
+        self.queue.close();
+        // Takes one batch at most. Whoever opens the directory next should not find it in use.
+        if let Some(writer) = self.writer.get_mut().take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the store's writer thread panicked");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The one thread that changes the state: judges transactions, has the log make them durable, applies and answers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::log::{Checkpoint, Log, LogError, Outcome, Transaction};
+use crate::queue::{Queue, Request, Work};
+use crate::state::State;
+use crate::stats::Counters;
+use crate::store::{Options, Shared};
+use crate::{Action, CommitError, Event, Expect, Item, RangeQuery, Record, Revision, Txn, range};
+
+/// Events forgotten after a batch beyond those it added: catches up without making a batch slow.
+const TRIM_EXTRA: usize = 256;
+
+pub(crate) struct Writer<R: Record> {
+    shared: Arc<Shared<R>>,
+    queue: Arc<Queue<R>>,
+    log: Box<dyn Log>,
+    options: Options,
+    /// How often to look for history that has become too old while nobody writes.
+    tick: Duration,
+    snapshot: Option<Snapshot>,
+}
+
+/// A checkpoint under way in its own thread.
+struct Snapshot {
+    thread: JoinHandle<()>,
+    cancel: Arc<AtomicBool>,
+}
+
+/// What is to become of a transaction, as far as the comparisons go.
+enum Verdict<R> {
+    Write {
+        revision: Revision,
+        writes: Vec<(Arc<str>, Option<Arc<R>>)>,
+    },
+    /// All comparisons hold and nothing changes; true up to this revision.
+    Nothing { revision: Revision },
+    /// `pending`: what it lost to is in the same batch and so not durable yet.
+    Conflict {
+        key: Arc<str>,
+        current: Option<Item<R>>,
+        pending: bool,
+    },
+}
+
+/// The state plus what the batch did so far.
+struct Overlay<'a, R> {
+    state: &'a State<R>,
+    revision: Revision,
+    changed: HashMap<Arc<str>, Option<Item<R>>>,
+}
+
+impl<R: Record> Overlay<'_, R> {
+    fn current(&self, key: &str) -> (Option<Item<R>>, bool) {
+        match self.changed.get(key) {
+            Some(pending) => (pending.clone(), true),
+            None => (self.state.get(key), false),
+        }
+    }
+
+    fn judge(&mut self, txn: &Txn<R>) -> Verdict<R> {
+        let mut before = Vec::with_capacity(txn.ops.len());
+        for op in &txn.ops {
+            let (current, pending) = self.current(&op.key);
+            let holds = match op.expect {
+                Expect::Absent => current.is_none(),
+                Expect::At(revision) => current.as_ref().is_some_and(|item| item.mod_revision == revision),
+                Expect::Present => current.is_some(),
+                Expect::Any => true,
+            };
+            if !holds {
+                return Verdict::Conflict {
+                    key: op.key.clone(),
+                    current,
+                    pending,
+                };
+            }
+            before.push(current);
+        }
+        let revision = self.revision + 1;
+        let mut writes: Vec<(Arc<str>, Option<Arc<R>>)> = Vec::with_capacity(txn.ops.len());
+        for (op, before) in txn.ops.iter().zip(before) {
+            let record = match &op.action {
+                Action::Check => continue,
+                Action::Put(record) => Some(record.clone()),
+                Action::Delete => None,
+            };
+            writes.retain(|(key, _)| *key != op.key);
+            let item = record.as_ref().map(|record| Item {
+                key: op.key.clone(),
+                record: record.clone(),
+                create_revision: before.as_ref().map_or(revision, |item| item.create_revision),
+                mod_revision: revision,
+            });
+            self.changed.insert(op.key.clone(), item);
+            if record.is_some() || before.is_some() {
+                writes.push((op.key.clone(), record));
+            }
+        }
+        if writes.is_empty() {
+            return Verdict::Nothing {
+                revision: self.revision,
+            };
+        }
+        self.revision = revision;
+        Verdict::Write { revision, writes }
+    }
+}
+
+/// What the log gets to see of a transaction that may be written.
+fn transaction<'a, R: Record>(txn: &'a Txn<R>, verdict: &'a Verdict<R>) -> Option<Transaction<'a>> {
+    let Verdict::Write { revision, writes } = verdict else {
+        return None;
+    };
+    let compares = txn
+        .ops
+        .iter()
+        .filter(|op| op.expect != Expect::Any)
+        .map(|op| (&op.key, op.expect));
+    let writes = writes
+        .iter()
+        .map(|(key, record)| (key, record.as_deref().map(Record::bytes)));
+    Some(Transaction {
+        revision: *revision,
+        compares: compares.collect(),
+        writes: writes.collect(),
+    })
+}
+
+impl<R: Record> Writer<R> {
+    pub fn new(shared: Arc<Shared<R>>, queue: Arc<Queue<R>>, log: Box<dyn Log>, options: Options) -> Writer<R> {
+        let tick = (options.history_age / 16).clamp(Duration::from_millis(10), Duration::from_secs(10));
+        Writer {
+            shared,
+            queue,
+            log,
+            options,
+            tick,
+            snapshot: None,
+        }
+    }
+
+    pub fn run(mut self) {
+        /// Even if the thread panics nobody may wait for an answer that never comes.
+        struct Abandon<R: Record>(Arc<Queue<R>>);
+        impl<R: Record> Drop for Abandon<R> {
+            fn drop(&mut self) {
+                self.0.abandon();
+            }
+        }
+        let _abandon = Abandon(self.queue.clone());
+        loop {
+            let has_history = !self.shared.state.read().past.is_empty();
+            match self.queue.take(has_history.then_some(self.tick)) {
+                Work::Commit(batch) => self.commit(batch),
+                Work::Idle => self.trim(),
+                Work::Stop => break,
+            }
+            self.checkpoint();
+        }
+        if let Some(snapshot) = self.snapshot.take() {
+            snapshot.cancel.store(true, Ordering::Relaxed);
+            join(snapshot);
+        }
+    }
+
+    fn commit(&mut self, batch: Vec<Request<R>>) {
+        let micros = self.options.clock.now().as_microsecond();
+        let verdicts: Vec<Verdict<R>> = {
+            let state = self.shared.state.read();
+            let mut overlay = Overlay {
+                state: &state,
+                revision: state.revision,
+                changed: HashMap::new(),
+            };
+            batch.iter().map(|request| overlay.judge(&request.txn)).collect()
+        };
+        let transactions: Vec<_> = batch
+            .iter()
+            .zip(&verdicts)
+            .filter_map(|(request, verdict)| transaction(&request.txn, verdict))
+            .collect();
+        let outcomes = if transactions.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.log.commit(micros, &transactions)
+        };
+        let counters = &self.shared.counters;
+        if !transactions.is_empty() {
+            Counters::add(&counters.batches, 1);
+            counters
+                .largest_batch
+                .fetch_max(transactions.len() as u64, Ordering::Relaxed);
+        }
+        drop(transactions);
+        match outcomes {
+            Ok(outcomes) => self.apply(micros, batch, verdicts, outcomes),
+            Err(error) => self.refuse(batch, verdicts, &error),
+        }
+    }
+
+    /// The log has the batch: make it visible, wake who watches, answer who asked.
+    fn apply(&mut self, micros: i64, batch: Vec<Request<R>>, verdicts: Vec<Verdict<R>>, outcomes: Vec<Outcome>) {
+        let mut outcomes = outcomes.into_iter();
+        let mut answers = Vec::with_capacity(batch.len());
+        let mut touched: Vec<usize> = Vec::new();
+        let (calls, forgotten) = {
+            let mut state = self.shared.state.write();
+            for verdict in verdicts {
+                answers.push(match verdict {
+                    Verdict::Nothing { revision } => Ok(revision),
+                    Verdict::Conflict { key, current, .. } => Err(CommitError::Conflict { key, current }),
+                    Verdict::Write { writes, .. } => match outcomes.next().expect("the log answers each transaction") {
+                        Outcome::Committed(revision) => {
+                            debug_assert!(revision > state.revision, "revisions only grow");
+                            for (key, record) in writes {
+                                touched.extend(state.write(revision, micros, &key, record));
+                            }
+                            state.revision = revision;
+                            Ok(revision)
+                        }
+                        Outcome::Refused => {
+                            let key = writes[0].0.clone();
+                            let current = state.get(&key);
+                            Err(CommitError::Conflict { key, current })
+                        }
+                    },
+                });
+            }
+            let budget = touched.len() * 2 + TRIM_EXTRA;
+            touched.sort_unstable();
+            touched.dedup();
+            let calls: Vec<watch::Sender<()>> = touched.iter().map(|b| state.buckets[*b].wake.clone()).collect();
+            (calls, state.trim(&self.options.bounds(), micros, budget))
+        };
+        for call in calls {
+            call.send_replace(());
+        }
+        self.count(&answers, &forgotten);
+        for (request, answer) in batch.into_iter().zip(answers) {
+            // Whoever asked may have gone; the commit stands.
+            let _ = request.answer.send(answer);
+        }
+    }
+
+    fn count(&self, answers: &[Result<Revision, CommitError<R>>], forgotten: &[Arc<Event<R>>]) {
+        let counters = &self.shared.counters;
+        let committed = answers.iter().filter(|answer| answer.is_ok()).count();
+        Counters::add(&counters.commits, committed);
+        Counters::add(&counters.conflicts, answers.len() - committed);
+        Counters::add(&counters.compactions, usize::from(!forgotten.is_empty()));
+    }
+
+    /// The log could not take the batch. A conflict with what is durable is still a conflict; the rest is unknown.
+    fn refuse(&mut self, batch: Vec<Request<R>>, verdicts: Vec<Verdict<R>>, error: &LogError) {
+        tracing::error!(%error, transactions = batch.len(), "cannot write the log");
+        Counters::add(&self.shared.counters.unavailable, batch.len());
+        for (request, verdict) in batch.into_iter().zip(verdicts) {
+            let answer = match verdict {
+                Verdict::Conflict {
+                    key,
+                    current,
+                    pending: false,
+                } => CommitError::Conflict { key, current },
+                _ => CommitError::Unavailable(error.to_string()),
+            };
+            let _ = request.answer.send(Err(answer));
+        }
+    }
+
+    /// Forgets what has become too old while nobody wrote.
+    fn trim(&mut self) {
+        loop {
+            let micros = self.options.clock.now().as_microsecond();
+            let forgotten = self.shared.state.write().trim(&self.options.bounds(), micros, 4096);
+            if forgotten.is_empty() {
+                return;
+            }
+            Counters::add(&self.shared.counters.compactions, 1);
+        }
+    }
+
+    /// If the log has outgrown what it describes, writes the live state beside it in another thread.
+    fn checkpoint(&mut self) {
+        if self
+            .snapshot
+            .as_ref()
+            .is_some_and(|snapshot| !snapshot.thread.is_finished())
+        {
+            return;
+        }
+        if let Some(done) = self.snapshot.take() {
+            join(done);
+        }
+        let live_bytes = self.shared.state.read().live_bytes;
+        let Some(job) = self.log.checkpoint(live_bytes) else {
+            return;
+        };
+        let cancel = Arc::new(AtomicBool::new(false));
+        let (shared, stop) = (self.shared.clone(), cancel.clone());
+        let spawned = std::thread::Builder::new()
+            .name("orlop-snapshot".into())
+            .spawn(move || write_snapshot(&shared, job, &stop));
+        match spawned {
+            Ok(thread) => self.snapshot = Some(Snapshot { thread, cancel }),
+            Err(error) => tracing::warn!(%error, "cannot start a thread to write a snapshot; the log keeps growing"),
+        }
+    }
+}
+
+fn join(snapshot: Snapshot) {
+    if snapshot.thread.join().is_err() {
+        tracing::error!("writing a snapshot panicked");
+    }
+}
+
+fn write_snapshot<R: Record>(shared: &Shared<R>, job: Box<dyn Checkpoint>, cancel: &AtomicBool) {
+    let page = range::range(&shared.state, &RangeQuery::default(), &mut |_| true)
+        .expect("a range over the present can always be read");
+    let mut items = page.items.iter().map(|item| crate::log::BaseItem {
+        key: item.key.clone(),
+        created: item.create_revision,
+        modified: item.mod_revision,
+        bytes: item.record.bytes().clone(),
+    });
+    if let Err(error) = job.write(page.revision, items.len() as u64, &mut items, cancel) {
+        tracing::warn!(%error, "cannot write a snapshot; the log keeps growing until one succeeds");
+    }
+}
