@@ -2,4 +2,9 @@
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+mod pem;
+pub mod signing_request;
+
+pub const GROUP: &str = "certificates.k8s.io";
+
+pub const ALL: &[&KindDef] = &[&signing_request::DEF];
