@@ -5,6 +5,7 @@ use crate::kind::KindDef;
 pub mod component_status;
 pub mod config_map;
 pub mod endpoints;
+pub mod event;
 pub mod namespace;
 pub mod pod_spec;
 pub mod pod_template;
@@ -17,6 +18,7 @@ pub const ALL: &[&KindDef] = &[
     &component_status::DEF,
     &config_map::DEF,
     &endpoints::DEF,
+    &event::DEF,
     &namespace::DEF,
     &secret::DEF,
     &service::DEF,

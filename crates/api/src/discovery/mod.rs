@@ -2,4 +2,6 @@
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+mod endpoint_slice;
+
+pub const ALL: &[&KindDef] = &[&endpoint_slice::DEF];

@@ -2,4 +2,6 @@
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+mod event;
+
+pub const ALL: &[&KindDef] = &[&event::DEF];

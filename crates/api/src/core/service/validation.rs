@@ -160,7 +160,7 @@ pub(super) fn validate_cluster_ips(spec: &Cursor<'_>, p: &mut Problems) {
     }
     let (single, ips, families) = (spec.at("clusterIP").str(), spec.at("clusterIPs"), spec.at("ipFamilies"));
     let shown = ips.value().cloned().unwrap_or(Value::Null);
-    let mut complain = |detail: &str, p: &mut Problems| p.invalid_value(ips.path(), &shown, detail);
+    let complain = |detail: &str, p: &mut Problems| p.invalid_value(ips.path(), &shown, detail);
     match (single.is_empty(), ips.items().next()) {
         (false, None) => p.required(&ips, ""),
         (false, Some(first)) if first.str() != single => complain("first value must match `clusterIP`", p),
