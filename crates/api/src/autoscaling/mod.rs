@@ -2,4 +2,9 @@
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+pub mod horizontal_pod_autoscaler;
+pub mod horizontal_pod_autoscaler_v1;
+pub mod metrics;
+pub mod scale;
+
+pub const ALL: &[&KindDef] = &[&horizontal_pod_autoscaler::DEF, &horizontal_pod_autoscaler_v1::DEF];

@@ -1,5 +1,7 @@
-//! The kinds of the coordination group.
+//! The kinds of the coordination.k8s.io group.
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+pub mod lease;
+
+pub const ALL: &[&KindDef] = &[&lease::DEF];

@@ -2,4 +2,6 @@
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+pub mod pod_disruption_budget;
+
+pub const ALL: &[&KindDef] = &[&pod_disruption_budget::DEF];

@@ -1,5 +1,7 @@
-//! The kinds of the scheduling group.
+//! The kinds of the scheduling.k8s.io group.
 
 use crate::kind::KindDef;
 
-pub const ALL: &[&KindDef] = &[];
+pub mod priority_class;
+
+pub const ALL: &[&KindDef] = &[&priority_class::DEF];
