@@ -85,6 +85,13 @@ impl Builder {
         }
     }
 
+    /// The list or map being collected in a field.
+    pub fn collect(&mut self, index: usize, empty: fn() -> Value) -> &mut Value {
+        self.see(index);
+        let name = self.ty.fields[index].name;
+        self.map.entry(name).or_insert_with(empty)
+    }
+
     pub fn finish(mut self) -> Value {
         for &i in &self.ty.always {
             if self.seen & (1u128 << i) == 0 {

@@ -92,6 +92,20 @@ pub fn from_value(value: Value, ty: TypeRef) -> Result<Decoded, DecodeError> {
     cx.end(read.map_err(|e| e.to_string()), ty)
 }
 
+/// Reads JSON of no known type that stands `depth` levels deep in something else.
+pub(crate) fn any_json(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
+    let mut de = serde_json::Deserializer::from_slice(bytes);
+    let mut cx = Cx::default();
+    let seed = Seed {
+        cx: &mut cx,
+        ty: &Ty::Any,
+        at: &Path::ROOT,
+        depth,
+    };
+    let read = seed.deserialize(&mut de).and_then(|value| de.end().map(|()| value));
+    read.map_err(|e| DecodeError(cx.failure.unwrap_or_else(|| syntax(bytes, &e))))
+}
+
 /// Not JSON at all: Go's words for the commonest case, serde's for the others.
 fn syntax(bytes: &[u8], error: &serde_json::Error) -> String {
     if bytes.iter().all(u8::is_ascii_whitespace) || error.is_eof() {
@@ -561,7 +575,11 @@ pub(crate) fn base64_bytes(text: &str) -> Result<Vec<u8>, String> {
 }
 
 fn base64_normalised(text: &str) -> Result<String, String> {
-    base64_bytes(text).map(|bytes| LENIENT.encode(bytes))
+    base64_bytes(text).map(|bytes| base64_text(&bytes))
+}
+
+pub(crate) fn base64_text(bytes: &[u8]) -> String {
+    LENIENT.encode(bytes)
 }
 
 #[cfg(test)]

@@ -301,7 +301,7 @@ mod properties {
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(Value::from),
+            any::<i32>().prop_map(|n| Value::from(f64::from(n) / 4.0)),
             "[a-z0-9]{0,5}".prop_map(Value::from),
         ];
         leaf.prop_recursive(6, 40, 5, move |inner| {

@@ -13,8 +13,10 @@ mod yaml;
 
 use std::sync::OnceLock;
 
+pub(crate) use build::Builder;
 pub use build::zero;
 pub use decode::{DecodeError, Decoded, MAX_DEPTH, TypeMeta, decode_json, from_value, peek_type};
+pub(crate) use decode::{any_json, base64_bytes, base64_text, float};
 pub(crate) use duration::{duration_text, parse_duration};
 pub(crate) use time::{micro_time_text, parse_micro_time, parse_time, time_text};
 pub use yaml::{decode_yaml, peek_yaml_type, yaml_to_value};
