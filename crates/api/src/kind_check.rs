@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::field::{Cursor, Problem, Problems};
 use crate::kind::KindDef;
+use crate::schema::{from_value, schema};
 
 /// `base` with `patch` merged in (null removes).
 pub fn merged(base: &Value, patch: &Value) -> Value {
@@ -21,12 +22,22 @@ pub fn defaulted(def: &KindDef, mut object: Value) -> Value {
     object
 }
 
+/// `object` as validators see it: decoded, with defaults. Panics if it is not of the kind's type.
+pub fn read(def: &KindDef, object: Value) -> Value {
+    let ty = schema()
+        .get(def.schema)
+        .unwrap_or_else(|| panic!("no type {}", def.schema));
+    let decoded = from_value(object, ty).unwrap_or_else(|e| panic!("{}: {e}", def.kind));
+    assert_eq!(decoded.problems, Vec::<String>::new(), "{}", def.kind);
+    defaulted(def, decoded.value)
+}
+
 fn texts(problems: Problems) -> Vec<String> {
     problems.0.iter().map(Problem::to_string).collect()
 }
 
 pub fn create_problems(def: &KindDef, object: Value) -> Vec<String> {
-    let object = defaulted(def, object);
+    let object = read(def, object);
     let mut p = Problems::default();
     (def.validate)(&Cursor::root(&object), &mut p);
     texts(p)
@@ -34,7 +45,7 @@ pub fn create_problems(def: &KindDef, object: Value) -> Vec<String> {
 
 /// What an update through the main endpoint is told.
 pub fn update_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
-    let (mut new, old) = (defaulted(def, new), defaulted(def, old));
+    let (mut new, old) = (read(def, new), read(def, old));
     (def.prepare_update)(&mut new, &old);
     let mut p = Problems::default();
     (def.validate)(&Cursor::root(&new), &mut p);
@@ -44,7 +55,7 @@ pub fn update_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
 
 /// What an update through the status endpoint is told.
 pub fn status_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
-    let (mut new, old) = (defaulted(def, new), defaulted(def, old));
+    let (mut new, old) = (read(def, new), read(def, old));
     (def.prepare_status)(&mut new, &old);
     let mut p = Problems::default();
     (def.validate_status)(&Cursor::root(&new), &Cursor::root(&old), &mut p);

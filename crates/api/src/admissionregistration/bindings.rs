@@ -147,7 +147,7 @@ mod tests {
     use serde_json::json;
 
     fn binding() -> Value {
-        json!({"spec": {"policyName": "p", "validationActions": ["Deny"], "matchResources": {},
+        json!({"spec": {"policyName": "p", "matchResources": {},
             "paramRef": {"name": "a", "namespace": "b", "parameterNotFoundAction": "Deny"}}})
     }
 
@@ -173,11 +173,12 @@ mod tests {
                 r#"spec.paramRef.parameterNotFoundAction: Unsupported value: "Guess": supported values: "Allow", "Deny""#,
             ),
         ];
-        refuses(&VALIDATING, &binding(), &shared);
+        let validating = merged(&binding(), &json!({"spec": {"validationActions": ["Deny"]}}));
+        refuses(&VALIDATING, &validating, &shared);
         refuses(&MUTATING, &binding(), &shared);
         refuses(
             &VALIDATING,
-            &binding(),
+            &validating,
             &[
                 (
                     json!({"spec": {"validationActions": null}}),

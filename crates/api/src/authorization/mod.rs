@@ -158,7 +158,7 @@ fn validate_local(review: &Cursor<'_>, p: &mut Problems) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind_check::{create_problems, refuses};
+    use crate::kind_check::{create_problems, merged, refuses};
     use serde_json::{Value, json};
 
     #[test]
@@ -209,7 +209,8 @@ mod tests {
             ),
         ];
         refuses(&SUBJECT_ACCESS_REVIEW, &base, &shared);
-        refuses(&SELF_SUBJECT_ACCESS_REVIEW, &base, &shared);
+        let own = merged(&base, &json!({"spec": {"user": null}}));
+        refuses(&SELF_SUBJECT_ACCESS_REVIEW, &own, &shared);
         refuses(
             &SUBJECT_ACCESS_REVIEW,
             &base,

@@ -4,7 +4,6 @@
 //! Differs from upstream: an ingress class annotation that contradicts `ingressClassName` is let through on creation too.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use crate::field::{Cursor, Problems};
 use crate::kind::{Column, KindDef, Subresource, copy_member};
 use crate::printing::age;
-use crate::{names, rules};
+use crate::{ip, names, rules};
 
 pub const DEF: KindDef = KindDef {
     group: super::GROUP,
@@ -95,7 +94,7 @@ fn wildcard_subdomain(host: &str) -> Vec<String> {
 fn validate_rule(rule: &Cursor<'_>, p: &mut Problems) {
     let host = rule.at("host");
     if !host.is_empty() {
-        if host.str().parse::<IpAddr>().is_ok() {
+        if ip::parse(host.str()).is_some() {
             p.invalid(&host, "must be a DNS name, not an IP address");
         }
         validate_host(&host, p);
@@ -182,13 +181,23 @@ fn validate_status(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
         rules::optional(&point.at("ip"), rules::lenient_ip, p);
         let host = point.at("hostname");
         rules::optional(&host, names::dns_subdomain, p);
-        if host.str().parse::<IpAddr>().is_ok() {
+        if ip::parse(host.str()).is_some() {
             p.invalid(&host, "must be a DNS name, not an IP address");
         }
     }
 }
 
 fn warnings(new: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<String> {
+    let points = new.at("status").at("loadBalancer").at("ingress");
+    if let Some(old) = old
+        && points.value() != old.at("status").at("loadBalancer").at("ingress").value()
+    {
+        // Upstream names the list's element, not its field.
+        return points
+            .items()
+            .flat_map(|point| ip::ip_warnings(point.path(), point.at("ip").str()))
+            .collect();
+    }
     let annotated = new.at("metadata").at("annotations").has_key(CLASS_ANNOTATION);
     if old.is_some() || !annotated || new.at("spec").at("ingressClassName").exists() {
         return vec![];

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::field::{Cursor, Problems};
 use crate::kind::{Column, KindDef};
 use crate::printing::age;
-use crate::selector::{LabelSelector, Op};
-use crate::{fill, meta, names, rules};
+use crate::workload::selector_cell;
+use crate::{fill, ip, meta, names, rules};
 
 pub const DEF: KindDef = KindDef {
     group: super::GROUP,
@@ -19,12 +19,7 @@ pub const DEF: KindDef = KindDef {
     short_names: &["netpol"],
     schema: "networking/v1.NetworkPolicy",
     columns: &[Column::string("Pod-Selector"), Column::AGE],
-    cells: |policy, now| {
-        vec![
-            selector_text(policy.pointer("/spec/podSelector")).into(),
-            age(policy, now),
-        ]
-    },
+    cells: |policy, now| vec![selector_cell(policy.pointer("/spec/podSelector")), age(policy, now)],
     default,
     validate: |policy, p| validate_spec(&policy.at("spec"), p),
     warnings: |policy, _| warnings(policy),
@@ -135,50 +130,7 @@ fn validate_block(block: &Cursor<'_>, p: &mut Problems) {
 fn warnings(policy: &Cursor<'_>) -> Vec<String> {
     let blocks = peers(&policy.at("spec")).map(|peer| peer.at("ipBlock"));
     let cidrs = blocks.flat_map(|block| std::iter::once(block.at("cidr")).chain(block.at("except").items()));
-    cidrs
-        .filter_map(|c| match c.str().parse::<IpNet>() {
-            Ok(IpNet::V6(net)) if net.to_string() != c.str() => Some(format!(
-                "{}: IPv6 CIDR value {:?} should be in RFC 5952 canonical format ({:?})",
-                c.path(),
-                c.str(),
-                net.to_string()
-            )),
-            _ => None,
-        })
-        .collect()
-}
-
-/// A label selector in one line, as `kubectl get` shows it.
-fn selector_text(selector: Option<&Value>) -> String {
-    let Some(Ok(mut parsed)) = selector.map(LabelSelector::from_object) else {
-        return if selector.is_none() { "<none>" } else { "<error>" }.to_string();
-    };
-    parsed.requirements.sort_by(|a, b| a.key.cmp(&b.key));
-    let plain = selector.and_then(|s| s.get("matchLabels"));
-    let texts = parsed.requirements.iter().map(|r| {
-        let set = |values: &Vec<String>| {
-            let mut sorted = values.clone();
-            sorted.sort();
-            sorted.join(",")
-        };
-        match &r.op {
-            Op::In(values)
-                if plain.and_then(|l| l.get(&r.key)).and_then(Value::as_str) == values.first().map(String::as_str) =>
-            {
-                format!("{}={}", r.key, set(values))
-            }
-            Op::In(values) => format!("{} in ({})", r.key, set(values)),
-            Op::NotIn(values) => format!("{} notin ({})", r.key, set(values)),
-            Op::Exists => r.key.clone(),
-            Op::DoesNotExist => format!("!{}", r.key),
-            Op::Gt(n) => format!("{}>{n}", r.key),
-            Op::Lt(n) => format!("{}<{n}", r.key),
-        }
-    });
-    match texts.collect::<Vec<_>>().join(",") {
-        empty if empty.is_empty() => "<none>".to_string(),
-        text => text,
-    }
+    cidrs.flat_map(|c| ip::cidr_warnings(c.path(), c.str())).collect()
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ mod tests {
             &with(json!({})),
             &[(
                 with(json!({"nodeID": "j"})),
-                r#"spec.drivers: Invalid value: {"name":"d.example.com","nodeID":"j"}: field is immutable"#,
+                r#"spec.drivers: Invalid value: {"name":"d.example.com","nodeID":"j","topologyKeys":null}: field is immutable"#,
             )],
         );
         assert!(update_problems(&DEF, with(json!({"allocatable": {"count": 9}})), with(json!({}))).is_empty());
