@@ -15,6 +15,7 @@ pub mod printing;
 
 pub mod int_or_string;
 pub mod ip;
+pub mod patch;
 pub mod protobuf;
 pub mod quantity;
 pub mod schema;

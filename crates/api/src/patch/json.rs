@@ -1,0 +1,505 @@
+//! JSON patch (RFC 6902) as Kubernetes applies it, which is laxer than the RFC in a few places clients rely on: an index
+//! may be negative (from the end), `replace` of a map key that is not there adds it, and `test` for null passes where
+//! nothing is. That is why this is not the json-patch crate.
+//!
+//! Upstream: gopkg.in/evanphx/json-patch.v4 as used by apiserver's patch handler (v1.36).
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::PatchError;
+use super::shown::json_kind;
+
+/// The most operations one patch may have.
+pub const MAX_OPERATIONS: usize = 10_000;
+/// The most bytes (of JSON) that all `copy` operations of a patch may add.
+pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
+
+/// Applies a patch. If an operation fails, those before it have been applied: work on a copy.
+pub fn apply(target: &mut Value, patch: &[u8]) -> Result<(), PatchError> {
+    let operations = decode(patch)?;
+    let mut copied_bytes = 0;
+    for operation in operations {
+        operation
+            .apply(target, &mut copied_bytes)
+            .map_err(PatchError::Unprocessable)?;
+    }
+    Ok(())
+}
+
+/// One step. Whatever is missing is only missed when the step is applied.
+#[derive(Debug, Deserialize)]
+struct Operation {
+    #[serde(default)]
+    op: Value,
+    #[serde(default)]
+    path: Value,
+    #[serde(default)]
+    from: Value,
+    #[serde(default)]
+    value: Value,
+}
+
+fn decode(patch: &[u8]) -> Result<Vec<Operation>, PatchError> {
+    let malformed = |why: String| PatchError::Malformed(format!("error decoding patch: {why}"));
+    let wrong_kind = |value: &Value, wanted: &str| {
+        malformed(format!(
+            "json: cannot unmarshal {} into Go value of type {wanted}",
+            json_kind(value)
+        ))
+    };
+    let list = match serde_json::from_slice::<Value>(patch).map_err(|e| malformed(e.to_string()))? {
+        Value::Array(list) => list,
+        Value::Null => vec![],
+        other => return Err(wrong_kind(&other, "[]handlers.jsonPatchOp")),
+    };
+    if list.len() > MAX_OPERATIONS {
+        return Err(PatchError::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+            list.len()
+        )));
+    }
+    let mut operations = Vec::with_capacity(list.len());
+    for item in list {
+        if !item.is_object() {
+            return Err(wrong_kind(&item, "handlers.jsonPatchOp"));
+        }
+        let operation = Operation::deserialize(item).map_err(|e| malformed(e.to_string()))?;
+        for field in [&operation.op, &operation.path, &operation.from] {
+            if !matches!(field, Value::String(_) | Value::Null) {
+                return Err(wrong_kind(field, "string"));
+            }
+        }
+        operations.push(operation);
+    }
+    Ok(operations)
+}
+
+impl Operation {
+    fn apply(self, target: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
+        match self.op.as_str().unwrap_or("unknown") {
+            "add" => {
+                let path = self.path("add")?.to_string();
+                let (at, key) = parent(target, &path)
+                    .ok_or_else(|| format!("add operation does not apply: doc is missing path: {path:?}: {MISSING}"))?;
+                add(at, &key, self.value).map_err(|e| format!("error in add for path: '{path}': {e}"))
+            }
+            "remove" => {
+                let path = self.path("remove")?;
+                let (at, key) = parent(target, path).ok_or_else(|| {
+                    format!("remove operation does not apply: doc is missing path: {path:?}: {MISSING}")
+                })?;
+                remove(at, &key)
+                    .map(drop)
+                    .map_err(|e| format!("error in remove for path: '{path}': {e}"))
+            }
+            "replace" => {
+                let path = self.path("replace")?.to_string();
+                replace(target, &path, self.value)
+            }
+            "move" => {
+                let from = self.from("move")?;
+                let (at, key) = parent(target, from).ok_or_else(|| {
+                    format!("move operation does not apply: doc is missing from path: {from}: {MISSING}")
+                })?;
+                let value = remove(at, &key).map_err(|e| format!("error in move for path: '{key}': {e}"))?;
+                let path = self.path("move")?;
+                let (at, key) = parent(target, path).ok_or_else(|| {
+                    format!("move operation does not apply: doc is missing destination path: {path}: {MISSING}")
+                })?;
+                add(at, &key, value).map_err(|e| format!("error in move for path: '{path}': {e}"))
+            }
+            "copy" => self.copy(target, copied_bytes),
+            "test" => self.test(target),
+            other => Err(format!("Unexpected kind: {other}")),
+        }
+    }
+
+    fn path(&self, op: &str) -> Result<&str, String> {
+        self.path
+            .as_str()
+            .ok_or_else(|| format!("{op} operation failed to decode path: {MISSING}"))
+    }
+
+    fn from(&self, op: &str) -> Result<&str, String> {
+        self.from
+            .as_str()
+            .ok_or_else(|| format!("{op} operation failed to decode from: {MISSING}"))
+    }
+
+    fn copy(&self, target: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
+        let from = self.from("copy")?;
+        let (at, key) = parent(target, from)
+            .ok_or_else(|| format!("copy operation does not apply: doc is missing from path: {from}: {MISSING}"))?;
+        let value = get(at, &key)
+            .map_err(|e| format!("error in copy for from: '{from}': {e}"))?
+            .cloned()
+            .unwrap_or_default();
+        *copied_bytes += value.to_string().len();
+        if *copied_bytes > MAX_COPIED_BYTES {
+            return Err(format!(
+                "Unable to complete the copy, the accumulated size increase of copy is {copied_bytes}, exceeding the \
+                 limit {MAX_COPIED_BYTES}"
+            ));
+        }
+        let path = self.path("copy")?;
+        let (at, key) = parent(target, path).ok_or_else(|| {
+            format!("copy operation does not apply: doc is missing destination path: {path}: {MISSING}")
+        })?;
+        add(at, &key, value).map_err(|e| format!("error while adding value during copy: {e}"))
+    }
+
+    fn test(&self, target: &mut Value) -> Result<(), String> {
+        let path = self.path("test")?;
+        let found = if path.is_empty() {
+            Some(&*target)
+        } else {
+            let (at, key) = parent(target, path)
+                .ok_or_else(|| format!("test operation does not apply: is missing path: {path}: {MISSING}"))?;
+            get(at, &key).map_err(|e| format!("error in test for path: '{path}': {e}"))?
+        };
+        if found.unwrap_or(&Value::Null) == &self.value {
+            Ok(())
+        } else {
+            Err(format!("testing value {path} failed: test failed"))
+        }
+    }
+}
+
+const MISSING: &str = "missing value";
+
+/// The container that a pointer's last token is looked up in, and that token.
+fn parent<'a>(target: &'a mut Value, pointer: &str) -> Option<(&'a mut Value, String)> {
+    let mut tokens = pointer.split('/').skip(1).map(unescape).peekable();
+    let mut at = target;
+    loop {
+        let token = tokens.next()?;
+        if tokens.peek().is_none() {
+            return (at.is_object() || at.is_array()).then_some((at, token));
+        }
+        at = match at {
+            Value::Object(map) => map.get_mut(&token)?,
+            Value::Array(list) => {
+                let i = index(&token, list.len()).ok()?;
+                list.get_mut(i)?
+            }
+            _ => return None,
+        };
+    }
+}
+
+/// `~1` is a slash and `~0` a tilde, read from left to right in one pass.
+fn unescape(token: &str) -> String {
+    if !token.contains('~') {
+        return token.to_string();
+    }
+    let mut out = String::with_capacity(token.len());
+    let mut rest = token;
+    while let Some(i) = rest.find('~') {
+        out.push_str(&rest[..i]);
+        let (character, width) = match rest.as_bytes().get(i + 1) {
+            Some(b'1') => ('/', 2),
+            Some(b'0') => ('~', 2),
+            _ => ('~', 1),
+        };
+        out.push(character);
+        rest = &rest[i + width..];
+    }
+    out + rest
+}
+
+/// An index below `len`; negative ones count from the end.
+fn index(token: &str, len: usize) -> Result<usize, String> {
+    let i: i64 = token
+        .parse()
+        .map_err(|_| format!("strconv.Atoi: parsing {token:?}: invalid syntax"))?;
+    let at = if i < 0 { i + len as i64 } else { i };
+    if (0..len as i64).contains(&at) {
+        Ok(at as usize)
+    } else {
+        Err(format!("Unable to access invalid index: {i}: invalid index referenced"))
+    }
+}
+
+fn get<'a>(at: &'a Value, key: &str) -> Result<Option<&'a Value>, String> {
+    match at {
+        Value::Object(map) => Ok(map.get(key)),
+        Value::Array(list) => Ok(Some(&list[index(key, list.len())?])),
+        _ => Ok(None),
+    }
+}
+
+fn add(at: &mut Value, key: &str, value: Value) -> Result<(), String> {
+    match at {
+        Value::Object(map) => {
+            map.insert(key.to_string(), value);
+        }
+        Value::Array(list) if key == "-" => list.push(value),
+        Value::Array(list) => {
+            if key.parse::<i64>().is_err() {
+                return Err(format!(
+                    "value was not a proper array index: '{key}': strconv.Atoi: parsing {key:?}: invalid syntax"
+                ));
+            }
+            let i = index(key, list.len() + 1)?;
+            list.insert(i, value);
+        }
+        _ => return Err(MISSING.to_string()),
+    }
+    Ok(())
+}
+
+fn remove(at: &mut Value, key: &str) -> Result<Value, String> {
+    match at {
+        Value::Object(map) => map
+            .remove(key)
+            .ok_or_else(|| format!("Unable to remove nonexistent key: {key}: {MISSING}")),
+        Value::Array(list) => {
+            let i = index(key, list.len())?;
+            Ok(list.remove(i))
+        }
+        _ => Err(MISSING.to_string()),
+    }
+}
+
+fn replace(target: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    if path.is_empty() {
+        // Null decodes to an empty document.
+        *target = match value {
+            Value::Object(_) | Value::Array(_) => value,
+            Value::Null => Value::Object(Map::new()),
+            _ => return Err("replace operation value must be object or array".into()),
+        };
+        return Ok(());
+    }
+    let (at, key) = parent(target, path)
+        .ok_or_else(|| format!("replace operation does not apply: doc is missing path: {path}: {MISSING}"))?;
+    match at {
+        Value::Object(map) => {
+            map.insert(key, value);
+        }
+        Value::Array(list) => {
+            let i = index(&key, list.len())
+                .map_err(|_| format!("replace operation does not apply: doc is missing key: {path}: {MISSING}"))?;
+            list[i] = value;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn patched(target: Value, patch: Value) -> Result<Value, PatchError> {
+        let mut target = target;
+        apply(&mut target, patch.to_string().as_bytes())?;
+        Ok(target)
+    }
+
+    #[test]
+    fn operations_do_what_they_say() {
+        let cases = [
+            (
+                json!([{"op": "add", "path": "/b", "value": 2}]),
+                json!({"a": [1, 2], "b": 2}),
+            ),
+            (
+                json!([{"op": "add", "path": "/a/0", "value": 0}]),
+                json!({"a": [0, 1, 2]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/a/-", "value": 3}]),
+                json!({"a": [1, 2, 3]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/a/-1", "value": 3}]),
+                json!({"a": [1, 2, 3]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/a/2", "value": 3}]),
+                json!({"a": [1, 2, 3]}),
+            ),
+            (json!([{"op": "remove", "path": "/a/1"}]), json!({"a": [1]})),
+            (json!([{"op": "remove", "path": "/a/-2"}]), json!({"a": [2]})),
+            (
+                json!([{"op": "replace", "path": "/a/0", "value": {"x": 1}}]),
+                json!({"a": [{"x": 1}, 2]}),
+            ),
+            (
+                json!([{"op": "replace", "path": "/new", "value": 1}]),
+                json!({"a": [1, 2], "new": 1}),
+            ),
+            (
+                json!([{"op": "replace", "path": "", "value": {"x": 1}}]),
+                json!({"x": 1}),
+            ),
+            (
+                json!([{"op": "move", "from": "/a", "path": "/b"}]),
+                json!({"b": [1, 2]}),
+            ),
+            (
+                json!([{"op": "copy", "from": "/a/0", "path": "/b"}]),
+                json!({"a": [1, 2], "b": 1}),
+            ),
+            (
+                json!([{"op": "test", "path": "/a/0", "value": 1}]),
+                json!({"a": [1, 2]}),
+            ),
+            (
+                json!([{"op": "test", "path": "/none", "value": null}]),
+                json!({"a": [1, 2]}),
+            ),
+            (
+                json!([{"op": "test", "path": "", "value": {"a": [1, 2]}}]),
+                json!({"a": [1, 2]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/x~1y~0z~01", "value": 1}]),
+                json!({"a": [1, 2], "x/y~z~1": 1}),
+            ),
+            (json!([]), json!({"a": [1, 2]})),
+        ];
+        for (patch, expected) in cases {
+            assert_eq!(patched(json!({"a": [1, 2]}), patch.clone()), Ok(expected), "{patch}");
+        }
+    }
+
+    #[test]
+    fn failures_name_the_operation() {
+        let cases = [
+            (
+                json!([{"op": "add", "path": "/x/y", "value": 2}]),
+                "add operation does not apply: doc is missing path: \"/x/y\": missing value",
+            ),
+            (
+                json!([{"op": "add", "path": "", "value": {}}]),
+                "add operation does not apply: doc is missing path: \"\": missing value",
+            ),
+            (
+                json!([{"op": "add", "path": "/a/9", "value": 2}]),
+                "error in add for path: '/a/9': Unable to access invalid index: 9: invalid index referenced",
+            ),
+            (
+                json!([{"op": "remove", "path": "/x"}]),
+                "error in remove for path: '/x': Unable to remove nonexistent key: x: missing value",
+            ),
+            (
+                json!([{"op": "replace", "path": "/a/9", "value": 1}]),
+                "replace operation does not apply: doc is missing key: /a/9: missing value",
+            ),
+            (
+                json!([{"op": "test", "path": "/a/0", "value": 2}]),
+                "testing value /a/0 failed: test failed",
+            ),
+            (
+                json!([{"op": "test", "path": "/a/0/b", "value": 2}]),
+                "test operation does not apply: is missing path: /a/0/b: missing value",
+            ),
+            (
+                json!([{"op": "move", "from": "/x", "path": "/y"}]),
+                "error in move for path: 'x': Unable to remove nonexistent key: x: missing value",
+            ),
+            (json!([{"op": "frob", "path": "/a"}]), "Unexpected kind: frob"),
+            (json!([{"path": "/a"}]), "Unexpected kind: unknown"),
+            (
+                json!([{"op": "remove"}]),
+                "remove operation failed to decode path: missing value",
+            ),
+        ];
+        for (patch, expected) in cases {
+            let error = patched(json!({"a": [1, 2]}), patch.clone()).unwrap_err();
+            assert_eq!(error, PatchError::Unprocessable(expected.into()), "{patch}");
+            let status = error.status();
+            assert_eq!((status.code, status.reason), (422, "Invalid"));
+            assert_eq!(
+                status.message,
+                "the server rejected our request due to an error in our request"
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_and_oversized_patches_are_refused() {
+        for (patch, expected) in [
+            (
+                r#"{"op": "add"}"#,
+                "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
+            ),
+            (
+                "[3]",
+                "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp",
+            ),
+            (
+                r#"[{"op": 1}]"#,
+                "error decoding patch: json: cannot unmarshal number into Go value of type string",
+            ),
+        ] {
+            let error = apply(&mut json!({}), patch.as_bytes()).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(error.status().code, 400);
+        }
+        assert_eq!(apply(&mut json!({}), b"[{").unwrap_err().status().code, 400);
+
+        let many = vec![json!({"op": "add", "path": "/a", "value": 1}); MAX_OPERATIONS + 1];
+        let error = patched(json!({}), many.into()).unwrap_err();
+        assert_eq!(error.status().code, 413);
+
+        // Doubling a list a few dozen times must stop early.
+        let mut doubling = vec![json!({"op": "add", "path": "/a", "value": ["some text"]})];
+        doubling.resize(60, json!({"op": "copy", "from": "/a", "path": "/a/-"}));
+        assert_eq!(patched(json!({}), doubling.into()).unwrap_err().status().code, 422);
+    }
+
+    pub fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-3i64..5).prop_map(Value::from),
+            "[ab/~0-]{0,3}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map("[ab0-]{0,2}", inner, 0..4)
+                    .prop_map(|m| Value::Object(m.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn any_operation() -> impl Strategy<Value = Value> {
+        let op = prop::sample::select(vec!["add", "remove", "replace", "move", "copy", "test", "frob"]);
+        let pointer = "(/[ab0-9~-]{0,2}){0,3}";
+        (op, pointer, pointer, any_json())
+            .prop_map(|(op, path, from, value)| json!({"op": op, "path": path, "from": from, "value": value}))
+    }
+
+    proptest! {
+        #[test]
+        fn no_patch_panics(target in any_json(), patch in prop_oneof![
+            any_json(),
+            prop::collection::vec(any_operation(), 0..6).prop_map(Value::from),
+        ]) {
+            let _ = patched(target, patch);
+        }
+
+        #[test]
+        fn no_bytes_panic(patch in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = apply(&mut json!({"a": 1}), &patch);
+        }
+
+        #[test]
+        fn what_was_added_tests_equal_and_can_be_removed(target in any_json(), value in any_json()) {
+            prop_assume!(target.is_object() && target.get("new").is_none());
+            let steps = json!([
+                {"op": "add", "path": "/new", "value": value},
+                {"op": "test", "path": "/new", "value": value},
+                {"op": "remove", "path": "/new"},
+            ]);
+            prop_assert_eq!(patched(target.clone(), steps), Ok(target));
+        }
+    }
+}
