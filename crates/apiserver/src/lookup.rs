@@ -65,7 +65,7 @@ pub(crate) mod fixture {
     #[derive(Default)]
     pub struct Objects {
         objects: Mutex<BTreeMap<Key, Arc<Value>>>,
-        generation: Mutex<u64>,
+        generations: Mutex<BTreeMap<String, u64>>,
     }
 
     impl Objects {
@@ -77,7 +77,7 @@ pub(crate) mod fixture {
                 text(&object, &["metadata", "name"]).to_string(),
             );
             self.objects.lock().insert(key, Arc::new(object));
-            *self.generation.lock() += 1;
+            *self.generations.lock().entry(resource.to_string()).or_default() += 1;
         }
 
         pub fn with(self, resource: &str, object: Value) -> Objects {
@@ -89,7 +89,7 @@ pub(crate) mod fixture {
             self.objects
                 .lock()
                 .remove(&(resource.into(), namespace.into(), name.into()));
-            *self.generation.lock() += 1;
+            *self.generations.lock().entry(resource.to_string()).or_default() += 1;
         }
     }
 
@@ -109,8 +109,8 @@ pub(crate) mod fixture {
                 .collect()
         }
 
-        fn generation(&self, _resource: &str) -> u64 {
-            *self.generation.lock()
+        fn generation(&self, resource: &str) -> u64 {
+            self.generations.lock().get(resource).copied().unwrap_or(0)
         }
     }
 }

@@ -1,10 +1,37 @@
-//! Authentication: whose request is this?
+//! Authentication: whose request is this? Client certificates and bearer tokens (from a file, of service accounts, for
+//! bootstrapping) are tried in turn; the first that is good counts. A request that presents no credential is
+//! anonymous, and whether that may go on is the caller's policy; one whose every credential is bad is refused.
+//!
+//! Left out: OpenID Connect and webhook authentication, and front proxies in front of this server.
 
+mod bootstrap_token;
 mod certificate;
+mod impersonation;
+mod service_account;
+mod static_tokens;
+mod token_request;
 mod user;
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use http::{HeaderMap, header};
+use jiff::Timestamp;
+use serde_json::Value;
+
 pub use certificate::CertIdentity;
+pub use impersonation::{impersonate, strip_headers};
+pub use service_account::{Bound, BoundObject, DEFAULT_ISSUER, IssueError, KeyError, ServiceAccountRef, TokenIssuer};
+pub use static_tokens::{TokenFileError, parse_token_file};
+pub use token_request::IssuedToken;
 pub use user::*;
+
+use crate::lookup::{ObjectLookup, text};
+
+/// How clients without control over their headers (browsers) pass a token when they open a WebSocket.
+const WEBSOCKET_TOKEN_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// A credential was presented and is no good. Clients only learn that (401); the text is for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,5 +45,296 @@ pub enum AuthnError {
 impl AuthnError {
     pub fn status(&self) -> orlop_api::Status {
         orlop_api::Status::unauthorized()
+    }
+
+    fn invalid_token() -> AuthnError {
+        AuthnError::Token("invalid bearer token".into())
+    }
+}
+
+/// The user of a bearer token, and what the token is good for among the audiences asked about.
+#[derive(Clone, Debug)]
+pub struct Authenticated {
+    pub user: Arc<UserInfo>,
+    pub audiences: Vec<String>,
+}
+
+pub struct Authenticator {
+    issuer: Arc<TokenIssuer>,
+    static_tokens: HashMap<String, Arc<UserInfo>>,
+}
+
+impl Authenticator {
+    pub fn new(issuer: Arc<TokenIssuer>) -> Authenticator {
+        Authenticator {
+            issuer,
+            static_tokens: HashMap::new(),
+        }
+    }
+
+    /// Also accepts tokens read by `parse_token_file`.
+    pub fn with_static_tokens(mut self, tokens: HashMap<String, Arc<UserInfo>>) -> Authenticator {
+        self.static_tokens = tokens;
+        self
+    }
+
+    pub fn issuer(&self) -> &Arc<TokenIssuer> {
+        &self.issuer
+    }
+
+    /// The user of a request, none if it carries no credential. `client_cert` is that of the connection.
+    pub fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        client_cert: Option<&CertIdentity>,
+        now: Timestamp,
+        lookup: &dyn ObjectLookup,
+    ) -> Result<Option<Arc<UserInfo>>, AuthnError> {
+        let by_certificate = client_cert.map_or(Ok(None), |certificate| certificate.user(now));
+        if let Ok(Some(_)) = by_certificate {
+            return by_certificate;
+        }
+        let token = match bearer_token(headers)
+            .transpose()
+            .or_else(|| websocket_token(headers).transpose())
+        {
+            None => return by_certificate,
+            Some(token) => token?,
+        };
+        let audiences = self.issuer.api_audiences();
+        self.authenticate_token(&token, audiences, now, lookup)
+            .map(|found| Some(found.user))
+    }
+
+    /// Checks a bearer token of any kind.
+    pub fn authenticate_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+        now: Timestamp,
+        lookup: &dyn ObjectLookup,
+    ) -> Result<Authenticated, AuthnError> {
+        if let Some(user) = self.static_tokens.get(token) {
+            return self.for_api(user.clone(), audiences);
+        }
+        if let Some(found) = self.issuer.authenticate(token, audiences, now, lookup)? {
+            return Ok(found);
+        }
+        match bootstrap_token::authenticate(token, now, lookup) {
+            Some(user) => self.for_api(Arc::new(user), audiences),
+            None => Err(AuthnError::invalid_token()),
+        }
+    }
+
+    /// Tokens that know of no audience are good for the API server.
+    fn for_api(&self, user: Arc<UserInfo>, audiences: &[String]) -> Result<Authenticated, AuthnError> {
+        let own = self.issuer.api_audiences().iter();
+        let common: Vec<String> = own.filter(|audience| audiences.contains(audience)).cloned().collect();
+        match common.is_empty() {
+            true => Err(AuthnError::invalid_token()),
+            false => Ok(Authenticated {
+                user,
+                audiences: common,
+            }),
+        }
+    }
+}
+
+/// The token of an `Authorization: Bearer …` header; other schemes are no business of ours.
+fn bearer_token(headers: &HeaderMap) -> Result<Option<String>, AuthnError> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else {
+        return Ok(None);
+    };
+    let value = std::str::from_utf8(value.as_bytes()).map_err(|_| AuthnError::invalid_token())?;
+    let mut parts = value.trim().splitn(3, ' ');
+    match (parts.next(), parts.next()) {
+        (Some(scheme), Some(token)) if scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() => {
+            Ok(Some(token.to_string()))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A token among the subprotocols of a WebSocket request. There must be another one, to answer with.
+fn websocket_token(headers: &HeaderMap) -> Result<Option<String>, AuthnError> {
+    let has = |name, wanted: &str| {
+        let values = headers.get_all(name).into_iter().filter_map(|v| v.to_str().ok());
+        values
+            .flat_map(|v| v.split(','))
+            .any(|v| v.trim().eq_ignore_ascii_case(wanted))
+    };
+    if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
+        return Ok(None);
+    }
+    let values = headers
+        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
+        .into_iter()
+        .filter_map(|v| v.to_str().ok());
+    let protocols: Vec<&str> = values.flat_map(|v| v.split(',')).map(str::trim).collect();
+    let mut tokens = protocols.iter().filter_map(|p| p.strip_prefix(WEBSOCKET_TOKEN_PREFIX));
+    let (Some(encoded), None) = (tokens.next(), tokens.next()) else {
+        return match protocols.iter().any(|p| p.starts_with(WEBSOCKET_TOKEN_PREFIX)) {
+            true => Err(AuthnError::Token(
+                "multiple base64.bearer.authorization tokens specified".into(),
+            )),
+            false => Ok(None),
+        };
+    };
+    let decoded = BASE64_URL_SAFE_NO_PAD
+        .decode(encoded)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
+    let token =
+        decoded.ok_or_else(|| AuthnError::Token("invalid base64.bearer.authorization token encoding".into()))?;
+    if !token.is_empty() && protocols.len() == 1 {
+        return Err(AuthnError::Token("missing additional subprotocol".into()));
+    }
+    Ok(Some(token).filter(|token| !token.is_empty()))
+}
+
+/// A value of a secret's data, decoded; empty if there is none.
+fn data_of(secret: &Value, key: &str) -> Vec<u8> {
+    BASE64_STANDARD.decode(text(secret, &["data", key])).unwrap_or_default()
+}
+
+/// Compares secrets without telling, by the time it takes, how much of them agrees.
+fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+    use serde_json::json;
+
+    use super::*;
+    use crate::lookup::fixture::Objects;
+    use crate::pki::Pki;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::try_from(*name).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        map
+    }
+
+    #[test]
+    fn credentials_are_tried_in_turn() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::load_or_create(dir.path(), &[], now).unwrap();
+        let issuer = TokenIssuer::new(
+            DEFAULT_ISSUER,
+            &pki.service_account_key,
+            &pki.service_account_public_key,
+        )
+        .unwrap();
+        let objects = Objects::default().with(
+            "serviceaccounts",
+            json!({"metadata": {"namespace": "ns", "name": "robot", "uid": "u"}}),
+        );
+        let robot = ServiceAccountRef {
+            namespace: "ns",
+            name: "robot",
+            uid: "u",
+        };
+        let (jwt, _) = issuer.issue(robot, issuer.api_audiences(), 600, None, now).unwrap();
+        let (elsewhere, _) = issuer.issue(robot, &["other".to_string()], 600, None, now).unwrap();
+        let authenticator =
+            Authenticator::new(Arc::new(issuer)).with_static_tokens(parse_token_file("t1,alice,1").unwrap());
+
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pki.admin.certificate.as_bytes()).unwrap();
+        let admin = CertIdentity::from_der(&pem.contents).unwrap();
+        let late: Timestamp = "2036-11-15T12:00:00Z".parse().unwrap();
+
+        let bearer = |token: &str| format!("Bearer {token}");
+        let protocol = |token: &str| {
+            format!(
+                "v4.channel.k8s.io, {WEBSOCKET_TOKEN_PREFIX}{}",
+                BASE64_URL_SAFE_NO_PAD.encode(token)
+            )
+        };
+        let websocket = |protocols: String| {
+            vec![
+                ("connection", "Upgrade".to_string()),
+                ("upgrade", "websocket".into()),
+                ("sec-websocket-protocol", protocols),
+            ]
+        };
+        let authorization = |value: String| vec![("authorization", value)];
+        let none = vec![];
+        // headers, certificate, now, user ("" for nobody; none for an error)
+        let robot_name = "system:serviceaccount:ns:robot";
+        let cases = [
+            (none.clone(), None, now, Some("")),
+            (none.clone(), Some(&admin), now, Some("kubernetes-admin")),
+            (none, Some(&admin), late, None),
+            (authorization(bearer("t1")), None, now, Some("alice")),
+            (authorization(bearer("t1")), Some(&admin), now, Some("kubernetes-admin")),
+            (
+                authorization(bearer("bad")),
+                Some(&admin),
+                now,
+                Some("kubernetes-admin"),
+            ),
+            (authorization(bearer("t1")), Some(&admin), late, Some("alice")),
+            (authorization("bEARER  t1".into()), None, now, Some("")),
+            (authorization("bEARER t1 more".into()), None, now, Some("alice")),
+            (authorization("Basic abc".into()), None, now, Some("")),
+            (authorization("Bearer".into()), None, now, Some("")),
+            (authorization(bearer("bad")), None, now, None),
+            (authorization(bearer(&jwt)), None, now, Some(robot_name)),
+            (authorization(bearer(&jwt)), None, late, None),
+            (authorization(bearer(&elsewhere)), None, now, None),
+            (authorization(bearer("abcdef.0123456789abcdef")), None, now, None),
+            (websocket(protocol("t1")), None, now, Some("alice")),
+            (websocket(protocol(&jwt)), None, now, Some(robot_name)),
+            (websocket(protocol("bad")), None, now, None),
+            (websocket("v4.channel.k8s.io".into()), None, now, Some("")),
+            (websocket(format!("{WEBSOCKET_TOKEN_PREFIX}dDE")), None, now, None),
+            (
+                websocket(format!("{},{}", protocol("t1"), protocol("t1"))),
+                None,
+                now,
+                None,
+            ),
+            (websocket(format!("x,{WEBSOCKET_TOKEN_PREFIX}***")), None, now, None),
+            (vec![("sec-websocket-protocol", protocol("t1"))], None, now, Some("")),
+        ];
+        for (lines, certificate, now, expected) in cases {
+            let lines: Vec<(&str, &str)> = lines.iter().map(|(n, v)| (*n, v.as_str())).collect();
+            let found = authenticator.authenticate(&headers(&lines), certificate, now, &objects);
+            let found = found.map(|user| user.map_or(String::new(), |user| user.name.clone()));
+            assert_eq!(found.as_deref().ok(), expected, "{lines:?} {found:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_credentials_never_panic(
+            bytes in proptest::collection::vec(0u8..=255, 0..60),
+            text in "(Bearer |bearer|)[a-zA-Z0-9._ -]{0,80}",
+            dotted in "([A-Za-z0-9_-]{0,20}\\.){0,4}[A-Za-z0-9_-]{0,20}",
+        ) {
+            let authenticator = Authenticator::new(Arc::new(service_account::tests::issuer()));
+            let objects = Objects::default();
+            let now = Timestamp::UNIX_EPOCH;
+            let payload = BASE64_URL_SAFE_NO_PAD.encode(&bytes);
+            let ours = BASE64_URL_SAFE_NO_PAD.encode(json!({"iss": DEFAULT_ISSUER, "x": text}).to_string());
+            for value in [bytes.clone(), text.into_bytes(), format!("Bearer {dotted}").into_bytes(),
+                format!("Bearer {payload}.{payload}.{payload}").into_bytes(), format!("Bearer {payload}.{ours}.{payload}").into_bytes()] {
+                if let Ok(value) = HeaderValue::from_bytes(&value) {
+                    let mut map = HeaderMap::new();
+                    map.insert(header::AUTHORIZATION, value);
+                    let found = authenticator.authenticate(&map, None, now, &objects);
+                    proptest::prop_assert!(!matches!(found, Ok(Some(_))));
+                }
+            }
+            let _ = CertIdentity::from_der(&bytes);
+        }
     }
 }

@@ -18,12 +18,18 @@ pub(super) const ROLES: &str = "roles.rbac.authorization.k8s.io";
 const CLUSTER_ROLE_BINDINGS: &str = "clusterrolebindings.rbac.authorization.k8s.io";
 const ROLE_BINDINGS: &str = "rolebindings.rbac.authorization.k8s.io";
 
-/// Generations of the four resources an index was made from.
-type Stamp = [u64; 4];
-
 #[derive(Default)]
 pub struct Rbac {
-    index: RwLock<Option<(Stamp, Arc<Index>)>>,
+    compiled: RwLock<Option<Compiled>>,
+}
+
+/// The index with the generations of what it was made from: roles and cluster roles, bindings and cluster bindings.
+/// Roles are kept beside it, because bindings change far more often.
+struct Compiled {
+    roles_stamp: [u64; 2],
+    bindings_stamp: [u64; 2],
+    roles: Arc<Roles>,
+    index: Arc<Index>,
 }
 
 #[derive(Default)]
@@ -95,15 +101,30 @@ impl Rbac {
     }
 
     fn index(&self, lookup: &dyn ObjectLookup) -> Arc<Index> {
-        let stamp = [CLUSTER_ROLES, ROLES, CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS].map(|r| lookup.generation(r));
-        if let Some((made_from, index)) = &*self.index.read()
-            && *made_from == stamp
+        // Generations are read before the objects: what is compiled is at least as new as its stamp says.
+        let roles_stamp = [CLUSTER_ROLES, ROLES].map(|r| lookup.generation(r));
+        let bindings_stamp = [CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS].map(|r| lookup.generation(r));
+        let mut known_roles = None;
+        if let Some(compiled) = &*self.compiled.read()
+            && compiled.roles_stamp == roles_stamp
         {
-            return index.clone();
+            if compiled.bindings_stamp == bindings_stamp {
+                return compiled.index.clone();
+            }
+            known_roles = Some(compiled.roles.clone());
         }
-        // Two askers may build at once and the later write wins; both have seen at least what the stamp stands for.
-        let index = Arc::new(Index::build(lookup));
-        *self.index.write() = Some((stamp, index.clone()));
+        // Two askers may compile at once; the later write wins, and if it was the older one, the next asker notices.
+        let roles = known_roles.unwrap_or_else(|| {
+            let (cluster, local) = (lookup.list(CLUSTER_ROLES, None), lookup.list(ROLES, None));
+            Arc::new(Roles::compile(&cluster, &local))
+        });
+        let index = Arc::new(Index::build(&roles, lookup));
+        *self.compiled.write() = Some(Compiled {
+            roles_stamp,
+            bindings_stamp,
+            roles,
+            index: index.clone(),
+        });
         index
     }
 }
@@ -137,8 +158,7 @@ impl Index {
         })
     }
 
-    fn build(lookup: &dyn ObjectLookup) -> Index {
-        let roles = Roles::compile(&lookup.list(CLUSTER_ROLES, None), &lookup.list(ROLES, None));
+    fn build(roles: &Roles, lookup: &dyn ObjectLookup) -> Index {
         let mut index = Index::default();
         let bindings = lookup
             .list(CLUSTER_ROLE_BINDINGS, None)
@@ -146,7 +166,7 @@ impl Index {
             .map(|b| (b, "ClusterRoleBinding"));
         let bindings = bindings.chain(lookup.list(ROLE_BINDINGS, None).into_iter().map(|b| (b, "RoleBinding")));
         for (position, (binding, kind)) in bindings.enumerate() {
-            index.add(position, &binding, kind, &roles);
+            index.add(position, &binding, kind, roles);
         }
         index
     }

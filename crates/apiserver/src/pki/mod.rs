@@ -253,7 +253,9 @@ impl Authority {
         now: Timestamp,
     ) -> Result<Credential, PkiError> {
         let pair = KeyPair::generate().map_err(PkiError::Key)?;
-        let mut request = certificate::request_for(purpose, subject, &pair, validity);
+        // Nothing outlives the authority that vouches for it.
+        let left = Duration::from_secs((self.facts.not_after - now.as_second()).max(0) as u64);
+        let mut request = certificate::request_for(purpose, subject, &pair, validity.min(left));
         request.sans = sans;
         let issuer = certificate::Issuer {
             key: &self.key,

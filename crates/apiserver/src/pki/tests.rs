@@ -110,7 +110,7 @@ fn files_are_kept_private_and_renewed_when_needed() {
     }
 
     // A foreign key beside our certificate does not fit it.
-    std::fs::write(at.join("admin.key"), &first.ca.key.serialize_pem()).unwrap();
+    std::fs::write(at.join("admin.key"), first.ca.key.serialize_pem()).unwrap();
     let mended = pki(&at, &["192.0.2.8"], later(340)).unwrap();
     assert_ne!(mended.admin.key, first.ca.key.serialize_pem());
 
