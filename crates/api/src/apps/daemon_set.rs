@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
-use crate::kind::{Column, KindDef, Subresource, drop_status, keep_status};
+use crate::kind::{Column, KindDef, Subresource, keep_status};
 use crate::workload::{self, default_text, default_to, member};
 use crate::{int_or_string, meta, printing};
 
@@ -76,7 +76,7 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 }
 
 fn prepare_create(object: &mut Value) {
-    drop_status(object);
+    workload::reset_status(object, DEF.schema);
     let generation = template_generation(object).max(1);
     set_template_generation(object, generation);
 }
@@ -269,6 +269,7 @@ mod tests {
         let mut old = good();
         prepare_create(&mut old);
         assert_eq!(seen(&old), "1");
+        assert_eq!(old["status"]["numberReady"], 0);
         let mut same = with(&good(), "/spec/minReadySeconds", json!(1));
         prepare_update(&mut same, &old);
         assert_eq!(seen(&same), "1");

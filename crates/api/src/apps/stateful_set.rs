@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
-use crate::kind::{Column, KindDef, Subresource, drop_status, keep_status};
+use crate::kind::{Column, KindDef, Subresource, keep_status};
 use crate::workload::{self, default_text, default_to, member};
 use crate::{int_or_string, names, printing};
 
@@ -83,7 +83,7 @@ fn drop_max_unavailable(object: &mut Value) {
 }
 
 fn prepare_create(object: &mut Value) {
-    drop_status(object);
+    workload::reset_status(object, DEF.schema);
     drop_max_unavailable(object);
 }
 

@@ -39,6 +39,7 @@ pub const DEF: KindDef = KindDef {
     columns: COLUMNS,
     cells,
     default,
+    prepare_create: |object| workload::reset_status(object, DEF.schema),
     prepare_status: workload::keep_spec,
     validate,
     validate_status,
@@ -130,7 +131,7 @@ fn validate_rules(rules: &Cursor<'_>, p: &mut Problems) {
         p.not_supported(&select, &["Disabled", "Max", "Min"]);
     }
     let policies = rules.at("policies");
-    if policies.len() == 0 {
+    if policies.is_empty() {
         p.required(&policies, "must specify at least one Policy");
     }
     for policy in policies.items() {

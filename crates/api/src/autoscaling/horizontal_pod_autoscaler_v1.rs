@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::horizontal_pod_autoscaler as v2;
 use crate::field::{Cursor, Problems};
-use crate::kind::{KindDef, drop_status, keep_status};
-use crate::workload::{default_to, keep_spec, member};
+use crate::kind::{KindDef, keep_status};
+use crate::schema;
+use crate::workload::{default_to, keep_spec, member, reset_status};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
@@ -63,7 +64,7 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
 // Some annotations are part of the spec, others of the status, and are guarded with them.
 
 fn prepare_create(object: &mut Value) {
-    drop_status(object);
+    reset_status(object, DEF.schema);
     for key in [CURRENT_METRICS, CONDITIONS] {
         set_annotation(object, key, None);
     }
@@ -117,26 +118,39 @@ fn parsed(object: &Value, key: &str) -> Option<Value> {
     serde_json::from_str(annotation(object, key)?).ok()
 }
 
-fn parsed_list(object: &Value, key: &str) -> Option<Vec<Value>> {
+/// The list in an annotation, each item in the form of v2. One item that is not of the type, and the list counts for
+/// nothing: annotations are text that anyone may write.
+fn parsed_list(object: &Value, key: &str, ty: &str, convert: fn(Value) -> Value) -> Option<Vec<Value>> {
     match parsed(object, key)? {
-        Value::Array(list) => Some(list),
+        Value::Array(list) => {
+            let items = list.into_iter().map(|item| item.is_object().then(|| convert(item)));
+            items.map(|item| typed(item?, ty)).collect()
+        }
         _ => None,
     }
 }
 
+/// The value as the type has it, if it can be one.
+fn typed(value: Value, ty: &str) -> Option<Value> {
+    let ty = schema::schema().get(ty)?;
+    schema::from_value(value, ty).ok().map(|decoded| decoded.value)
+}
+
 fn to_stored(object: &mut Value) {
     set_version(object, "autoscaling/v2");
-    let (others, current) = (parsed_list(object, METRICS), parsed_list(object, CURRENT_METRICS));
-    let (behavior, conditions) = (parsed(object, BEHAVIOR), parsed_list(object, CONDITIONS));
+    let others = parsed_list(object, METRICS, "autoscaling/v2.MetricSpec", metric_to_v2);
+    let current = parsed_list(object, CURRENT_METRICS, "autoscaling/v2.MetricStatus", status_to_v2);
+    let condition = "autoscaling/v2.HorizontalPodAutoscalerCondition";
+    let conditions = parsed_list(object, CONDITIONS, condition, |item| item);
+    let behavior = parsed(object, BEHAVIOR);
     let spec = member(object, "spec");
     let percent = take(spec, "targetCPUUtilizationPercentage").and_then(|n| n.as_i64());
-    let mut list: Vec<Value> = others.into_iter().flatten().map(metric_to_v2).collect();
+    let mut list: Vec<Value> = others.into_iter().flatten().collect();
     list.extend(percent.map(v2::cpu_metric));
     spec["metrics"] = list.into();
     v2::default_metrics(spec);
-    let behavior = behavior
-        .map(|b| lower_camel(&b))
-        .filter(|b| b.as_object().is_some_and(|m| !m.is_empty()));
+    let behavior = behavior.and_then(|b| typed(lower_camel(&b), "autoscaling/v2.HorizontalPodAutoscalerBehavior"));
+    let behavior = behavior.filter(|b| b.as_object().is_some_and(|m| !m.is_empty()));
     if let Some(behavior) = behavior {
         spec["behavior"] = behavior;
     }
@@ -145,7 +159,6 @@ fn to_stored(object: &mut Value) {
         let from_percent = percent.map(|n| {
             vec![json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": n}}})]
         });
-        let current = current.map(|list| list.into_iter().map(status_to_v2).collect());
         if let Some(list) = current.or(from_percent) {
             status["currentMetrics"] = list.into();
         }
@@ -154,6 +167,7 @@ fn to_stored(object: &mut Value) {
         }
     }
     drop_annotations(object);
+    settle(object, v2::DEF.schema);
 }
 
 fn from_stored(object: &mut Value) {
@@ -188,6 +202,14 @@ fn from_stored(object: &mut Value) {
     }
     if let Some(behavior) = behavior {
         set_annotation(object, BEHAVIOR, Some(text(&behavior_from_v2(&behavior))));
+    }
+    settle(object, DEF.schema);
+}
+
+/// Leaves out and fills in what the version leaves out and fills in.
+fn settle(object: &mut Value, ty: &str) {
+    if let Some(value) = typed(object.clone(), ty) {
+        *object = value;
     }
 }
 
@@ -346,7 +368,7 @@ impl Source {
         new
     }
 
-    fn from_v2(&self, old: &Value, goal: &str) -> Value {
+    fn to_v1(&self, old: &Value, goal: &str) -> Value {
         let mut new = json!({});
         carry(
             old,
@@ -406,7 +428,7 @@ fn metric_to_v2(metric: Value) -> Value {
 }
 
 fn metric_from_v2(metric: Value) -> Value {
-    convert(&metric, &SPEC_SOURCES, |source, old| source.from_v2(old, "target"))
+    convert(&metric, &SPEC_SOURCES, |source, old| source.to_v1(old, "target"))
 }
 
 fn status_to_v2(metric: Value) -> Value {
@@ -414,7 +436,7 @@ fn status_to_v2(metric: Value) -> Value {
 }
 
 fn status_from_v2(metric: Value) -> Value {
-    convert(&metric, &STATUS_SOURCES, |source, old| source.from_v2(old, "current"))
+    convert(&metric, &STATUS_SOURCES, |source, old| source.to_v1(old, "current"))
 }
 
 /// The behavior is written under the names of Go's fields, nothing left out.
@@ -630,6 +652,19 @@ mod tests {
         assert!(metrics.starts_with(r#"[{"type":"Resource","resource":{"name":"memory","targetAverageValue":"1Gi"}},{"type":"ContainerResource","containerResource":{"name":"cpu","targetAverageUtilization":5,"container":"c"}},{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"1","selector":{"matchLabels":{"a":"b"}}}},{"type":"Object","object":{"target":{"kind":"Ingress","name":"i","apiVersion":"networking.k8s.io/v1"},"metricName":"o","targetValue":"2"}}"#), "{metrics}");
         to_stored(&mut object);
         assert_eq!(object, rich());
+    }
+
+    #[test]
+    fn annotations_of_the_wrong_shape_count_for_nothing() {
+        for text in ["", "[1]", "{}", r#"[{"type":5}]"#] {
+            let mut object = v1();
+            for key in [METRICS, BEHAVIOR, CONDITIONS, CURRENT_METRICS] {
+                set_annotation(&mut object, key, Some(text.to_string()));
+            }
+            to_stored(&mut object);
+            from_stored(&mut object);
+            assert_eq!(object, v1(), "{text}");
+        }
     }
 
     #[test]

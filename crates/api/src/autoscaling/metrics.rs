@@ -8,9 +8,11 @@ use crate::field::{Cursor, Problems};
 use crate::quantity::Quantity;
 use crate::{meta, names, printing};
 
+type Check = fn(&Cursor<'_>, &mut Problems);
+
 /// Each metric source: the word in `type`, the field it goes with, what it demands. In the order in which they count
 /// when there are several.
-const SOURCES: [(&str, &str, fn(&Cursor<'_>, &mut Problems)); 5] = [
+const SOURCES: [(&str, &str, Check); 5] = [
     ("Object", "object", validate_object),
     ("External", "external", validate_external),
     ("Pods", "pods", validate_pods),

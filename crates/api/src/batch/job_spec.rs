@@ -210,7 +210,7 @@ fn validate_failure_policy(spec: &Cursor<'_>, rules: &Cursor<'_>, p: &mut Proble
             validate_exit_codes(&codes, &containers, p);
         }
         validate_pod_conditions(&conditions, p);
-        let neither_nor_both = match (codes.exists(), conditions.len() > 0) {
+        let neither_nor_both = match (codes.exists(), !conditions.is_empty()) {
             (true, true) => "specifying both OnExitCodes and OnPodConditions is not supported",
             (false, false) => "specifying one of OnExitCodes and OnPodConditions is required",
             _ => continue,

@@ -35,6 +35,7 @@ pub const DEF: KindDef = KindDef {
     ],
     cells,
     default,
+    prepare_create: |object| workload::reset_status(object, DEF.schema),
     prepare_status: workload::keep_spec,
     validate,
     validate_status,

@@ -24,6 +24,7 @@ pub const DEF: KindDef = KindDef {
         Column::AGE,
     ],
     cells,
+    prepare_create: |object| workload::reset_status(object, DEF.schema),
     prepare_status: workload::keep_spec,
     validate,
     validate_status,
