@@ -81,6 +81,11 @@ impl<'a> Cursor<'a> {
         &self.path
     }
 
+    /// The path of the i-th element of the list here, whether or not it is there.
+    pub fn index_path(&self, i: usize) -> Path {
+        self.path.index(i)
+    }
+
     /// The value here; JSON null counts as absent.
     pub fn value(&self) -> Option<&'a Value> {
         self.value.filter(|v| !v.is_null())

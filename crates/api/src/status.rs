@@ -13,6 +13,8 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Box<Details>>,
+    /// For an expired list: a token with which the client may go on at the newest revision.
+    pub continue_token: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,6 +51,7 @@ impl Status {
             reason,
             message: message.into(),
             details: None,
+            continue_token: None,
         }
     }
 
@@ -209,6 +212,9 @@ impl Status {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if let Some(token) = &self.continue_token {
+            value["metadata"]["continue"] = token.clone().into();
+        }
         if let Some(details) = &self.details {
             value["details"] = details.to_value();
         }

@@ -1,6 +1,37 @@
-//! stub
+//! The API server: requests come in over TLS (or from inside the process), are authenticated, authorised, decoded,
+//! defaulted, admitted, validated and stored; reads and watches hand out what is stored.
+//!
+//! `chain` is the order in which that happens, `registry` the verbs, `admission` what is decided by looking at other
+//! objects. What a kind is stands in `orlop_api`; no file here is about one kind, but for `registry/subresources` and
+//! `registry/services`.
+//!
+//! Invariants: nothing is acknowledged before it is durable; nothing is visible before it is durable; every write is a
+//! compare-and-set; whatever must change together is one transaction.
 
+pub mod admission;
+pub mod audit;
 pub mod authn;
 pub mod authz;
+pub mod bootstrap;
+pub mod chain;
+pub mod config;
+pub mod discovery;
+pub mod health;
+pub mod housekeeping;
+pub mod internal;
+pub mod kinds;
 pub mod lookup;
+pub mod metrics;
+pub mod negotiate;
+pub mod object;
+pub mod openapi;
 pub mod pki;
+pub mod registry;
+pub mod request;
+pub mod respond;
+pub mod serve;
+pub mod start;
+pub mod table;
+
+pub use config::Config;
+pub use start::{Running, StartError, start};

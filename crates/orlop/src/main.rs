@@ -1,1 +1,14 @@
-fn main() {}
+//! The `orlop` binary: Kubernetes in one process.
+
+mod commands;
+mod logging;
+
+use std::process::ExitCode;
+
+// Small and quick, and gives memory back when a burst is over.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    commands::main()
+}

@@ -130,6 +130,15 @@ impl<R: Record> Store<R> {
         range::range(&self.handle.shared.state, &query, keep)
     }
 
+    /// Grows whenever a key of the bucket in which `prefix` lies is written or deleted.
+    pub fn bucket_revision(&self, prefix: &str) -> Revision {
+        let state = self.handle.shared.state.read();
+        let bucket = state
+            .find_bucket(crate::state::bucket_name(prefix))
+            .map(|i| &state.buckets[i]);
+        bucket.map_or(0, |b| b.ring.back().map_or(b.trimmed, |event| event.revision))
+    }
+
     /// Keys with a prefix, now. Constant time for a whole bucket (`/registry/pods/`).
     pub fn count(&self, prefix: &str) -> usize {
         range::count(&self.handle.shared.state, prefix)

@@ -192,6 +192,12 @@ impl TokenIssuer {
         })
     }
 
+    /// Other audiences than the issuer itself.
+    pub fn with_api_audiences(mut self, audiences: Vec<String>) -> TokenIssuer {
+        self.api_audiences = audiences;
+        self
+    }
+
     /// What tokens for the API server itself must name as their audience.
     pub fn api_audiences(&self) -> &[String] {
         &self.api_audiences

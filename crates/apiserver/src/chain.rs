@@ -1,0 +1,453 @@
+//! The request chain: every request, from the network or from inside the process, takes these steps in this order.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::header::{HeaderValue, WARNING};
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Limited};
+use orlop_api::kind::Verbs;
+use orlop_api::selector::{FieldSelector, LabelSelector};
+use orlop_api::{KindDef, Status, Value};
+use orlop_base::Shutdown;
+use serde_json::json;
+
+use crate::audit::AuditLog;
+use crate::authn::{CertIdentity, UserInfo};
+use crate::authz::{self, Attributes};
+use crate::health::Health;
+use crate::metrics::{InFlight, Metrics};
+use crate::negotiate::{self, Shape, Wanted};
+use crate::registry::list::ListOptions;
+use crate::registry::update::Endpoint;
+use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
+use crate::request::RequestInfo;
+use crate::respond::{self, Body};
+use crate::table::IncludeObject;
+use crate::{discovery, health, kinds, openapi};
+
+/// The API server without its listener: requests in, responses out.
+pub struct Server {
+    pub registry: Arc<Registry>,
+    pub health: Health,
+    pub metrics: Metrics,
+    pub audit: Option<AuditLog>,
+    pub shutdown: Shutdown,
+}
+
+/// What the transport knows of a client.
+#[derive(Default)]
+pub struct Connection {
+    pub peer: Option<IpAddr>,
+    pub certificate: Option<CertIdentity>,
+    /// Who calls from inside the process; set only by the in-process transport.
+    pub trusted_user: Option<Arc<UserInfo>>,
+}
+
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+impl Server {
+    pub async fn handle<B>(self: &Arc<Self>, request: Request<B>, connection: &Connection) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BodyError>,
+    {
+        let started = std::time::Instant::now();
+        let received = self.registry.now();
+        let (parts, body) = request.into_parts();
+        // 1. What is asked for.
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or(""));
+        let kind = kinds::of_resource(&info.group, &info.version, &info.resource);
+        let warnings = Warnings::default();
+        let mut user = None;
+        let result = self
+            .serve(&info, kind, &parts.headers, body, connection, &warnings, &mut user)
+            .await;
+        let mut response = result.unwrap_or_else(|status| {
+            let wanted = negotiate::accept(&parts.headers, info.query.flag("pretty")).unwrap_or(Wanted::JSON);
+            respond::error(&status, wanted)
+        });
+        add_headers(response.headers_mut(), &warnings);
+        // Last: it is counted and, if wanted, written down.
+        let code = response.status().as_u16();
+        let took = (!info.is_long_running()).then(|| started.elapsed());
+        self.metrics
+            .observe(&info, kind.is_some(), info.query.get("dryRun").is_some(), code, took);
+        if let Some(audit) = &self.audit {
+            audit.record(
+                &info,
+                &parts.uri.to_string(),
+                user.as_deref(),
+                code,
+                received,
+                self.registry.now(),
+            );
+        }
+        response
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the state of one request, used once")]
+    async fn serve<B>(
+        self: &Arc<Self>,
+        info: &RequestInfo,
+        kind: Option<&'static KindDef>,
+        headers: &HeaderMap,
+        body: B,
+        connection: &Connection,
+        warnings: &Warnings,
+        who: &mut Option<Arc<UserInfo>>,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BodyError>,
+    {
+        // 2. Who asks. 3. On whose behalf.
+        let user = self.user(headers, connection)?;
+        let user = self.impersonated(user, info, headers)?;
+        *who = Some(user.clone());
+        // 4. Room for one more? Watches and the like do not count: they wait, they do not work.
+        let _in_flight = self.admit_in_flight(info, &user)?;
+        // 5. May they?
+        self.authorize(info, &user)?;
+        // 6. Paths that are no resources.
+        if !info.is_resource {
+            return self.non_resource(info, headers);
+        }
+        // 7. The kind, and what the client wants to read.
+        let kind = kind.ok_or_else(Status::no_such_resource)?;
+        self.check_scope(kind, info)?;
+        let wanted = self.wanted(kind, info, headers)?;
+        if info.verb == "watch" {
+            return self.watch(kind, info, wanted);
+        }
+        // 8. The body, of bounded size, in bounded time.
+        let deadline = tokio::time::Instant::now() + self.registry.config.request_timeout;
+        let bytes = tokio::time::timeout_at(deadline, self.read_body(body))
+            .await
+            .map_err(|_| Status::timeout("the request body did not arrive in time"))??;
+        // 9. The verb.
+        let ctx = Context {
+            info,
+            user: &user,
+            headers,
+            now: self.registry.now(),
+            options: WriteOptions::parse(&info.query, headers)?,
+            warnings,
+        };
+        tokio::time::timeout_at(deadline, self.dispatch(kind, &bytes, headers, &ctx, wanted))
+            .await
+            .map_err(|_| Status::timeout("request did not complete within the allotted timeout"))?
+    }
+
+    fn user(&self, headers: &HeaderMap, connection: &Connection) -> Result<Arc<UserInfo>, Status> {
+        if let Some(user) = &connection.trusted_user {
+            return Ok(user.clone());
+        }
+        let now = self.registry.now();
+        let found = self
+            .registry
+            .authenticator
+            .authenticate(headers, connection.certificate.as_ref(), now, &*self.registry)
+            .map_err(|e| e.status())?;
+        Ok(found.unwrap_or_else(|| Arc::new(UserInfo::anonymous())))
+    }
+
+    fn impersonated(
+        &self,
+        user: Arc<UserInfo>,
+        info: &RequestInfo,
+        headers: &HeaderMap,
+    ) -> Result<Arc<UserInfo>, Status> {
+        if !headers.keys().any(|k| k.as_str().starts_with("impersonate-")) {
+            return Ok(user);
+        }
+        let authorizer = &self.registry.authorizer;
+        let allowed = |attributes: &Attributes<'_>| authorizer.authorize(attributes, &*self.registry);
+        let selected = Selected::of(info);
+        let other = crate::authn::impersonate(&selected.attributes(info, &user), headers, &allowed)?;
+        Ok(other.map_or(user, Arc::new))
+    }
+
+    fn admit_in_flight(&self, info: &RequestInfo, user: &UserInfo) -> Result<Option<InFlight>, Status> {
+        if info.is_long_running() || user.in_group("system:masters") {
+            return Ok(None);
+        }
+        let config = &self.registry.config;
+        let (counter, limit) = match info.is_mutating() {
+            true => (&self.metrics.in_flight_mutating, config.max_mutating_in_flight),
+            false => (&self.metrics.in_flight_readonly, config.max_readonly_in_flight),
+        };
+        match InFlight::try_enter(counter, limit) {
+            Some(guard) => Ok(Some(guard)),
+            None => {
+                self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
+                Err(Status::too_many_requests(
+                    "Too many requests, please try again later.",
+                    1,
+                ))
+            }
+        }
+    }
+
+    fn authorize(&self, info: &RequestInfo, user: &UserInfo) -> Result<(), Status> {
+        let selected = Selected::of(info);
+        let attributes = selected.attributes(info, user);
+        let decision = self.registry.authorizer.authorize(&attributes, &*self.registry);
+        if decision.allowed {
+            Ok(())
+        } else {
+            Err(authz::forbidden(&attributes, &decision.reason))
+        }
+    }
+
+    /// A namespaced kind is created and named inside a namespace; a cluster-scoped one never is.
+    fn check_scope(&self, kind: &KindDef, info: &RequestInfo) -> Result<(), Status> {
+        let in_namespace = !info.namespace.is_empty() && kind.plural != "namespaces";
+        let needs_namespace = kind.namespaced && (!info.name.is_empty() || info.verb == "create");
+        if (in_namespace && !kind.namespaced) || (needs_namespace && !in_namespace) {
+            return Err(Status::no_such_resource());
+        }
+        Ok(())
+    }
+
+    fn wanted(&self, kind: &KindDef, info: &RequestInfo, headers: &HeaderMap) -> Result<Wanted, Status> {
+        let pretty = info
+            .query
+            .get("pretty")
+            .map_or_else(|| is_for_eyes(headers), |_| info.query.flag("pretty"));
+        let wanted = negotiate::accept(headers, pretty)?;
+        // Questions have no table: there is nothing to list.
+        if wanted.shape == Shape::Table && kind.verbs == Verbs::CreateOnly {
+            return Err(Status::not_acceptable(
+                "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf",
+            ));
+        }
+        Ok(wanted)
+    }
+
+    async fn read_body<B>(&self, body: B) -> Result<Bytes, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BodyError>,
+    {
+        let limit = self.registry.config.max_body_bytes;
+        let collected = Limited::new(body, limit).collect().await.map_err(|e| {
+            if e.is::<http_body_util::LengthLimitError>() {
+                Status::too_large(format!("Request entity too large: limit is {limit}"))
+            } else {
+                Status::bad_request(format!("the request body could not be read: {e}"))
+            }
+        })?;
+        Ok(collected.to_bytes())
+    }
+
+    fn watch(&self, kind: &'static KindDef, info: &RequestInfo, wanted: Wanted) -> Result<Response<Body>, Status> {
+        if kind.verbs != Verbs::All {
+            return Err(Status::method_not_allowed("watch"));
+        }
+        let watch = self.registry.watch(kind, info, wanted, self.shutdown.clone())?;
+        Ok(respond::watch(watch, wanted, self.metrics.long_running(info, true)))
+    }
+
+    async fn dispatch(
+        &self,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+        wanted: Wanted,
+    ) -> Result<Response<Body>, Status> {
+        let (registry, info) = (&self.registry, ctx.info);
+        let include = IncludeObject::parse(info.query.get("includeObject"))?;
+        if !info.subresource.is_empty() {
+            let subresource = kind
+                .subresource(&info.subresource)
+                .ok_or_else(Status::no_such_resource)?;
+            if !subresource.verbs.contains(&info.verb) {
+                return Err(Status::method_not_allowed(info.verb));
+            }
+            let outcome = registry.subresource(kind, bytes, headers, ctx).await?;
+            return Ok(respond::outcome(registry, kind, outcome, wanted, include));
+        }
+        if !kind.verbs.names().contains(&info.verb) {
+            return Err(Status::method_not_allowed(info.verb));
+        }
+        let outcome = match (info.verb, kind.verbs) {
+            ("create", Verbs::CreateOnly) => registry.create_only(kind, bytes, headers, ctx).await?,
+            ("get", Verbs::ReadOnly) => Outcome::ok(component_status(&info.name)?),
+            ("list", Verbs::ReadOnly) => Outcome::ok(component_statuses(kind)),
+            ("list", _) => {
+                let options = ListOptions::parse(kind, info)?;
+                let page = registry.page(kind, &options)?;
+                let selective = !options.filter.is_empty();
+                return Ok(respond::list(registry, kind, page, selective, wanted, include, headers));
+            }
+            ("get", _) => registry.get(kind, &info.namespace, &info.name)?,
+            ("create", _) => registry.create(kind, bytes, headers, ctx).await?,
+            ("update", _) => registry.update(kind, &Endpoint::MAIN, bytes, headers, ctx).await?,
+            ("patch", _) => registry.patch(kind, &Endpoint::MAIN, bytes, headers, ctx).await?,
+            ("delete", _) => registry.delete(kind, bytes, ctx).await?,
+            ("deletecollection", _) => registry.delete_collection(kind, bytes, ctx).await?,
+            (verb, _) => return Err(Status::method_not_allowed(verb)),
+        };
+        Ok(respond::outcome(registry, kind, outcome, wanted, include))
+    }
+
+    fn non_resource(&self, info: &RequestInfo, headers: &HeaderMap) -> Result<Response<Body>, Status> {
+        if let Some(response) = health::respond(&self.health, &info.path, &info.query) {
+            return Ok(response);
+        }
+        if !matches!(info.verb, "get" | "head") {
+            return Err(Status::method_not_allowed(info.verb));
+        }
+        let config = &self.registry.config;
+        let address = format!("{}:{}", config.bind, config.port);
+        if let Some(response) = discovery::respond(&info.path, headers, &address) {
+            return Ok(respond::compressed(response, headers));
+        }
+        if let Some(response) = openapi::respond(&info.path, &info.query, headers) {
+            return Ok(respond::compressed(response, headers));
+        }
+        match info.path.trim_end_matches('/') {
+            "" => Ok(respond::json(200, &json!({"paths": root_paths()}))),
+            "/version" => Ok(respond::json(200, &discovery::version())),
+            "/metrics" => Ok(respond::plain(
+                200,
+                "text/plain; version=0.0.4; charset=utf-8",
+                self.render_metrics(),
+            )),
+            "/.well-known/openid-configuration" => Ok(respond::json(
+                200,
+                &self.registry.authenticator.issuer().openid_configuration(&address),
+            )),
+            "/openid/v1/jwks" => Ok(respond::plain(
+                200,
+                "application/jwk-set+json",
+                self.registry.authenticator.issuer().jwks().to_string(),
+            )),
+            _ => Err(Status::no_such_resource()),
+        }
+    }
+
+    fn render_metrics(&self) -> String {
+        let store = &self.registry.store;
+        let objects: Vec<(String, usize)> = orlop_api::kinds::all()
+            .filter(|k| k.verbs == Verbs::All && k.stored_as.is_empty())
+            .map(|k| (k.store_prefix(), store.count(&kinds::key_prefix(k, None))))
+            .collect();
+        self.metrics.render(&store.stats(), &objects)
+    }
+}
+
+/// People with a browser or curl like line breaks. Upstream: the same three.
+fn is_for_eyes(headers: &HeaderMap) -> bool {
+    let agent = headers
+        .get(http::header::USER_AGENT)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or("");
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a))
+}
+
+/// What a request selects, for authorisation: a right to one name or one node's pods may depend on it.
+struct Selected {
+    name: String,
+    fields: Option<FieldSelector>,
+    labels: Option<LabelSelector>,
+}
+
+impl Selected {
+    fn of(info: &RequestInfo) -> Selected {
+        let selects = info.name.is_empty() && matches!(info.verb, "list" | "watch" | "deletecollection");
+        let query = |name: &str| info.query.get(name).filter(|text| selects && !text.is_empty());
+        let fields = query("fieldSelector").and_then(|s| FieldSelector::parse(s).ok());
+        let labels = query("labelSelector").and_then(|s| LabelSelector::parse(s).ok());
+        let name = fields
+            .as_ref()
+            .and_then(|s| s.exact("metadata.name"))
+            .unwrap_or(&info.name)
+            .to_string();
+        Selected { name, fields, labels }
+    }
+
+    /// What authorisation is asked.
+    fn attributes<'a>(&'a self, info: &'a RequestInfo, user: &'a UserInfo) -> Attributes<'a> {
+        if !info.is_resource {
+            return Attributes::path(user, info.verb, &info.path);
+        }
+        let attributes = Attributes {
+            version: &info.version,
+            field_selector: self.fields.as_ref(),
+            label_selector: self.labels.as_ref(),
+            ..Attributes::resource(user, info.verb, &info.group, &info.resource)
+        };
+        attributes
+            .in_namespace(&info.namespace)
+            .named(&self.name)
+            .subresource(&info.subresource)
+    }
+}
+
+fn root_paths() -> Vec<String> {
+    let mut paths: Vec<String> = [
+        "/.well-known/openid-configuration",
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/apis/",
+    ]
+    .iter()
+    .chain(&[
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ])
+    .map(|p| p.to_string())
+    .collect();
+    for kind in orlop_api::kinds::all().filter(|k| !k.group.is_empty()) {
+        paths.push(format!("/apis/{}", kind.group));
+        paths.push(format!("/apis/{}/{}", kind.group, kind.version));
+    }
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+fn component_status(name: &str) -> Result<Value, Status> {
+    if name != "etcd-0" {
+        return Err(Status::not_found("", "componentstatuses", name));
+    }
+    Ok(json!({
+        "kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
+        "conditions": [{"type": "Healthy", "status": "True", "message": "ok"}],
+    }))
+}
+
+fn component_statuses(kind: &KindDef) -> Value {
+    let mut store = component_status("etcd-0").expect("the one component there is");
+    let members = store.as_object_mut().expect("made as an object");
+    members.remove("kind");
+    members.remove("apiVersion");
+    json!({"kind": format!("{}List", kind.kind), "apiVersion": "v1", "metadata": {}, "items": [store]})
+}
+
+fn add_headers(headers: &mut HeaderMap, warnings: &Warnings) {
+    headers.insert("cache-control", HeaderValue::from_static("no-cache, private"));
+    headers.insert(
+        "audit-id",
+        HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a uuid is ASCII"),
+    );
+    for text in warnings.take() {
+        let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let quoted = format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""));
+        if let Ok(value) = HeaderValue::from_bytes(quoted.as_bytes()) {
+            headers.append(WARNING, value);
+        }
+    }
+}

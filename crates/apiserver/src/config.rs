@@ -1,0 +1,67 @@
+//! How an API server is set up. Plain values, valid once built; words (flags, files) become these at the edge.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    pub bind: IpAddr,
+    pub port: u16,
+    /// Names and addresses under which clients may know the server, beside the usual ones.
+    pub extra_names: Vec<String>,
+    /// The ranges of service addresses, the primary family first. Never empty.
+    pub service_cidrs: Vec<IpNet>,
+    /// First and last node port.
+    pub node_ports: (u16, u16),
+    /// Where tokens say they come from.
+    pub issuer: String,
+    /// Whom tokens are for unless asked otherwise.
+    pub api_audiences: Vec<String>,
+    pub max_mutating_in_flight: usize,
+    pub max_readonly_in_flight: usize,
+    /// Requests other than watches and the like must be done after this long.
+    pub request_timeout: std::time::Duration,
+    pub max_body_bytes: usize,
+    /// One JSON line a request, if set.
+    pub audit_log: Option<PathBuf>,
+    /// Events are forgotten after this long.
+    pub event_ttl: std::time::Duration,
+}
+
+impl Config {
+    pub fn new(data_dir: PathBuf) -> Config {
+        let issuer = "https://kubernetes.default.svc.cluster.local".to_string();
+        Config {
+            data_dir,
+            bind: IpAddr::from([127, 0, 0, 1]),
+            port: 6443,
+            extra_names: vec![],
+            service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant range")],
+            node_ports: (30000, 32767),
+            api_audiences: vec![issuer.clone()],
+            issuer,
+            max_mutating_in_flight: 200,
+            max_readonly_in_flight: 400,
+            request_timeout: std::time::Duration::from_secs(60),
+            max_body_bytes: 3 * 1024 * 1024,
+            audit_log: None,
+            event_ttl: std::time::Duration::from_secs(3600),
+        }
+    }
+
+    /// The address of the `kubernetes` service: the first of the primary range.
+    pub fn kubernetes_address(&self) -> IpAddr {
+        self.service_address(1)
+    }
+
+    /// The n-th address of the primary service range.
+    pub fn service_address(&self, n: u32) -> IpAddr {
+        match self.service_cidrs[0].network() {
+            IpAddr::V4(base) => std::net::Ipv4Addr::from(u32::from(base) + n).into(),
+            IpAddr::V6(base) => std::net::Ipv6Addr::from(u128::from(base) + u128::from(n)).into(),
+        }
+    }
+}

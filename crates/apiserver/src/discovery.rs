@@ -1,0 +1,308 @@
+//! Discovery: which groups, versions and resources there are. Made from the table of kinds once and kept as bytes.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::{HeaderMap, Response, StatusCode};
+use orlop_api::kind::Subresource;
+use orlop_api::{KindDef, Value, kinds};
+use serde_json::json;
+
+use crate::respond::{self, Body};
+
+/// The Kubernetes version this server speaks.
+pub const VERSION_MAJOR: &str = "1";
+pub const VERSION_MINOR: &str = "36";
+pub const GIT_VERSION: &str = concat!("v1.36.4+orlop", env!("CARGO_PKG_VERSION"));
+
+pub fn version() -> Value {
+    json!({
+        "major": VERSION_MAJOR, "minor": VERSION_MINOR,
+        "emulationMajor": VERSION_MAJOR, "emulationMinor": VERSION_MINOR,
+        "minCompatibilityMajor": VERSION_MAJOR, "minCompatibilityMinor": "35",
+        "gitVersion": GIT_VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "", "compiler": "rustc", "platform": format!("linux/{}", go_arch()),
+    })
+}
+
+/// The architecture in Go's words, which is what nodes and clients use.
+pub fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// A group with its versions, the preferred one first.
+struct Group {
+    name: &'static str,
+    versions: Vec<&'static str>,
+}
+
+fn groups() -> Vec<Group> {
+    let mut groups: Vec<Group> = vec![];
+    for kind in kinds::all() {
+        match groups.iter_mut().find(|g| g.name == kind.group) {
+            Some(group) if group.versions.contains(&kind.version) => {}
+            Some(group) => group.versions.push(kind.version),
+            None => groups.push(Group {
+                name: kind.group,
+                versions: vec![kind.version],
+            }),
+        }
+    }
+    groups
+}
+
+fn kinds_of(group: &str, version: &str) -> Vec<&'static KindDef> {
+    let mut list: Vec<_> = kinds::all()
+        .filter(|k| k.group == group && k.version == version)
+        .collect();
+    list.sort_by_key(|k| k.plural);
+    list
+}
+
+fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        version.to_string()
+    } else {
+        format!("{group}/{version}")
+    }
+}
+
+/// Answers a discovery path; `None` if the path is none.
+pub fn respond(path: &str, headers: &HeaderMap, server_address: &str) -> Option<Response<Body>> {
+    let words: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+    let aggregated = wants_aggregated(headers);
+    match words.as_slice() {
+        ["api"] if aggregated.is_some() => Some(cached(&aggregated_lists().0, aggregated?, headers)),
+        ["apis"] if aggregated.is_some() => Some(cached(&aggregated_lists().1, aggregated?, headers)),
+        ["api"] => Some(respond::json(200, &api_versions(server_address))),
+        ["apis"] => Some(respond::json(200, &group_list())),
+        ["api", version] => resource_list("", version).map(|v| respond::json(200, &v)),
+        ["apis", group] => group_value(group).map(|mut v| {
+            v["kind"] = "APIGroup".into();
+            v["apiVersion"] = "v1".into();
+            respond::json(200, &v)
+        }),
+        ["apis", group, version] => resource_list(group, version).map(|v| respond::json(200, &v)),
+        _ => None,
+    }
+}
+
+fn api_versions(server_address: &str) -> Value {
+    json!({
+        "kind": "APIVersions", "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": server_address}],
+    })
+}
+
+fn group_entry(group: &Group) -> Value {
+    let version = |v: &&str| json!({"groupVersion": group_version(group.name, v), "version": v});
+    let versions: Vec<Value> = group.versions.iter().map(version).collect();
+    json!({"name": group.name, "versions": versions, "preferredVersion": versions[0]})
+}
+
+fn group_list() -> Value {
+    let list: Vec<Value> = groups()
+        .iter()
+        .filter(|g| !g.name.is_empty())
+        .map(group_entry)
+        .collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": list})
+}
+
+fn group_value(name: &str) -> Option<Value> {
+    groups()
+        .iter()
+        .find(|g| g.name == name && !name.is_empty())
+        .map(group_entry)
+}
+
+fn resource_list(group: &str, version: &str) -> Option<Value> {
+    let kinds = kinds_of(group, version);
+    if kinds.is_empty() {
+        return None;
+    }
+    let mut resources = vec![];
+    for kind in kinds {
+        resources.push(resource_entry(kind));
+        resources.extend(kind.subresources.iter().map(|s| subresource_entry(kind, s)));
+    }
+    Some(json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version(group, version), "resources": resources,
+    }))
+}
+
+fn resource_entry(kind: &KindDef) -> Value {
+    let mut entry = json!({
+        "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
+        "kind": kind.kind, "verbs": kind.verbs.names(),
+    });
+    if !kind.short_names.is_empty() {
+        entry["shortNames"] = json!(kind.short_names);
+    }
+    if !kind.categories.is_empty() {
+        entry["categories"] = json!(kind.categories);
+    }
+    entry["storageVersionHash"] = storage_hash(kind).into();
+    entry
+}
+
+/// Equal for versions that share their stored form; clients only compare it.
+fn storage_hash(kind: &KindDef) -> String {
+    use base64::Engine;
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in kind.store_prefix().bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    base64::engine::general_purpose::STANDARD.encode(hash.to_be_bytes())
+}
+
+fn subresource_entry(kind: &KindDef, sub: &Subresource) -> Value {
+    let mut entry = json!({
+        "name": format!("{}/{}", kind.plural, sub.name), "singularName": "", "namespaced": kind.namespaced,
+        "kind": if sub.kind.is_empty() { kind.kind } else { sub.kind }, "verbs": sub.verbs,
+    });
+    if !sub.kind.is_empty() && (sub.group, sub.version) != (kind.group, kind.version) {
+        entry["group"] = sub.group.into();
+        entry["version"] = sub.version.into();
+    }
+    entry
+}
+
+/// The version of the aggregated list that the client asks for first, if any.
+fn wants_aggregated(headers: &HeaderMap) -> Option<&'static str> {
+    let accept = headers.get(ACCEPT)?.to_str().ok()?;
+    for clause in accept.split(',') {
+        let clause: String = clause.chars().filter(|c| !c.is_whitespace()).collect();
+        if clause.contains("as=APIGroupDiscoveryList") && clause.contains("g=apidiscovery.k8s.io") {
+            if clause.contains("v=v2;") || clause.ends_with("v=v2") {
+                return Some("v2");
+            }
+            if clause.contains("v=v2beta1") {
+                return Some("v2beta1");
+            }
+            continue;
+        }
+        if clause.starts_with("application/json") || clause.starts_with("*/*") {
+            return None;
+        }
+    }
+    None
+}
+
+struct Aggregated {
+    bytes: Bytes,
+    etag: String,
+}
+
+/// (/api, /apis), made once.
+fn aggregated_lists() -> &'static (Aggregated, Aggregated) {
+    static LISTS: OnceLock<(Aggregated, Aggregated)> = OnceLock::new();
+    LISTS.get_or_init(|| (aggregated(true), aggregated(false)))
+}
+
+fn aggregated(core: bool) -> Aggregated {
+    let items: Vec<Value> = groups()
+        .iter()
+        .filter(|g| g.name.is_empty() == core)
+        .map(aggregated_group)
+        .collect();
+    let list = json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items,
+    });
+    let bytes = Bytes::from(list.to_string());
+    let etag = format!("\"{:016X}{:08X}\"", storage_hash_of(&bytes), bytes.len());
+    Aggregated { bytes, etag }
+}
+
+fn storage_hash_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn aggregated_group(group: &Group) -> Value {
+    let versions: Vec<Value> = group
+        .versions
+        .iter()
+        .map(|version| {
+            let resources: Vec<Value> = kinds_of(group.name, version)
+                .into_iter()
+                .map(aggregated_resource)
+                .collect();
+            json!({"version": version, "resources": resources, "freshness": "Current"})
+        })
+        .collect();
+    let metadata = if group.name.is_empty() {
+        json!({})
+    } else {
+        json!({"name": group.name})
+    };
+    json!({"metadata": metadata, "versions": versions})
+}
+
+fn aggregated_resource(kind: &KindDef) -> Value {
+    let gvk = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    let mut entry = json!({
+        "resource": kind.plural, "responseKind": gvk(kind.group, kind.version, kind.kind),
+        "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": kind.singular, "verbs": kind.verbs.names(),
+    });
+    if !kind.short_names.is_empty() {
+        entry["shortNames"] = json!(kind.short_names);
+    }
+    if !kind.categories.is_empty() {
+        entry["categories"] = json!(kind.categories);
+    }
+    let subresources: Vec<Value> = kind
+        .subresources
+        .iter()
+        .map(|s| {
+            let response = match s.kind {
+                "" => gvk(kind.group, kind.version, kind.kind),
+                _ => gvk(s.group, s.version, s.kind),
+            };
+            json!({"subresource": s.name, "responseKind": response, "verbs": s.verbs})
+        })
+        .collect();
+    if !subresources.is_empty() {
+        entry["subresources"] = subresources.into();
+    }
+    entry
+}
+
+fn cached(list: &Aggregated, version: &str, headers: &HeaderMap) -> Response<Body> {
+    let known = headers
+        .get(IF_NONE_MATCH)
+        .is_some_and(|v| v.as_bytes() == list.etag.as_bytes());
+    let mut response = if known {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        let body = match version {
+            "v2" => list.bytes.clone(),
+            // The older version differs in its name alone.
+            _ => String::from_utf8_lossy(&list.bytes)
+                .replacen("/v2\"", "/v2beta1\"", 1)
+                .into(),
+        };
+        respond::plain(200, "application/json", body)
+    };
+    let content_type = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+    let map = response.headers_mut();
+    map.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_str(&content_type).expect("made of plain words"),
+    );
+    map.insert(
+        ETAG,
+        HeaderValue::from_str(&list.etag).expect("made of hexadecimal digits"),
+    );
+    map.insert(VARY, HeaderValue::from_static("Accept"));
+    response
+}

@@ -1,0 +1,243 @@
+//! A stored object: its JSON as it is served, and beside it what selectors need.
+//!
+//! The bytes leave out what a reader gets spliced in: `kind` and `apiVersion` (typed lists do not repeat them) and
+//! `metadata.resourceVersion` (only the commit decides it). The log gets the same bytes behind a four-byte header that
+//! says where the resourceVersion goes. Labels and selectable fields are taken from the value when it is written, and
+//! after a restart from the bytes, the first time a selector asks.
+
+use std::sync::OnceLock;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use orlop_api::{KindDef, Value};
+use orlop_store::Record;
+
+use crate::kinds;
+
+const HEADER: usize = 4;
+
+pub struct Object {
+    raw: Bytes,
+    kind: Option<&'static KindDef>,
+    index: OnceLock<Index>,
+}
+
+/// What selectors look at.
+#[derive(Default)]
+pub struct Index {
+    labels: Box<[(Box<str>, Box<str>)]>,
+    /// In the order of the kind's `fields`.
+    fields: Box<[Box<str>]>,
+}
+
+impl Object {
+    /// Encodes a whole object. `value` has a metadata.uid, as every stored object does.
+    pub fn encode(value: &Value, kind: &'static KindDef) -> Object {
+        let mut out = BytesMut::with_capacity(1024).writer();
+        out.get_mut().put_u32_le(0);
+        out.get_mut().put_u8(b'{');
+        let mut splice = 0;
+        let members = value.as_object().expect("an object in flight is a JSON object");
+        let mut first = true;
+        for (name, member) in members {
+            if name == "apiVersion" || name == "kind" {
+                continue;
+            }
+            if !first {
+                out.get_mut().put_u8(b',');
+            }
+            first = false;
+            write_json(&mut out, name);
+            out.get_mut().put_u8(b':');
+            if name == "metadata" {
+                splice = encode_metadata(member, &mut out);
+            } else {
+                write_json(&mut out, member);
+            }
+        }
+        out.get_mut().put_u8(b'}');
+        let mut bytes = out.into_inner();
+        bytes[..HEADER].copy_from_slice(&(splice as u32).to_le_bytes());
+        let index = OnceLock::new();
+        let _ = index.set(Index::of(value, kind));
+        Object {
+            raw: bytes.freeze(),
+            kind: Some(kind),
+            index,
+        }
+    }
+
+    fn splice(&self) -> usize {
+        let header: [u8; HEADER] = self.raw[..HEADER].try_into().expect("a header of four bytes");
+        u32::from_le_bytes(header) as usize
+    }
+
+    /// The JSON before and after the place of the resourceVersion; the head starts with `{`.
+    pub fn parts(&self) -> (&[u8], &[u8]) {
+        let at = self.splice();
+        (&self.raw[HEADER..at], &self.raw[at..])
+    }
+
+    /// Bytes that a list item of this object takes, about.
+    pub fn len(&self) -> usize {
+        self.raw.len() + 40
+    }
+
+    /// Appends the object without `kind` and `apiVersion`, as it stands in a typed list.
+    pub fn write_item(&self, revision: u64, out: &mut BytesMut) {
+        let (head, tail) = self.parts();
+        out.put_slice(head);
+        write_revision(revision, out);
+        out.put_slice(tail);
+    }
+
+    /// Appends the whole object, `kind` and `apiVersion` first.
+    pub fn write_whole(&self, revision: u64, type_head: &str, out: &mut BytesMut) {
+        let (head, tail) = self.parts();
+        out.put_slice(type_head.as_bytes());
+        out.put_slice(&head[1..]);
+        write_revision(revision, out);
+        out.put_slice(tail);
+    }
+
+    /// The object as a value, without `kind`, `apiVersion` and resourceVersion.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.raw[HEADER..]).expect("stored bytes are JSON that was encoded here")
+    }
+
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| match self.kind {
+            Some(kind) => Index::of(&self.value(), kind),
+            None => Index::default(),
+        })
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.index().labels.iter().find(|(k, _)| **k == *key).map(|(_, v)| &**v)
+    }
+
+    /// The value of a selectable field by its place in the kind's `fields`.
+    pub fn field(&self, i: usize) -> &str {
+        self.index().fields.get(i).map_or("", |f| f)
+    }
+}
+
+/// `{"kind":"Pod","apiVersion":"v1",`: what goes before the rest of a whole object.
+pub fn type_head(kind: &str, api_version: &str) -> String {
+    format!(r#"{{"kind":{kind:?},"apiVersion":{api_version:?},"#)
+}
+
+fn write_revision(revision: u64, out: &mut BytesMut) {
+    out.put_slice(br#""resourceVersion":""#);
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut n = revision;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    out.put_slice(&digits[at..]);
+    out.put_slice(br#"","#);
+}
+
+fn write_json<T: serde::Serialize + ?Sized>(out: &mut bytes::buf::Writer<BytesMut>, value: &T) {
+    serde_json::to_writer(out, value).expect("writing JSON to memory does not fail");
+}
+
+/// Writes the metadata without its resourceVersion and tells where that one goes: before the uid, which every object has
+/// and which sorts after it.
+fn encode_metadata(metadata: &Value, out: &mut bytes::buf::Writer<BytesMut>) -> usize {
+    let mut splice = None;
+    out.get_mut().put_u8(b'{');
+    let mut first = true;
+    for (name, member) in metadata.as_object().into_iter().flatten() {
+        if name == "resourceVersion" {
+            continue;
+        }
+        if !first {
+            out.get_mut().put_u8(b',');
+        }
+        first = false;
+        if name == "uid" {
+            splice = Some(out.get_ref().len());
+        }
+        write_json(out, name);
+        out.get_mut().put_u8(b':');
+        write_json(out, member);
+    }
+    out.get_mut().put_u8(b'}');
+    splice.expect("every stored object has a metadata.uid")
+}
+
+impl Index {
+    fn of(value: &Value, kind: &'static KindDef) -> Index {
+        let labels = value.pointer("/metadata/labels").and_then(Value::as_object);
+        Index {
+            labels: labels
+                .into_iter()
+                .flatten()
+                .map(|(k, v)| (k.as_str().into(), v.as_str().unwrap_or("").into()))
+                .collect(),
+            fields: kind.fields.iter().map(|f| f.value(value).into()).collect(),
+        }
+    }
+}
+
+impl Record for Object {
+    fn bytes(&self) -> &Bytes {
+        &self.raw
+    }
+
+    fn decode(key: &str, bytes: Bytes) -> Result<Self, String> {
+        let object = Object {
+            raw: bytes,
+            kind: kinds::of_store_key(key),
+            index: OnceLock::new(),
+        };
+        if object.raw.len() < HEADER + 2 || !(HEADER + 1..object.raw.len()).contains(&object.splice()) {
+            return Err(format!("the record of {key} is not an object"));
+        }
+        Ok(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_stored_is_what_is_served() {
+        let kind = &KindDef {
+            kind: "Foo",
+            plural: "foos",
+            ..KindDef::BASE
+        };
+        let value = json!({
+            "apiVersion": "v1", "kind": "Foo", "spec": {"a": [1, 2]}, "data": "x",
+            "metadata": {"name": "n", "labels": {"a": "b"}, "uid": "u", "resourceVersion": "7"},
+        });
+        let object = Object::encode(&value, Box::leak(Box::new(*kind)));
+        let mut out = BytesMut::new();
+        object.write_whole(1234567890, &type_head("Foo", "v1"), &mut out);
+        let mut wanted = value.clone();
+        wanted["metadata"]["resourceVersion"] = "1234567890".into();
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), wanted);
+        assert!(out.starts_with(br#"{"kind":"Foo","apiVersion":"v1","data":"#));
+        assert_eq!(object.label("a"), Some("b"));
+
+        let again = Object::decode("/registry/foos/default/n", object.bytes().clone()).unwrap();
+        let mut item = BytesMut::new();
+        again.write_item(7, &mut item);
+        let mut wanted = value;
+        wanted
+            .as_object_mut()
+            .unwrap()
+            .retain(|k, _| k != "kind" && k != "apiVersion");
+        assert_eq!(serde_json::from_slice::<Value>(&item).unwrap(), wanted);
+        assert!(Object::decode("/registry/foos/n", Bytes::from_static(b"abc")).is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! create.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use orlop_api::patch::apply as ownership;
+use orlop_api::{Cursor, KindDef, Problems, Status, Value, meta, schema};
+use orlop_base::clock::rfc3339;
+use orlop_store::{Action, Expect, Item, Op};
+
+use super::body::{self, BodyType};
+use super::{Context, MAX_RACES, Outcome, Registry, services};
+use crate::admission::{self, Operation, Review};
+use crate::kinds;
+use crate::object::Object;
+
+impl Registry {
+    pub async fn create(
+        &self,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        let mut value = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
+        place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
+        if !ctx.info.name.is_empty() {
+            check_name(&value, &ctx.info.name)?;
+        }
+        self.create_value(kind, value, ctx).await
+    }
+
+    /// Creates an object that is already decoded: also the way of apply and of the server's own objects.
+    pub async fn create_value(
+        &self,
+        kind: &'static KindDef,
+        mut value: Value,
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        if meta_text(&value, "resourceVersion") != "" {
+            return Err(Status::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        (kind.default)(&mut value);
+        let generated = meta_text(&value, "name").is_empty() && !meta_text(&value, "generateName").is_empty();
+        let namespace = meta_text(&value, "namespace").to_string();
+        let review = |name: &str| -> Review<'_> {
+            Review {
+                operation: Operation::Create,
+                kind,
+                subresource: "",
+                namespace: namespace.clone(),
+                name: name.to_string(),
+                user: ctx.user,
+                dry_run: ctx.options.dry_run,
+                now: ctx.now,
+                lookup: self,
+                config: &self.config,
+                authorizer: &self.authorizer,
+                warnings: ctx.warnings,
+            }
+        };
+        admission::mutate(&review(meta_text(&value, "name")), &mut value, None)?;
+        let mut last = Status::internal("a new name was never found");
+        // A generated name that is taken is drawn again; a given one is the client's to change.
+        for _ in 0..if generated { 8 } else { 1 } {
+            let mut candidate = value.clone();
+            if generated {
+                let base = meta_text(&value, "generateName");
+                let base: String = base.chars().take(58).collect();
+                candidate["metadata"]["name"] = format!("{base}{}", self.random_suffix()).into();
+            }
+            match self.create_named(kind, candidate, ctx, &review).await {
+                Err(status) if status.reason == "AlreadyExists" => last = status,
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
+    async fn create_named<'r>(
+        &self,
+        kind: &'static KindDef,
+        mut value: Value,
+        ctx: &Context<'_>,
+        review: &(dyn Fn(&str) -> Review<'r> + Sync),
+    ) -> Result<Outcome, Status> {
+        self.fill_metadata(kind, &mut value, ctx);
+        (kind.prepare_create)(&mut value);
+        let name = meta_text(&value, "name").to_string();
+        let namespace = meta_text(&value, "namespace").to_string();
+        validate_new(kind, &value, &name)?;
+        ctx.warn_about(kind, &value, None);
+        let _turn = self.quota_turn(&namespace).await;
+        for _ in 0..MAX_RACES {
+            let key: Arc<str> = kinds::key(kind, &namespace, &name).into();
+            if self.store.get(&key).is_some() {
+                return Err(Status::already_exists(kind.group, kind.plural, &name));
+            }
+            let mut object = value.clone();
+            let mut ops = services::plan(self, kind, Some(&mut object), None)?;
+            own_fields(&mut object, None, kind, ctx, "");
+            let changes = admission::validate(&review(&name), Some(&object), None)?;
+            if ctx.options.dry_run {
+                return Ok(Outcome::Value {
+                    value: object,
+                    code: 201,
+                });
+            }
+            ops.extend(self.change_ops(changes));
+            let record = Arc::new(Object::encode(&to_stored(object, kind), stored_kind(kind)));
+            ops.push(Op {
+                key: key.clone(),
+                expect: Expect::Absent,
+                action: Action::Put(record.clone()),
+            });
+            if let Some(revision) = self.commit(ops).await? {
+                let item = Item {
+                    key,
+                    record,
+                    create_revision: revision,
+                    mod_revision: revision,
+                };
+                return Ok(Outcome::Stored { item, created: true });
+            }
+        }
+        Err(Status::modified(kind.group, kind.plural, &name))
+    }
+
+    /// What the system, not the creator, says about a new object.
+    fn fill_metadata(&self, kind: &KindDef, value: &mut Value, ctx: &Context<'_>) {
+        let meta = value["metadata"]
+            .as_object_mut()
+            .expect("decoded objects have metadata");
+        for name in [
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+            "generation",
+        ] {
+            meta.remove(name);
+        }
+        meta.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+        meta.insert("creationTimestamp".into(), rfc3339(ctx.now).into());
+        if kind.generation {
+            meta.insert("generation".into(), 1.into());
+        }
+    }
+}
+
+impl Context<'_> {
+    pub fn warn_about(&self, kind: &KindDef, new: &Value, old: Option<&Value>) {
+        let old = old.map(Cursor::root);
+        for text in (kind.warnings)(&Cursor::root(new), old.as_ref()) {
+            self.warnings.add(text);
+        }
+    }
+}
+
+fn validate_new(kind: &KindDef, value: &Value, name: &str) -> Result<(), Status> {
+    let mut problems = Problems::default();
+    let root = Cursor::root(value);
+    meta::validate_create(&root.at("metadata"), kind.namespaced, kind.name_rule, &mut problems);
+    (kind.validate)(&root, &mut problems);
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Status::invalid(kind.group, kind.kind, name, &problems))
+    }
+}
+
+/// The kind in whose form objects of this kind are stored.
+pub fn stored_kind(kind: &'static KindDef) -> &'static KindDef {
+    if kind.stored_as.is_empty() {
+        kind
+    } else {
+        kinds::of_stored(kind.stored_as).expect("stored_as names a kind")
+    }
+}
+
+pub fn to_stored(mut value: Value, kind: &KindDef) -> Value {
+    if !kind.stored_as.is_empty() {
+        (kind.to_stored)(&mut value);
+    }
+    value
+}
+
+/// Records who owns which fields, by what this write changed.
+pub fn own_fields(new: &mut Value, old: Option<&Value>, kind: &KindDef, ctx: &Context<'_>, subresource: &str) {
+    let options = ownership::UpdateOptions {
+        manager: &ctx.options.manager,
+        now: ctx.now,
+        api_version: &kind.api_version(),
+        subresource,
+        reset: reset_fields(kind, subresource),
+    };
+    ownership::update_managed_fields(new, old, schema::schema().get(kind.schema), &options);
+}
+
+/// Fields that a writer through this endpoint can't own, because the endpoint does not change them.
+pub fn reset_fields(kind: &KindDef, subresource: &str) -> &'static [&'static [&'static str]] {
+    match subresource {
+        "status" => &[
+            &["spec"],
+            &["metadata", "deletionTimestamp"],
+            &["metadata", "ownerReferences"],
+        ],
+        "" if kind.has_status() => &[&["status"]],
+        _ => &[],
+    }
+}
+
+/// A text member of the metadata, or "".
+pub fn meta_text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value["metadata"].get(name).and_then(Value::as_str).unwrap_or("")
+}
+
+/// The object's namespace is the path's; if both say one, they must agree.
+pub fn place_in_namespace(kind: &KindDef, value: &mut Value, namespace: &str) -> Result<(), Status> {
+    if !value["metadata"].is_object() {
+        value["metadata"] = Value::Object(Default::default());
+    }
+    let given = meta_text(value, "namespace").to_string();
+    if !kind.namespaced {
+        // Kinds without a namespace: what the client wrote there is dropped unless it contradicts the path.
+        if !given.is_empty() {
+            return Err(Status::bad_request(
+                "namespace may not be set on a cluster-scoped object",
+            ));
+        }
+        return Ok(());
+    }
+    if !given.is_empty() && given != namespace {
+        return Err(Status::bad_request(format!(
+            "the namespace of the provided object does not match the namespace sent on the request: {given} != {namespace}"
+        )));
+    }
+    value["metadata"]["namespace"] = namespace.into();
+    Ok(())
+}
+
+pub fn check_name(value: &Value, name: &str) -> Result<(), Status> {
+    let given = meta_text(value, "name");
+    if given != name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    Ok(())
+}

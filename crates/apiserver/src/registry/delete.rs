@@ -1,0 +1,394 @@
+//! delete and deletecollection.
+
+use orlop_api::schema;
+use orlop_api::{KindDef, Status, Value, protobuf};
+use orlop_base::clock::rfc3339;
+use orlop_store::{Action, Expect, Op};
+use serde_json::json;
+
+use super::body::BodyType;
+use super::create::{meta_text, stored_kind, to_stored};
+use super::list::ListOptions;
+use super::update::is_finished_deletion;
+use super::{Context, MAX_RACES, Outcome, Registry, services};
+use crate::admission::{self, Operation, Review};
+use crate::kinds;
+use crate::negotiate::{Format, body_format};
+use crate::object::Object;
+
+/// Resources whose delete answers with the object even when it is gone at once. Upstream: `ReturnDeletedObject`.
+const RETURN_DELETED: &[(&str, &str)] = &[
+    ("", "namespaces"),
+    ("", "persistentvolumeclaims"),
+    ("", "persistentvolumes"),
+    ("", "pods"),
+    ("", "podtemplates"),
+    ("", "resourcequotas"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+    ("resource.k8s.io", "deviceclasses"),
+    ("resource.k8s.io", "resourceclaims"),
+    ("resource.k8s.io", "resourceclaimtemplates"),
+    ("resource.k8s.io", "resourceslices"),
+    ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "csinodes"),
+    ("storage.k8s.io", "storageclasses"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("storage.k8s.io", "volumeattributesclasses"),
+];
+
+/// How to delete: the body of the request, or its query.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    pub grace_seconds: Option<i64>,
+    pub propagation: Option<Propagation>,
+    pub uid: Option<String>,
+    pub revision: Option<String>,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    Orphan,
+    Background,
+    Foreground,
+}
+
+impl DeleteOptions {
+    pub fn parse(bytes: &[u8], ctx: &Context<'_>) -> Result<DeleteOptions, Status> {
+        let query = &ctx.info.query;
+        let value = if bytes.is_empty() {
+            let mut v = json!({});
+            if let Some(n) = query.number("gracePeriodSeconds")? {
+                v["gracePeriodSeconds"] = n.into();
+            }
+            if let Some(p) = query.get("propagationPolicy") {
+                v["propagationPolicy"] = p.into();
+            }
+            if query.get("orphanDependents").is_some() {
+                v["orphanDependents"] = query.flag("orphanDependents").into();
+            }
+            v
+        } else {
+            decode_options(bytes, ctx)?
+        };
+        DeleteOptions::from_value(&value, ctx)
+    }
+
+    /// From a decoded `DeleteOptions`; null means none given.
+    pub fn from_value(value: &Value, ctx: &Context<'_>) -> Result<DeleteOptions, Status> {
+        let dry = value["dryRun"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
+        Ok(DeleteOptions {
+            grace_seconds: value["gracePeriodSeconds"].as_i64(),
+            propagation: propagation(value)?,
+            uid: value
+                .pointer("/preconditions/uid")
+                .and_then(Value::as_str)
+                .map(str::to_string),
+            revision: value
+                .pointer("/preconditions/resourceVersion")
+                .and_then(Value::as_str)
+                .map(str::to_string),
+            dry_run: ctx.options.dry_run || super::context::dry_run(dry)?,
+        })
+    }
+}
+
+fn decode_options(bytes: &[u8], ctx: &Context<'_>) -> Result<Value, Status> {
+    // Any group's DeleteOptions is the same type, so the body's apiVersion does not matter.
+    let ty = BodyType::new("", "v1", "DeleteOptions", "meta/v1.DeleteOptions").ty;
+    let bad = |e: String| Status::bad_request(format!("the DeleteOptions can't be read: {e}"));
+    match body_format(ctx.headers)? {
+        Format::Json => Ok(schema::decode_json(bytes, ty).map_err(|e| bad(e.to_string()))?.value),
+        Format::Yaml => Ok(schema::decode_yaml(bytes, ty).map_err(|e| bad(e.to_string()))?.value),
+        Format::Protobuf => {
+            let (meta, value) = protobuf::decode_as(bytes, ty).map_err(|e| bad(e.to_string()))?;
+            if meta.kind != "DeleteOptions" {
+                Err(bad(format!("it is a {}", meta.kind)))
+            } else {
+                Ok(value)
+            }
+        }
+    }
+}
+
+fn propagation(options: &Value) -> Result<Option<Propagation>, Status> {
+    let policy = options["propagationPolicy"].as_str();
+    if policy.is_some() && options["orphanDependents"].is_boolean() {
+        return Err(Status::new(
+            422,
+            "Invalid",
+            "DeleteOptions.meta.k8s.io \"\" is invalid: orphanDependents and deletionPropagation cannot be both set",
+        ));
+    }
+    match (policy, options["orphanDependents"].as_bool()) {
+        (None | Some(""), None) => Ok(None),
+        (Some("Orphan"), _) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
+        (Some("Background"), _) | (None, Some(false)) => Ok(Some(Propagation::Background)),
+        (Some("Foreground"), _) => Ok(Some(Propagation::Foreground)),
+        (Some(other), _) => Err(Status::new(
+            422,
+            "Invalid",
+            format!(
+                "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+            ),
+        )),
+    }
+}
+
+/// What a delete comes to, decided from the stored object alone.
+#[derive(Debug, PartialEq)]
+pub enum DeletePlan {
+    /// Gone at once.
+    Remove,
+    /// Marked and kept until its finalizers are done or its grace period has run out.
+    Mark(Value),
+    /// Already on its way out; nothing to write.
+    Pending,
+}
+
+pub fn plan_delete(
+    kind: &KindDef,
+    object: &Value,
+    options: &DeleteOptions,
+    now: jiff::Timestamp,
+) -> Result<DeletePlan, Status> {
+    check_delete_preconditions(kind, object, options)?;
+    let mut marked = object.clone();
+    set_gc_finalizers(&mut marked, options.propagation);
+    let deleting = object["metadata"]["deletionTimestamp"].is_string();
+    let grace = if kind.kind == "Pod" {
+        pod_grace(object, options.grace_seconds)
+    } else {
+        0
+    };
+    if deleting {
+        let left = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        if grace < left {
+            set_deletion(&mut marked, shortened(object, left, grace), grace);
+        }
+    } else {
+        let at = now + jiff::SignedDuration::from_secs(grace);
+        set_deletion(&mut marked, at, grace);
+        if let Some(generation) = marked["metadata"]["generation"].as_i64() {
+            marked["metadata"]["generation"] = (generation + 1).into();
+        }
+        if kind.kind == "Namespace" {
+            marked["status"]["phase"] = "Terminating".into();
+        }
+    }
+    let wait = marked["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
+    if !wait && is_finished_deletion(kind, &marked) {
+        return Ok(DeletePlan::Remove);
+    }
+    Ok(if marked == *object {
+        DeletePlan::Pending
+    } else {
+        DeletePlan::Mark(marked)
+    })
+}
+
+fn check_delete_preconditions(kind: &KindDef, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
+    let checks = [
+        ("UID", "uid", &options.uid),
+        ("ResourceVersion", "resourceVersion", &options.revision),
+    ];
+    for (title, name, wanted) in checks {
+        let stored = meta_text(object, name);
+        if let Some(wanted) = wanted
+            && wanted != stored
+        {
+            let why =
+                format!("Precondition failed: {title} in precondition: {wanted}, {title} in object meta: {stored}");
+            return Err(Status::conflict(
+                kind.group,
+                kind.plural,
+                meta_text(object, "name"),
+                why,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A pod goes at once if nothing can be running: no node, or already finished.
+fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
+    let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or("");
+    let placed = pod
+        .pointer("/spec/nodeName")
+        .and_then(Value::as_str)
+        .is_some_and(|n| !n.is_empty());
+    if !placed || matches!(phase, "Failed" | "Succeeded") {
+        return 0;
+    }
+    let own = pod
+        .pointer("/spec/terminationGracePeriodSeconds")
+        .and_then(Value::as_i64);
+    match asked.or(own).unwrap_or(30) {
+        ..0 => 1,
+        n => n,
+    }
+}
+
+fn shortened(object: &Value, left: i64, grace: i64) -> jiff::Timestamp {
+    let until: jiff::Timestamp = meta_text(object, "deletionTimestamp")
+        .parse()
+        .expect("the server writes valid deletion timestamps");
+    until - jiff::SignedDuration::from_secs(left - grace)
+}
+
+fn set_deletion(object: &mut Value, at: jiff::Timestamp, grace: i64) {
+    object["metadata"]["deletionTimestamp"] = rfc3339(at).into();
+    object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+}
+
+/// The garbage collector's finalizers, as the propagation policy asks; none given leaves them as they are.
+fn set_gc_finalizers(object: &mut Value, propagation: Option<Propagation>) {
+    let Some(propagation) = propagation else { return };
+    let mut list: Vec<Value> = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    list.retain(|f| !matches!(f.as_str(), Some("orphan" | "foregroundDeletion")));
+    match propagation {
+        Propagation::Orphan => list.push("orphan".into()),
+        Propagation::Foreground => list.push("foregroundDeletion".into()),
+        Propagation::Background => {}
+    }
+    let meta = object["metadata"]
+        .as_object_mut()
+        .expect("stored objects have metadata");
+    if list.is_empty() {
+        meta.remove("finalizers");
+    } else {
+        meta.insert("finalizers".into(), list.into());
+    }
+}
+
+impl Registry {
+    pub async fn delete(&self, kind: &'static KindDef, bytes: &[u8], ctx: &Context<'_>) -> Result<Outcome, Status> {
+        let options = DeleteOptions::parse(bytes, ctx)?;
+        let (value, removed) = self
+            .delete_named(kind, &ctx.info.namespace, &ctx.info.name, &options, ctx)
+            .await?;
+        // Kinds that answer with the object do so always; the others only while it is still there.
+        if removed && !RETURN_DELETED.contains(&(kind.group, kind.plural)) {
+            return Ok(Outcome::ok(json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                "details": deleted_details(kind, &value),
+            })));
+        }
+        Ok(Outcome::ok(value))
+    }
+
+    /// Deletes one object. Gives back its last state, and whether it is gone.
+    pub async fn delete_named(
+        &self,
+        kind: &'static KindDef,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+        ctx: &Context<'_>,
+    ) -> Result<(Value, bool), Status> {
+        let review = Review {
+            operation: Operation::Delete,
+            kind,
+            subresource: "",
+            namespace: namespace.to_string(),
+            name: name.to_string(),
+            user: ctx.user,
+            dry_run: options.dry_run,
+            now: ctx.now,
+            lookup: self,
+            config: &self.config,
+            authorizer: &self.authorizer,
+            warnings: ctx.warnings,
+        };
+        let _turn = self.quota_turn(namespace).await;
+        for _ in 0..MAX_RACES {
+            let item = self.find(kind, namespace, name)?;
+            let old = self.value_as(&item, kind);
+            let plan = plan_delete(kind, &old, options, ctx.now)?;
+            let changes = admission::validate(&review, None, Some(&old))?;
+            let expect = Expect::At(item.mod_revision);
+            let (op, value, removed) = match plan {
+                DeletePlan::Pending => return Ok((old, false)),
+                DeletePlan::Remove => (
+                    Op {
+                        key: item.key,
+                        expect,
+                        action: Action::Delete,
+                    },
+                    old.clone(),
+                    true,
+                ),
+                DeletePlan::Mark(marked) => {
+                    let record = Object::encode(&to_stored(marked.clone(), kind), stored_kind(kind));
+                    (
+                        Op {
+                            key: item.key,
+                            expect,
+                            action: Action::Put(record.into()),
+                        },
+                        marked,
+                        false,
+                    )
+                }
+            };
+            if options.dry_run {
+                return Ok((value, removed));
+            }
+            let mut ops = vec![op];
+            if removed {
+                ops.extend(self.change_ops(changes));
+                ops.extend(services::plan(self, kind, None, Some(&old))?);
+            }
+            if let Some(revision) = self.commit(ops).await? {
+                let mut value = value;
+                if !removed {
+                    value["metadata"]["resourceVersion"] = revision.to_string().into();
+                }
+                return Ok((value, removed));
+            }
+        }
+        Err(Status::modified(kind.group, kind.plural, name))
+    }
+
+    pub async fn delete_collection(
+        &self,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        let options = DeleteOptions::parse(bytes, ctx)?;
+        let list = ListOptions::parse(kind, ctx.info)?;
+        let page = self.page(kind, &list)?;
+        let mut deleted = vec![];
+        for item in &page.items {
+            let (namespace, name) = kinds::split_key(kind, &item.key);
+            match self.delete_named(kind, namespace, name, &options, ctx).await {
+                Ok((mut value, _)) => {
+                    let members = value.as_object_mut().expect("stored objects are objects");
+                    members.remove("kind");
+                    members.remove("apiVersion");
+                    deleted.push(value);
+                }
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(Outcome::ok(json!({
+            "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(),
+            "metadata": {"resourceVersion": page.revision.to_string()}, "items": deleted,
+        })))
+    }
+}
+
+fn deleted_details(kind: &KindDef, value: &Value) -> Value {
+    let mut details = json!({"name": meta_text(value, "name"), "kind": kind.plural, "uid": meta_text(value, "uid")});
+    if !kind.group.is_empty() {
+        details["group"] = kind.group.into();
+    }
+    details
+}

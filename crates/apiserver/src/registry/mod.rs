@@ -1,0 +1,219 @@
+//! The verbs, once for all kinds: what a kind does differently stands in its `KindDef` row, and what only the server can
+//! decide (admission, allocation, revisions) is decided here.
+//!
+//! A write goes: decode → default → mutating admission → prepare → validate → field ownership → validating admission →
+//! one transaction that carries the object and everything that must change with it (quota use, service addresses). A
+//! lost race starts over from what is stored now, unless the client named the revision it had seen.
+
+pub mod body;
+pub mod context;
+pub mod create;
+pub mod delete;
+pub mod list;
+pub mod patch;
+pub mod services;
+pub mod subresources;
+pub mod update;
+pub mod watch;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use orlop_api::{KindDef, Status, Value};
+use orlop_base::{Clock, Random};
+use orlop_store::{Action, CommitError, Expect, Item, Op, Revision, Store, Txn};
+use parking_lot::Mutex;
+
+use crate::admission;
+use crate::authn::Authenticator;
+use crate::authz::Authorizer;
+use crate::config::Config;
+use crate::kinds;
+use crate::lookup::ObjectLookup;
+use crate::object::Object;
+
+pub use context::{Context, Warnings, WriteOptions};
+
+/// How often a write starts over after losing a race before it gives up.
+const MAX_RACES: usize = 100;
+
+pub struct Registry {
+    pub store: Store<Object>,
+    pub clock: Clock,
+    pub config: Config,
+    pub authorizer: Authorizer,
+    pub authenticator: Authenticator,
+    random: Mutex<Random>,
+    /// Objects parsed for admission and authorisation, by key; valid while the revision is the stored one.
+    parsed: Mutex<HashMap<Arc<str>, (Revision, Arc<Value>)>>,
+    /// One writer at a time in a namespace that has quotas, so that they do not race for the quota's revision.
+    quota_gates: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// Bound of the cache of parsed objects; emptied when full.
+const MAX_PARSED: usize = 8192;
+
+/// What a verb gives back.
+pub enum Outcome {
+    /// A stored object.
+    Stored { item: Item<Object>, created: bool },
+    /// An object that is not (or not in this form) in the store: dry runs, subresources, deleted objects, statuses.
+    Value { value: Value, code: u16 },
+}
+
+impl Outcome {
+    pub fn ok(value: Value) -> Outcome {
+        Outcome::Value { value, code: 200 }
+    }
+}
+
+impl Registry {
+    pub fn new(
+        store: Store<Object>,
+        clock: Clock,
+        config: Config,
+        authorizer: Authorizer,
+        authenticator: Authenticator,
+    ) -> Registry {
+        Registry {
+            store,
+            clock,
+            config,
+            authorizer,
+            authenticator,
+            random: Mutex::new(Random::from_entropy()),
+            parsed: Mutex::default(),
+            quota_gates: Mutex::default(),
+        }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn find(&self, kind: &'static KindDef, namespace: &str, name: &str) -> Result<Item<Object>, Status> {
+        self.store
+            .get(&kinds::key(kind, namespace, name))
+            .ok_or_else(|| Status::not_found(kind.group, kind.plural, name))
+    }
+
+    pub fn get(&self, kind: &'static KindDef, namespace: &str, name: &str) -> Result<Outcome, Status> {
+        Ok(Outcome::Stored {
+            item: self.find(kind, namespace, name)?,
+            created: false,
+        })
+    }
+
+    /// Commits the operations of one write. `Ok(None)`: a race was lost, look again and decide anew.
+    async fn commit(&self, ops: Vec<Op<Object>>) -> Result<Option<Revision>, Status> {
+        match self.store.commit(Txn { ops }).await {
+            Ok(revision) => Ok(Some(revision)),
+            Err(CommitError::Conflict { .. }) => Ok(None),
+            Err(e) => Err(Status::unavailable(e.to_string())),
+        }
+    }
+
+    /// Turns what admission wants changed with the object into operations that fail if it was changed meanwhile.
+    fn change_ops(&self, changes: Vec<admission::Change>) -> Vec<Op<Object>> {
+        let op = |c: admission::Change| Op {
+            key: kinds::key(c.kind, &c.namespace, &c.name).into(),
+            expect: Expect::At(c.revision),
+            action: Action::Put(Arc::new(Object::encode(&c.value, c.kind))),
+        };
+        changes.into_iter().map(op).collect()
+    }
+
+    /// The turn of this namespace's writers if it has quotas.
+    async fn quota_turn(&self, namespace: &str) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        if namespace.is_empty()
+            || self
+                .store
+                .count(&format!("{}resourcequotas/{namespace}/", kinds::PREFIX))
+                == 0
+        {
+            return None;
+        }
+        let gate = {
+            let mut gates = self.quota_gates.lock();
+            // Gates nobody holds or waits for are dropped now and then, so the map stays as small as its use.
+            if gates.len() > 1024 {
+                gates.retain(|_, g| Arc::strong_count(g) > 1);
+            }
+            gates.entry(namespace.to_string()).or_default().clone()
+        };
+        Some(gate.lock_owned().await)
+    }
+
+    /// The stored object as a whole value: kind, apiVersion and resourceVersion in place, in the stored kind's form.
+    pub fn value_of(&self, item: &Item<Object>) -> Value {
+        let kind = kinds::of_store_key(&item.key).expect("only objects of known kinds are stored");
+        let mut value = item.record.value();
+        value["apiVersion"] = kind.api_version().into();
+        value["kind"] = kind.kind.into();
+        value["metadata"]["resourceVersion"] = item.mod_revision.to_string().into();
+        value
+    }
+
+    /// The stored object as the given kind (version) shows it.
+    pub fn value_as(&self, item: &Item<Object>, kind: &'static KindDef) -> Value {
+        let mut value = self.value_of(item);
+        if !kind.stored_as.is_empty() {
+            (kind.from_stored)(&mut value);
+            value["apiVersion"] = kind.api_version().into();
+            value["kind"] = kind.kind.into();
+        }
+        value
+    }
+
+    fn parsed(&self, item: &Item<Object>) -> Arc<Value> {
+        if let Some((revision, value)) = self.parsed.lock().get(&item.key)
+            && *revision == item.mod_revision
+        {
+            return value.clone();
+        }
+        let value = Arc::new(self.value_of(item));
+        let mut cache = self.parsed.lock();
+        if cache.len() >= MAX_PARSED {
+            cache.clear();
+        }
+        cache.insert(item.key.clone(), (item.mod_revision, value.clone()));
+        value
+    }
+
+    fn random_suffix(&self) -> String {
+        self.random.lock().name_suffix(5)
+    }
+}
+
+impl ObjectLookup for Registry {
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let kind = kinds::of_stored(resource)?;
+        self.store
+            .get(&kinds::key(kind, namespace, name))
+            .map(|item| self.parsed(&item))
+    }
+
+    fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let Some(kind) = kinds::of_stored(resource) else {
+            return vec![];
+        };
+        let prefix = kinds::key_prefix(kind, namespace);
+        if self.store.count(&prefix) == 0 {
+            return vec![];
+        }
+        let query = orlop_store::RangeQuery {
+            prefix: &prefix,
+            ..Default::default()
+        };
+        let page = self
+            .store
+            .range(query, &mut |_| true)
+            .expect("a range at the current revision does not fail");
+        page.items.iter().map(|item| self.parsed(item)).collect()
+    }
+
+    fn generation(&self, resource: &str) -> u64 {
+        self.store.bucket_revision(&format!("{}{resource}/", kinds::PREFIX))
+    }
+}

@@ -1,0 +1,65 @@
+//! What hangs off an object: one file a subresource. Discovery facts are in the kind's row; behaviour is here.
+
+mod binding;
+mod eviction;
+mod namespace;
+mod pod;
+mod reviews;
+mod scale;
+mod token;
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use orlop_api::{KindDef, Status};
+
+use super::update::Endpoint;
+use super::{Context, Outcome, Registry};
+
+impl Registry {
+    /// A request on a subresource that the kind's row lists.
+    pub async fn subresource(
+        self: &Arc<Self>,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        let info = ctx.info;
+        match (kind.plural, info.subresource.as_str(), info.verb) {
+            (_, "scale", _) => self.scale(kind, bytes, headers, ctx).await,
+            ("pods", "binding", "create") => self.bind(&info.name, bytes, headers, ctx).await,
+            ("pods", "eviction", "create") => self.evict(bytes, headers, ctx).await,
+            ("serviceaccounts", "token", "create") => self.issue_token(bytes, headers, ctx),
+            ("namespaces", "finalize", "update") => self.update(kind, &namespace::FINALIZE, bytes, headers, ctx).await,
+            ("pods", "log" | "exec" | "attach" | "portforward" | "proxy", _) => self.reach_pod(ctx),
+            ("nodes" | "services", "proxy", _) => Err(self.unreachable_backend(kind, ctx)),
+            (_, _, "get") => self.get(kind, &info.namespace, &info.name),
+            (_, sub, "update") => self.update(kind, endpoint(sub)?, bytes, headers, ctx).await,
+            (_, sub, "patch") => self.patch(kind, endpoint(sub)?, bytes, headers, ctx).await,
+            (_, _, verb) => Err(Status::method_not_allowed(verb)),
+        }
+    }
+
+    /// create on a kind that is only a question: answered, not stored.
+    pub async fn create_only(
+        self: &Arc<Self>,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        match kind.kind {
+            "Binding" => self.bind("", bytes, headers, ctx).await,
+            _ => self.review(kind, bytes, headers, ctx),
+        }
+    }
+}
+
+fn endpoint(subresource: &str) -> Result<&'static Endpoint, Status> {
+    match subresource {
+        "status" => Ok(&Endpoint::STATUS),
+        "approval" => Ok(&reviews::APPROVAL),
+        _ => Err(Status::no_such_resource()),
+    }
+}

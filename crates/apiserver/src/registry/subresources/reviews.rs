@@ -1,0 +1,65 @@
+//! Kinds that are questions: who am I, may I, may they, is this token good. And the approval of signing requests.
+
+use http::HeaderMap;
+use orlop_api::certificates::signing_request;
+use orlop_api::{Cursor, KindDef, Problems, Status, Value};
+use orlop_base::clock::rfc3339;
+use serde_json::json;
+
+use crate::authz::check_local_review;
+use crate::registry::body::{self, BodyType};
+use crate::registry::update::Endpoint;
+use crate::registry::{Context, Outcome, Registry};
+
+pub const APPROVAL: Endpoint = Endpoint {
+    subresource: "approval",
+    prepare: |_, new, old| signing_request::prepare_approval(new, old),
+    validate: |_, new, old, p| signing_request::validate_approval(new, old, p),
+    generation: false,
+};
+
+impl Registry {
+    pub fn review(
+        &self,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        let mut review = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
+        (kind.default)(&mut review);
+        let mut problems = Problems::default();
+        (kind.validate)(&Cursor::root(&review), &mut problems);
+        if !problems.is_empty() {
+            return Err(Status::invalid(kind.group, kind.kind, "", &problems));
+        }
+        let status = match kind.kind {
+            "SelfSubjectReview" => {
+                review["metadata"]["creationTimestamp"] = rfc3339(ctx.now).into();
+                json!({"userInfo": ctx.user.to_value()})
+            }
+            "TokenReview" => self.authenticator.token_review(&review["spec"], ctx.now, self)?,
+            "SelfSubjectAccessReview" => self
+                .authorizer
+                .self_subject_access_review(ctx.user, &review["spec"], self),
+            "SubjectAccessReview" => self.authorizer.subject_access_review(&review["spec"], self),
+            "LocalSubjectAccessReview" => {
+                check_local_review(&review, &ctx.info.namespace)?;
+                self.authorizer.subject_access_review(&review["spec"], self)
+            }
+            "SelfSubjectRulesReview" => {
+                let namespace = review.pointer("/spec/namespace").and_then(Value::as_str).unwrap_or("");
+                if namespace.is_empty() {
+                    return Err(Status::bad_request("no namespace on request"));
+                }
+                self.authorizer.self_subject_rules_review(ctx.user, namespace, self)
+            }
+            _ => return Err(Status::method_not_allowed("create")),
+        };
+        review["status"] = status;
+        Ok(Outcome::Value {
+            value: review,
+            code: 201,
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! scale: the replicas of a workload as an autoscaling/v1 Scale.
+
+use http::HeaderMap;
+use orlop_api::autoscaling::scale::{apply_scale, scale_of};
+use orlop_api::{KindDef, Problems, Status, Value};
+
+use crate::registry::body::{self, BodyType};
+use crate::registry::create::meta_text;
+use crate::registry::patch::Patch;
+use crate::registry::update::Endpoint;
+use crate::registry::{Context, Outcome, Registry};
+
+/// A scale changes the spec of its parent by the parent's own rules.
+const SCALE: Endpoint = Endpoint {
+    subresource: "scale",
+    ..Endpoint::MAIN
+};
+
+impl Registry {
+    pub async fn scale(
+        &self,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        let wanted = BodyType::new("autoscaling", "v1", "Scale", "autoscaling/v1.Scale");
+        let outcome = match ctx.info.verb {
+            "get" => {
+                let item = self.find(kind, &ctx.info.namespace, &ctx.info.name)?;
+                return Ok(Outcome::ok(scale_of(kind, &self.value_of(&item))));
+            }
+            "update" => {
+                let scale = body::decode(bytes, headers, wanted, ctx)?;
+                self.change(kind, &SCALE, ctx, &|old| scaled(old, &scale)).await?
+            }
+            "patch" => {
+                let patch = Patch::parse(bytes, headers)?;
+                let patched = |old: &Value| -> Result<Value, Status> {
+                    let mut scale = scale_of(kind, old);
+                    patch.apply(&mut scale, wanted.ty)?;
+                    scaled(old, &body::from_patched(scale, wanted, ctx)?)
+                };
+                self.change(kind, &SCALE, ctx, &patched).await?
+            }
+            verb => return Err(Status::method_not_allowed(verb)),
+        };
+        let object = match outcome {
+            Outcome::Stored { item, .. } => self.value_of(&item),
+            Outcome::Value { value, .. } => value,
+        };
+        Ok(Outcome::ok(scale_of(kind, &object)))
+    }
+}
+
+fn scaled(old: &Value, scale: &Value) -> Result<Value, Status> {
+    let mut new = old.clone();
+    let mut problems = Problems::default();
+    apply_scale(&mut new, scale, &mut problems);
+    if !problems.is_empty() {
+        return Err(Status::invalid(
+            "autoscaling",
+            "Scale",
+            meta_text(old, "name"),
+            &problems,
+        ));
+    }
+    let metadata = new["metadata"].as_object_mut().expect("stored objects have metadata");
+    // The revision named in the Scale is the one the client had seen of the object.
+    match meta_text(scale, "resourceVersion") {
+        "" => metadata.remove("resourceVersion"),
+        revision => metadata.insert("resourceVersion".into(), revision.into()),
+    };
+    let uid = meta_text(scale, "uid");
+    if !uid.is_empty() {
+        new["metadata"]["uid"] = uid.into();
+    }
+    Ok(new)
+}

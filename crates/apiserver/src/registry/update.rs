@@ -1,0 +1,290 @@
+//! update, and what all ways of changing an object share: patches, status, scale and the other subresources.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use orlop_api::patch::apply as ownership;
+use orlop_api::{Cursor, KindDef, Problems, Status, Value, meta};
+use orlop_store::{Action, Expect, Item, Op};
+
+use super::body::{self, BodyType};
+use super::create::{check_name, meta_text, own_fields, place_in_namespace, stored_kind, to_stored};
+use super::{Context, MAX_RACES, Outcome, Registry, services};
+use crate::admission::{self, Operation, Review};
+use crate::kinds;
+use crate::object::Object;
+
+/// Which side of an object an endpoint may change, and how.
+#[derive(Clone, Copy)]
+pub struct Endpoint {
+    /// "" for the object itself.
+    pub subresource: &'static str,
+    /// Carries over from the old object what this endpoint leaves alone (new, old).
+    pub prepare: fn(&KindDef, &mut Value, &Value),
+    /// Checks the prepared object (new, old).
+    pub validate: fn(&KindDef, &Cursor<'_>, &Cursor<'_>, &mut Problems),
+    /// Whether a changed spec makes a new generation.
+    pub generation: bool,
+}
+
+impl Endpoint {
+    pub const MAIN: Endpoint = Endpoint {
+        subresource: "",
+        prepare: |kind, new, old| (kind.prepare_update)(new, old),
+        validate: |kind, new, old, p| {
+            (kind.validate)(new, p);
+            (kind.validate_update)(new, old, p);
+        },
+        generation: true,
+    };
+    pub const STATUS: Endpoint = Endpoint {
+        subresource: "status",
+        prepare: |kind, new, old| (kind.prepare_status)(new, old),
+        validate: |kind, new, old, p| (kind.validate_status)(new, old, p),
+        generation: false,
+    };
+}
+
+/// Who decides the new object: called with what is stored now, again after each lost race.
+pub type Desired<'f> = dyn Fn(&Value) -> Result<Value, Status> + Send + Sync + 'f;
+
+impl Registry {
+    pub async fn update(
+        &self,
+        kind: &'static KindDef,
+        endpoint: &Endpoint,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+    ) -> Result<Outcome, Status> {
+        let mut value = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
+        place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
+        if meta_text(&value, "name").is_empty() && !ctx.info.name.is_empty() && !endpoint.subresource.is_empty() {
+            value["metadata"]["name"] = ctx.info.name.as_str().into();
+        }
+        check_name(&value, &ctx.info.name)?;
+        let exists = self
+            .store
+            .get(&kinds::key(kind, &ctx.info.namespace, &ctx.info.name))
+            .is_some();
+        if !exists && kind.create_on_update && endpoint.subresource.is_empty() {
+            return self.create_value(kind, value, ctx).await;
+        }
+        if !kind.unconditional_update && meta_text(&value, "resourceVersion").is_empty() {
+            let mut problems = Problems::default();
+            let root = Cursor::root(&value);
+            problems.push(
+                orlop_api::ProblemKind::Invalid,
+                root.at("metadata").at("resourceVersion").path(),
+                Some("0".into()),
+                "must be specified for an update",
+            );
+            return Err(Status::invalid(kind.group, kind.kind, &ctx.info.name, &problems));
+        }
+        self.change(kind, endpoint, ctx, &|_| Ok(value.clone())).await
+    }
+
+    /// Replaces the stored object by what `desired` makes of it, through `endpoint`, until it wins the race or the
+    /// desired object names a revision that is no longer there.
+    pub async fn change(
+        &self,
+        kind: &'static KindDef,
+        endpoint: &Endpoint,
+        ctx: &Context<'_>,
+        desired: &Desired<'_>,
+    ) -> Result<Outcome, Status> {
+        self.change_named(kind, &ctx.info.namespace, &ctx.info.name, endpoint, ctx, desired)
+            .await
+    }
+
+    pub async fn change_named(
+        &self,
+        kind: &'static KindDef,
+        namespace: &str,
+        name: &str,
+        endpoint: &Endpoint,
+        ctx: &Context<'_>,
+        desired: &Desired<'_>,
+    ) -> Result<Outcome, Status> {
+        let _turn = self.quota_turn(namespace).await;
+        for _ in 0..MAX_RACES {
+            let item = self.find(kind, namespace, name)?;
+            let old = self.value_as(&item, kind);
+            let new = desired(&old)?;
+            match self.try_change(kind, endpoint, ctx, &item, &old, new).await? {
+                Some(outcome) => return Ok(outcome),
+                None => continue,
+            }
+        }
+        Err(Status::modified(kind.group, kind.plural, name))
+    }
+
+    /// One attempt; `None` if the race was lost.
+    async fn try_change(
+        &self,
+        kind: &'static KindDef,
+        endpoint: &Endpoint,
+        ctx: &Context<'_>,
+        item: &Item<Object>,
+        old: &Value,
+        mut new: Value,
+    ) -> Result<Option<Outcome>, Status> {
+        let name = meta_text(old, "name");
+        check_preconditions(kind, &new, old, name)?;
+        (kind.default)(&mut new);
+        let review = Review {
+            operation: Operation::Update,
+            kind,
+            subresource: endpoint.subresource,
+            namespace: meta_text(old, "namespace").to_string(),
+            name: name.to_string(),
+            user: ctx.user,
+            dry_run: ctx.options.dry_run,
+            now: ctx.now,
+            lookup: self,
+            config: &self.config,
+            authorizer: &self.authorizer,
+            warnings: ctx.warnings,
+        };
+        admission::mutate(&review, &mut new, Some(old))?;
+        prepare(kind, endpoint, &mut new, old);
+        validate_changed(kind, endpoint, &new, old, name)?;
+        ctx.warn_about(kind, &new, Some(old));
+        let mut ops = services::plan(self, kind, Some(&mut new), Some(old))?;
+        // An apply has settled the ownership already; everyone else owns what they changed.
+        if !ctx.is_apply() {
+            own_fields(&mut new, Some(old), kind, ctx, endpoint.subresource);
+        }
+        new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
+        ownership::keep_times_if_unchanged(&mut new, old);
+        if new == *old {
+            return Ok(Some(Outcome::Stored {
+                item: item.clone(),
+                created: false,
+            }));
+        }
+        let changes = admission::validate(&review, Some(&new), Some(old))?;
+        if ctx.options.dry_run {
+            return Ok(Some(Outcome::ok(new)));
+        }
+        ops.extend(self.change_ops(changes));
+        let expect = Expect::At(item.mod_revision);
+        if is_finished_deletion(kind, &new) {
+            ops.extend(services::plan(self, kind, None, Some(old))?);
+            ops.push(Op {
+                key: item.key.clone(),
+                expect,
+                action: Action::Delete,
+            });
+            return Ok(self.commit(ops).await?.map(|revision| {
+                new["metadata"]["resourceVersion"] = revision.to_string().into();
+                Outcome::ok(new)
+            }));
+        }
+        let record = Arc::new(Object::encode(&to_stored(new, kind), stored_kind(kind)));
+        ops.push(Op {
+            key: item.key.clone(),
+            expect,
+            action: Action::Put(record.clone()),
+        });
+        Ok(self.commit(ops).await?.map(|revision| {
+            let item = Item {
+                key: item.key.clone(),
+                record,
+                create_revision: item.create_revision,
+                mod_revision: revision,
+            };
+            Outcome::Stored { item, created: false }
+        }))
+    }
+}
+
+impl Context<'_> {
+    /// Whether this request is a server-side apply.
+    pub fn is_apply(&self) -> bool {
+        self.info.verb == "patch" && super::patch::is_apply(self.headers)
+    }
+}
+
+/// The revision and uid the client had in mind, if it named any.
+fn check_preconditions(kind: &KindDef, new: &Value, old: &Value, name: &str) -> Result<(), Status> {
+    let revision = meta_text(new, "resourceVersion");
+    if !revision.is_empty() && revision != "0" && revision != meta_text(old, "resourceVersion") {
+        return Err(Status::modified(kind.group, kind.plural, name));
+    }
+    let (uid, stored) = (meta_text(new, "uid"), meta_text(old, "uid"));
+    if !uid.is_empty() && uid != stored {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}");
+        return Err(Status::conflict(kind.group, kind.plural, name, why));
+    }
+    Ok(())
+}
+
+/// Metadata that only the system changes comes from the old object; then the endpoint's own rules; then the generation.
+fn prepare(kind: &KindDef, endpoint: &Endpoint, new: &mut Value, old: &Value) {
+    for name in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
+        "selfLink",
+    ] {
+        let meta = new["metadata"].as_object_mut().expect("decoded objects have metadata");
+        match old["metadata"].get(name) {
+            Some(v) => meta.insert(name.into(), v.clone()),
+            None => meta.remove(name),
+        };
+    }
+    (endpoint.prepare)(kind, new, old);
+    let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+    let untouched = new["metadata"]["generation"].as_i64().unwrap_or(0) == generation;
+    if kind.generation && endpoint.generation && untouched && content_differs(new, old) {
+        new["metadata"]["generation"] = (generation + 1).into();
+    }
+}
+
+/// Anything but metadata and status.
+fn content_differs(new: &Value, old: &Value) -> bool {
+    let content = |v: &Value| -> Vec<(String, Value)> {
+        let members = v.as_object().into_iter().flatten();
+        members
+            .filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    };
+    content(new) != content(old)
+}
+
+fn validate_changed(kind: &KindDef, endpoint: &Endpoint, new: &Value, old: &Value, name: &str) -> Result<(), Status> {
+    let mut problems = Problems::default();
+    let (new, old) = (Cursor::root(new), Cursor::root(old));
+    meta::validate_update(&new.at("metadata"), &old.at("metadata"), &mut problems);
+    (endpoint.validate)(kind, &new, &old, &mut problems);
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Status::invalid(kind.group, kind.kind, name, &problems))
+    }
+}
+
+/// The object was waiting only for its finalizers, and this write took the last one away.
+pub fn is_finished_deletion(kind: &KindDef, value: &Value) -> bool {
+    let empty = |pointer: &str| {
+        value
+            .pointer(pointer)
+            .and_then(Value::as_array)
+            .is_none_or(Vec::is_empty)
+    };
+    value
+        .pointer("/metadata/deletionTimestamp")
+        .is_some_and(|t| !t.is_null())
+        && empty("/metadata/finalizers")
+        && value
+            .pointer("/metadata/deletionGracePeriodSeconds")
+            .and_then(Value::as_i64)
+            .unwrap_or(0)
+            == 0
+        && (kind.kind != "Namespace" || empty("/spec/finalizers"))
+}

@@ -1,0 +1,503 @@
+//! From outcomes to HTTP responses: representation, compression, streaming.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io::Write;
+use std::pin::Pin;
+use std::task::{Context as Poller, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Frame;
+use orlop_api::{KindDef, Status, Value, protobuf, schema};
+use orlop_store::{Item, Page};
+use serde_json::json;
+
+use crate::metrics::InFlight;
+use crate::negotiate::{Format, Shape, Wanted};
+use crate::object::{Object, type_head};
+use crate::registry::list::write_continue;
+use crate::registry::watch::Watch;
+use crate::registry::{Outcome, Registry};
+use crate::table::{self, IncludeObject};
+
+/// Answers at least this long are compressed if the client can read it. Upstream: 128 KiB, too.
+const GZIP_FROM: usize = 128 * 1024;
+/// Lists go out in pieces of about this size.
+const CHUNK: usize = 128 * 1024;
+
+/// The body of every response.
+pub enum Body {
+    Whole(Option<Bytes>),
+    Chunks(Box<dyn Iterator<Item = Bytes> + Send>),
+    Watch(WatchBody),
+}
+
+impl Body {
+    pub fn empty() -> Body {
+        Body::Whole(None)
+    }
+}
+
+/// A watch as a body. The event loop of the watch is a future that is made anew for each batch.
+pub struct WatchBody {
+    state: WatchState,
+    _in_flight: InFlight,
+}
+
+type NextFrame = Pin<Box<dyn Future<Output = (Watch, Option<Bytes>)> + Send>>;
+
+enum WatchState {
+    Idle(Box<Watch>),
+    Waiting(NextFrame),
+    Done,
+}
+
+impl WatchBody {
+    pub fn new(watch: Watch, in_flight: InFlight) -> WatchBody {
+        WatchBody {
+            state: WatchState::Idle(Box::new(watch)),
+            _in_flight: in_flight,
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Poller<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = match self.get_mut() {
+            Body::Whole(bytes) => bytes.take(),
+            Body::Chunks(chunks) => chunks.next(),
+            Body::Watch(watch) => match watch.poll(cx) {
+                Poll::Ready(bytes) => bytes,
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        Poll::Ready(frame.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Whole(bytes) => bytes.is_none(),
+            Body::Chunks(_) => false,
+            Body::Watch(watch) => matches!(watch.state, WatchState::Done),
+        }
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            Body::Whole(bytes) => http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            _ => http_body::SizeHint::default(),
+        }
+    }
+}
+
+impl WatchBody {
+    fn poll(&mut self, cx: &mut Poller<'_>) -> Poll<Option<Bytes>> {
+        if let WatchState::Idle(_) = self.state
+            && let WatchState::Idle(mut watch) = std::mem::replace(&mut self.state, WatchState::Done)
+        {
+            self.state = WatchState::Waiting(Box::pin(async move {
+                let bytes = watch.next().await;
+                (*watch, bytes)
+            }));
+        }
+        let WatchState::Waiting(future) = &mut self.state else {
+            return Poll::Ready(None);
+        };
+        match future.as_mut().poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready((watch, bytes)) => {
+                self.state = if bytes.is_some() {
+                    WatchState::Idle(Box::new(watch))
+                } else {
+                    WatchState::Done
+                };
+                Poll::Ready(bytes)
+            }
+        }
+    }
+}
+
+pub fn plain(code: u16, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
+    let bytes: Bytes = bytes.into();
+    let mut response = Response::new(Body::Whole((!bytes.is_empty()).then_some(bytes)));
+    *response.status_mut() = StatusCode::from_u16(code).expect("codes are made here and valid");
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+pub fn json(code: u16, value: &Value) -> Response<Body> {
+    plain(code, "application/json", value.to_string())
+}
+
+/// An error, in the representation the client reads.
+pub fn error(status: &Status, wanted: Wanted) -> Response<Body> {
+    let value = status.to_value();
+    let wanted = Wanted {
+        shape: Shape::Object,
+        ..wanted
+    };
+    let mut response = value_response(status.code, &value, wanted, "meta/v1.Status");
+    if let Some(seconds) = status
+        .details
+        .as_ref()
+        .map(|d| d.retry_after_seconds)
+        .filter(|s| *s > 0)
+    {
+        response.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
+    } else if status.code == 429 {
+        response
+            .headers_mut()
+            .insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// A value in the wanted format. `schema_name` is its type, for protobuf.
+fn value_response(code: u16, value: &Value, wanted: Wanted, schema_name: &str) -> Response<Body> {
+    match wanted.format {
+        Format::Json if wanted.pretty => {
+            let mut text = serde_json::to_string_pretty(value).expect("a value is always JSON");
+            text.push('\n');
+            plain(code, "application/json", text)
+        }
+        Format::Json => {
+            let mut text = value.to_string();
+            text.push('\n');
+            plain(code, "application/json", text)
+        }
+        Format::Yaml => match serde_saphyr::to_string(value) {
+            Ok(text) => plain(code, "application/yaml", text),
+            Err(e) => plain(500, "text/plain", e.to_string()),
+        },
+        Format::Protobuf => match schema::schema().get(schema_name) {
+            Some(ty) => plain(code, Format::Protobuf.content_type(), encode_protobuf(value, ty)),
+            None => json(code, value),
+        },
+    }
+}
+
+fn encode_protobuf(value: &Value, ty: schema::TypeRef) -> Vec<u8> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or("");
+    protobuf::encode(value, text("apiVersion"), text("kind"), ty)
+}
+
+/// What a single-object verb gave back.
+pub fn outcome(
+    registry: &Registry,
+    kind: &'static KindDef,
+    outcome: Outcome,
+    wanted: Wanted,
+    include: IncludeObject,
+) -> Response<Body> {
+    let (value, code) = match outcome {
+        Outcome::Stored { item, created } => {
+            let code = if created { 201 } else { 200 };
+            if wanted.format == Format::Json
+                && wanted.shape == Shape::Object
+                && !wanted.pretty
+                && kind.stored_as.is_empty()
+            {
+                return plain(code, "application/json", whole(&item, kind));
+            }
+            (registry.value_as(&item, kind), code)
+        }
+        Outcome::Value { value, code } => (value, code),
+    };
+    let own = value.get("kind").and_then(Value::as_str) == Some(kind.kind);
+    let (value, schema_name) = match wanted.shape {
+        Shape::Object => {
+            let name = schema_of(&value, kind);
+            (value, name)
+        }
+        // Statuses and other answers that are not of the kind are given as they are.
+        _ if !own => {
+            let name = schema_of(&value, kind);
+            (value, name)
+        }
+        Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => {
+            (table::partial(&value), "meta/v1.PartialObjectMetadata".to_string())
+        }
+        Shape::Table => {
+            let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
+            let table = table::of_objects(kind, &[value], metadata, registry.now(), include, true);
+            return value_response(
+                code,
+                &table,
+                Wanted {
+                    format: json_or_yaml(wanted.format),
+                    ..wanted
+                },
+                "",
+            );
+        }
+    };
+    value_response(code, &value, wanted, &schema_name)
+}
+
+/// Tables have no protobuf form worth having.
+fn json_or_yaml(format: Format) -> Format {
+    if format == Format::Protobuf {
+        Format::Json
+    } else {
+        format
+    }
+}
+
+/// The schema name of an answer: the kind's own, a well-known subresource body, or a Status.
+fn schema_of(value: &Value, kind: &KindDef) -> String {
+    match value.get("kind").and_then(Value::as_str).unwrap_or("") {
+        k if k == kind.kind => kind.schema.to_string(),
+        "Status" => "meta/v1.Status".to_string(),
+        "Scale" => "autoscaling/v1.Scale".to_string(),
+        "TokenRequest" => "authentication/v1.TokenRequest".to_string(),
+        "Eviction" => "policy/v1.Eviction".to_string(),
+        k if k == format!("{}List", kind.kind) => format!("{}List", kind.schema),
+        _ => String::new(),
+    }
+}
+
+fn whole(item: &Item<Object>, kind: &KindDef) -> Bytes {
+    let mut out = BytesMut::with_capacity(item.record.len() + 64);
+    item.record
+        .write_whole(item.mod_revision, &type_head(kind.kind, &kind.api_version()), &mut out);
+    out.put_u8(b'\n');
+    out.freeze()
+}
+
+/// metadata of a list: its revision, and where the next page starts.
+fn list_metadata(page: &Page<Object>, selective: bool) -> Value {
+    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+    if page.more
+        && let Some(last) = page.items.last()
+    {
+        metadata["continue"] = write_continue(page.revision, &last.key).into();
+        // With a selector nobody knows how many of the rest match, so nothing is said.
+        if !selective {
+            metadata["remainingItemCount"] = page.remaining.into();
+        }
+    }
+    metadata
+}
+
+pub fn list(
+    registry: &Registry,
+    kind: &'static KindDef,
+    page: Page<Object>,
+    selective: bool,
+    wanted: Wanted,
+    include: IncludeObject,
+    headers: &HeaderMap,
+) -> Response<Body> {
+    let metadata = list_metadata(&page, selective);
+    if wanted.format == Format::Json && wanted.shape == Shape::Object && !wanted.pretty && kind.stored_as.is_empty() {
+        return stream_list(kind, page, &metadata, headers);
+    }
+    let objects: Vec<Value> = page.items.iter().map(|i| registry.value_as(i, kind)).collect();
+    let response = match wanted.shape {
+        Shape::Table => {
+            let table = table::of_objects(kind, &objects, metadata, registry.now(), include, true);
+            value_response(
+                200,
+                &table,
+                Wanted {
+                    format: json_or_yaml(wanted.format),
+                    ..wanted
+                },
+                "",
+            )
+        }
+        Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => value_response(
+            200,
+            &table::partial_list(&objects, metadata),
+            wanted,
+            "meta/v1.PartialObjectMetadataList",
+        ),
+        Shape::Object => {
+            let items: Vec<Value> = objects.into_iter().map(without_type).collect();
+            let list = json!({
+                "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(),
+                "metadata": metadata, "items": items,
+            });
+            value_response(200, &list, wanted, &format!("{}List", kind.schema))
+        }
+    };
+    compressed(response, headers)
+}
+
+fn without_type(mut object: Value) -> Value {
+    if let Some(members) = object.as_object_mut() {
+        members.remove("kind");
+        members.remove("apiVersion");
+    }
+    object
+}
+
+/// The list as stored bytes, made piece by piece while it is sent.
+fn stream_list(kind: &KindDef, page: Page<Object>, metadata: &Value, headers: &HeaderMap) -> Response<Body> {
+    let head = format!(
+        r#"{{"kind":"{}List","apiVersion":{:?},"metadata":{metadata},"items":["#,
+        kind.kind,
+        kind.api_version()
+    );
+    let about: usize = page.items.iter().map(|i| i.record.len()).sum();
+    let chunks = ListChunks {
+        head: Some(head),
+        items: page.items.into_iter(),
+        first: true,
+        done: false,
+    };
+    if about < CHUNK {
+        let mut out = BytesMut::with_capacity(about + 256);
+        chunks.for_each(|c| out.put_slice(&c));
+        return plain(200, "application/json", out.freeze());
+    }
+    let gzip = accepts_gzip(headers);
+    let chunks: Box<dyn Iterator<Item = Bytes> + Send> = if gzip {
+        Box::new(GzipChunks::new(chunks))
+    } else {
+        Box::new(chunks)
+    };
+    let mut response = Response::new(Body::Chunks(chunks));
+    let map = response.headers_mut();
+    map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if gzip {
+        map.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        map.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    response
+}
+
+struct ListChunks {
+    head: Option<String>,
+    items: std::vec::IntoIter<Item<Object>>,
+    first: bool,
+    done: bool,
+}
+
+impl Iterator for ListChunks {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.done {
+            return None;
+        }
+        let mut out = BytesMut::with_capacity(CHUNK + 8192);
+        if let Some(head) = self.head.take() {
+            out.put_slice(head.as_bytes());
+        }
+        while out.len() < CHUNK {
+            let Some(item) = self.items.next() else {
+                out.put_slice(b"]}\n");
+                self.done = true;
+                break;
+            };
+            if !std::mem::replace(&mut self.first, false) {
+                out.put_u8(b',');
+            }
+            item.record.write_item(item.mod_revision, &mut out);
+        }
+        Some(out.freeze())
+    }
+}
+
+struct GzipChunks<I> {
+    chunks: I,
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl<I> GzipChunks<I> {
+    fn new(chunks: I) -> GzipChunks<I> {
+        GzipChunks {
+            chunks,
+            encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
+        }
+    }
+}
+
+impl<I: Iterator<Item = Bytes>> Iterator for GzipChunks<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let encoder = self.encoder.as_mut()?;
+            match self.chunks.next() {
+                Some(chunk) => {
+                    encoder
+                        .write_all(&chunk)
+                        .expect("compressing into memory does not fail");
+                    if encoder.get_ref().len() >= CHUNK / 8 {
+                        return Some(std::mem::take(encoder.get_mut()).into());
+                    }
+                }
+                None => {
+                    let encoder = self.encoder.take()?;
+                    return Some(encoder.finish().expect("compressing into memory does not fail").into());
+                }
+            }
+        }
+    }
+}
+
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let header = headers.get(ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or("");
+    header.split(',').any(|e| e.trim().split(';').next() == Some("gzip"))
+}
+
+/// Compresses a whole body where that pays.
+pub fn compressed(response: Response<Body>, headers: &HeaderMap) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    match body {
+        Body::Whole(Some(bytes)) if bytes.len() >= GZIP_FROM && accepts_gzip(headers) => {
+            let packed: Vec<Bytes> = GzipChunks::new(std::iter::once(bytes)).collect();
+            parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            parts.headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+            Response::from_parts(parts, Body::Chunks(Box::new(packed.into_iter())))
+        }
+        body => Response::from_parts(parts, body),
+    }
+}
+
+pub fn watch(watch: Watch, wanted: Wanted, in_flight: InFlight) -> Response<Body> {
+    let mut response = Response::new(Body::Watch(WatchBody::new(watch, in_flight)));
+    let content_type = match (wanted.format, wanted.shape) {
+        (Format::Protobuf, Shape::Object | Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList) => {
+            "application/vnd.kubernetes.protobuf;stream=watch"
+        }
+        (Format::Yaml, _) => "application/yaml;stream=watch",
+        _ => "application/json",
+    };
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// One event of a watch: a JSON line, or a length and a protobuf message.
+pub fn watch_frame(event: &str, object: &Value, wanted: Wanted, kind: &KindDef) -> Bytes {
+    let schema_name = match wanted.shape {
+        Shape::Table => String::new(),
+        Shape::Object => schema_of(object, kind),
+        _ if event == "ERROR" => "meta/v1.Status".to_string(),
+        _ => "meta/v1.PartialObjectMetadata".to_string(),
+    };
+    let types = schema::schema();
+    if wanted.format == Format::Protobuf
+        && let Some(ty) = types.get(&schema_name)
+    {
+        let message = protobuf::encode_watch_event(event, &encode_protobuf(object, ty));
+        let mut out = BytesMut::with_capacity(message.len() + 4);
+        out.put_u32(message.len() as u32);
+        out.put_slice(&message);
+        return out.freeze();
+    }
+    Bytes::from(format!("{}\n", json!({"type": event, "object": object})))
+}

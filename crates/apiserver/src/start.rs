@@ -1,0 +1,292 @@
+//! Bringing an API server up: store, keys, default objects, listener.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use orlop_api::Status;
+use orlop_base::{Clock, Shutdown};
+use orlop_store::Store;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::audit::AuditLog;
+use crate::authn::{Authenticator, TokenIssuer};
+use crate::authz::Authorizer;
+use crate::chain::Server;
+use crate::config::Config;
+use crate::internal::Internal;
+use crate::object::Object;
+use crate::pki::{Pki, PkiError};
+use crate::registry::Registry;
+use crate::{bootstrap, housekeeping, kinds, serve};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the data directory {path} can't be used")]
+    DataDir { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Store(#[from] orlop_store::OpenError),
+    #[error("the cluster's keys and certificates can't be set up")]
+    Pki(#[from] PkiError),
+    #[error("the key of service accounts can't be used")]
+    Tokens(#[from] crate::authn::KeyError),
+    #[error("can't listen on {address}; is another server running there? Choose another with --port")]
+    Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error("the audit log {path} can't be opened")]
+    Audit { path: PathBuf, source: std::io::Error },
+    #[error("a default object could not be created")]
+    Bootstrap(#[source] Status),
+}
+
+/// A running API server.
+pub struct Running {
+    pub server: Arc<Server>,
+    pub address: SocketAddr,
+    pub pki: Pki,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Stops taking requests, lets those under way finish, and closes the store.
+    pub async fn stop(self) {
+        self.server.health.stopping.store(true, Ordering::Release);
+        self.server.shutdown.trigger();
+        for task in self.tasks {
+            let _ = task.await;
+        }
+        self.server.registry.store.close().await;
+    }
+}
+
+pub async fn start(mut config: Config, clock: Clock) -> Result<Running, StartError> {
+    let data_dir = config.data_dir.clone();
+    create_private_dir(&data_dir).map_err(|source| StartError::DataDir {
+        path: data_dir.clone(),
+        source,
+    })?;
+    let log = orlop_store::EmbeddedLog::open(data_dir.join("store"), Default::default())?;
+    let options = orlop_store::Options {
+        clock: clock.clone(),
+        ..Default::default()
+    };
+    let store: Store<Object> = Store::open(Box::new(log), options)?;
+
+    let address = SocketAddr::new(config.bind, config.port);
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::Listen { address, source })?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| StartError::Listen { address, source })?;
+    config.port = address.port();
+
+    let pki = Pki::load_or_create(&data_dir.join("pki"), &server_names(&config), clock.now())?;
+    let issuer = TokenIssuer::new(
+        &config.issuer,
+        &pki.service_account_key,
+        &pki.service_account_public_key,
+    )?
+    .with_api_audiences(config.api_audiences.clone());
+    let authenticator = Authenticator::new(Arc::new(issuer));
+    let audit = match &config.audit_log {
+        None => None,
+        Some(path) => Some(AuditLog::open(path).map_err(|source| StartError::Audit {
+            path: path.clone(),
+            source,
+        })?),
+    };
+    let registry = Arc::new(Registry::new(
+        store,
+        clock,
+        config,
+        Authorizer::default(),
+        authenticator,
+    ));
+    let server = Arc::new(Server {
+        registry,
+        health: Default::default(),
+        metrics: Default::default(),
+        audit,
+        shutdown: Shutdown::default(),
+    });
+    create_defaults(&server, &pki).await.map_err(StartError::Bootstrap)?;
+    server.health.bootstrapped.store(true, Ordering::Release);
+    let tls = pki.server_tls_config()?;
+    let tasks = vec![
+        tokio::spawn(serve::serve(server.clone(), listener, tls)),
+        tokio::spawn(housekeeping::run(server.clone(), pki.ca.certificate.clone())),
+    ];
+    Ok(Running {
+        server,
+        address,
+        pki,
+        tasks,
+    })
+}
+
+fn create_private_dir(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Names and addresses the server's certificate must hold.
+fn server_names(config: &Config) -> Vec<String> {
+    let mut names: Vec<String> = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"]
+        .iter()
+        .chain(&["kubernetes.default.svc.cluster.local", "localhost", "127.0.0.1", "::1"])
+        .map(|n| n.to_string())
+        .collect();
+    names.push(config.kubernetes_address().to_string());
+    if !config.bind.is_unspecified() {
+        names.push(config.bind.to_string());
+    }
+    names.extend(advertised(config).map(|ip| ip.to_string()));
+    names.extend(
+        nix::unistd::gethostname()
+            .ok()
+            .and_then(|n| n.into_string().ok())
+            .filter(|n| !n.is_empty()),
+    );
+    names.extend(config.extra_names.iter().cloned());
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The address under which others reach this server: the one it binds to, or this machine's outward one.
+fn advertised(config: &Config) -> Option<IpAddr> {
+    if !config.bind.is_unspecified() && !config.bind.is_loopback() {
+        return Some(config.bind);
+    }
+    // Choosing a route sends nothing: a datagram socket only looks up which address it would use.
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+/// Everything a fresh cluster has. What is there already stays, but for what only this process knows.
+async fn create_defaults(server: &Arc<Server>, pki: &Pki) -> Result<(), Status> {
+    let internal = Internal::new(server.registry.clone());
+    let config = &server.registry.config;
+    let core = |plural: &str| kinds::of_resource("", "v1", plural).expect("a core kind");
+    // Namespaces first: everything in them needs them.
+    let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"].map(|name| {
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        internal.ensure(core("namespaces"), object)
+    });
+    for result in join_all(namespaces).await {
+        result?;
+    }
+    // The rest in one go, so that one wait for the disk serves many.
+    let objects = bootstrap::default_objects().into_iter().map(|(resource, object)| {
+        let kind = kinds::of_stored(resource).expect("default objects are of built-in kinds");
+        internal.ensure(kind, object)
+    });
+    for result in join_all(objects).await {
+        result?;
+    }
+    let authentication = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": {
+            "client-ca-file": pki.ca.certificate,
+            "requestheader-allowed-names": "[\"front-proxy-client\"]",
+            "requestheader-client-ca-file": pki.front_proxy_ca.certificate,
+            "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+            "requestheader-group-headers": "[\"X-Remote-Group\"]",
+            "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+            "requestheader-username-headers": "[\"X-Remote-User\"]",
+        },
+    });
+    internal
+        .ensure_members(core("configmaps"), authentication, &["data"])
+        .await?;
+    let ranges: Vec<String> = config.service_cidrs.iter().map(|r| r.to_string()).collect();
+    let range = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": ranges},
+    });
+    internal
+        .ensure(
+            kinds::of_stored("servicecidrs.networking.k8s.io").expect("a built-in kind"),
+            range,
+        )
+        .await?;
+    kubernetes_service(&internal, config).await
+}
+
+/// The service under which pods find this server.
+async fn kubernetes_service(internal: &Internal, config: &Config) -> Result<(), Status> {
+    let core = |plural: &str| kinds::of_resource("", "v1", plural).expect("a core kind");
+    let metadata = json!({
+        "name": "kubernetes", "namespace": "default",
+        "labels": {"component": "apiserver", "provider": "kubernetes"},
+    });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+        "spec": {
+            "clusterIP": config.kubernetes_address().to_string(), "type": "ClusterIP", "sessionAffinity": "None",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": config.port}],
+        },
+    });
+    internal.ensure(core("services"), service).await?;
+    let Some(address) = advertised(config) else {
+        tracing::warn!("this machine has no address but loopback: the kubernetes service gets no endpoints");
+        return Ok(());
+    };
+    let labels = json!({"endpointslice.kubernetes.io/skip-mirror": "true"});
+    let endpoints = json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
+        "subsets": [{
+            "addresses": [{"ip": address.to_string()}],
+            "ports": [{"name": "https", "port": config.port, "protocol": "TCP"}],
+        }],
+    });
+    internal
+        .ensure_members(core("endpoints"), endpoints, &["subsets"])
+        .await?;
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"},
+        },
+        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": config.port, "protocol": "TCP"}],
+    });
+    let kind = kinds::of_stored("endpointslices.discovery.k8s.io").expect("a built-in kind");
+    internal.ensure_members(kind, slice, &["endpoints", "ports"]).await
+}
+
+/// Runs futures together and gives their results in order.
+async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = futures.into_iter().map(|f| (Box::pin(f), None)).collect();
+    std::future::poll_fn(|cx| {
+        let mut waiting = false;
+        for (future, result) in &mut pending {
+            if result.is_none() {
+                match future.as_mut().poll(cx) {
+                    std::task::Poll::Ready(value) => *result = Some(value),
+                    std::task::Poll::Pending => waiting = true,
+                }
+            }
+        }
+        if waiting {
+            std::task::Poll::Pending
+        } else {
+            std::task::Poll::Ready(())
+        }
+    })
+    .await;
+    pending
+        .into_iter()
+        .map(|(_, result)| result.expect("all are done"))
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! `orlop apiserver`: the API server alone, under kube-apiserver's flag names.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use orlop_apiserver::{Config, Running};
+use orlop_base::Clock;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the server keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
+    #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address to listen on
+    #[arg(long, default_value = "0.0.0.0")]
+    bind_address: IpAddr,
+    /// Port to listen on
+    #[arg(long, default_value_t = 6443)]
+    secure_port: u16,
+    /// Ranges of service addresses, the primary family first
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/12")]
+    service_cluster_ip_range: Vec<ipnet::IpNet>,
+    /// Range of node ports
+    #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767", value_parser = parse_ports)]
+    service_node_port_range: (u16, u16),
+    /// Issuer of service-account tokens
+    #[arg(long, value_name = "URL")]
+    service_account_issuer: Option<String>,
+    /// Audiences of tokens this server accepts [default: the issuer]
+    #[arg(long, value_delimiter = ',')]
+    api_audiences: Vec<String>,
+    /// Further names or addresses for the server's certificate
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    tls_san: Vec<String>,
+    /// Reads under way at once
+    #[arg(long, default_value_t = 400)]
+    max_requests_inflight: usize,
+    /// Writes under way at once
+    #[arg(long, default_value_t = 200)]
+    max_mutating_requests_inflight: usize,
+    /// Requests must be done after this long ("60s", "1m")
+    #[arg(long, default_value = "60s", value_parser = parse_duration)]
+    request_timeout: Duration,
+    /// Events are forgotten after this long
+    #[arg(long, default_value = "1h", value_parser = parse_duration)]
+    event_ttl: Duration,
+    /// Write one JSON line for each request to this file
+    #[arg(long, value_name = "FILE")]
+    audit_log_path: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let data_dir = args.data_dir.map_or_else(super::up::default_data_dir, Ok)?;
+    let mut config = Config::new(data_dir);
+    if let Some(issuer) = args.service_account_issuer {
+        config.api_audiences = vec![issuer.clone()];
+        config.issuer = issuer;
+    }
+    if !args.api_audiences.is_empty() {
+        config.api_audiences = args.api_audiences;
+    }
+    config.bind = args.bind_address;
+    config.port = args.secure_port;
+    config.service_cidrs = args.service_cluster_ip_range;
+    config.node_ports = args.service_node_port_range;
+    config.extra_names = args.tls_san;
+    config.max_readonly_in_flight = args.max_requests_inflight;
+    config.max_mutating_in_flight = args.max_mutating_requests_inflight;
+    config.request_timeout = args.request_timeout;
+    config.event_ttl = args.event_ttl;
+    config.audit_log = args.audit_log_path;
+    serve(config, |running, kubeconfig| {
+        tracing::info!(address = %running.address, kubeconfig = %kubeconfig.display(), "serving");
+    })
+}
+
+/// Runs a server until it is told to stop. `ready` is called once it serves and its kubeconfig is there.
+pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path)) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no threads to run on")?;
+    runtime.block_on(async {
+        // Before anything is started, so that an early Ctrl-C stops cleanly too.
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let kubeconfig = config.data_dir.join("kubeconfig");
+        let running = orlop_apiserver::start(config, Clock::System).await?;
+        let url = format!("https://{}", reachable(running.address));
+        write_private(&kubeconfig, &running.pki.kubeconfig(&url, "orlop"))
+            .with_context(|| format!("{} can't be written", kubeconfig.display()))?;
+        ready(&running, &kubeconfig);
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        tracing::info!("stopping");
+        running.stop().await;
+        Ok(())
+    })
+}
+
+/// Where a client on this machine reaches a server that listens on this address.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        ip if ip.is_unspecified() && ip.is_ipv4() => SocketAddr::from(([127, 0, 0, 1], address.port())),
+        ip if ip.is_unspecified() => SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port())),
+        _ => address,
+    }
+}
+
+/// Appears whole or not at all, for the owner's eyes only.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(temporary, path)
+}
+
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let range = text
+        .split_once('-')
+        .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    range
+        .filter(|(a, b)| 0 < *a && a <= b)
+        .ok_or_else(|| "a range such as 30000-32767 is wanted".to_string())
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wanted = || "a duration such as 60s, 5m or 1h is wanted".to_string();
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_alphabetic()).ok_or_else(wanted)?);
+    let n: u64 = number.parse().map_err(|_| wanted())?;
+    let seconds = match unit {
+        "ms" => return Ok(Duration::from_millis(n)),
+        "s" => n,
+        "m" => n * 60,
+        "h" => n * 3600,
+        _ => return Err(wanted()),
+    };
+    Ok(Duration::from_secs(seconds))
+}

@@ -1,0 +1,48 @@
+//! The commands. One file each: its arguments and `run`; one entry in `Command`.
+
+mod apiserver;
+mod up;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Kubernetes 1.36 in one binary.
+#[derive(Parser)]
+#[command(name = "orlop", version, about, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    /// Write log lines as text or JSON.
+    #[arg(long, global = true, default_value = "text", value_parser = ["text", "json"])]
+    log_format: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a cluster here, in the foreground until Ctrl-C
+    Up(up::Args),
+    /// Run the API server alone
+    Apiserver(apiserver::Args),
+    /// Show the version of Orlop and of the Kubernetes API it serves
+    Version(version::Args),
+}
+
+/// 0 done, 1 failed, 2 wrong usage (clap exits with 2 by itself).
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    crate::logging::start(cli.log_format == "json");
+    let result = match cli.command {
+        Command::Up(args) => up::run(args),
+        Command::Apiserver(args) => apiserver::run(args),
+        Command::Version(args) => version::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `orlop up`: a cluster in the foreground.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use orlop_apiserver::Config;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the cluster keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
+    #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    bind: IpAddr,
+    /// Port to listen on; 0 takes any free one
+    #[arg(long, default_value_t = 6443)]
+    port: u16,
+    /// Range of service addresses (one per address family, separated by a comma)
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/12")]
+    service_cidr: Vec<ipnet::IpNet>,
+    /// Write one JSON line for each request to this file
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
+    let mut config = Config::new(data_dir);
+    config.bind = args.bind;
+    config.port = args.port;
+    config.service_cidrs = args.service_cidr;
+    config.audit_log = args.audit_log;
+    super::apiserver::serve(config, |running, kubeconfig| {
+        let took = started.elapsed().as_millis();
+        println!(
+            "Orlop serves Kubernetes {} on https://{} ({took} ms)",
+            orlop_apiserver::discovery::GIT_VERSION,
+            running.address
+        );
+        println!("No nodes yet: this is the control plane alone.");
+        println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
+    })
+}
+
+/// Root's state belongs to the machine, anyone else's to their home.
+pub fn default_data_dir() -> anyhow::Result<PathBuf> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/orlop"));
+    }
+    let home = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    home("XDG_DATA_HOME")
+        .or_else(|| home("HOME").map(|h| h.join(".local/share")))
+        .map(|base| base.join("orlop"))
+        .ok_or_else(|| anyhow::anyhow!("neither HOME nor XDG_DATA_HOME is set; say where to keep data with --data-dir"))
+}

@@ -1,0 +1,13 @@
+//! `orlop version`.
+
+#[derive(clap::Args)]
+pub struct Args {}
+
+pub fn run(_: Args) -> anyhow::Result<()> {
+    println!(
+        "orlop {} (Kubernetes {})",
+        env!("CARGO_PKG_VERSION"),
+        orlop_apiserver::discovery::GIT_VERSION
+    );
+    Ok(())
+}

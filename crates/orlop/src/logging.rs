@@ -1,0 +1,13 @@
+//! Log lines go to standard error; what a command answers goes to standard output.
+
+use tracing_subscriber::EnvFilter;
+
+/// `RUST_LOG` overrides the level; JSON lines for machines with `--log-format json`.
+pub fn start(json: bool) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    if json { builder.json().init() } else { builder.init() }
+}
