@@ -1,6 +1,6 @@
 //! Reading many keys at one revision.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -66,16 +66,14 @@ impl<R: Record> State<R> {
         from: Bound<&str>,
         at: Revision,
         stride: usize,
-        visitor: &mut dyn FnMut(&Arc<str>, &Version<R>) -> ControlFlow<()>,
+        visitor: &mut dyn FnMut(&Arc<str>, &Version<R>),
     ) -> Option<Arc<str>> {
         for (walked, (key, versions)) in self.keys.range::<str, _>((from, Bound::Unbounded)).enumerate() {
             if !key.starts_with(prefix) {
                 return None;
             }
-            if let Some(version) = versions.at(at)
-                && visitor(key, version).is_break()
-            {
-                return None;
+            if let Some(version) = versions.at(at) {
+                visitor(key, version);
             }
             if walked + 1 >= stride {
                 return Some(key.clone());
@@ -91,7 +89,7 @@ fn walk<R: Record>(
     lock: &RwLock<State<R>>,
     query: &RangeQuery<'_>,
     stride: usize,
-    visitor: &mut dyn FnMut(&Arc<str>, &Version<R>) -> ControlFlow<()>,
+    visitor: &mut dyn FnMut(&Arc<str>, &Version<R>),
 ) -> Result<Revision, RangeError> {
     let mut state = lock.read();
     let at = query.at.unwrap_or(state.revision);
@@ -139,7 +137,6 @@ fn page<R: Record>(
         {
             items.push(item);
         }
-        ControlFlow::Continue(())
     })?;
     Ok(Page {
         items,
@@ -166,10 +163,7 @@ pub(crate) fn count<R: Record>(lock: &RwLock<State<R>>, prefix: &str) -> usize {
     };
     let attempt = |stride| {
         let mut count = 0;
-        let walked = walk(lock, &query, stride, &mut |_, _| {
-            count += 1;
-            ControlFlow::Continue(())
-        });
+        let walked = walk(lock, &query, stride, &mut |_, _| count += 1);
         walked.map(|_| count)
     };
     attempt(STRIDE)

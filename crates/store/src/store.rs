@@ -184,6 +184,21 @@ impl<R: Record> Store<R> {
     }
 }
 
+#[cfg(test)]
+impl<R: Record> Store<R> {
+    /// Versions in memory, tombstones included.
+    pub fn versions(&self) -> usize {
+        self.handle
+            .shared
+            .state
+            .read()
+            .keys
+            .values()
+            .map(|versions| 1 + versions.older.len())
+            .sum()
+    }
+}
+
 impl<R: Record> Drop for Handle<R> {
     fn drop(&mut self) {
         self.queue.close();

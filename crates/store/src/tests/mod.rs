@@ -3,6 +3,7 @@
 mod concurrency;
 mod durability;
 mod model;
+mod script;
 mod semantics;
 
 use std::sync::Arc;

@@ -198,6 +198,11 @@ fn compare(store: &TestStore, model: &Model) {
         (stats.keys, stats.live_bytes),
         (model.now().len(), sizes.sum::<usize>() as u64)
     );
+    // A key's newest version, or one that an event in history superseded, or the tombstone of one.
+    assert!(
+        store.versions() <= stats.keys + 2 * stats.history_events,
+        "versions leak"
+    );
 }
 
 fn is_after(event: &str, prefix: &str, after: Revision) -> bool {
@@ -285,6 +290,9 @@ fn run(steps: Vec<Step>, history_events: usize) {
         assert!(store.stats().history_events <= history_events);
         compare(&store, &model);
     }
+    store.compact(store.revision());
+    assert_eq!((store.versions(), store.stats().history_bytes), (model.now().len(), 0));
+    compare(&store, &model);
 }
 
 fn txn(ops: &[(&str, Expect, Deed)]) -> Txn<Bytes> {
@@ -302,7 +310,7 @@ fn txn(ops: &[(&str, Expect, Deed)]) -> Txn<Bytes> {
 }
 
 /// Polls all futures in order, so that the transactions enter the queue in order.
-async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

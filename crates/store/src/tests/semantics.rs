@@ -226,6 +226,7 @@ async fn compaction_refuses_the_past_and_keeps_the_present() {
     assert_eq!(store.compacted(), 6, "not backwards");
     let stats = store.stats();
     assert_eq!((stats.keys, stats.history_events, stats.history_bytes), (1, 0, 0));
+    assert_eq!(store.versions(), 1, "no tombstone and no old version is left");
 }
 
 #[tokio::test]

@@ -17,6 +17,11 @@ mod lock;
 mod recovery;
 mod snapshot;
 
+#[cfg(test)]
+mod faulty;
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;

@@ -61,6 +61,11 @@ fn list(dir: &Path) -> Result<Listing, OpenError> {
 
 pub fn recover(dir: &Path, disk: &dyn Disk, sink: &mut dyn FnMut(Replayed)) -> Result<Recovered, OpenError> {
     let listing = list(dir)?;
+    if !listing.segments.is_empty() || !listing.snapshots.is_empty() {
+        // The last process may have died before it could do this. We are about to trust the names we see: to append
+        // to one file and to remove others because of it.
+        disk.sync_dir(dir).map_err(OpenError::io(dir))?;
+    }
     let mut superfluous = listing.unfinished;
     let (base, snapshot) = base(listing.snapshots, &listing.segments, &mut superfluous, sink)?;
 
