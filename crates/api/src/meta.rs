@@ -295,10 +295,10 @@ pub fn validate_label_selector(selector: &Cursor<'_>, p: &mut Problems) {
 fn validate_requirement(requirement: &Cursor<'_>, p: &mut Problems) {
     let (operator, values) = (requirement.at("operator"), requirement.at("values"));
     match operator.str() {
-        "In" | "NotIn" if values.len() == 0 => {
+        "In" | "NotIn" if values.is_empty() => {
             p.required(&values, "must be specified when `operator` is 'In' or 'NotIn'");
         }
-        "Exists" | "DoesNotExist" if values.len() > 0 => {
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
             p.forbidden(
                 &values,
                 "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",

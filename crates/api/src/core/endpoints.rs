@@ -35,7 +35,7 @@ fn default(endpoints: &mut Value) {
 fn validate(endpoints: &Cursor<'_>, p: &mut Problems) {
     for subset in endpoints.at("subsets").items() {
         let (ready, not_ready) = (subset.at("addresses"), subset.at("notReadyAddresses"));
-        if ready.len() + not_ready.len() == 0 {
+        if ready.is_empty() && not_ready.is_empty() {
             p.required(&subset, "must specify `addresses` or `notReadyAddresses`");
         }
         for address in ready.items().chain(not_ready.items()) {
@@ -103,7 +103,7 @@ fn cells(endpoints: &Value, now: Timestamp) -> Vec<Value> {
     let mut all = vec![];
     for subset in subsets.items() {
         let addresses = || subset.at("addresses").items().map(|a| a.at("ip").str());
-        if subset.at("ports").len() == 0 {
+        if subset.at("ports").is_empty() {
             all.extend(addresses().map(str::to_string));
         }
         for port in subset.at("ports").items() {
@@ -118,7 +118,7 @@ fn cells(endpoints: &Value, now: Timestamp) -> Vec<Value> {
     if all.len() > SHOWN {
         text.push_str(&format!(" + {} more...", all.len() - SHOWN));
     }
-    if subsets.len() == 0 {
+    if subsets.is_empty() {
         text = "<none>".to_string();
     }
     vec![text.into(), printing::age(endpoints, now)]

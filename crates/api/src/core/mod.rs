@@ -6,10 +6,14 @@ pub mod component_status;
 pub mod config_map;
 pub mod endpoints;
 pub mod event;
+pub mod limit_range;
 pub mod namespace;
+pub mod node;
 pub mod pod_spec;
 pub mod pod_template;
 pub mod replication_controller;
+pub mod resource_quota;
+mod resource_rules;
 pub mod secret;
 pub mod service;
 pub mod service_account;
@@ -19,7 +23,10 @@ pub const ALL: &[&KindDef] = &[
     &config_map::DEF,
     &endpoints::DEF,
     &event::DEF,
+    &limit_range::DEF,
     &namespace::DEF,
+    &node::DEF,
+    &resource_quota::DEF,
     &secret::DEF,
     &service::DEF,
     &service_account::DEF,

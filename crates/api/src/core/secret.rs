@@ -59,35 +59,30 @@ fn validate(secret: &Cursor<'_>, p: &mut Problems) {
     if size > MAX_BYTES {
         p.too_long(&data, MAX_BYTES);
     }
-    let key_path = |key: &str| data.path().key(key);
-    match secret.at("type").str() {
-        "kubernetes.io/service-account-token" => {
-            if meta::annotation(secret, SERVICE_ACCOUNT_NAME).is_none_or(str::is_empty) {
-                let path = Path::default().field("metadata").field("annotations");
-                require(&path.key(SERVICE_ACCOUNT_NAME), p);
-            }
+    let kind = secret.at("type").str().strip_prefix("kubernetes.io/").unwrap_or("");
+    match kind {
+        "service-account-token" if meta::annotation(secret, SERVICE_ACCOUNT_NAME).is_none_or(str::is_empty) => {
+            let path = Path::default().field("metadata").field("annotations");
+            require(&path.key(SERVICE_ACCOUNT_NAME), p);
         }
-        "kubernetes.io/dockercfg" => validate_json(&data, ".dockercfg", p),
-        "kubernetes.io/dockerconfigjson" => validate_json(&data, ".dockerconfigjson", p),
-        "kubernetes.io/basic-auth" => {
-            if !data.has_key("username") && !data.has_key("password") {
-                require(&key_path("username"), p);
-                require(&key_path("password"), p);
-            }
-        }
-        "kubernetes.io/ssh-auth" => {
-            if data.at("ssh-privatekey").is_empty() {
-                require(&key_path("ssh-privatekey"), p);
-            }
-        }
-        "kubernetes.io/tls" => {
-            for key in ["tls.crt", "tls.key"] {
-                if !data.has_key(key) {
-                    require(&key_path(key), p);
-                }
-            }
-        }
+        "dockercfg" => validate_json(&data, ".dockercfg", p),
+        "dockerconfigjson" => validate_json(&data, ".dockerconfigjson", p),
         _ => {}
+    }
+    for key in missing_keys(kind, &data) {
+        require(&data.path().key(key), p);
+    }
+}
+
+/// The keys that a type demands and the data does not have. Empty values are fine, but not for a private key.
+fn missing_keys(kind: &str, data: &Cursor<'_>) -> Vec<&'static str> {
+    let absent = |key: &&'static str| !data.has_key(key);
+    match kind {
+        "basic-auth" if data.has_key("username") || data.has_key("password") => vec![],
+        "basic-auth" => vec!["username", "password"],
+        "ssh-auth" if data.at("ssh-privatekey").is_empty() => vec!["ssh-privatekey"],
+        "tls" => ["tls.crt", "tls.key"].into_iter().filter(absent).collect(),
+        _ => vec![],
     }
 }
 

@@ -100,7 +100,7 @@ fn validate_ports(ports: &Cursor<'_>, p: &mut Problems) {
 
 fn validate_endpoint(endpoint: &Cursor<'_>, kind: &str, p: &mut Problems) {
     let addresses = endpoint.at("addresses");
-    if addresses.len() == 0 {
+    if addresses.is_empty() {
         p.required(&addresses, "must contain at least 1 address");
     } else if addresses.len() > MAX_ADDRESSES {
         p.too_many(&addresses, addresses.len(), MAX_ADDRESSES);

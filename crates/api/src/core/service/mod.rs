@@ -263,7 +263,7 @@ fn warnings(service: &Cursor<'_>, _old: Option<&Cursor<'_>>) -> Vec<String> {
         if !spec.at("loadBalancerIP").is_empty() {
             out.push("spec.loadBalancerIP is ignored for headless services".to_string());
         }
-        if external.len() > 0 {
+        if !external.is_empty() {
             out.push("spec.externalIPs is ignored for headless services".to_string());
         }
         if spec.at("sessionAffinity").str() != "None" {
@@ -271,14 +271,14 @@ fn warnings(service: &Cursor<'_>, _old: Option<&Cursor<'_>>) -> Vec<String> {
         }
     }
     out.extend(external.items().flat_map(|ip| ip::ip_warnings(ip.path(), ip.str())));
-    if external.len() > 0 && !headless && kind != "ExternalName" {
+    if !external.is_empty() && !headless && kind != "ExternalName" {
         out.push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_string());
     }
     let balancer = spec.at("loadBalancerIP");
     out.extend(ip::ip_warnings(balancer.path(), balancer.str()));
     let ranges = spec.at("loadBalancerSourceRanges");
     out.extend(ranges.items().flat_map(|r| ip::cidr_warnings(r.path(), r.str())));
-    if kind == "ExternalName" && external.len() > 0 {
+    if kind == "ExternalName" && !external.is_empty() {
         out.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_string());
     }
     if kind != "ExternalName" && !spec.at("externalName").is_empty() {

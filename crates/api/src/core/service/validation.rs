@@ -57,7 +57,7 @@ fn is_headless(spec: &Cursor<'_>) -> bool {
 fn validate_type(spec: &Cursor<'_>, p: &mut Problems) {
     let kind = spec.at("type").str();
     let headless = is_headless(spec);
-    if spec.at("ports").len() == 0 && !headless && kind != "ExternalName" {
+    if spec.at("ports").is_empty() && !headless && kind != "ExternalName" {
         p.required(&spec.at("ports"), "");
     }
     match kind {
@@ -248,7 +248,7 @@ fn validate_load_balancer(service: &Cursor<'_>, spec: &Cursor<'_>, p: &mut Probl
     const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
     let balanced = spec.at("type").str() == "LoadBalancer";
     let ranges = spec.at("loadBalancerSourceRanges");
-    if ranges.len() > 0 {
+    if !ranges.is_empty() {
         // The path is capitalised upstream, too.
         let path = spec.path().field("LoadBalancerSourceRanges");
         if !balanced {
@@ -359,7 +359,7 @@ fn validate_ips_update(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
         }
     }
     if ips.len() < before.len() {
-        if ips.len() == 0 {
+        if ips.is_empty() {
             p.invalid_value(&ips.path().index(0), &shown, "primary clusterIP can not be unset");
         }
         require_single_stack(new, ips.len(), "clusterIP", p);
@@ -383,7 +383,7 @@ fn validate_families_update(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems
         }
     }
     if families.len() < before.len() {
-        if new.at("clusterIPs").len() == 0 {
+        if new.at("clusterIPs").is_empty() {
             p.invalid_value(&path, &shown(&families), "primary ipFamily can not be unset");
         }
         require_single_stack(new, families.len(), "ipFamily", p);
@@ -403,7 +403,7 @@ fn require_single_stack(spec: &Cursor<'_>, left: usize, what: &str, p: &mut Prob
 pub(super) fn validate_status(new: &Cursor<'_>, _old: &Cursor<'_>, p: &mut Problems) {
     let balanced = new.at("spec").at("type").str() == "LoadBalancer";
     let ingress = new.at("status").at("loadBalancer").at("ingress");
-    if !balanced && ingress.len() > 0 {
+    if !balanced && !ingress.is_empty() {
         p.forbidden(&ingress, "may only be used when `spec.type` is 'LoadBalancer'");
     } else {
         validate_load_balancer_status(&ingress, p);
