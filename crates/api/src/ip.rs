@@ -231,4 +231,17 @@ mod tests {
             assert_eq!(cidr_warnings(&path, text).join("; "), wanted, "{text}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn padding_with_zeros_changes_nothing_but_the_form(bits: u32, length in 0u8..=32) {
+            let ip = std::net::Ipv4Addr::from_bits(bits);
+            let padded = ip.octets().map(|o| format!("{o:03}")).join(".");
+            assert_eq!(parse(&padded), Some(IpAddr::V4(ip)));
+            let network = masked(&IpAddr::V4(ip), length);
+            assert_eq!(masked(&network, length), network);
+            assert_eq!(parse_network(&format!("{padded}/{length:02}")), Some((IpAddr::V4(ip), length)));
+            assert!(rules::lenient_cidr(&format!("{network}/{length}")).is_empty());
+        }
+    }
 }

@@ -295,4 +295,21 @@ mod tests {
         );
         assert_eq!(row(&DEF, &old), "10m|Normal|R|pod/p||x.io/c, i|n|10m|2|e");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn storing_loses_nothing(note in "[a-z]{0,3}", count in 0i32..3, series in proptest::option::of(0i32..3), c in "[a-z]{0,2}") {
+            let mut event = json!({"note": note, "deprecatedCount": count, "reportingController": c, "regarding": {"name": c}});
+            if let Some(count) = series {
+                event["series"] = json!({"count": count});
+            }
+            let read = |def: &KindDef, value| crate::kind_check::read(def, value);
+            let here = read(&DEF, event);
+            let mut event = here.clone();
+            to_stored(&mut event);
+            assert_eq!(read(&core_event::DEF, event.clone()), event, "the stored form is a core event as it would be written");
+            from_stored(&mut event);
+            assert_eq!(event, here);
+        }
+    }
 }

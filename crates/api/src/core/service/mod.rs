@@ -1,7 +1,7 @@
 //! Services: a name and address for a set of pods.
 //!
-//! On a write, the server calls `prepare_*` (which settles what belongs together), then `cluster_ips::init_families`, then
-//! allocates addresses and ports, and only then validates: validation wants to see the allocated values.
+//! On a write, `prepare_*` settles what belongs together (and what was allocated before), then the object is validated,
+//! then the server settles the address families (`cluster_ips::init_families`) and allocates addresses and ports.
 //!
 //! Upstream: pkg/registry/core/service (strategy.go, storage/storage.go), SetDefaults_Service (v1.36).
 

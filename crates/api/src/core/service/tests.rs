@@ -156,8 +156,8 @@ fn rules_of_the_spec() {
                 "spec.healthCheckNodePort: Invalid value: 30000: may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'",
             ),
             (
-                spec(json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"})),
-                "spec.healthCheckNodePort: Required value",
+                spec(json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 70000})),
+                "spec.healthCheckNodePort: Invalid value: 70000: must be between 1 and 65535, inclusive",
             ),
             (
                 spec(json!({"internalTrafficPolicy": "Near"})),

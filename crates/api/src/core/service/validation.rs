@@ -295,15 +295,14 @@ fn validate_traffic(spec: &Cursor<'_>, p: &mut Problems) {
         p.invalid(&external, "may only be set for externally-accessible services");
     }
     let check = spec.at("healthCheckNodePort");
-    if needs_health_check(value) {
-        if check.is_empty() {
-            p.required(&check, "");
-        } else {
+    // Differs from upstream: a port that is needed and not there is no problem, it is allocated after this.
+    if !check.is_empty() {
+        if needs_health_check(value) {
             validate_number(&check, p);
+        } else {
+            let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            p.invalid(&check, detail);
         }
-    } else if !check.is_empty() {
-        let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
-        p.invalid(&check, detail);
     }
     let internal = spec.at("internalTrafficPolicy");
     if internal.exists() {
