@@ -46,6 +46,7 @@ pub mod node;
 pub mod policy;
 pub mod rbac;
 pub mod resource;
+pub mod resources;
 pub mod scheduling;
 pub mod storage;
 

@@ -2,6 +2,7 @@
 
 use crate::kind::KindDef;
 
+pub mod binding;
 pub mod component_status;
 pub mod config_map;
 pub mod endpoints;
@@ -9,6 +10,7 @@ pub mod event;
 pub mod limit_range;
 pub mod namespace;
 pub mod node;
+pub mod pod;
 pub mod pod_spec;
 pub mod pod_template;
 pub mod replication_controller;
@@ -30,5 +32,8 @@ pub const ALL: &[&KindDef] = &[
     &secret::DEF,
     &service::DEF,
     &service_account::DEF,
+    &binding::DEF,
+    &pod::DEF,
+    &pod_template::DEF,
     &replication_controller::DEF,
 ];
