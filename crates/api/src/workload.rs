@@ -2,39 +2,12 @@
 //! counts in a status, the cells of `-o wide`.
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::field::{Cursor, Path, ProblemKind, Problems};
 use crate::kind::copy_member;
 use crate::selector::LabelSelector;
 use crate::{meta, names, printing, schema};
-
-/// The object at `name`, made if it is not there.
-pub fn member<'a>(value: &'a mut Value, name: &str) -> &'a mut Value {
-    if !value.is_object() {
-        *value = Value::Object(Map::new());
-    }
-    let entry = &mut value[name];
-    if entry.is_null() {
-        *entry = Value::Object(Map::new());
-    }
-    entry
-}
-
-/// Sets `name` unless something is there: the default of a pointer in Go.
-pub fn default_to(value: &mut Value, name: &str, default: impl Into<Value>) {
-    let entry = &mut value[name];
-    if entry.is_null() {
-        *entry = default.into();
-    }
-}
-
-/// Sets `name` unless a text other than "" is there: the default of a string in Go.
-pub fn default_text(value: &mut Value, name: &str, default: &str) {
-    if value[name].as_str().unwrap_or("").is_empty() {
-        value[name] = default.into();
-    }
-}
 
 /// Drops what a creator wrote to the status. What stays is what Go writes of an empty one: counts of 0 and the like.
 pub fn reset_status(object: &mut Value, schema_name: &str) {

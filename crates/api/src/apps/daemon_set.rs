@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, Subresource, keep_status};
-use crate::workload::{self, default_text, default_to, member};
+use crate::workload;
 use crate::{int_or_string, meta, printing};
 
 /// Counts the changes of the template. Upstream has a field for it inside and shows this annotation outside.
@@ -48,17 +49,17 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
-    let spec = member(object, "spec");
-    default_to(spec, "revisionHistoryLimit", 10);
-    let strategy = member(spec, "updateStrategy");
-    default_text(strategy, "type", "RollingUpdate");
+    let spec = fill::member(object, "spec");
+    fill::absent(spec, "revisionHistoryLimit", 10);
+    let strategy = fill::member(spec, "updateStrategy");
+    fill::empty(strategy, "type", "RollingUpdate");
     if strategy["type"] == "RollingUpdate" {
-        let rolling = member(strategy, "rollingUpdate");
-        default_to(rolling, "maxUnavailable", 1);
-        default_to(rolling, "maxSurge", 0);
+        let rolling = fill::member(strategy, "rollingUpdate");
+        fill::absent(rolling, "maxUnavailable", 1);
+        fill::absent(rolling, "maxSurge", 0);
     }
-    let template = member(spec, "template");
-    member(template, "spec");
+    let template = fill::member(spec, "template");
+    fill::member(template, "spec");
     pod_template::default(template);
 }
 
@@ -71,7 +72,7 @@ fn template_generation(object: &Value) -> i64 {
 }
 
 fn set_template_generation(object: &mut Value, generation: i64) {
-    let annotations = member(member(object, "metadata"), "annotations");
+    let annotations = fill::member(fill::member(object, "metadata"), "annotations");
     annotations[TEMPLATE_GENERATION] = generation.to_string().into();
 }
 

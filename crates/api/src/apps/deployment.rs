@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, Subresource, keep_status};
-use crate::workload::{self, default_text, default_to, member};
+use crate::workload;
 use crate::{int_or_string, printing};
 
 pub const DEF: KindDef = KindDef {
@@ -42,19 +43,19 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
-    let spec = member(object, "spec");
-    default_to(spec, "replicas", 1);
-    default_to(spec, "revisionHistoryLimit", 10);
-    default_to(spec, "progressDeadlineSeconds", 600);
-    let strategy = member(spec, "strategy");
-    default_text(strategy, "type", "RollingUpdate");
+    let spec = fill::member(object, "spec");
+    fill::absent(spec, "replicas", 1);
+    fill::absent(spec, "revisionHistoryLimit", 10);
+    fill::absent(spec, "progressDeadlineSeconds", 600);
+    let strategy = fill::member(spec, "strategy");
+    fill::empty(strategy, "type", "RollingUpdate");
     if strategy["type"] == "RollingUpdate" {
-        let rolling = member(strategy, "rollingUpdate");
-        default_to(rolling, "maxUnavailable", "25%");
-        default_to(rolling, "maxSurge", "25%");
+        let rolling = fill::member(strategy, "rollingUpdate");
+        fill::absent(rolling, "maxUnavailable", "25%");
+        fill::absent(rolling, "maxSurge", "25%");
     }
-    let template = member(spec, "template");
-    member(template, "spec");
+    let template = fill::member(spec, "template");
+    fill::member(template, "spec");
     pod_template::default(template);
 }
 
@@ -69,7 +70,7 @@ fn prepare_update(new: &mut Value, old: &Value) {
 
 fn prepare_status(new: &mut Value, old: &Value) {
     workload::keep_spec(new, old);
-    let meta = member(new, "metadata");
+    let meta = fill::member(new, "metadata");
     crate::kind::copy_member(meta, &old["metadata"], "labels");
 }
 

@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, Subresource};
 use crate::printing;
-use crate::workload::{self, default_to, member};
+use crate::workload;
 
 pub const DEF: KindDef = KindDef {
     group: "apps",
@@ -42,10 +43,10 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
-    let spec = member(object, "spec");
-    default_to(spec, "replicas", 1);
-    let template = member(spec, "template");
-    member(template, "spec");
+    let spec = fill::member(object, "spec");
+    fill::absent(spec, "replicas", 1);
+    let template = fill::member(spec, "template");
+    fill::member(template, "spec");
     pod_template::default(template);
 }
 

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, Subresource, keep_status};
-use crate::workload::{self, default_text, default_to, member};
+use crate::workload;
 use crate::{int_or_string, names, printing};
 
 pub const DEF: KindDef = KindDef {
@@ -41,25 +42,25 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
-    let spec = member(object, "spec");
-    default_text(spec, "podManagementPolicy", "OrderedReady");
-    let strategy = member(spec, "updateStrategy");
+    let spec = fill::member(object, "spec");
+    fill::empty(spec, "podManagementPolicy", "OrderedReady");
+    let strategy = fill::member(spec, "updateStrategy");
     if strategy["type"].as_str().unwrap_or("").is_empty() {
         strategy["type"] = "RollingUpdate".into();
-        member(strategy, "rollingUpdate");
+        fill::member(strategy, "rollingUpdate");
     }
     if strategy["type"] == "RollingUpdate" && strategy["rollingUpdate"].is_object() {
-        default_to(&mut strategy["rollingUpdate"], "partition", 0);
+        fill::absent(&mut strategy["rollingUpdate"], "partition", 0);
     }
-    let retention = member(spec, "persistentVolumeClaimRetentionPolicy");
-    default_text(retention, "whenDeleted", "Retain");
-    default_text(retention, "whenScaled", "Retain");
-    default_to(spec, "replicas", 1);
-    default_to(spec, "revisionHistoryLimit", 10);
+    let retention = fill::member(spec, "persistentVolumeClaimRetentionPolicy");
+    fill::empty(retention, "whenDeleted", "Retain");
+    fill::empty(retention, "whenScaled", "Retain");
+    fill::absent(spec, "replicas", 1);
+    fill::absent(spec, "revisionHistoryLimit", 10);
     let claims = spec.get_mut("volumeClaimTemplates").and_then(Value::as_array_mut);
     claims.into_iter().flatten().for_each(default_claim);
-    let template = member(spec, "template");
-    member(template, "spec");
+    let template = fill::member(spec, "template");
+    fill::member(template, "spec");
     pod_template::default(template);
 }
 
@@ -67,8 +68,8 @@ fn default(object: &mut Value) {
 fn default_claim(claim: &mut Value) {
     claim["apiVersion"] = "v1".into();
     claim["kind"] = "PersistentVolumeClaim".into();
-    default_to(member(claim, "spec"), "volumeMode", "Filesystem");
-    default_text(member(claim, "status"), "phase", "Pending");
+    fill::absent(fill::member(claim, "spec"), "volumeMode", "Filesystem");
+    fill::empty(fill::member(claim, "status"), "phase", "Pending");
 }
 
 const MAX_UNAVAILABLE: &str = "/spec/updateStrategy/rollingUpdate/maxUnavailable";
@@ -163,7 +164,7 @@ fn validate_selector_and_template(spec: &Cursor<'_>, p: &mut Problems) {
 /// volume that containers may mount.
 fn as_in_a_pod(template: &Cursor<'_>, claims: &Cursor<'_>) -> Value {
     let mut pod = template.value().cloned().unwrap_or(json!({}));
-    let spec = member(&mut pod, "spec");
+    let spec = fill::member(&mut pod, "spec");
     if let Some(map) = spec.as_object_mut() {
         map.remove("subdomain");
         map.remove("hostname");

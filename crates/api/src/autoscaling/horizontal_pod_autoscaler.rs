@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use crate::autoscaling::metrics;
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, Subresource};
 use crate::printing;
 use crate::quantity::Quantity;
-use crate::workload::{self, count, default_to, member};
+use crate::workload::{self, count};
 
 /// What is wanted of a CPU if nothing is said, in percent.
 pub const DEFAULT_CPU_UTILIZATION: i64 = 80;
@@ -48,20 +49,20 @@ pub const DEF: KindDef = KindDef {
 
 fn default(object: &mut Value) {
     super::horizontal_pod_autoscaler_v1::drop_annotations(object);
-    let spec = member(object, "spec");
-    default_to(spec, "minReplicas", 1);
+    let spec = fill::member(object, "spec");
+    fill::absent(spec, "minReplicas", 1);
     default_metrics(spec);
     if let Some(behavior) = spec.get_mut("behavior").filter(|b| b.is_object()) {
-        let up = member(behavior, "scaleUp");
-        default_to(up, "stabilizationWindowSeconds", 0);
-        default_to(up, "selectPolicy", "Max");
+        let up = fill::member(behavior, "scaleUp");
+        fill::absent(up, "stabilizationWindowSeconds", 0);
+        fill::absent(up, "selectPolicy", "Max");
         let pods = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
         let double = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
-        default_to(up, "policies", vec![pods, double.clone()]);
+        fill::absent(up, "policies", vec![pods, double.clone()]);
         // How long to wait before scaling down is the controller's to say.
-        let down = member(behavior, "scaleDown");
-        default_to(down, "selectPolicy", "Max");
-        default_to(down, "policies", vec![double]);
+        let down = fill::member(behavior, "scaleDown");
+        fill::absent(down, "selectPolicy", "Max");
+        fill::absent(down, "policies", vec![double]);
     }
 }
 

@@ -11,9 +11,10 @@ use super::metrics_v1::{
     behavior_from_v2, lower_camel, metric_from_v2, metric_to_v2, status_from_v2, status_to_v2, text,
 };
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{KindDef, keep_status};
 use crate::schema;
-use crate::workload::{default_to, keep_spec, member, reset_status};
+use crate::workload::{keep_spec, reset_status};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
@@ -45,7 +46,7 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
-    default_to(member(object, "spec"), "minReplicas", 1);
+    fill::absent(fill::member(object, "spec"), "minReplicas", 1);
 }
 
 fn as_v2(object: &Value) -> Value {
@@ -93,7 +94,7 @@ fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 
 fn set_annotation(object: &mut Value, key: &str, text: Option<String>) {
     match text {
-        Some(text) => member(member(object, "metadata"), "annotations")[key] = text.into(),
+        Some(text) => fill::member(fill::member(object, "metadata"), "annotations")[key] = text.into(),
         None => {
             if let Some(map) = object
                 .pointer_mut("/metadata/annotations")
@@ -101,7 +102,7 @@ fn set_annotation(object: &mut Value, key: &str, text: Option<String>) {
             {
                 map.remove(key);
                 if map.is_empty() {
-                    member(object, "metadata")
+                    fill::member(object, "metadata")
                         .as_object_mut()
                         .map(|m| m.remove("annotations"));
                 }
@@ -146,7 +147,7 @@ fn to_stored(object: &mut Value) {
     let condition = "autoscaling/v2.HorizontalPodAutoscalerCondition";
     let conditions = parsed_list(object, CONDITIONS, condition, |item| item);
     let behavior = parsed(object, BEHAVIOR);
-    let spec = member(object, "spec");
+    let spec = fill::member(object, "spec");
     let percent = take(spec, "targetCPUUtilizationPercentage").and_then(|n| n.as_i64());
     let mut list: Vec<Value> = others.into_iter().flatten().collect();
     list.extend(percent.map(v2::cpu_metric));
@@ -176,7 +177,7 @@ fn to_stored(object: &mut Value) {
 fn from_stored(object: &mut Value) {
     set_version(object, "autoscaling/v1");
     drop_annotations(object);
-    let spec = member(object, "spec");
+    let spec = fill::member(object, "spec");
     let list = |v: Option<Value>| -> Vec<Value> { v.and_then(|v| v.as_array().cloned()).unwrap_or_default() };
     let (cpu, others): (Vec<Value>, Vec<Value>) = list(take(spec, "metrics")).into_iter().partition(is_cpu_percentage);
     if let Some(metric) = cpu.first() {

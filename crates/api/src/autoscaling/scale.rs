@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{KindDef, copy_member};
 use crate::workload;
 
@@ -51,10 +52,10 @@ pub fn apply_scale(object: &mut Value, scale: &Value, p: &mut Problems) {
     if p.0.len() > before {
         return;
     }
-    workload::member(object, "spec")["replicas"] = workload::count(&replicas).into();
+    fill::member(object, "spec")["replicas"] = workload::count(&replicas).into();
     let none = json!({});
     let metadata = scale.get("metadata").unwrap_or(&none);
-    copy_member(workload::member(object, "metadata"), metadata, "resourceVersion");
+    copy_member(fill::member(object, "metadata"), metadata, "resourceVersion");
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::batch::cron_schedule::Schedule;
 use crate::batch::job_spec;
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, Subresource};
 use crate::printing;
-use crate::workload::{self, default_text, default_to, member, unsupported};
+use crate::workload::{self, unsupported};
 
 /// A Job's name is this one's and eleven characters more.
 const MAX_NAME_BYTES: usize = 52;
@@ -50,12 +51,12 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
-    let spec = member(object, "spec");
-    default_text(spec, "concurrencyPolicy", "Allow");
-    default_to(spec, "suspend", false);
-    default_to(spec, "successfulJobsHistoryLimit", 3);
-    default_to(spec, "failedJobsHistoryLimit", 1);
-    job_spec::default(member(member(spec, "jobTemplate"), "spec"));
+    let spec = fill::member(object, "spec");
+    fill::empty(spec, "concurrencyPolicy", "Allow");
+    fill::absent(spec, "suspend", false);
+    fill::absent(spec, "successfulJobsHistoryLimit", 3);
+    fill::absent(spec, "failedJobsHistoryLimit", 1);
+    job_spec::default(fill::member(fill::member(spec, "jobTemplate"), "spec"));
 }
 
 fn validate(object: &Cursor<'_>, p: &mut Problems) {

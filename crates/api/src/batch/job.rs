@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::batch::{job_spec, job_status};
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, SelectableField, Subresource, drop_status};
-use crate::workload::{self, count, default_to, member};
+use crate::workload::{self, count};
 use crate::{meta, names, printing};
 
 pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
@@ -51,9 +52,9 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
-    let spec = member(object, "spec");
+    let spec = fill::member(object, "spec");
     if spec["parallelism"].is_null() {
-        default_to(spec, "completions", 1);
+        fill::absent(spec, "completions", 1);
         spec["parallelism"] = 1.into();
     }
     let limit = if spec["backoffLimitPerIndex"].is_null() {
@@ -61,16 +62,16 @@ fn default(object: &mut Value) {
     } else {
         i32::MAX
     };
-    default_to(spec, "backoffLimit", limit);
-    default_to(spec, "completionMode", "NonIndexed");
-    default_to(spec, "suspend", false);
+    fill::absent(spec, "backoffLimit", limit);
+    fill::absent(spec, "completionMode", "NonIndexed");
+    fill::absent(spec, "suspend", false);
     let replacement = if spec["podFailurePolicy"].is_null() {
         "TerminatingOrFailed"
     } else {
         "Failed"
     };
-    default_to(spec, "podReplacementPolicy", replacement);
-    default_to(spec, "manualSelector", false);
+    fill::absent(spec, "podReplacementPolicy", replacement);
+    fill::absent(spec, "manualSelector", false);
     job_spec::default(spec);
     let generated = object
         .pointer("/spec/template/metadata/labels")
@@ -86,7 +87,7 @@ fn default_labels(object: &mut Value) {
     let empty = |v: Option<&Value>| v.and_then(Value::as_object).is_none_or(|m| m.is_empty());
     let labels = object.pointer("/spec/template/metadata/labels").cloned();
     if !empty(labels.as_ref()) && empty(object.pointer("/metadata/labels")) {
-        member(object, "metadata")["labels"] = labels.unwrap_or_default();
+        fill::member(object, "metadata")["labels"] = labels.unwrap_or_default();
     }
 }
 
@@ -103,17 +104,21 @@ fn prepare_create(object: &mut Value) {
 fn generate_selector(object: &mut Value) {
     let uid = printing::text(object, "/metadata/uid").to_string();
     let name = printing::text(object, "/metadata/name").to_string();
-    let spec = member(object, "spec");
-    let labels = member(member(member(spec, "template"), "metadata"), "labels");
+    let spec = fill::member(object, "spec");
+    let labels = fill::member(fill::member(fill::member(spec, "template"), "metadata"), "labels");
     for (key, value) in [
         (OLD_JOB_NAME, &name),
         (JOB_NAME, &name),
         (OLD_CONTROLLER_UID, &uid),
         (CONTROLLER_UID, &uid),
     ] {
-        default_to(labels, key, value.as_str());
+        fill::absent(labels, key, value.as_str());
     }
-    default_to(member(member(spec, "selector"), "matchLabels"), CONTROLLER_UID, uid);
+    fill::absent(
+        fill::member(fill::member(spec, "selector"), "matchLabels"),
+        CONTROLLER_UID,
+        uid,
+    );
 }
 
 fn validate(object: &Cursor<'_>, p: &mut Problems) {

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::batch::job_indexes;
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
-use crate::workload::{self, count, default_text, unsupported};
+use crate::fill;
+use crate::workload::{self, count, unsupported};
 use crate::{meta, names};
 
 /// Above this many completions an indexed Job must be modest otherwise, or its index lists outgrow the status.
@@ -32,11 +33,11 @@ pub fn default(spec: &mut Value) {
     for rule in rules.into_iter().flatten() {
         let patterns = rule.get_mut("onPodConditions").and_then(Value::as_array_mut);
         for pattern in patterns.into_iter().flatten() {
-            default_text(pattern, "status", "True");
+            fill::empty(pattern, "status", "True");
         }
     }
-    let template = workload::member(spec, "template");
-    workload::member(template, "spec");
+    let template = fill::member(spec, "template");
+    fill::member(template, "spec");
     pod_template::default(template);
 }
 

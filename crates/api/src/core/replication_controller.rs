@@ -8,9 +8,10 @@ use serde_json::Value;
 use crate::apps::replica_set::validate_replica_counts;
 use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef, SelectableField, Subresource};
 use crate::printing;
-use crate::workload::{self, default_to, member};
+use crate::workload;
 
 pub const DEF: KindDef = KindDef {
     kind: "ReplicationController",
@@ -46,11 +47,11 @@ pub const DEF: KindDef = KindDef {
 
 /// Selector and labels follow the labels of the template.
 fn default(object: &mut Value) {
-    let spec = member(object, "spec");
-    default_to(spec, "replicas", 1);
+    let spec = fill::member(object, "spec");
+    fill::absent(spec, "replicas", 1);
     if spec["template"].is_object() {
         let template = &mut spec["template"];
-        member(template, "spec");
+        fill::member(template, "spec");
         pod_template::default(template);
     }
     let empty = |v: &Value| v.as_object().is_none_or(|m| m.is_empty());
@@ -60,7 +61,7 @@ fn default(object: &mut Value) {
     if empty(&spec["selector"]) {
         spec["selector"] = labels.clone();
     }
-    let meta = member(object, "metadata");
+    let meta = fill::member(object, "metadata");
     if empty(&meta["labels"]) {
         meta["labels"] = labels;
     }

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::field::{Cursor, Problems};
+use crate::fill;
 use crate::kind::{Column, KindDef};
 use crate::printing;
-use crate::workload::{count, default_to, member};
+use crate::workload::count;
 
 /// The highest value users may give; above it are the system's.
 pub const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
@@ -63,9 +64,9 @@ pub const DEF: KindDef = KindDef {
         Column::string("PreemptionPolicy"),
     ],
     cells,
-    default: |object| default_to(object, "preemptionPolicy", "PreemptLowerPriority"),
+    default: |object| fill::absent(object, "preemptionPolicy", "PreemptLowerPriority"),
     // Set once and never raised, as there is no spec.
-    prepare_create: |object| member(object, "metadata")["generation"] = 1.into(),
+    prepare_create: |object| fill::member(object, "metadata")["generation"] = 1.into(),
     validate,
     validate_update,
     ..KindDef::BASE
