@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::resource_rules::{resources, validate_container_resource, validate_resource};
+use super::resource_rules::{round_up, validate_container_resource, validate_resource};
 use crate::field::{Cursor, Problems};
 use crate::kind::KindDef;
 use crate::meta::invalid_text;
 use crate::quantity::Quantity;
-use crate::{fill, names};
+use crate::{fill, names, resources};
 
 pub const DEF: KindDef = KindDef {
     kind: "LimitRange",
@@ -33,6 +33,9 @@ fn default(range: &mut Value) {
             inherit(item, "max", "default");
             inherit(item, "default", "defaultRequest");
             inherit(item, "min", "defaultRequest");
+        }
+        for list in LISTS {
+            round_up(item, list);
         }
     }
 }

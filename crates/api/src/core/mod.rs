@@ -10,6 +10,9 @@ pub mod event;
 pub mod limit_range;
 pub mod namespace;
 pub mod node;
+pub mod persistent_volume;
+pub mod persistent_volume_claim;
+mod persistent_volume_source;
 pub mod pod;
 pub mod pod_spec;
 pub mod pod_template;
@@ -28,6 +31,8 @@ pub const ALL: &[&KindDef] = &[
     &limit_range::DEF,
     &namespace::DEF,
     &node::DEF,
+    &persistent_volume::DEF,
+    &persistent_volume_claim::DEF,
     &resource_quota::DEF,
     &secret::DEF,
     &service::DEF,

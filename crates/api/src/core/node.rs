@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::resource_rules::validate_quantity;
+use super::resource_rules::{round_up, validate_quantity};
 use crate::field::{Cursor, Path, ProblemKind, Problems};
 use crate::kind::{Column, KindDef, SelectableField, Subresource, copy_member, keep_status};
 use crate::meta::invalid_text;
@@ -80,6 +80,8 @@ fn default(node: &mut Value) {
     if let Some(capacity) = status.get("capacity").cloned() {
         fill::absent(status, "allocatable", capacity);
     }
+    round_up(status, "capacity");
+    round_up(status, "allocatable");
 }
 
 fn remove(object: &mut Value, name: &str) {

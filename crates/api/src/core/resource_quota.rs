@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::resource_rules::{resources, validate_quantity, validate_quota_resource};
+use super::resource_rules::{round_up, validate_quantity, validate_quota_resource};
 use crate::field::{Cursor, Problems};
 use crate::kind::{Column, KindDef, Subresource, copy_member};
 use crate::meta::invalid_text;
-use crate::printing;
 use crate::quantity::Quantity;
+use crate::{printing, resources};
 
 pub const DEF: KindDef = KindDef {
     kind: "ResourceQuota",
@@ -21,6 +21,7 @@ pub const DEF: KindDef = KindDef {
     subresources: &[Subresource::STATUS],
     columns: &[Column::string("Request"), Column::string("Limit"), Column::AGE],
     cells,
+    default,
     prepare_status: |new, old| copy_member(new, old, "spec"),
     validate,
     validate_update,
@@ -28,6 +29,14 @@ pub const DEF: KindDef = KindDef {
     warnings,
     ..KindDef::BASE
 };
+
+fn default(quota: &mut Value) {
+    for (part, list) in [("spec", "hard"), ("status", "hard"), ("status", "used")] {
+        if let Some(part) = quota.get_mut(part) {
+            round_up(part, list);
+        }
+    }
+}
 
 const SCOPES: [&str; 7] = [
     "Terminating",
