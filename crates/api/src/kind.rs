@@ -65,6 +65,8 @@ pub struct KindDef {
 pub enum Verbs {
     /// create, delete, deletecollection, get, list, patch, update, watch.
     All,
+    /// All but deletecollection (namespaces).
+    NoCollectionDelete,
     /// create: a question and its answer, nothing stored (reviews, bindings).
     CreateOnly,
     /// get and list (componentstatuses).
@@ -84,6 +86,7 @@ impl Verbs {
                 "update",
                 "watch",
             ],
+            Verbs::NoCollectionDelete => &["create", "delete", "get", "list", "patch", "update", "watch"],
             Verbs::CreateOnly => &["create"],
             Verbs::ReadOnly => &["get", "list"],
         }
@@ -222,6 +225,11 @@ impl KindDef {
         to_stored: nothing,
         from_stored: nothing,
     };
+
+    /// Whether objects of this kind are kept at all, or only questions answered.
+    pub fn is_stored(&self) -> bool {
+        matches!(self.verbs, Verbs::All | Verbs::NoCollectionDelete)
+    }
 
     pub fn has_status(&self) -> bool {
         self.subresources.iter().any(|s| s.name == "status")

@@ -244,7 +244,7 @@ impl Server {
     }
 
     fn watch(&self, kind: &'static KindDef, info: &RequestInfo, wanted: Wanted) -> Result<Response<Body>, Status> {
-        if kind.verbs != Verbs::All {
+        if !kind.is_stored() {
             return Err(Status::method_not_allowed("watch"));
         }
         let watch = self.registry.watch(kind, info, wanted, self.shutdown.clone())?;
@@ -334,7 +334,7 @@ impl Server {
     fn render_metrics(&self) -> String {
         let store = &self.registry.store;
         let objects: Vec<(String, usize)> = orlop_api::kinds::all()
-            .filter(|k| k.verbs == Verbs::All && k.stored_as.is_empty())
+            .filter(|k| k.is_stored() && k.stored_as.is_empty())
             .map(|k| (k.store_prefix(), store.count(&kinds::key_prefix(k, None))))
             .collect();
         self.metrics.render(&store.stats(), &objects)

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::field::{Cursor, Problems};
-use crate::kind::{Column, KindDef, SelectableField, Subresource, copy_member, keep_status};
+use crate::kind::{Column, KindDef, SelectableField, Subresource, Verbs, copy_member, keep_status};
 use crate::meta::{self, UNQUALIFIED_FINALIZER, invalid_text, is_standard_or_qualified};
 use crate::{fill, names, printing};
 
@@ -21,6 +21,7 @@ pub const DEF: KindDef = KindDef {
     singular: "namespace",
     short_names: &["ns"],
     namespaced: false,
+    verbs: Verbs::NoCollectionDelete,
     schema: "core/v1.Namespace",
     subresources: &[
         Subresource {

@@ -7,9 +7,11 @@
 mod certificates;
 mod default_classes;
 mod default_toleration_seconds;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod priority;
 mod rbac_escalation;
+pub mod resource_quota;
 mod runtime_class;
 mod service_account;
 mod storage_object_in_use;
@@ -85,6 +87,7 @@ pub struct Plugin {
 /// In the order in which Kubernetes runs them.
 pub const ALL: &[&Plugin] = &[
     &namespace_lifecycle::PLUGIN,
+    &limit_ranger::PLUGIN,
     &service_account::PLUGIN,
     &taint_nodes_by_condition::PLUGIN,
     &priority::PLUGIN,
@@ -97,6 +100,7 @@ pub const ALL: &[&Plugin] = &[
     &certificates::SUBJECT,
     &default_classes::INGRESS,
     &rbac_escalation::PLUGIN,
+    &resource_quota::PLUGIN,
 ];
 
 pub fn mutate(review: &Review<'_>, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {

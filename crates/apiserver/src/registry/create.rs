@@ -9,7 +9,7 @@ use orlop_base::clock::rfc3339;
 use orlop_store::{Action, Expect, Item, Op};
 
 use super::body::{self, BodyType};
-use super::{Context, MAX_RACES, Outcome, Registry, services};
+use super::{Context, MAX_RACES, Outcome, Registry, services, stamps};
 use crate::admission::{self, Operation, Review};
 use crate::kinds;
 use crate::object::Object;
@@ -88,11 +88,12 @@ impl Registry {
     ) -> Result<Outcome, Status> {
         self.fill_metadata(kind, &mut value, ctx);
         (kind.prepare_create)(&mut value);
+        stamps::on_create(self, kind, &mut value, ctx);
         let name = meta_text(&value, "name").to_string();
         let namespace = meta_text(&value, "namespace").to_string();
         validate_new(kind, &value, &name)?;
         ctx.warn_about(kind, &value, None);
-        let _turn = self.quota_turn(&namespace).await;
+        let _turn = self.quota_turn(kind, &namespace).await;
         for _ in 0..MAX_RACES {
             let key: Arc<str> = kinds::key(kind, &namespace, &name).into();
             if self.store.get(&key).is_some() {
@@ -162,6 +163,7 @@ fn validate_new(kind: &KindDef, value: &Value, name: &str) -> Result<(), Status>
     let mut problems = Problems::default();
     let root = Cursor::root(value);
     meta::validate_create(&root.at("metadata"), kind.namespaced, kind.name_rule, &mut problems);
+    meta::validate_builtin_finalizers(&root.at("metadata").at("finalizers"), &mut problems);
     (kind.validate)(&root, &mut problems);
     if problems.is_empty() {
         Ok(())

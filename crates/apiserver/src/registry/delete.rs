@@ -305,7 +305,7 @@ impl Registry {
             authorizer: &self.authorizer,
             warnings: ctx.warnings,
         };
-        let _turn = self.quota_turn(namespace).await;
+        let _turn = self.quota_turn(kind, namespace).await;
         for _ in 0..MAX_RACES {
             let item = self.find(kind, namespace, name)?;
             let old = self.value_as(&item, kind);

@@ -12,6 +12,7 @@ pub mod delete;
 pub mod list;
 pub mod patch;
 pub mod services;
+mod stamps;
 pub mod subresources;
 pub mod update;
 pub mod watch;
@@ -125,13 +126,12 @@ impl Registry {
     }
 
     /// The turn of this namespace's writers if it has quotas.
-    async fn quota_turn(&self, namespace: &str) -> Option<tokio::sync::OwnedMutexGuard<()>> {
-        if namespace.is_empty()
-            || self
-                .store
+    async fn quota_turn(&self, kind: &KindDef, namespace: &str) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        let quotas = || {
+            self.store
                 .count(&format!("{}resourcequotas/{namespace}/", kinds::PREFIX))
-                == 0
-        {
+        };
+        if namespace.is_empty() || (kind.kind != "ResourceQuota" && quotas() == 0) {
             return None;
         }
         let gate = {

@@ -9,7 +9,7 @@ use orlop_store::{Action, Expect, Item, Op};
 
 use super::body::{self, BodyType};
 use super::create::{check_name, meta_text, own_fields, place_in_namespace, stored_kind, to_stored};
-use super::{Context, MAX_RACES, Outcome, Registry, services};
+use super::{Context, MAX_RACES, Outcome, Registry, services, stamps};
 use crate::admission::{self, Operation, Review};
 use crate::kinds;
 use crate::object::Object;
@@ -106,7 +106,7 @@ impl Registry {
         ctx: &Context<'_>,
         desired: &Desired<'_>,
     ) -> Result<Outcome, Status> {
-        let _turn = self.quota_turn(namespace).await;
+        let _turn = self.quota_turn(kind, namespace).await;
         for _ in 0..MAX_RACES {
             let item = self.find(kind, namespace, name)?;
             let old = self.value_as(&item, kind);
@@ -148,6 +148,7 @@ impl Registry {
         };
         admission::mutate(&review, &mut new, Some(old))?;
         prepare(kind, endpoint, &mut new, old);
+        stamps::on_update(self, kind, &mut new, old, ctx);
         validate_changed(kind, endpoint, &new, old, name)?;
         ctx.warn_about(kind, &new, Some(old));
         let mut ops = services::plan(self, kind, Some(&mut new), Some(old))?;
@@ -261,6 +262,7 @@ fn validate_changed(kind: &KindDef, endpoint: &Endpoint, new: &Value, old: &Valu
     let mut problems = Problems::default();
     let (new, old) = (Cursor::root(new), Cursor::root(old));
     meta::validate_update(&new.at("metadata"), &old.at("metadata"), &mut problems);
+    meta::validate_builtin_finalizers(&new.at("metadata").at("finalizers"), &mut problems);
     (endpoint.validate)(kind, &new, &old, &mut problems);
     if problems.is_empty() {
         Ok(())

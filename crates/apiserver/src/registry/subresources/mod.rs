@@ -59,6 +59,8 @@ impl Registry {
 fn endpoint(subresource: &str) -> Result<&'static Endpoint, Status> {
     match subresource {
         "status" => Ok(&Endpoint::STATUS),
+        "resize" => Ok(&pod::RESIZE),
+        "ephemeralcontainers" => Ok(&pod::EPHEMERAL_CONTAINERS),
         "approval" => Ok(&reviews::APPROVAL),
         _ => Err(Status::no_such_resource()),
     }

@@ -1,9 +1,25 @@
 //! pods/resize, pods/ephemeralcontainers, and the way to a pod's node.
 
+use orlop_api::core::pod;
 use orlop_api::{KindDef, Status, Value};
 
 use crate::lookup::ObjectLookup;
+use crate::registry::update::Endpoint;
 use crate::registry::{Context, Outcome, Registry};
+
+pub const RESIZE: Endpoint = Endpoint {
+    subresource: "resize",
+    prepare: |_, new, old| pod::prepare_resize(new, old),
+    validate: |_, new, old, p| pod::validate_resize(new, old, p),
+    generation: true,
+};
+
+pub const EPHEMERAL_CONTAINERS: Endpoint = Endpoint {
+    subresource: "ephemeralcontainers",
+    prepare: |_, new, old| pod::prepare_ephemeral(new, old),
+    validate: |_, new, old, p| pod::validate_ephemeral_containers_update(new, old, p),
+    generation: true,
+};
 
 impl Registry {
     /// Logs, exec and the like are served by the pod's node. Says plainly what is missing on the way there.
