@@ -4,6 +4,7 @@
 
 mod aggregate;
 mod attributes;
+pub mod bootstrap;
 mod escalation;
 mod node;
 mod pod_references;
