@@ -12,7 +12,10 @@ use crate::authz::bootstrap as rbac;
 /// The namespaces they are in are not among them.
 pub fn default_objects() -> Vec<(&'static str, Value)> {
     let all = [rbac::policy(), scheduling::priority_classes(), flowcontrol::objects()];
-    all.into_iter().flatten().map(|object| (resource_of(&object), object)).collect()
+    all.into_iter()
+        .flatten()
+        .map(|object| (resource_of(&object), object))
+        .collect()
 }
 
 fn resource_of(object: &Value) -> &'static str {
@@ -51,7 +54,10 @@ mod tests {
             assert_eq!((def.name_rule)(name), Vec::<String>::new(), "{name}");
             let namespace = &object["metadata"]["namespace"];
             assert_eq!(namespace.is_string(), def.namespaced, "{object}");
-            assert!(seen.insert(format!("{} {namespace} {name}", def.plural)), "{object} is there twice");
+            assert!(
+                seen.insert(format!("{} {namespace} {name}", def.plural)),
+                "{object} is there twice"
+            );
         }
         for wanted in [
             "clusterroles null cluster-admin",
