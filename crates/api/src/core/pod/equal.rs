@@ -15,13 +15,15 @@ fn is_nothing(value: Option<&Value>, name: &str) -> bool {
         Some(Value::Array(list)) => list.is_empty(),
         // An empty object may well mean something (`emptyDir: {}`), but these are maps, or always there.
         Some(Value::Object(map)) => {
-            map.is_empty() && matches!(name, "limits" | "requests" | "resources" | "nodeSelector" | "overhead")
+            matches!(name, "limits" | "requests" | "resources" | "nodeSelector" | "overhead")
+                && map.iter().all(|(k, v)| is_nothing(Some(v), k))
         }
         Some(_) => false,
     }
 }
 
-fn same_at(name: &str, a: Option<&Value>, b: Option<&Value>) -> bool {
+/// The same for the values of a field with this name.
+pub(super) fn same_at(name: &str, a: Option<&Value>, b: Option<&Value>) -> bool {
     match (a, b) {
         (Some(Value::Object(x)), Some(Value::Object(y))) => {
             let quantities = matches!(name, "limits" | "requests" | "overhead");

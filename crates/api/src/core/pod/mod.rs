@@ -9,6 +9,9 @@ mod status;
 mod update;
 pub mod warnings;
 
+#[cfg(test)]
+mod tests;
+
 use serde_json::{Map, Value, json};
 
 use crate::core::{pod_spec, pod_template};

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::equal::{diff, same};
+use super::equal::{diff, same, same_at};
 use super::keep_metadata;
 use crate::core::pod_spec::{self, MIRROR_POD, Read};
 use crate::field::{Cursor, Path, Problems};
@@ -420,12 +420,7 @@ fn pod_level_resize(spec: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
             p.forbidden(&at.at(part), format!("pod-level resource {part} cannot be removed"));
         }
     }
-    let masked = mask_compute(new, before);
-    let unchanged = match before {
-        None => ["limits", "requests"].iter().all(|part| same(masked.get(part), None)),
-        Some(_) => same(Some(&masked), before),
-    };
-    if !unchanged {
+    if !same_at("resources", Some(&mask_compute(new, before)), before) {
         p.forbidden(spec, "only cpu and memory resources are mutable at pod-level");
     }
 }

@@ -270,8 +270,9 @@ fn profiles(metadata: &Cursor<'_>, spec: &Cursor<'_>, is_template: bool, out: &m
         };
         // A pod's annotation has already become the field; a template's stays as it is.
         let wanted = pod_spec::app_armor_from_annotation(annotation);
-        let redundant = wanted.is_some() && wanted.as_ref() == of_pod;
-        if !redundant && !(is_template && has_field(&c, "appArmorProfile")) {
+        let of_pod_already = wanted.is_some() && wanted.as_ref() == of_pod;
+        let has_own = is_template && has_field(&c, "appArmorProfile");
+        if !of_pod_already && !has_own {
             warn(&key, APP_ARMOR);
         }
     }

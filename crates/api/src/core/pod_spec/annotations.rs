@@ -55,10 +55,7 @@ fn tolerations(annotations: &Cursor<'_>, text: &str, p: &mut Problems) {
 
 /// A 32-bit integer without plus sign and leading zeros.
 fn is_deletion_cost(text: &str) -> bool {
-    let plain = match text.as_bytes() {
-        [b'0'] | [b'-' | b'1'..=b'9', ..] => true,
-        _ => false,
-    };
+    let plain = matches!(text.as_bytes(), [b'0'] | [b'-' | b'1'..=b'9', ..]);
     plain && text.parse::<i32>().is_ok()
 }
 

@@ -24,7 +24,7 @@ mod volumes;
 mod windows;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use serde_json::Value;
 
