@@ -10,8 +10,8 @@ The table has a line per type, `NAME [atomic]`, and under it, indented by a spac
 name: `NAME NUMBER TYPE PRESENCE [MARKER…]`.
 
 NUMBER    the protobuf field number; `2/1`: field 1 of the inlined message in field 2; 0: not in protobuf (TypeMeta).
-TYPE      a word (string, int32, Quantity …), a type's name, `[]T`, `{}T` (a map from strings), `items[]T` (a list that
-          is a message of its own in protobuf).
+TYPE      a word (string, int32, Quantity …), a type's name, `[]T`, `{}T` (a map from strings), `items[]T` (a list
+          that is a message of its own in protobuf).
 PRESENCE  o: the zero value is left out. p: a pointer, left out if absent. a: always written. n: a pointer always
           written, null if absent. Followed by r if the field is required.
 MARKER    list=set, list=map:KEYS, map=atomic, struct=atomic|granular, patch=STRATEGY[:MERGEKEY], default=JSON
@@ -70,7 +70,6 @@ SPECIAL = {
 SCALARS = {"string", "bool", "int32", "int64", "float64"}
 # Types that no kind reaches but the API server writes or reads.
 EXTRA_ROOTS = ["apiextensions/v1.JSONSchemaProps", "meta/v1.WatchEvent", "meta/v1.Condition", "meta/v1.LabelSelector"]
-SKIPPED_ROOTS = {"meta/v1.InternalEvent"}
 
 
 def fail(text):
@@ -354,8 +353,8 @@ class Table:
             self.check_kind(where, text, kind)
 
     def check_kind(self, where, text, kind):
-        names = {"float64": "double", "SchemaOrBool": "JSONSchemaPropsOrBool", "SchemaOrArray": "JSONSchemaPropsOrArray",
-                 "SchemaOrStrings": "JSONSchemaPropsOrStringArray", "items[]string": kind.rsplit(".", 1)[-1]}
+        names = {word: full.rsplit(".", 1)[-1] for full, word in SPECIAL.items()}
+        names |= {"float64": "double", "items[]string": kind.rsplit(".", 1)[-1]}
         want = names.get(text, text.rsplit(".", 1)[-1])
         if want != kind.rsplit(".", 1)[-1]:
             fail(where)
@@ -377,7 +376,7 @@ def main():
     for name, package in table.packages.items():
         for type_name, (_, kind, body) in package.types.items():
             full = f"{name}.{type_name}"
-            if kind == "struct" and full not in SKIPPED_ROOTS and any(
+            if kind == "struct" and any(
                 re.match(r"^\s*(\w+\.)?TypeMeta\s+`json:\"(,inline|,omitempty)?", line) for line in body
             ):
                 table.visit(full)

@@ -3,6 +3,7 @@
 //!
 //! Upstream: apimachinery/pkg/api/resource (v1.36). Beyond ±1.7e29 units numbers saturate here.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -133,6 +134,65 @@ fn nanos_of(whole: &str, fraction: &str, scale: i32, factor: i128) -> i128 {
     value + i128::from(rest)
 }
 
+/// The quantity, and whether the text is its canonical form.
+fn parse(text: &str) -> Result<(Quantity, bool), String> {
+    if text.is_empty() {
+        return Err(WRONG_FORMAT.to_string());
+    }
+    let parts = split(text)?;
+    let (base, exponent, mut format) = unit(parts.suffix).ok_or(WRONG_SUFFIX)?;
+    let (scale, factor) = if base == 10 {
+        (exponent, 1)
+    } else {
+        (0, 1i128 << exponent)
+    };
+    let mut nanos = nanos_of(parts.whole, parts.fraction, scale, factor);
+
+    // Short numbers take Kubernetes' fast road, on which some spellings are kept as they are.
+    let point = scale.saturating_sub(parts.fraction.len() as i32);
+    let digits = (parts.whole.len() + parts.fraction.len()) as i32;
+    let short = point >= -9
+        && match format {
+            Format::BinarySI => parts.fraction.is_empty() && digits + exponent * 3 / 10 < 15,
+            _ => digits <= 18,
+        };
+    let mut kept = false;
+    if short {
+        kept = match format {
+            Format::BinarySI => (nanos / NANO / factor) & 7 != 0,
+            _ => {
+                let mut tail = parts.whole.bytes().chain(parts.fraction.bytes()).rev().take(3);
+                let thousands = digits >= 3 && tail.all(|b| b == b'0');
+                point % 3 == 0 && !thousands && !parts.whole.starts_with('0')
+            }
+        };
+    } else {
+        if !parts.digits {
+            return Err(WRONG_NUMBER.to_string());
+        }
+        if format == Format::BinarySI {
+            nanos = nanos.min(MAX_BINARY);
+            if nanos > 0 && nanos < NANO {
+                format = Format::DecimalSI;
+            }
+        }
+    }
+    if parts.negative {
+        nanos = -nanos;
+    }
+    // Nearly always what is kept is what we would write anyway; then there is nothing to remember.
+    let plain = parts.fraction.is_empty()
+        && text.len() == usize::from(parts.negative) + parts.whole.len() + parts.suffix.len()
+        && format != Format::DecimalExponent
+        && nanos.unsigned_abs() < i128::MAX as u128;
+    let quantity = Quantity {
+        nanos,
+        format,
+        text: (kept && !plain).then(|| text.into()),
+    };
+    Ok((quantity, kept))
+}
+
 impl Quantity {
     pub const ZERO: Quantity = Quantity {
         nanos: 0,
@@ -141,63 +201,15 @@ impl Quantity {
     };
 
     pub fn parse(text: &str) -> Result<Quantity, String> {
-        if text.is_empty() {
-            return Err(WRONG_FORMAT.to_string());
-        }
-        let parts = split(text)?;
-        let (base, exponent, mut format) = unit(parts.suffix).ok_or(WRONG_SUFFIX)?;
-        let (scale, factor) = if base == 10 {
-            (exponent, 1)
-        } else {
-            (0, 1i128 << exponent)
-        };
-        let mut nanos = nanos_of(parts.whole, parts.fraction, scale, factor);
+        parse(text).map(|(quantity, _)| quantity)
+    }
 
-        // Short numbers take Kubernetes' fast road, on which some spellings are kept as they are.
-        let point = scale.saturating_sub(parts.fraction.len() as i32);
-        let digits = (parts.whole.len() + parts.fraction.len()) as i32;
-        let short = point >= -9
-            && match format {
-                Format::BinarySI => parts.fraction.is_empty() && digits + exponent * 3 / 10 < 15,
-                _ => digits <= 18,
-            };
-        let mut kept = false;
-        if short {
-            kept = match format {
-                Format::BinarySI => (nanos / NANO / factor) & 7 != 0,
-                _ => {
-                    let mut tail = parts.whole.bytes().chain(parts.fraction.bytes()).rev().take(3);
-                    let thousands = digits >= 3 && tail.all(|b| b == b'0');
-                    point % 3 == 0 && !thousands && !parts.whole.starts_with('0')
-                }
-            };
-        } else {
-            if !parts.digits {
-                return Err(WRONG_NUMBER.to_string());
-            }
-            if format == Format::BinarySI {
-                nanos = nanos.min(MAX_BINARY);
-                if nanos > 0 && nanos < NANO {
-                    format = Format::DecimalSI;
-                }
-            }
-        }
-        if parts.negative {
-            nanos = -nanos;
-        }
-        let quantity = Quantity {
-            nanos,
-            format,
-            text: None,
-        };
-        // Nearly always what is kept is what we would write anyway; then there is nothing to remember.
-        if kept && quantity.canonical() != text {
-            return Ok(Quantity {
-                text: Some(text.into()),
-                ..quantity
-            });
-        }
-        Ok(quantity)
+    /// The canonical form of a text, which mostly is that text.
+    pub(crate) fn canonical_text(text: &str) -> Result<Cow<'_, str>, String> {
+        Ok(match parse(text)? {
+            (_, true) => Cow::Borrowed(text),
+            (quantity, false) => Cow::Owned(quantity.canonical()),
+        })
     }
 
     pub fn from_i64(value: i64, format: Format) -> Quantity {

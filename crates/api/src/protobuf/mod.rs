@@ -1,8 +1,8 @@
 //! Kubernetes' protobuf encoding, transcoded from and to the JSON shape with the table of types: one reader and one
 //! writer for all kinds. What is read has exactly the shape `schema::decode_json` gives.
 //!
-//! An object on the wire is the bytes `k8s\0` and a message (runtime.Unknown) with its apiVersion and kind, in which the
-//! object's own message is wrapped. Upstream: apimachinery/pkg/runtime/serializer/protobuf (v1.36).
+//! An object on the wire is the bytes `k8s\0` and a message (runtime.Unknown) with its apiVersion and kind, in which
+//! the object's own message is wrapped. Upstream: apimachinery/pkg/runtime/serializer/protobuf (v1.36).
 
 mod read;
 mod write;

@@ -1,5 +1,7 @@
 //! The reader. It trusts nothing: lengths are checked against what is there, and nesting is bounded.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -7,7 +9,7 @@ use super::{MAGIC, ProtoError, name, open, type_of};
 use crate::quantity::Quantity;
 use crate::schema::{
     Builder, MAX_DEPTH, Ty, Type, TypeMeta, TypeRef, Wire, any_json, base64_text, duration_text, float,
-    micro_time_text, schema, time_text, zero,
+    micro_time_text, schema, time_text, unless_zero, zero,
 };
 
 type Result<T> = std::result::Result<T, ProtoError>;
@@ -289,14 +291,14 @@ fn value(ty: &Ty, data: Data<'_>, depth: u32) -> Result<Value> {
 }
 
 fn quantity(bytes: &[u8]) -> Result<Value> {
-    let mut quantity = Quantity::ZERO;
+    let mut text = Cow::Borrowed("0");
     let mut input = Fields(bytes);
     while let Some((number, data)) = input.next()? {
         if number == 1 {
-            quantity = Quantity::parse(data.text()?).map_err(ProtoError)?;
+            text = Quantity::canonical_text(data.text()?).map_err(ProtoError)?;
         }
     }
-    Ok(Value::String(quantity.canonical()))
+    Ok(Value::String(text.into_owned()))
 }
 
 fn int_or_string(bytes: &[u8]) -> Result<Value> {
@@ -335,18 +337,13 @@ fn time(
         }
     }
     let at = at(seconds, nanos).map_err(|_| ProtoError::new("time out of range"))?;
+    let Some(at) = unless_zero(at) else {
+        return Ok(Value::Null);
+    };
     let text = text(at);
-    // Years that RFC 3339 cannot say, and the zero time.
+    // RFC 3339 has no years before our era.
     if text.starts_with('-') {
         return Err(ProtoError::new("time out of range"));
-    }
-    if text.starts_with("0001-01-01T00:00:00")
-        && text
-            .trim_start_matches("0001-01-01T00:00:00")
-            .bytes()
-            .all(|b| b".0Z".contains(&b))
-    {
-        return Ok(Value::Null);
     }
     Ok(Value::String(text))
 }

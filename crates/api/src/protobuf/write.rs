@@ -1,5 +1,5 @@
-//! The writer. Its bytes are those of Kubernetes' generated marshallers: fields in order of their numbers, map entries in
-//! order of their keys, and plain values written even when zero.
+//! The writer. Its bytes are those of Kubernetes' generated marshallers: fields in order of their numbers, map entries
+//! in order of their keys, and plain values written even when zero.
 
 use serde_json::Value;
 

@@ -87,9 +87,11 @@ impl Builder {
 
     /// The list or map being collected in a field.
     pub fn collect(&mut self, index: usize, empty: fn() -> Value) -> &mut Value {
-        self.see(index);
         let name = self.ty.fields[index].name;
-        self.map.entry(name).or_insert_with(empty)
+        if !self.see(index) {
+            self.map.insert(name.to_string(), empty());
+        }
+        self.map.get_mut(name).expect("it was inserted when first seen")
     }
 
     pub fn finish(mut self) -> Value {

@@ -10,12 +10,12 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::{Map, Number, Value};
 
 use super::build::{Builder, zero};
-use super::time_text;
-use super::{Ty, Type, TypeRef, duration_text, micro_time_text, parse_duration, parse_micro_time, parse_time, schema};
+use super::{Ty, Type, TypeRef, schema};
+use super::{duration_text, is_plain_time, micro_time_text, parse_duration, parse_micro_time, parse_time, time_text};
 use crate::quantity::Quantity;
 
-/// How deep lists and objects may nest. A few levels fewer than serde_json reads, so that what was accepted can still be
-/// read back inside a list or a watch event.
+/// How deep lists and objects may nest. A few levels fewer than serde_json reads, so that what was accepted can still
+/// be read back inside a list or a watch event.
 pub const MAX_DEPTH: u32 = 120;
 
 /// Kubernetes reports no more than this many.
@@ -75,7 +75,9 @@ impl<'de> Visitor<'de> for Peek<'_> {
 }
 
 pub fn decode_json(bytes: &[u8], ty: TypeRef) -> Result<Decoded, DecodeError> {
-    let mut de = serde_json::Deserializer::from_slice(bytes);
+    // Checking it all at once is cheaper than string by string.
+    let text = std::str::from_utf8(bytes).map_err(|e| DecodeError(format!("invalid UTF-8: {e}")))?;
+    let mut de = serde_json::Deserializer::from_str(text);
     let mut cx = Cx::default();
     let root = Ty::Struct(ty);
     let read = Seed::root(&mut cx, &root)
@@ -278,8 +280,8 @@ impl<'a> Seed<'a> {
     }
 
     fn quantity<E: Error>(self, text: &str) -> Result<Value, E> {
-        match Quantity::parse(text.trim()) {
-            Ok(q) => Ok(Value::String(q.canonical())),
+        match Quantity::canonical_text(text.trim()) {
+            Ok(text) => Ok(Value::String(text.into_owned())),
             Err(text) => Err(self.cx.fail(text)),
         }
     }
@@ -292,6 +294,7 @@ impl<'a> Seed<'a> {
                 Ok(text) => Ok(Value::String(text)),
                 Err(problem) => Err(self.cx.fail(problem)),
             },
+            Ty::Time if is_plain_time(&text) => Ok(Value::String(text.into_owned())),
             Ty::Time => match parse_time(&text) {
                 Ok(at) => Ok(at.map_or(Value::Null, |at| Value::String(time_text(at)))),
                 Err(problem) => Err(self.cx.fail(problem)),
@@ -311,21 +314,13 @@ impl<'a> Seed<'a> {
         }
     }
 
-    fn integer<E: Error>(self, n: i128) -> Result<Value, E> {
-        let fits = match self.ty {
-            Ty::Int32 | Ty::IntOrString => i32::try_from(n).is_ok(),
-            Ty::Int64 => i64::try_from(n).is_ok(),
-            Ty::Any | Ty::Float64 => true,
-            Ty::Quantity => return self.quantity(&n.to_string()),
-            _ => return self.other_number("number"),
-        };
-        if !fits {
-            return Err(self.mismatch(&format!("number {n}")));
-        }
-        match (i64::try_from(n), u64::try_from(n)) {
-            (Ok(n), _) => Ok(Value::from(n)),
-            (_, Ok(n)) => Ok(Value::from(n)),
-            _ => Err(self.mismatch(&format!("number {n}"))),
+    fn integer<E: Error>(self, n: i64) -> Result<Value, E> {
+        match self.ty {
+            Ty::Int64 | Ty::Any | Ty::Float64 => Ok(Value::from(n)),
+            Ty::Int32 | Ty::IntOrString if i32::try_from(n).is_ok() => Ok(Value::from(n)),
+            Ty::Int32 | Ty::IntOrString => Err(self.mismatch(&format!("number {n}"))),
+            Ty::Quantity => self.quantity(&n.to_string()),
+            _ => self.other_number("number"),
         }
     }
 
@@ -495,11 +490,17 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_i64<E: Error>(self, n: i64) -> Result<Value, E> {
-        self.integer(i128::from(n))
+        self.integer(n)
     }
 
     fn visit_u64<E: Error>(self, n: u64) -> Result<Value, E> {
-        self.integer(i128::from(n))
+        match (i64::try_from(n), self.ty) {
+            (Ok(n), _) => self.integer(n),
+            (_, Ty::Any | Ty::Float64) => Ok(Value::from(n)),
+            (_, Ty::Quantity) => self.quantity(&n.to_string()),
+            (_, Ty::Int32 | Ty::Int64 | Ty::IntOrString) => Err(self.mismatch(&format!("number {n}"))),
+            _ => self.other_number("number"),
+        }
     }
 
     fn visit_f64<E: Error>(self, n: f64) -> Result<Value, E> {

@@ -1,5 +1,5 @@
 //! The types of the API as a table: every field's JSON name, protobuf number, type, and how patches and server-side
-//! apply merge it. The table is text (`schema/kubernetes-1.36.txt`, written by `tools/schema.py`), read once at first use.
+//! apply merge it. The table is text (`schema/kubernetes-1.36.txt`, written by `tools/schema.py`), read at first use.
 //!
 //! On the table stand `decode_json`, `decode_yaml` and `from_value` here, and `crate::protobuf`. All give the same: the
 //! object exactly as Kubernetes' own decode and encode of that type would give it.
@@ -7,18 +7,21 @@
 mod build;
 mod decode;
 mod duration;
+mod names;
 mod table;
 mod time;
 mod yaml;
 
 use std::sync::OnceLock;
 
+use names::Names;
+
 pub(crate) use build::Builder;
 pub use build::zero;
 pub use decode::{DecodeError, Decoded, MAX_DEPTH, TypeMeta, decode_json, from_value, peek_type};
 pub(crate) use decode::{any_json, base64_bytes, base64_text, float};
 pub(crate) use duration::{duration_text, parse_duration};
-pub(crate) use time::{micro_time_text, parse_micro_time, parse_time, time_text};
+pub(crate) use time::{is_plain_time, micro_time_text, parse_micro_time, parse_time, time_text, unless_zero};
 pub use yaml::{decode_yaml, peek_yaml_type, yaml_to_value};
 
 /// All types, in order of their names.
@@ -39,6 +42,8 @@ pub struct Type {
     pub fields: Vec<Field>,
     /// Server-side apply takes it as a whole (unless the field says otherwise, see `Field::struct_atomic`).
     pub atomic: bool,
+    /// Finds a field by its JSON name.
+    pub(crate) names: Names,
     /// The fields that are written even if absent: their places in `fields`.
     pub(crate) always: Vec<u16>,
     /// The message in protobuf, in order of field numbers.
@@ -211,7 +216,7 @@ impl Type {
     }
 
     pub(crate) fn index(&self, json: &str) -> Option<usize> {
-        self.fields.binary_search_by(|f| f.name.cmp(json)).ok()
+        self.names.find(json, |i| self.fields[i].name)
     }
 
     /// The field of that protobuf number; fields of inlined messages are not found by their inner numbers.

@@ -1,5 +1,6 @@
 //! Reads the table's text. `tools/schema.py` has its grammar.
 
+use super::names::Names;
 use super::{Field, ListType, PatchStrategy, Presence, Schema, Ty, Type, TypeRef, Wire};
 
 pub(super) fn read(text: &'static str) -> Schema {
@@ -18,6 +19,7 @@ pub(super) fn read(text: &'static str) -> Schema {
                 name: first_word(line),
                 fields: vec![],
                 atomic: line.ends_with(" atomic"),
+                names: Names::default(),
                 always: vec![],
                 wire: vec![],
             }),
@@ -41,6 +43,7 @@ fn first_word(line: &'static str) -> &'static str {
 }
 
 fn index(t: &mut Type) {
+    t.names = Names::new(t.fields.iter().map(|f| f.name));
     for (i, f) in t.fields.iter().enumerate() {
         let i = i as u16;
         if matches!(f.presence, Presence::Always | Presence::Nullable) {

@@ -16,13 +16,29 @@ pub(crate) fn parse_time(text: &str) -> Result<Option<Timestamp>, String> {
     Ok(unless_zero(at))
 }
 
+/// Already as we would write it: no time zone to convert from, no fraction, a day that every month has, not year 1.
+pub(crate) fn is_plain_time(text: &str) -> bool {
+    let t = text.as_bytes();
+    let two = |i: usize| (t[i].wrapping_sub(b'0') as u32) * 10 + t[i + 1].wrapping_sub(b'0') as u32;
+    t.len() == 20
+        && t.iter()
+            .zip(b"0000-00-00T00:00:00Z")
+            .all(|(a, b)| if *b == b'0' { a.is_ascii_digit() } else { a == b })
+        && !text.starts_with("000")
+        && (1..=12).contains(&two(5))
+        && (1..=28).contains(&two(8))
+        && two(11) < 24
+        && two(14) < 60
+        && two(17) < 60
+}
+
 /// Reads a MicroTime: six decimals, no more, no fewer.
 pub(crate) fn parse_micro_time(text: &str) -> Result<Option<Timestamp>, String> {
     let at = parse(text, MICRO_TIME_LAYOUT).ok_or_else(|| refusal(text, MICRO_TIME_LAYOUT))?;
     Ok(unless_zero(at))
 }
 
-fn unless_zero(at: Timestamp) -> Option<Timestamp> {
+pub(crate) fn unless_zero(at: Timestamp) -> Option<Timestamp> {
     (at.as_second() != ZERO_SECONDS || at.subsec_nanosecond() != 0).then_some(at)
 }
 
@@ -32,15 +48,29 @@ fn refusal(text: &str, layout: &str) -> String {
 
 pub(crate) fn time_text(at: Timestamp) -> String {
     let d = Offset::UTC.to_datetime(at);
-    format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
-        d.year(),
-        d.month(),
-        d.day(),
-        d.hour(),
-        d.minute(),
-        d.second()
-    )
+    let mut text = String::with_capacity(20);
+    if d.year() < 0 {
+        text.push('-');
+    }
+    let mut put = |n: u16, after: &str| {
+        for digit in [n / 10, n % 10] {
+            text.push(char::from(b'0' + digit as u8));
+        }
+        text.push_str(after);
+    };
+    let year = d.year().unsigned_abs();
+    put(year / 100, "");
+    put(year % 100, "-");
+    let rest = [
+        (d.month(), "-"),
+        (d.day(), "T"),
+        (d.hour(), ":"),
+        (d.minute(), ":"),
+        (d.second(), "Z"),
+    ];
+    rest.into_iter()
+        .for_each(|(n, after)| put(n.unsigned_abs().into(), after));
+    text
 }
 
 pub(crate) fn micro_time_text(at: Timestamp) -> String {
@@ -137,6 +167,7 @@ mod tests {
             ("1969-12-31T23:59:59.5Z", "1969-12-31T23:59:59Z"),
             ("0001-01-01T00:00:00Z", "none"),
         ] {
+            assert!(!is_plain_time(text) || text == want, "{text}");
             let got = parse_time(text).unwrap().map_or("none".to_string(), time_text);
             assert_eq!(got, want, "{text}");
         }
@@ -163,7 +194,7 @@ mod tests {
             "2024-13-01T00:00:00Z",
             "ä024-01-01T00:00:00Z",
         ] {
-            assert!(parse_time(text).is_err(), "{text}");
+            assert!(parse_time(text).is_err() && !is_plain_time(text), "{text}");
         }
         assert!(parse_micro_time("2024-01-01T00:00:00Z").is_err());
         assert!(parse_micro_time("2024-01-01T00:00:00.1234567Z").is_err());
