@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::core::pod_template;
 use crate::field::{Cursor, Path, ProblemKind, Problems};
 use crate::kind::copy_member;
 use crate::selector::LabelSelector;
@@ -117,7 +118,14 @@ pub fn validate_collision_count(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Prob
     }
 }
 
-/// Names of kinds whose pods are named after them are best DNS labels. Said once, at creation.
+/// Advice on a kind whose pods are named after it: on its name, and on its template.
+pub fn warnings(object: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<String> {
+    let mut out = name_warnings(object, old);
+    out.extend(template_warnings(object, old));
+    out
+}
+
+/// Such names are best DNS labels. Said once, at creation.
 pub fn name_warnings(object: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<String> {
     let problems = names::dns_label(object.at("metadata").at("name").str());
     if old.is_some() || problems.is_empty() {
@@ -129,20 +137,13 @@ pub fn name_warnings(object: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<Strin
     )]
 }
 
-/// The CONTAINERS and IMAGES cells.
-pub fn container_cells(template: Option<&Value>) -> [Value; 2] {
-    let containers = template
-        .and_then(|t| t.pointer("/spec/containers"))
-        .and_then(Value::as_array);
-    let list = |name: &str| -> Value {
-        let texts: Vec<&str> = containers
-            .into_iter()
-            .flatten()
-            .map(|c| c.get(name).and_then(Value::as_str).unwrap_or(""))
-            .collect();
-        texts.join(",").into()
-    };
-    [list("name"), list("image")]
+/// Advice on the template in a spec, unless nothing changed there.
+pub fn template_warnings(object: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<String> {
+    let spec = object.at("spec");
+    if old.is_some_and(|old| old.at("spec").value() == spec.value()) {
+        return vec![];
+    }
+    pod_template::warnings(&spec.at("template"))
 }
 
 /// A label selector in the form of a query: `a=b,c in (x,y),!d`, by key. "" for an absent one; none if it is invalid.
@@ -295,7 +296,7 @@ pub mod tests {
     /// A small manifest of each kind goes all the way to the store, and is by then as Go would write it.
     #[test]
     fn manifests() {
-        let pods = r#""template":{"metadata":{"labels":{"a":"b"}},"spec":{"restartPolicy":"Always","containers":[{"name":"c","image":"i"}]}}"#;
+        let pods = r#""template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
         let once = r#""template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}"#;
         let selector = r#""selector":{"matchLabels":{"a":"b"}}"#;
         let target = r#""maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}"#;

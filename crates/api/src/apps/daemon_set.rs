@@ -44,6 +44,7 @@ pub const DEF: KindDef = KindDef {
     validate,
     validate_update,
     validate_status,
+    warnings: workload::template_warnings,
     generation: true,
     ..KindDef::BASE
 };
@@ -159,7 +160,7 @@ fn validate_status(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
 }
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    let [names, images] = workload::container_cells(object.pointer("/spec/template"));
+    let (names, images) = pod_template::container_cells(object.pointer("/spec/template/spec"));
     let mut cells: Vec<Value> = [
         "/status/desiredNumberScheduled",
         "/status/currentNumberScheduled",
@@ -173,8 +174,8 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     cells.extend([
         printing::labels(object.pointer("/spec/template/spec/nodeSelector")).into(),
         printing::age(object, now),
-        names,
-        images,
+        names.into(),
+        images.into(),
         workload::selector_cell(object.pointer("/spec/selector")),
     ]);
     cells

@@ -37,7 +37,7 @@ pub const DEF: KindDef = KindDef {
     validate,
     validate_update,
     validate_status,
-    warnings: workload::name_warnings,
+    warnings: workload::warnings,
     generation: true,
     ..KindDef::BASE
 };
@@ -140,15 +140,15 @@ fn validate_status(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let count = |pointer: &str| printing::int(object, pointer);
-    let [names, images] = workload::container_cells(object.pointer("/spec/template"));
+    let (names, images) = pod_template::container_cells(object.pointer("/spec/template/spec"));
     let selector = workload::selector_text(object.pointer("/spec/selector"));
     vec![
         format!("{}/{}", count("/status/readyReplicas"), count("/spec/replicas")).into(),
         count("/status/updatedReplicas").into(),
         count("/status/availableReplicas").into(),
         printing::age(object, now),
-        names,
-        images,
+        names.into(),
+        images.into(),
         selector.unwrap_or_else(|| "<invalid>".to_string()).into(),
     ]
 }

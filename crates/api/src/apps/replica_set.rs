@@ -37,7 +37,7 @@ pub const DEF: KindDef = KindDef {
     validate,
     validate_update,
     validate_status,
-    warnings: workload::name_warnings,
+    warnings: workload::warnings,
     generation: true,
     ..KindDef::BASE
 };
@@ -94,14 +94,14 @@ pub fn validate_replica_counts(status: &Cursor<'_>, p: &mut Problems) {
 }
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    let [names, images] = workload::container_cells(object.pointer("/spec/template"));
+    let (names, images) = pod_template::container_cells(object.pointer("/spec/template/spec"));
     vec![
         printing::int(object, "/spec/replicas").into(),
         printing::int(object, "/status/replicas").into(),
         printing::int(object, "/status/readyReplicas").into(),
         printing::age(object, now),
-        names,
-        images,
+        names.into(),
+        images.into(),
         workload::selector_cell(object.pointer("/spec/selector")),
     ]
 }

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::core::pod_template;
+use crate::core::{persistent_volume_claim, pod_template};
 use crate::field::{Cursor, Problems};
 use crate::fill;
 use crate::kind::{Column, KindDef, Subresource, keep_status};
@@ -68,8 +68,7 @@ fn default(object: &mut Value) {
 fn default_claim(claim: &mut Value) {
     claim["apiVersion"] = "v1".into();
     claim["kind"] = "PersistentVolumeClaim".into();
-    fill::absent(fill::member(claim, "spec"), "volumeMode", "Filesystem");
-    fill::empty(fill::member(claim, "status"), "phase", "Pending");
+    (persistent_volume_claim::DEF.default)(claim);
 }
 
 const MAX_UNAVAILABLE: &str = "/spec/updateStrategy/rollingUpdate/maxUnavailable";
@@ -111,6 +110,9 @@ fn validate(object: &Cursor<'_>, p: &mut Problems) {
             let shown = format!("{:?}", policy.str());
             workload::unsupported(policy.path(), shown, &["Retain", "Delete"], p);
         }
+    }
+    for claim in spec.at("volumeClaimTemplates").items() {
+        persistent_volume_claim::validate_spec(&claim.at("spec"), p);
     }
     workload::validate_counts(&spec, &["replicas", "minReadySeconds"], p);
     p.non_negative(&spec.at("ordinals").at("start"));
@@ -235,18 +237,23 @@ fn validate_status(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
     workload::validate_collision_count(&status, &old.at("status"), p);
 }
 
-fn warnings(new: &Cursor<'_>, _old: Option<&Cursor<'_>>) -> Vec<String> {
-    if workload::count(&new.at("spec").at("revisionHistoryLimit")) < 0 {
-        return vec![
+fn warnings(new: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<String> {
+    let mut out = workload::template_warnings(new, old);
+    let spec = new.at("spec");
+    for claim in spec.at("volumeClaimTemplates").items() {
+        out.extend(persistent_volume_claim::spec_warnings(&claim.at("spec")));
+    }
+    if workload::count(&spec.at("revisionHistoryLimit")) < 0 {
+        out.push(
             "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended"
                 .to_string(),
-        ];
+        );
     }
-    vec![]
+    out
 }
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    let [names, images] = workload::container_cells(object.pointer("/spec/template"));
+    let (names, images) = pod_template::container_cells(object.pointer("/spec/template/spec"));
     let (ready, wanted) = (
         printing::int(object, "/status/readyReplicas"),
         printing::int(object, "/spec/replicas"),
@@ -254,8 +261,8 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         format!("{ready}/{wanted}").into(),
         printing::age(object, now),
-        names,
-        images,
+        names.into(),
+        images.into(),
     ]
 }
 
@@ -342,6 +349,11 @@ mod tests {
                 "/spec/persistentVolumeClaimRetentionPolicy",
                 json!({"whenScaled": "Recycle"}),
                 "spec.persistentVolumeClaimRetentionPolicy.whenScaled: Unsupported value: \"Recycle\": supported values: \"Retain\", \"Delete\"",
+            ),
+            (
+                "/spec/volumeClaimTemplates/0/spec/accessModes",
+                json!([]),
+                "spec.volumeClaimTemplates[0].spec.accessModes: Required value: at least 1 access mode is required",
             ),
             (
                 "/spec/replicas",

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::field::{Cursor, Problems};
 use crate::quantity::Quantity;
-use crate::{meta, names, printing};
+use crate::{meta, names, printing, resources};
 
 type Check = fn(&Cursor<'_>, &mut Problems);
 
@@ -126,16 +126,11 @@ fn validate_container_resource(source: &Cursor<'_>, p: &mut Problems) {
 fn validate_resource_name(c: &Cursor<'_>, p: &mut Problems) {
     let name = c.str();
     p.invalid_each(c, names::qualified_name(name));
-    let native = name
-        .split_once('/')
-        .is_none_or(|(domain, _)| domain.ends_with("kubernetes.io"));
     if !name.contains('/') {
-        if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !name.starts_with("hugepages-") {
+        if !resources::is_standard_for_containers(name) {
             p.invalid(c, "must be a standard resource for containers");
         }
-    } else if !native
-        && (name.starts_with("requests.") || !names::qualified_name(&format!("requests.{name}")).is_empty())
-    {
+    } else if !resources::is_native(name) && !resources::is_extended(name) {
         p.invalid(c, "doesn't follow extended resource name standard");
     }
 }

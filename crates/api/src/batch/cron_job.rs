@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::batch::cron_schedule::Schedule;
 use crate::batch::job_spec;
+use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
 use crate::fill;
 use crate::kind::{Column, KindDef, Subresource};
@@ -148,7 +149,7 @@ fn warnings(new: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<String> {
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let job = object.pointer("/spec/jobTemplate/spec");
-    let [names, images] = workload::container_cells(job.and_then(|j| j.get("template")));
+    let (names, images) = pod_template::container_cells(job.and_then(|j| j.pointer("/template/spec")));
     let suspend = match object.pointer("/spec/suspend").and_then(Value::as_bool) {
         None => "<unset>",
         Some(true) => "True",
@@ -169,8 +170,8 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
         active.into(),
         last.into(),
         printing::age(object, now),
-        names,
-        images,
+        names.into(),
+        images.into(),
         workload::selector_cell(job.and_then(|j| j.get("selector"))),
     ]
 }

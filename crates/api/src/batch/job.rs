@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::batch::{job_spec, job_status};
+use crate::core::pod_template;
 use crate::field::{Cursor, Problems};
 use crate::fill;
 use crate::kind::{Column, KindDef, SelectableField, Subresource, drop_status};
@@ -256,7 +257,7 @@ fn warnings(new: &Cursor<'_>, old: Option<&Cursor<'_>>) -> Vec<String> {
 }
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    let [names, images] = workload::container_cells(object.pointer("/spec/template"));
+    let (names, images) = pod_template::container_cells(object.pointer("/spec/template/spec"));
     vec![
         state(object).into(),
         completions(object).into(),
@@ -266,8 +267,8 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
             now,
         ),
         printing::age(object, now),
-        names,
-        images,
+        names.into(),
+        images.into(),
         workload::selector_cell(object.pointer("/spec/selector")),
     ]
 }

@@ -324,16 +324,18 @@ fn validate_success_rule(rule: &Cursor<'_>, completions: i64, p: &mut Problems) 
     }
 }
 
-/// Advice about very large indexed Jobs.
+/// Advice on the template, and on very large indexed Jobs.
 pub fn warnings(spec: &Cursor<'_>) -> Vec<String> {
+    let mut out = vec![];
     if is_indexed(spec) && count(&spec.at("completions")) > MANY_COMPLETIONS && count(&spec.at("parallelism")) > MODEST
     {
-        return vec![format!(
+        out.push(format!(
             "{}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail",
             spec.path()
-        )];
+        ));
     }
-    vec![]
+    out.extend(pod_template::warnings(&spec.at("template")));
+    out
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub const DEF: KindDef = KindDef {
     prepare_status: workload::keep_spec,
     validate,
     validate_status,
-    warnings: workload::name_warnings,
+    warnings: workload::warnings,
     generation: true,
     ..KindDef::BASE
 };
@@ -94,14 +94,14 @@ fn validate_status(new: &Cursor<'_>, _old: &Cursor<'_>, p: &mut Problems) {
 }
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    let [names, images] = workload::container_cells(object.pointer("/spec/template"));
+    let (names, images) = pod_template::container_cells(object.pointer("/spec/template/spec"));
     vec![
         printing::int(object, "/spec/replicas").into(),
         printing::int(object, "/status/replicas").into(),
         printing::int(object, "/status/readyReplicas").into(),
         printing::age(object, now),
-        names,
-        images,
+        names.into(),
+        images.into(),
         printing::labels(object.pointer("/spec/selector")).into(),
     ]
 }
