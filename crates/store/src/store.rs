@@ -125,7 +125,7 @@ impl<R: Record> Store<R> {
     }
 
     /// Keys with a prefix, ascending, at one revision. `keep` filters while scanning (labels, fields) and should be
-    /// quick: writers wait meanwhile. It may see a key twice if the scan has to start over.
+    /// quick: writers wait meanwhile. It must not call the store, and may see a key twice if the scan starts over.
     pub fn range(&self, query: RangeQuery<'_>, keep: &mut dyn FnMut(&Item<R>) -> bool) -> Result<Page<R>, RangeError> {
         range::range(&self.handle.shared.state, &query, keep)
     }

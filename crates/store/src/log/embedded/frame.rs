@@ -294,3 +294,48 @@ pub fn find_batch(tail: &[u8], last: Revision) -> Option<usize> {
         first > last && first <= furthest && checksum(&candidate[..4], &candidate[FRAME..FRAME + length]) == crc
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn writes() -> impl Strategy<Value = Writes> {
+        let value = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from));
+        proptest::collection::vec(("[a-zß/]{0,9}".prop_map(Arc::from), value), 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn batches_come_back(all in proptest::collection::vec(writes(), 1..4), first in 2..1u64 << 40, micros: i64) {
+            let batch: Vec<Transaction<'_>> = (first..)
+                .zip(&all)
+                .map(|(revision, writes)| {
+                    let writes = writes.iter().map(|(key, value)| (key, value.as_ref())).collect();
+                    Transaction { revision, compares: Vec::new(), writes }
+                })
+                .collect();
+            let mut bytes = vec![7; 3];
+            frame(&mut bytes, |out| put_batch(out, micros, &batch));
+            prop_assert_eq!(find_batch(&bytes, first - 1), Some(3));
+            prop_assert_eq!(find_batch(&bytes, first), None, "a revision from the past is no sign of damage");
+            let (mut file, mut payload) = (&bytes[3..], Vec::new());
+            prop_assert_eq!(next_frame(&mut file, &mut payload).unwrap(), Next::Frame);
+            let read = get_batch(&payload).unwrap();
+            prop_assert_eq!((read.first, read.micros, read.transactions), (first, micros, all));
+            prop_assert_eq!(next_frame(&mut file, &mut payload).unwrap(), Next::End);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..200)) {
+            let _ = get_batch(&bytes);
+            let _ = get_items(&bytes, &mut Vec::new());
+            let _ = find_batch(&bytes, 1);
+            let _ = next_frame(&mut &bytes[..], &mut Vec::new());
+            if let Some(header) = bytes.first_chunk() {
+                prop_assert!(Header::decode(Magic::Log, header).is_err());
+            }
+        }
+    }
+}

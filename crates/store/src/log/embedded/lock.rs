@@ -1,8 +1,8 @@
 //! One process per data directory.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -25,7 +25,7 @@ impl DirLock {
             .mode(0o600)
             .open(&path)
             .map_err(OpenError::io(&path))?;
-        let mut held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        let held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(held) => held,
             Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
                 let mut pid = String::new();
@@ -38,8 +38,9 @@ impl DirLock {
             }
             Err((_, errno)) => return Err(OpenError::io(path)(errno.into())),
         };
-        // For the error message only, so a full disk is no reason to stop here.
-        let _ = held.set_len(0).and_then(|()| writeln!(held, "{}", std::process::id()));
+        // For the error message only, so a full disk is no reason to stop here. Written over in place and padded: ext4
+        // flushes a file that was truncated and rewritten when it is closed, which takes milliseconds.
+        let _ = held.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
         Ok(DirLock { _held: held })
     }
 }

@@ -2,7 +2,7 @@
 
 mod damage;
 mod faults;
-mod kill;
+mod process;
 
 use std::collections::BTreeMap;
 use std::path::Path;
