@@ -65,10 +65,16 @@ fn decode(patch: &[u8]) -> Result<Vec<Operation>, PatchError> {
             return Err(wrong_kind(&item, "handlers.jsonPatchOp"));
         }
         let operation = Operation::deserialize(item).map_err(|e| malformed(e.to_string()))?;
-        for field in [&operation.op, &operation.path, &operation.from] {
-            if !matches!(field, Value::String(_) | Value::Null) {
-                return Err(wrong_kind(field, "string"));
-            }
+        let texts = [
+            ("op", &operation.op),
+            ("path", &operation.path),
+            ("from", &operation.from),
+        ];
+        if let Some((name, value)) = texts.into_iter().find(|(_, v)| !v.is_string() && !v.is_null()) {
+            return Err(malformed(format!(
+                "json: cannot unmarshal {} into Go struct field jsonPatchOp.{name} of type string",
+                json_kind(value)
+            )));
         }
         operations.push(operation);
     }
@@ -435,7 +441,7 @@ mod tests {
             ),
             (
                 r#"[{"op": 1}]"#,
-                "error decoding patch: json: cannot unmarshal number into Go value of type string",
+                "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string",
             ),
         ] {
             let error = apply(&mut json!({}), patch.as_bytes()).unwrap_err();

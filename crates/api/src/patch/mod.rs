@@ -11,6 +11,9 @@ pub mod strategic;
 
 mod shown;
 
+#[cfg(test)]
+mod golden;
+
 use crate::status::{Details, Status};
 
 /// Why a patch was refused. `Display` says what is wrong with it; `status` is the answer Kubernetes gives.

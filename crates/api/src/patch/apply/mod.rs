@@ -172,7 +172,7 @@ pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
 }
 
 /// Merges what an applier sent (as it was sent) into the live object, if there is one. The result has its managedFields
-/// brought up to date, and still has to be decoded against the schema, defaulted and validated.
+/// brought up to date, and still has to be decoded against the schema (it may have nulls), defaulted and validated.
 pub fn apply(
     live: Option<&Value>,
     applied: &Value,
@@ -280,23 +280,19 @@ impl Merged {
             }
             prune(&mut object, last.fields.clone(), owned, shape);
         }
-        drop_nulls(&mut object);
         let mut diff = walk::compare(live, &object, shape);
         remove_reset(&mut diff.changed, opts.reset);
         remove_reset(&mut diff.removed, opts.reset);
         set::subtract(&mut own.fields, &UNOWNED);
-        let unchanged = live.filter(|live| {
-            let mut live = (*live).clone();
-            drop_nulls(&mut live);
-            walk::same(&live, &object)
-        });
+        let unchanged = live.is_some_and(|live| walk::same(live, &object));
         own.time = match last {
-            _ if unchanged.is_none() => Some(time_text(opts.now)),
+            _ if !unchanged => Some(time_text(opts.now)),
             Some(last) => last.time.clone(),
             None => None,
         };
-        if let Some(live) = unchanged {
-            object = live.clone();
+        // With a schema, decoding makes of a null what it means at its place.
+        if matches!(shape, Shape::Custom) {
+            drop_nulls(&mut object);
         }
         Merged { object, own, diff }
     }
@@ -501,5 +497,7 @@ fn time_text(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

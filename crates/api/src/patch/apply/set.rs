@@ -36,7 +36,7 @@ fn node_mut(value: &mut Value) -> &mut Set {
     value.as_object_mut().expect("made a map just above")
 }
 
-/// Adds an element: its path if `member`, and the paths below it.
+/// Adds an element, or replaces what the set has of it: its path if `member`, and the paths below it.
 pub(super) fn put(set: &mut Set, element: String, member: bool, mut below: Set) {
     if member {
         if !below.is_empty() {

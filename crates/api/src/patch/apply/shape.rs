@@ -110,6 +110,12 @@ impl Shape {
         let Shape::Keyed(keys, ty) = self else {
             return element::value(value);
         };
+        if let [key] = keys {
+            return match key_value(ty, key, value) {
+                Some(found) => element::key([(*key, found.as_ref())]),
+                None => element::value(value),
+            };
+        }
         let found = |key: &'static str| Some((key, key_value(ty, key, value)?));
         let mut pairs: Vec<_> = keys.iter().copied().filter_map(found).collect();
         if pairs.is_empty() {

@@ -60,10 +60,6 @@ enum Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(value: &'a Value) -> Side<'a> {
-        if value.is_null() { Side::Zero } else { Side::Real(value) }
-    }
-
     fn is_absent(self) -> bool {
         matches!(self, Side::Absent)
     }
@@ -85,7 +81,7 @@ impl<'a> Side<'a> {
     /// The side of a part, given what was found under its name.
     fn part(self, found: Option<&'a Value>, always: bool) -> Side<'a> {
         match found {
-            Some(value) => Side::new(value),
+            Some(value) => Side::Real(value),
             None if always && !self.is_absent() => Side::Zero,
             None => Side::Absent,
         }
@@ -102,14 +98,25 @@ struct Here {
 
 /// Compares two objects; without an old one, a new one with what an empty object has anyway.
 pub(super) fn compare(old: Option<&Value>, new: &Value, shape: Shape) -> Diff {
-    differ(old.map_or(Side::Zero, Side::new), Side::new(new), shape).below
+    differ(old.map_or(Side::Zero, Side::Real), Side::Real(new), shape).below
 }
 
 fn differ(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
+    if let (Side::Absent, Side::Real(value)) = (old, new) {
+        let changed = all_of(value, shape);
+        return Here {
+            changed: true,
+            removed: false,
+            below: Diff {
+                changed,
+                removed: Set::new(),
+            },
+        };
+    }
     match shape {
-        Shape::Leaf => leaves(old, new),
+        Shape::Leaf => leaves(old, new, shape),
         Shape::Struct(_) | Shape::Map(_) | Shape::Custom => match (old.map(), new.map()) {
-            (None, None) => leaves(old, new),
+            (None, None) => leaves(old, new, shape),
             (a, b) => maps(old, new, a, b, shape),
         },
         Shape::Deduced => deduced(old, new),
@@ -117,13 +124,42 @@ fn differ(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
     }
 }
 
-fn leaves(old: Side<'_>, new: Side<'_>) -> Here {
+/// All paths below a place that was not there before: every struct, map, list and element is new, not only the leaves.
+fn all_of(value: &Value, shape: Shape) -> Set {
+    let mut set = Set::new();
+    match (shape, value) {
+        (Shape::Struct(_) | Shape::Map(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
+            for (name, value) in map {
+                put(
+                    &mut set,
+                    element::field(name),
+                    true,
+                    all_of(value, shape.part(name).shape),
+                );
+            }
+        }
+        (Shape::Set | Shape::Keyed(..), Value::Array(list)) => {
+            for value in list {
+                let element = shape.element(value);
+                let below = match set.contains_key(&element) {
+                    false => all_of(value, shape.elements()),
+                    true => Set::new(),
+                };
+                put(&mut set, element, true, below);
+            }
+        }
+        _ => {}
+    }
+    set
+}
+
+fn leaves(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
     let (changed, removed) = match (old, new) {
         (Side::Absent, Side::Absent) => (false, false),
         (Side::Absent, _) => (true, false),
         (_, Side::Absent) => (false, true),
         (Side::Zero, Side::Zero) => (false, false),
-        (Side::Zero, Side::Real(v)) | (Side::Real(v), Side::Zero) => (!is_zero(v), false),
+        (Side::Zero, Side::Real(v)) | (Side::Real(v), Side::Zero) => (!is_zero(v, shape), false),
         (Side::Real(a), Side::Real(b)) => (!same(a, b), false),
     };
     Here {
@@ -142,6 +178,10 @@ fn maps<'a>(
 ) -> Here {
     let mut below = Diff::default();
     for (name, x, y) in zip(a, b) {
+        // Most of an object has not changed, and then there is no need to know what it is.
+        if x == y {
+            continue;
+        }
         let part = shape.part(name);
         let here = differ(old.part(x, part.always), new.part(y, part.always), part.shape);
         below.add(here, || element::field(name));
@@ -177,7 +217,7 @@ fn zip<'a>(
 /// Maps have parts, all else is a leaf; where one became the other, the map's parts went or came.
 fn deduced(old: Side<'_>, new: Side<'_>) -> Here {
     match (old.map(), new.map()) {
-        (None, None) => leaves(old, new),
+        (None, None) => leaves(old, new, Shape::Deduced),
         (a, b) => {
             let mut here = maps(old, new, a, b, Shape::Deduced);
             let is_leaf = |side: Side<'_>| matches!(side, Side::Real(v) if !v.is_object());
@@ -190,13 +230,10 @@ fn deduced(old: Side<'_>, new: Side<'_>) -> Here {
 fn lists(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
     let (a, b) = (old.list(), new.list());
     if a.is_empty() && b.is_empty() {
-        return leaves(old, new);
+        return leaves(old, new, shape);
     }
     let mut below = Diff::default();
-    // Most lists have not changed, and then there is no need to know their elements by name.
-    if a != b {
-        list_elements(a, b, shape, &mut below);
-    }
+    list_elements(a, b, shape, &mut below);
     Here {
         changed: old.is_absent(),
         removed: new.is_absent(),
@@ -209,8 +246,9 @@ fn list_elements(a: &[Value], b: &[Value], shape: Shape, below: &mut Diff) {
     let mut before = by_element(a, shape);
     for (element, after) in by_element(b, shape) {
         let here = match (before.remove(&element), after) {
-            (None, Found::One(new)) => differ(Side::Absent, Side::new(new), of),
-            (Some(Found::One(old)), Found::One(new)) => differ(Side::new(old), Side::new(new), of),
+            (None, Found::One(new)) => differ(Side::Absent, Side::Real(new), of),
+            (Some(Found::One(old)), Found::One(new)) if old == new => continue,
+            (Some(Found::One(old)), Found::One(new)) => differ(Side::Real(old), Side::Real(new), of),
             // Elements that cannot be told apart are one leaf.
             (Some(Found::Many(old)), Found::Many(new)) => Here {
                 changed: old != new,
@@ -222,15 +260,15 @@ fn list_elements(a: &[Value], b: &[Value], shape: Shape, below: &mut Diff) {
             },
             (Some(Found::One(old)), Found::Many(_)) => Here {
                 changed: true,
-                ..differ(Side::new(old), Side::Absent, of)
+                ..differ(Side::Real(old), Side::Absent, of)
             },
-            (Some(Found::Many(_)), Found::One(new)) => differ(Side::Absent, Side::new(new), of),
+            (Some(Found::Many(_)), Found::One(new)) => differ(Side::Absent, Side::Real(new), of),
         };
         below.add(here, || element);
     }
     for (element, gone) in before {
         let here = match gone {
-            Found::One(old) => differ(Side::new(old), Side::Absent, of),
+            Found::One(old) => differ(Side::Real(old), Side::Absent, of),
             Found::Many(_) => Here {
                 removed: true,
                 ..Here::default()
@@ -283,14 +321,15 @@ pub(super) fn by_element(list: &[Value], shape: Shape) -> BTreeMap<String, Found
     found
 }
 
-fn is_zero(value: &Value) -> bool {
+/// Whether a value is the zero of its type. That of a list or map is null, and an empty one is something else.
+fn is_zero(value: &Value, shape: Shape) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(b) => !b,
         Value::Number(n) => n.as_f64() == Some(0.0),
         Value::String(s) => s.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
+        Value::Array(_) => false,
+        Value::Object(map) => map.is_empty() && !matches!(shape, Shape::Map(_) | Shape::Deduced),
     }
 }
 
