@@ -9,7 +9,7 @@ use super::ingress::validate_reference;
 use crate::field::{Cursor, Problems};
 use crate::kind::{Column, KindDef};
 use crate::printing::{age, text};
-use crate::{fill, names, rules};
+use crate::{fill, meta, names, rules};
 
 pub const DEF: KindDef = KindDef {
     group: super::GROUP,
@@ -18,7 +18,12 @@ pub const DEF: KindDef = KindDef {
     singular: "ingressclass",
     namespaced: false,
     schema: "networking/v1.IngressClass",
-    columns: &[Column::string("Controller"), Column::string("Parameters"), Column::AGE],
+    columns: &[
+        Column::string("Name"),
+        Column::string("Controller"),
+        Column::string("Parameters"),
+        Column::AGE,
+    ],
     cells,
     default,
     validate,
@@ -91,7 +96,11 @@ fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
             format!("{}{group}/{}", text(of, "/kind"), text(of, "/name"))
         }
     };
+    let annotation = "ingressclass.kubernetes.io/is-default-class";
+    let is_default = meta::annotation(&Cursor::root(class), annotation) == Some("true");
+    let mark = if is_default { " (default)" } else { "" };
     vec![
+        format!("{}{mark}", text(class, "/metadata/name")).into(),
         text(class, "/spec/controller").into(),
         parameters.into(),
         age(class, now),
@@ -108,8 +117,10 @@ mod tests {
     fn classes_are_checked() {
         let base = json!({"spec": {"controller": "example.com/c", "parameters": {"apiGroup": "g.io", "kind": "K", "name": "n"}}});
         assert_eq!(defaulted(&DEF, base.clone())["spec"]["parameters"]["scope"], "Cluster");
-        assert_eq!(row(&DEF, &base), "example.com/c|K.g.io/n|<unknown>");
-        assert_eq!(row(&DEF, &json!({})), "|<none>|<unknown>");
+        assert_eq!(row(&DEF, &base), "|example.com/c|K.g.io/n|<unknown>");
+        let marked =
+            json!({"metadata": {"name": "c", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}}});
+        assert_eq!(row(&DEF, &marked), "c (default)||<none>|<unknown>");
         refuses(
             &DEF,
             &base,

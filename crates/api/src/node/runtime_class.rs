@@ -4,10 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::field::{Cursor, Problems};
+use serde_json::json;
+
+use crate::core::pod_spec;
+use crate::field::{Cursor, Path, Problems};
 use crate::kind::{Column, KindDef};
 use crate::printing::{age, text};
-use crate::{meta, names, rules};
+use crate::{meta, names, resources, rules};
 
 pub const DEF: KindDef = KindDef {
     group: super::GROUP,
@@ -30,14 +33,32 @@ pub const DEF: KindDef = KindDef {
 
 fn validate(class: &Cursor<'_>, p: &mut Problems) {
     rules::required(&class.at("handler"), names::dns_label, p);
+    validate_overhead(&class.at("overhead"), p);
     let scheduling = class.at("scheduling");
     meta::validate_labels(&scheduling.at("nodeSelector"), p);
+    pod_spec::validate_tolerations(&scheduling.at("tolerations"), p);
     let mut seen = BTreeSet::new();
     for toleration in scheduling.at("tolerations").items() {
         let key = ["key", "operator", "value", "effect"].map(|field| toleration.at(field).str());
         if !seen.insert(key) {
             p.duplicate(&toleration);
         }
+    }
+}
+
+/// What a pod costs beyond its containers follows the rules of what a container is limited to, and is reported so.
+fn validate_overhead(overhead: &Cursor<'_>, p: &mut Problems) {
+    if let Some(fixed) = overhead.at("podFixed").value() {
+        let limits = json!({"limits": fixed});
+        let here = Cursor::new(Some(&limits), overhead.path().clone());
+        pod_spec::validate_requirements(&here, resource_name, p);
+    }
+}
+
+fn resource_name(name: &str, path: &Path, p: &mut Problems) {
+    let known = pod_spec::validate_resource_name(name, path, p);
+    if known && !name.contains('/') && !resources::is_standard_for_containers(name) {
+        p.invalid_value(path, &name.into(), "must be a standard resource for containers");
     }
 }
 
@@ -51,7 +72,6 @@ fn warnings(class: &Cursor<'_>, _: Option<&Cursor<'_>>) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::kind_check::{refuses, refuses_update, row};
-    use serde_json::json;
 
     #[test]
     fn classes_are_checked() {
@@ -64,6 +84,18 @@ mod tests {
                 (
                     json!({"handler": "a.b"}),
                     r#"handler: Invalid value: "a.b": must not contain dots"#,
+                ),
+                (
+                    json!({"overhead": {"podFixed": {"cpu": "-1"}}}),
+                    r#"overhead.limits[cpu]: Invalid value: "-1": must be greater than or equal to 0"#,
+                ),
+                (
+                    json!({"overhead": {"podFixed": {"pods": "1"}}}),
+                    r#"overhead.limits[pods]: Invalid value: "pods": must be a standard resource for containers"#,
+                ),
+                (
+                    json!({"scheduling": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}),
+                    r#"scheduling.tolerations[0].operator: Invalid value: "b": value must be empty when `operator` is 'Exists'"#,
                 ),
                 (
                     json!({"scheduling": {"tolerations": [{"key": "a", "operator": "Exists"}, {"key": "a", "operator": "Exists"}]}}),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{LIST_MAX, TAINT_EFFECTS, complain, unique, within};
+use crate::core::pod_spec;
 use crate::field::{Cursor, Problems};
 use crate::{fill, names, rules, storage};
 
@@ -186,6 +187,9 @@ pub fn validate_allocation(allocation: &Cursor<'_>, known: &Requests<'_>, p: &mu
             super::validate_binding_conditions(&result, p);
             super::validate_share_id(&result.at("shareID"), p);
         }
+    }
+    if allocation.at("nodeSelector").exists() {
+        pod_spec::validate_node_selector(&allocation.at("nodeSelector"), p);
     }
     // Those of the class and those of the claim.
     if within(&config, 2 * LIST_MAX, p) {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{TAINT_EFFECTS, unique, validate_attribute_name, within};
+use crate::core::pod_spec;
 use crate::field::{Cursor, Problems};
 use crate::quantity::Quantity;
 use crate::{names, rules};
@@ -106,6 +107,7 @@ fn validate_place(device: &Cursor<'_>, chooses_nodes: bool, p: &mut Problems) {
     }
     if selector.exists() {
         set.push("`nodeSelector`");
+        pod_spec::validate_node_selector(&selector, p);
     }
     match all.as_bool() {
         Some(true) => set.push("`allNodes`"),

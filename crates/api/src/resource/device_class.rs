@@ -3,7 +3,7 @@
 use super::{LIST_MAX, within};
 use crate::field::{Cursor, Problems};
 use crate::kind::KindDef;
-use crate::names;
+use crate::resources;
 
 pub const DEF: KindDef = KindDef {
     group: super::GROUP,
@@ -27,15 +27,9 @@ fn validate(class: &Cursor<'_>, p: &mut Problems) {
         }
     }
     let extended = spec.at("extendedResourceName");
-    if extended.exists() && !is_extended_resource(extended.str()) {
+    if extended.exists() && !resources::is_extended(extended.str()) {
         p.invalid(&extended, "must be a valid extended resource name");
     }
-}
-
-/// A resource of somebody's own: a qualified name outside kubernetes.io that can be requested in quotas.
-fn is_extended_resource(name: &str) -> bool {
-    let native = !name.contains('/') || name.split('/').next().is_some_and(|d| d.contains("kubernetes.io"));
-    !native && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
 #[cfg(test)]

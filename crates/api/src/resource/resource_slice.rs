@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::device;
 use super::{unique, within};
+use crate::core::pod_spec;
 use crate::field::{Cursor, Problems};
 use crate::kind::{Column, KindDef, SelectableField};
 use crate::printing::{age, text};
@@ -141,6 +142,7 @@ fn validate_place(spec: &Cursor<'_>, p: &mut Problems) {
     let selector = spec.at("nodeSelector");
     if selector.exists() {
         set.push("`nodeSelector`");
+        pod_spec::validate_node_selector(&selector, p);
         let terms = selector.at("nodeSelectorTerms");
         if terms.len() != 1 {
             p.invalid(&terms, "must have exactly one node selector term");
@@ -229,8 +231,8 @@ mod tests {
                     "spec.allNodes: Invalid value: false: must be either unset or set to true",
                 ),
                 (
-                    spec(json!({"nodeName": null, "nodeSelector": {"nodeSelectorTerms": []}})),
-                    "spec.nodeSelector.nodeSelectorTerms: Invalid value: []: must have exactly one node selector term",
+                    spec(json!({"nodeName": null, "nodeSelector": {"nodeSelectorTerms": [{}, {}]}})),
+                    "spec.nodeSelector.nodeSelectorTerms: Invalid value: [{},{}]: must have exactly one node selector term",
                 ),
                 (
                     spec(

@@ -11,7 +11,7 @@ use crate::field::{Cursor, Problems};
 use crate::kind::{Column, KindDef};
 use crate::node::deprecated_label;
 use crate::printing::{age, text};
-use crate::{fill, names};
+use crate::{fill, meta, names};
 
 pub const DEF: KindDef = KindDef {
     group: super::GROUP,
@@ -22,6 +22,7 @@ pub const DEF: KindDef = KindDef {
     namespaced: false,
     schema: "storage/v1.StorageClass",
     columns: &[
+        Column::string("Name"),
         Column::string("Provisioner"),
         Column::string("ReclaimPolicy"),
         Column::string("VolumeBindingMode"),
@@ -120,7 +121,13 @@ fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
             found => found.into(),
         }
     };
+    let is_default = ["", ".beta"].iter().any(|stage| {
+        let annotation = format!("storageclass{stage}.kubernetes.io/is-default-class");
+        meta::annotation(&Cursor::root(class), &annotation) == Some("true")
+    });
+    let mark = if is_default { " (default)" } else { "" };
     vec![
+        format!("{}{mark}", text(class, "/metadata/name")).into(),
         text(class, "/provisioner").into(),
         or("/reclaimPolicy", "Delete"),
         or("/volumeBindingMode", "Immediate"),
@@ -146,7 +153,10 @@ mod tests {
             (&c["reclaimPolicy"], &c["volumeBindingMode"]),
             (&json!("Delete"), &json!("Immediate"))
         );
-        assert_eq!(row(&DEF, &class()), "Example.com/disk|Delete|Immediate|false|10m");
+        assert_eq!(row(&DEF, &class()), "fast|Example.com/disk|Delete|Immediate|false|10m");
+        let mut marked = class();
+        marked["metadata"]["annotations"] = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+        assert!(row(&DEF, &marked).starts_with("fast (default)|"));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! VolumeAttachment: that a volume is, or is to be, attached to a node.
 //!
-//! Upstream: pkg/apis/storage/validation, pkg/registry/storage/volumeattachment (v1.36). The spec of an inline volume is
-//! not looked into: it is written by the CSI migration layer only.
+//! Upstream: pkg/apis/storage/validation, pkg/registry/storage/volumeattachment (v1.36).
 
 use serde_json::Value;
 
+use crate::core::persistent_volume;
 use crate::field::{Cursor, Problems};
 use crate::kind::{Column, KindDef, Subresource};
 use crate::printing::{age, text};
@@ -37,6 +37,11 @@ pub const DEF: KindDef = KindDef {
             age(a, now),
         ]
     },
+    default: |attachment| {
+        if let Some(volume) = attachment.pointer_mut("/spec/source/inlineVolumeSpec") {
+            persistent_volume::default_spec(volume);
+        }
+    },
     validate,
     validate_update: |new, old, p| p.immutable(&new.at("spec"), &old.at("spec")),
     validate_status: |new, _, p| validate(new, p),
@@ -68,11 +73,13 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 fn validate_source(source: &Cursor<'_>, p: &mut Problems) {
     let detail = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
     let volume = source.at("persistentVolumeName");
-    match (source.at("inlineVolumeSpec").exists(), volume.exists()) {
+    let inline = source.at("inlineVolumeSpec");
+    match (inline.exists(), volume.exists()) {
         (false, false) => p.required(source, detail),
         (true, true) => p.forbidden(source, detail),
         (false, true) if volume.is_empty() => p.required(&volume, "must specify non empty persistentVolumeName"),
-        _ => {}
+        (false, true) => {}
+        (true, false) => persistent_volume::validate_inline_spec(&inline, p),
     }
 }
 
@@ -117,6 +124,11 @@ mod tests {
                 (
                     json!({"spec": {"source": {"inlineVolumeSpec": {}}}}),
                     &format!("spec.source: Forbidden: {detail}"),
+                ),
+                (
+                    json!({"spec": {"source": {"persistentVolumeName": null, "inlineVolumeSpec": {"claimRef": {"name": "c"},
+                        "accessModes": ["ReadWriteOnce"], "csi": {"driver": "d.com", "volumeHandle": "h"}}}}}),
+                    "spec.source.inlineVolumeSpec.claimRef: Forbidden: may not be specified in the context of inline volumes",
                 ),
                 (
                     json!({"status": {"attachmentMetadata": {"k": "x".repeat(256 << 10)}}}),
