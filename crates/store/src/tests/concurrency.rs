@@ -78,3 +78,59 @@ async fn increment(store: &TestStore, key: &str) {
         }
     }
 }
+
+/// Long lists let writers in between; what they see is of one revision all the same, even if it is compacted meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn long_lists_are_of_one_revision() {
+    const KEYS: usize = 3000;
+    let store = memory(Options::default());
+    let key = |n: usize| format!("/registry/pods/ns/{n:06}");
+    let all = (0..KEYS).map(|n| Op::create(key(n * 2), value("")));
+    store.commit(all.collect::<Vec<_>>()).await.unwrap();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mover = tokio::spawn({
+        let (store, stop) = (store.clone(), stop.clone());
+        async move {
+            let mut round = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                // Each step moves one key past its neighbour, from the first half of the list to the second.
+                let n = round * 7919 % KEYS;
+                let (from, to) = if store.get(&key(n * 2)).is_some() {
+                    (n * 2, n * 2 + 1)
+                } else {
+                    (n * 2 + 1, n * 2)
+                };
+                let ops = vec![
+                    Op::new(key(from), Expect::Present, Action::Delete),
+                    Op::create(key(to), value("")),
+                ];
+                store.commit(ops).await.unwrap();
+                if round % 500 == 0 {
+                    store.compact(store.revision());
+                }
+                round += 1;
+            }
+        }
+    });
+    for _ in 0..100 {
+        let query = RangeQuery {
+            prefix: "/registry/pods/",
+            ..RangeQuery::default()
+        };
+        let page = store.range(query, &mut |_| true).unwrap();
+        assert_eq!(page.items.len(), KEYS);
+        assert!(page.items.iter().all(|item| item.mod_revision <= page.revision));
+        assert_eq!(store.count("/registry/"), KEYS);
+        let again = RangeQuery {
+            at: Some(page.revision),
+            ..query
+        };
+        // Compacted by now, or the same.
+        if let Ok(same) = store.range(again, &mut |_| true) {
+            assert_eq!(show(&same), show(&page));
+        }
+        tokio::task::yield_now().await;
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    mover.await.unwrap();
+}

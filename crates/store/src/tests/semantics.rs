@@ -194,6 +194,23 @@ async fn batches_of_events_are_bounded_and_keep_revisions_whole() {
 }
 
 #[tokio::test]
+async fn a_watcher_gets_past_any_number_of_events_of_others() {
+    let store = memory(Options::default());
+    let many = |n: usize| Op::create(format!("/registry/pods/others/{n}"), value(""));
+    for batch in 0..100 {
+        store
+            .commit((batch * 100..batch * 100 + 100).map(many).collect::<Vec<_>>())
+            .await
+            .unwrap();
+    }
+    put(&store, A, "1").await;
+    let mut watcher = store.watch("/registry/pods/ns/", 1).unwrap();
+    assert_eq!(watcher.progress(), 1);
+    assert_eq!(show_events(&watcher.next().await.unwrap()), [format!("+{A}=1@102")]);
+    assert_eq!(watcher.progress(), 102);
+}
+
+#[tokio::test]
 async fn compaction_refuses_the_past_and_keeps_the_present() {
     let store = memory(Options::default());
     put(&store, A, "1").await;

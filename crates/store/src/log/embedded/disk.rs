@@ -14,6 +14,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, renames and removals in the directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Bytes that can still be written in the directory.
+    fn available(&self, dir: &Path) -> io::Result<u64>;
 }
 
 pub(crate) trait DiskFile: Send {
@@ -56,6 +58,11 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         File::open(dir)?.sync_all()
+    }
+
+    fn available(&self, dir: &Path) -> io::Result<u64> {
+        let disk = nix::sys::statvfs::statvfs(dir)?;
+        Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
     }
 }
 

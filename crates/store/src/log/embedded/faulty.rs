@@ -26,6 +26,7 @@ pub enum Call {
     Rename,
     Remove,
     SyncDir,
+    Available,
 }
 
 #[derive(Default)]
@@ -169,6 +170,13 @@ impl Disk for FaultyDisk {
         RealDisk.sync_dir(dir)?;
         world.durable_names = world.names.clone();
         Ok(())
+    }
+
+    fn available(&self, dir: &Path) -> io::Result<u64> {
+        match self.0.lock().check(Call::Available) {
+            Ok(()) => RealDisk.available(dir),
+            Err(_) => Ok(1000),
+        }
     }
 }
 

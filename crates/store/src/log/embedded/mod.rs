@@ -337,6 +337,7 @@ impl Log for EmbeddedLog {
             inventory: self.inventory.clone(),
             meter: self.meter.clone(),
             superseded,
+            expected: live_bytes,
             retry_at: log_bytes + self.options.snapshot_bytes / 4,
         }))
     }

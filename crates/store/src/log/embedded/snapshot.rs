@@ -16,6 +16,8 @@ use crate::log::{BaseItem, Checkpoint, LogError, LogMeter};
 
 /// Bytes of a frame, roughly: small enough to stop quickly when cancelled.
 const FRAME_BYTES: usize = 256 << 10;
+/// Bytes to leave free for the log while a snapshot is being written.
+const SPARE_BYTES: u64 = 1 << 20;
 /// Bytes between syncs: one large sync at the end would make the log's own wait behind it.
 const SYNC_BYTES: usize = 8 << 20;
 
@@ -58,6 +60,8 @@ pub struct Job {
     pub meter: Arc<LogMeter>,
     /// What it makes superfluous.
     pub superseded: Vec<PathBuf>,
+    /// Bytes it is going to take, roughly.
+    pub expected: u64,
     /// If it fails, do not try again before the log has grown to this.
     pub retry_at: u64,
 }
@@ -100,6 +104,10 @@ impl Job {
         items: &mut dyn Iterator<Item = BaseItem>,
         cancel: &AtomicBool,
     ) -> io::Result<Option<u64>> {
+        // The log must not run out of space because of us.
+        if self.disk.available(&self.dir)? < self.expected.saturating_add(self.expected / 8 + SPARE_BYTES) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let mut file = self.disk.create(unfinished)?;
         let mut buffer = header.encode(Magic::Snapshot).to_vec();
         let (mut written, mut unsynced) = (0, 0);

@@ -90,7 +90,14 @@ fn nothing_is_written_before_a_failed_write_is_cut_off() {
 fn a_failing_snapshot_costs_nothing_but_the_attempt() {
     let (dir, disk) = (scratch(), FaultyDisk::default());
     let (mut log, mut expected) = open_on(&disk, dir.path());
-    for call in [Call::Create, Call::Write, Call::Sync, Call::Rename, Call::SyncDir] {
+    for call in [
+        Call::Available,
+        Call::Create,
+        Call::Write,
+        Call::Sync,
+        Call::Rename,
+        Call::SyncDir,
+    ] {
         grow_and_snapshot(&mut log, &mut expected, &disk, Some(call)).expect_err("it cannot be written");
         assert!(
             log.checkpoint(0).is_none(),
