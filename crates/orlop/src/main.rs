@@ -1,5 +1,6 @@
 //! The `orlop` binary: Kubernetes in one process.
 
+mod bench;
 mod commands;
 mod logging;
 

@@ -131,6 +131,8 @@ impl Registry {
     ) -> Result<Option<Outcome>, Status> {
         let name = meta_text(old, "name");
         check_preconditions(kind, &new, old, name)?;
+        // From here on it is about this revision, whether or not the client named one.
+        new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         (kind.default)(&mut new);
         let review = Review {
             operation: Operation::Update,

@@ -1,6 +1,7 @@
 //! The commands. One file each: its arguments and `run`; one entry in `Command`.
 
 mod apiserver;
+mod bench;
 mod up;
 mod version;
 
@@ -25,6 +26,8 @@ enum Command {
     Up(up::Args),
     /// Run the API server alone
     Apiserver(apiserver::Args),
+    /// Load an API server and report rates and latencies
+    Bench(bench::Args),
     /// Show the version of Orlop and of the Kubernetes API it serves
     Version(version::Args),
 }
@@ -36,6 +39,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Up(args) => up::run(args),
         Command::Apiserver(args) => apiserver::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Version(args) => version::run(args),
     };
     match result {

@@ -1,0 +1,130 @@
+//! A bare HTTPS client for load: HTTP/2 or HTTP/1.1 over TLS with the credentials of a kubeconfig, and nothing that would
+//! get in the way of measuring the server.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Where and as whom to connect.
+#[derive(Clone)]
+pub struct Target {
+    host: String,
+    port: u16,
+    tls: Arc<rustls::ClientConfig>,
+    token: Option<String>,
+}
+
+impl Target {
+    /// The current context of a kubeconfig.
+    pub fn from_kubeconfig(path: &Path) -> anyhow::Result<Target> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("{} can't be read", path.display()))?;
+        let config: Value =
+            serde_saphyr::from_str(&text).with_context(|| format!("{} is no kubeconfig", path.display()))?;
+        let named = |list: &str, name: &Value, what: &str| -> Value {
+            let entries = config[list].as_array().into_iter().flatten();
+            entries.filter(|e| e["name"] == *name).map(|e| e[what].clone()).next().unwrap_or(Value::Null)
+        };
+        let context = named("contexts", &config["current-context"], "context");
+        let cluster = named("clusters", &context["cluster"], "cluster");
+        let user = named("users", &context["user"], "user");
+        let url: http::Uri = cluster["server"].as_str().unwrap_or("").parse().context("the cluster's server is no URL")?;
+        let Some(host) = url.host() else { bail!("the kubeconfig names no server") };
+        Ok(Target {
+            host: host.trim_matches(['[', ']']).to_string(),
+            port: url.port_u16().unwrap_or(443),
+            tls: Arc::new(tls(&cluster, &user)?),
+            token: user["token"].as_str().map(str::to_string),
+        })
+    }
+
+    pub async fn connect(&self) -> anyhow::Result<Connection> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.context("the server can't be reached")?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(self.host.clone())?;
+        let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await.context("no TLS connection")?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Connection { sender, host: format!("{}:{}", self.host, self.port), token: self.token.clone() })
+    }
+}
+
+fn tls(cluster: &Value, user: &Value) -> anyhow::Result<rustls::ClientConfig> {
+    let data = |value: &Value, name: &str| -> anyhow::Result<Vec<u8>> {
+        if let Some(encoded) = value[format!("{name}-data")].as_str() {
+            return Ok(BASE64_STANDARD.decode(encoded)?);
+        }
+        match value[name].as_str() {
+            Some(path) => Ok(std::fs::read(path)?),
+            None => Ok(vec![]),
+        }
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&data(cluster, "certificate-authority")?) {
+        roots.add(certificate?)?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_slice_iter(&data(user, "client-certificate")?).collect::<Result<_, _>>()?;
+    if chain.is_empty() {
+        return Ok(builder.with_no_client_auth());
+    }
+    let key = PrivateKeyDer::from_pem_slice(&data(user, "client-key")?)?;
+    Ok(builder.with_client_auth_cert(chain, key)?)
+}
+
+/// One connection, one request at a time: what one client does.
+pub struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    host: String,
+    token: Option<String>,
+}
+
+impl Connection {
+    pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Incoming)> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", &self.host)
+            .header("user-agent", "orlop-bench")
+            .header("content-type", "application/json")
+            .header("accept", "application/json");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request.body(Full::new(body))?).await?;
+        Ok((response.status().as_u16(), response.into_body()))
+    }
+
+    /// Sends and reads the whole answer.
+    pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
+        let (code, body) = self.send(method, path, body).await?;
+        Ok((code, body.collect().await?.to_bytes()))
+    }
+
+    /// Like `call`, but anything other than success is an error that shows the answer.
+    pub async fn expect(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
+        let (code, bytes) = self.call(method.clone(), path, body).await?;
+        if !(200..300).contains(&code) {
+            bail!("{method} {path}: {code}: {}", String::from_utf8_lossy(&bytes));
+        }
+        Ok(bytes)
+    }
+}
