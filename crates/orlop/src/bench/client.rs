@@ -36,13 +36,23 @@ impl Target {
             serde_saphyr::from_str(&text).with_context(|| format!("{} is no kubeconfig", path.display()))?;
         let named = |list: &str, name: &Value, what: &str| -> Value {
             let entries = config[list].as_array().into_iter().flatten();
-            entries.filter(|e| e["name"] == *name).map(|e| e[what].clone()).next().unwrap_or(Value::Null)
+            entries
+                .filter(|e| e["name"] == *name)
+                .map(|e| e[what].clone())
+                .next()
+                .unwrap_or(Value::Null)
         };
         let context = named("contexts", &config["current-context"], "context");
         let cluster = named("clusters", &context["cluster"], "cluster");
         let user = named("users", &context["user"], "user");
-        let url: http::Uri = cluster["server"].as_str().unwrap_or("").parse().context("the cluster's server is no URL")?;
-        let Some(host) = url.host() else { bail!("the kubeconfig names no server") };
+        let url: http::Uri = cluster["server"]
+            .as_str()
+            .unwrap_or("")
+            .parse()
+            .context("the cluster's server is no URL")?;
+        let Some(host) = url.host() else {
+            bail!("the kubeconfig names no server")
+        };
         Ok(Target {
             host: host.trim_matches(['[', ']']).to_string(),
             port: url.port_u16().unwrap_or(443),
@@ -52,13 +62,22 @@ impl Target {
     }
 
     pub async fn connect(&self) -> anyhow::Result<Connection> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.context("the server can't be reached")?;
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .context("the server can't be reached")?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(self.host.clone())?;
-        let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await.context("no TLS connection")?;
+        let stream = TlsConnector::from(self.tls.clone())
+            .connect(name, stream)
+            .await
+            .context("no TLS connection")?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        Ok(Connection { sender, host: format!("{}:{}", self.host, self.port), token: self.token.clone() })
+        Ok(Connection {
+            sender,
+            host: format!("{}:{}", self.host, self.port),
+            token: self.token.clone(),
+        })
     }
 }
 

@@ -15,7 +15,14 @@ pub struct Figures {
 impl Figures {
     pub fn new(name: impl Into<String>, elapsed: Duration, mut latencies: Vec<Duration>) -> Figures {
         latencies.sort();
-        Figures { name: name.into(), operations: latencies.len(), elapsed, latencies, bytes: 0, note: String::new() }
+        Figures {
+            name: name.into(),
+            operations: latencies.len(),
+            elapsed,
+            latencies,
+            bytes: 0,
+            note: String::new(),
+        }
     }
 
     pub fn rate(&self) -> f64 {
@@ -49,7 +56,10 @@ fn shown(d: Duration) -> String {
 
 /// A table for people.
 pub fn print_table(figures: &[Figures]) {
-    println!("{:<34} {:>9} {:>12} {:>10} {:>10} {:>10}  ", "", "count", "per second", "p50", "p99", "max");
+    println!(
+        "{:<34} {:>9} {:>12} {:>10} {:>10} {:>10}  ",
+        "", "count", "per second", "p50", "p99", "max"
+    );
     for f in figures {
         println!(
             "{:<34} {:>9} {:>12.0} {:>10} {:>10} {:>10}  {}",

@@ -49,10 +49,14 @@ fn pods_path() -> String {
 pub async fn prepare(target: &Target) -> anyhow::Result<()> {
     let mut connection = target.connect().await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-    let (code, answer) =
-        connection.call(Method::POST, "/api/v1/namespaces", Bytes::from(namespace.to_string())).await?;
+    let (code, answer) = connection
+        .call(Method::POST, "/api/v1/namespaces", Bytes::from(namespace.to_string()))
+        .await?;
     if code != 201 && code != 409 {
-        bail!("namespace {NAMESPACE} can't be made: {}", String::from_utf8_lossy(&answer));
+        bail!(
+            "namespace {NAMESPACE} can't be made: {}",
+            String::from_utf8_lossy(&answer)
+        );
     }
     let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default");
     for _ in 0..200 {
@@ -66,13 +70,27 @@ pub async fn prepare(target: &Target) -> anyhow::Result<()> {
 
 pub async fn clean_up(target: &Target) -> anyhow::Result<()> {
     let mut connection = target.connect().await?;
-    connection.expect(Method::DELETE, &format!("{}?gracePeriodSeconds=0", pods_path()), Bytes::new()).await?;
-    connection.expect(Method::DELETE, &format!("/api/v1/namespaces/{NAMESPACE}"), Bytes::new()).await?;
+    connection
+        .expect(
+            Method::DELETE,
+            &format!("{}?gracePeriodSeconds=0", pods_path()),
+            Bytes::new(),
+        )
+        .await?;
+    connection
+        .expect(Method::DELETE, &format!("/api/v1/namespaces/{NAMESPACE}"), Bytes::new())
+        .await?;
     Ok(())
 }
 
 /// `count` operations shared by `clients` connections. `operation(connection, i)`.
-async fn spread<F, Fut>(target: &Target, name: String, clients: usize, count: usize, operation: F) -> anyhow::Result<Figures>
+async fn spread<F, Fut>(
+    target: &Target,
+    name: String,
+    clients: usize,
+    count: usize,
+    operation: F,
+) -> anyhow::Result<Figures>
 where
     F: Fn(Connection, usize) -> Fut + Send + Sync + Clone + 'static,
     Fut: Future<Output = anyhow::Result<Connection>> + Send,
@@ -109,18 +127,32 @@ where
 pub async fn creates(target: &Target, clients: usize, count: usize, prefix: &'static str) -> anyhow::Result<Figures> {
     let name = format!("create pods, {clients} client{}", if clients == 1 { "" } else { "s" });
     spread(target, name, clients, count, move |mut connection, i| async move {
-        connection.expect(Method::POST, &pods_path(), pod(&format!("{prefix}-{i}"))).await?;
+        connection
+            .expect(Method::POST, &pods_path(), pod(&format!("{prefix}-{i}")))
+            .await?;
         Ok(connection)
     })
     .await
 }
 
-pub async fn gets(target: &Target, clients: usize, count: usize, prefix: &'static str, of: usize) -> anyhow::Result<Figures> {
-    spread(target, format!("get a pod, {clients} clients"), clients, count, move |mut connection, i| async move {
-        let path = format!("{}/{prefix}-{}", pods_path(), i % of);
-        connection.expect(Method::GET, &path, Bytes::new()).await?;
-        Ok(connection)
-    })
+pub async fn gets(
+    target: &Target,
+    clients: usize,
+    count: usize,
+    prefix: &'static str,
+    of: usize,
+) -> anyhow::Result<Figures> {
+    spread(
+        target,
+        format!("get a pod, {clients} clients"),
+        clients,
+        count,
+        move |mut connection, i| async move {
+            let path = format!("{}/{prefix}-{}", pods_path(), i % of);
+            connection.expect(Method::GET, &path, Bytes::new()).await?;
+            Ok(connection)
+        },
+    )
     .await
 }
 
@@ -129,7 +161,11 @@ pub async fn lists(target: &Target, times: usize) -> anyhow::Result<Figures> {
     let (mut latencies, mut bytes) = (vec![], 0);
     let start = Instant::now();
     for _ in 0..times {
-        let answer = timed(&mut latencies, connection.expect(Method::GET, &pods_path(), Bytes::new())).await?;
+        let answer = timed(
+            &mut latencies,
+            connection.expect(Method::GET, &pods_path(), Bytes::new()),
+        )
+        .await?;
         bytes = answer.len();
     }
     let mut figures = Figures::new("list all pods", start.elapsed(), latencies);
@@ -159,7 +195,9 @@ pub async fn fan_out(target: &Target, watchers: usize, count: usize) -> anyhow::
         tasks.push(tokio::spawn(async move {
             let _connection = connection;
             while let Some(Ok(frame)) = body.frame().await {
-                let events = frame.data_ref().map_or(0, |d| d.iter().filter(|b| **b == b'\n').count());
+                let events = frame
+                    .data_ref()
+                    .map_or(0, |d| d.iter().filter(|b| **b == b'\n').count());
                 seen.fetch_add(events, Ordering::Relaxed);
                 notify.notify_one();
             }
@@ -172,13 +210,18 @@ pub async fn fan_out(target: &Target, watchers: usize, count: usize) -> anyhow::
         let sent = Instant::now();
         writer.expect(Method::POST, &path, Bytes::from(map.to_string())).await?;
         while seen.load(Ordering::Relaxed) < (i + 1) * watchers {
-            tokio::time::timeout(Duration::from_secs(30), notify.notified()).await.context("events did not arrive")?;
+            tokio::time::timeout(Duration::from_secs(30), notify.notified())
+                .await
+                .context("events did not arrive")?;
         }
         latencies.push(sent.elapsed());
     }
     let elapsed = start.elapsed();
     tasks.iter().for_each(|t| t.abort());
     let mut figures = Figures::new(format!("create seen by {watchers} watchers"), elapsed, latencies);
-    figures.note = format!("{:.0} events/s delivered", (count * watchers) as f64 / elapsed.as_secs_f64());
+    figures.note = format!(
+        "{:.0} events/s delivered",
+        (count * watchers) as f64 / elapsed.as_secs_f64()
+    );
     Ok(figures)
 }

@@ -32,7 +32,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Some(_) => None,
         None => Some(OwnServer::start()?),
     };
-    let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| own.as_ref().expect("started above").kubeconfig());
+    let kubeconfig = args
+        .kubeconfig
+        .clone()
+        .unwrap_or_else(|| own.as_ref().expect("started above").kubeconfig());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let figures = runtime.block_on(measure_all(&args, &kubeconfig, own.as_ref()))?;
     if args.json {
@@ -40,7 +43,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     } else {
         measure::print_table(&figures);
         if let Some(own) = &own {
-            println!("\nexec to /readyz: {} ms; resident: {:.1} MB idle, {:.1} MB at the end", own.ready.as_millis(), own.idle_mb, own.resident_mb());
+            println!(
+                "\nexec to /readyz: {} ms; resident: {:.1} MB idle, {:.1} MB at the end",
+                own.ready.as_millis(),
+                own.idle_mb,
+                own.resident_mb()
+            );
         }
     }
     Ok(())
@@ -90,7 +98,12 @@ impl OwnServer {
             .stdout(std::process::Stdio::null())
             .spawn()
             .context("orlop can't be started")?;
-        let mut server = OwnServer { child, dir, ready: Duration::ZERO, idle_mb: 0.0 };
+        let mut server = OwnServer {
+            child,
+            dir,
+            ready: Duration::ZERO,
+            idle_mb: 0.0,
+        };
         server.wait_until_ready(started)?;
         std::thread::sleep(Duration::from_millis(500));
         server.idle_mb = server.resident_mb();
@@ -123,7 +136,11 @@ impl OwnServer {
     fn resident_mb(&self) -> f64 {
         let path = format!("/proc/{}/statm", self.child.id());
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let pages: f64 = text.split_whitespace().nth(1).and_then(|p| p.parse().ok()).unwrap_or(0.0);
+        let pages: f64 = text
+            .split_whitespace()
+            .nth(1)
+            .and_then(|p| p.parse().ok())
+            .unwrap_or(0.0);
         pages * 4096.0 / 1e6
     }
 }

@@ -3,6 +3,8 @@
 
 mod usage;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use orlop_api::resources::{self, ResourceList};
 use orlop_api::{KindDef, Status, Value};
@@ -134,7 +136,13 @@ pub fn recount(quota: &Value, namespace: &str, lookup: &dyn ObjectLookup, now: T
         if !hard.keys().any(|n| usage::concerns(n, kind)) {
             continue;
         }
-        for object in lookup.list(&kind.store_prefix(), Some(namespace)) {
+        let mut objects = lookup.list(&kind.store_prefix(), Some(namespace));
+        // A quota counts itself, also while it is only about to be stored.
+        let is_itself = |o: &Arc<Value>| o["metadata"]["name"] == quota["metadata"]["name"];
+        if kind.plural == "resourcequotas" && !objects.iter().any(is_itself) {
+            objects.push(Arc::new(quota.clone()));
+        }
+        for object in objects {
             if !usage::in_scope(quota, kind, &object) {
                 continue;
             }
