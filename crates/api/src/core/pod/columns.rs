@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{pod_ip, text};
 use crate::printing;
-use crate::resources::is_sidecar;
+use crate::resources::{find, is_sidecar};
 
 pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let row = Summary::of(pod);
@@ -50,7 +50,7 @@ impl<'a> Status<'a> {
         self.0.get(name) == Some(&Value::Bool(true))
     }
     fn restarts(&self) -> i64 {
-        printing::int(self.0, "/restartCount")
+        int(self.0, "/restartCount")
     }
     fn last_finish(&self) -> Option<Timestamp> {
         text(self.0, "/lastState/terminated/finishedAt").parse().ok()
@@ -61,22 +61,24 @@ impl<'a> Status<'a> {
     }
 }
 
+fn int(object: &Value, pointer: &str) -> i64 {
+    find(object, pointer).and_then(Value::as_i64).unwrap_or(0)
+}
+
 /// "Error", or what is known if no reason is given.
 fn termination(terminated: &Value) -> String {
-    let (reason, signal) = (text(terminated, "/reason"), printing::int(terminated, "/signal"));
+    let (reason, signal) = (text(terminated, "/reason"), int(terminated, "/signal"));
     if !reason.is_empty() {
         reason.to_string()
     } else if signal != 0 {
         format!("Signal:{signal}")
     } else {
-        format!("ExitCode:{}", printing::int(terminated, "/exitCode"))
+        format!("ExitCode:{}", int(terminated, "/exitCode"))
     }
 }
 
 fn list<'a>(pod: &'a Value, pointer: &str) -> &'a [Value] {
-    pod.pointer(pointer)
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    find(pod, pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
@@ -142,7 +144,7 @@ impl Summary {
                 last = last.max(status.last_finish());
             }
             let terminated = status.state("terminated");
-            if terminated.is_some_and(|t| printing::int(t, "/exitCode") == 0) {
+            if terminated.is_some_and(|t| int(t, "/exitCode") == 0) {
                 continue;
             }
             if sidecar && status.is("started") {
@@ -170,7 +172,7 @@ impl Summary {
                 self.reason = status.waiting_reason().to_string();
             } else if let Some(terminated) = status.state("terminated") {
                 self.reason = termination(terminated);
-                if printing::int(terminated, "/exitCode") != 0 {
+                if int(terminated, "/exitCode") != 0 {
                     error = Some(self.reason.clone());
                 }
             } else if status.is("ready") && status.state("running").is_some() {

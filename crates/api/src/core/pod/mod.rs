@@ -120,7 +120,7 @@ const FIELDS: &[SelectableField] = &[
 ];
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+    resources::find(object, pointer).and_then(Value::as_str).unwrap_or("")
 }
 
 /// The pod's first address, or "".

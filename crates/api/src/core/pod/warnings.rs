@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::text;
+use crate::core::persistent_volume_claim;
 use crate::core::pod_spec::{self, Read, all_containers};
 use crate::field::{Cursor, Path};
 use crate::names;
@@ -42,13 +43,13 @@ pub(crate) fn of(metadata: &Cursor<'_>, spec: &Cursor<'_>, is_template: bool) ->
         out.push(format!("{}: invalid empty name \"\"", secret.path().field("name")));
     }
     if let Some(overhead) = spec.given("overhead") {
-        fractional(&overhead, &["memory", "ephemeral-storage"], &mut out);
+        fractional(&overhead, &mut out);
     }
     profiles(metadata, spec, is_template, &mut out);
     for c in all_containers(spec) {
         if let Some(resources) = c.given("resources") {
             for part in ["limits", "requests"].iter().filter_map(|part| resources.given(part)) {
-                fractional(&part, &["memory", "ephemeral-storage"], &mut out);
+                fractional(&part, &mut out);
             }
         }
         hidden_variables(&c, &mut out);
@@ -212,16 +213,14 @@ fn volumes(spec: &Cursor<'_>, out: &mut Vec<String>) {
         let claim = volume
             .given("ephemeral")
             .and_then(|e| e.given("volumeClaimTemplate")?.given("spec"));
-        if let Some(resources) = claim.and_then(|s| s.given("resources")) {
-            for part in ["requests", "limits"].iter().filter_map(|part| resources.given(part)) {
-                fractional(&part, &["storage"], out);
-            }
+        if let Some(spec) = claim {
+            out.extend(persistent_volume_claim::spec_warnings(&spec));
         }
     }
 }
 
-fn fractional(list: &Cursor<'_>, names: &[&str], out: &mut Vec<String>) {
-    for name in names {
+fn fractional(list: &Cursor<'_>, out: &mut Vec<String>) {
+    for name in ["memory", "ephemeral-storage"] {
         let text = list.text(name);
         if Quantity::parse(text).is_ok_and(|q| q.milli_value() % 1000 != 0) {
             let path = list.path().key(name);

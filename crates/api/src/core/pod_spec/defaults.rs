@@ -6,6 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::image;
+use crate::core::persistent_volume_claim;
 use crate::quantity::{Format, Quantity};
 use crate::resources::{self, PodResourceOptions};
 
@@ -283,9 +284,8 @@ fn volume(v: &mut Object) {
     }
     if let Some(claim) = object(v, "ephemeral").and_then(|e| object(e, "volumeClaimTemplate")) {
         let spec = claim.entry("spec").or_insert_with(|| Value::Object(Object::new()));
-        if let Some(spec) = spec.as_object_mut() {
-            absent(spec, "volumeMode", || "Filesystem".into());
-            requirements(spec);
+        if spec.is_object() {
+            persistent_volume_claim::default_spec(spec);
         }
     }
     legacy_volume(v);

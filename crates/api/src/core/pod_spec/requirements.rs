@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::Read;
+use crate::core::resource_rules;
 use crate::field::{Cursor, Path, ProblemKind, Problems};
 use crate::names;
 use crate::quantity::Quantity;
@@ -78,7 +79,7 @@ fn consistency(spec: &Cursor<'_>, c: &Cursor<'_>, p: &mut Problems) {
 type NameRule = fn(&str, &Path, &mut Problems);
 
 /// Names, quantities, requests within limits, and the special rules of huge pages and extended resources.
-pub fn validate_requirements(c: &Cursor<'_>, rule: NameRule, p: &mut Problems) {
+fn validate_requirements(c: &Cursor<'_>, rule: NameRule, p: &mut Problems) {
     let (limits, requests) = (c.given("limits"), c.given("requests"));
     if limits.is_none() && requests.is_none() {
         return;
@@ -128,7 +129,8 @@ struct Seen {
 impl Seen {
     fn entry(&mut self, name: &str, at: &Cursor<'_>, rule: NameRule, p: &mut Problems) -> Option<Quantity> {
         rule(name, at.path(), p);
-        let q = validate_quantity(name, at, p)?;
+        let q = Quantity::parse(at.str()).ok()?;
+        resource_rules::validate_quantity(name, at, p);
         self.compute |= matches!(name, resources::CPU | resources::MEMORY);
         if is_hugepages(name) {
             self.hugepages = true;
@@ -154,52 +156,17 @@ fn is_multiple_of_page(name: &str, q: &Quantity) -> bool {
     }
 }
 
-/// A quantity of a resource: not negative, and whole if the resource is counted.
-pub fn validate_quantity(name: &str, at: &Cursor<'_>, p: &mut Problems) -> Option<Quantity> {
-    let q = Quantity::parse(at.str()).ok()?;
-    if q.is_negative() {
-        p.invalid(at, "must be greater than or equal to 0");
-    }
-    if q.milli_value() % 1000 != 0 && resources::is_integer(name) {
-        p.invalid(at, "must be an integer");
-    }
-    Some(q)
-}
-
-/// A resource name of any kind: standard, or with a domain.
-pub fn validate_resource_name(name: &str, path: &Path, p: &mut Problems) -> bool {
-    let problems = names::qualified_name(name);
-    let fine = problems.is_empty();
-    for problem in problems {
-        p.invalid_value(path, &name.into(), problem);
-    }
-    if fine && !name.contains('/') && !resources::is_standard(name) {
-        p.invalid_value(
-            path,
-            &name.into(),
-            "must be a standard resource type or fully qualified",
-        );
-        return false;
-    }
-    fine
-}
-
 fn container_resource_name(name: &str, path: &Path, p: &mut Problems) {
-    if matches!(name, resources::CPU | resources::MEMORY) {
-        return;
-    }
-    validate_resource_name(name, path, p);
-    if !name.contains('/') {
-        if !resources::is_standard_for_containers(name) {
-            p.invalid_value(path, &name.into(), "must be a standard resource for containers");
-        }
-    } else if !resources::is_native(name) && !resources::is_extended(name) {
-        p.invalid_value(path, &name.into(), "doesn't follow extended resource name standard");
+    // Nearly always it is one of these, and there is nothing to say about them.
+    if !matches!(name, resources::CPU | resources::MEMORY) {
+        resource_rules::validate_container_resource(name, path, p);
     }
 }
 
 fn pod_resource_name(name: &str, path: &Path, p: &mut Problems) {
-    if validate_resource_name(name, path, p) && !resources::is_pod_level(name) {
+    let before = p.0.len();
+    resource_rules::validate_resource(name, path, p);
+    if p.0.len() == before && !resources::is_pod_level(name) {
         let name = Value::from(name);
         p.not_supported(
             &Cursor::new(Some(&name), path.clone()),

@@ -94,65 +94,7 @@ fn the_minimal_pod_is_fine_and_the_empty_one_is_not() {
 
 /// A pod that uses a bit of everything.
 pub(crate) fn rich() -> Value {
-    json!({
-        "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web", "tier": "front"},
-                     "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"}},
-        "spec": {
-            "serviceAccountName": "web",
-            "nodeSelector": {"kubernetes.io/os": "linux"},
-            "initContainers": [
-                {"name": "migrate", "image": "shop/web:1.2", "command": ["migrate"], "env": [{"name": "A", "value": "b"}]},
-                {"name": "proxy", "image": "envoy:1", "restartPolicy": "Always", "ports": [{"containerPort": 15001}],
-                 "readinessProbe": {"tcpSocket": {"port": 15001}}, "resources": {"requests": {"cpu": "50m"}}},
-            ],
-            "containers": [{
-                "name": "web", "image": "registry.example.com/shop/web:1.2", "args": ["--port=8080", "--verbose"],
-                "ports": [{"name": "http", "containerPort": 8080}, {"name": "metrics", "containerPort": 9090}],
-                "env": [
-                    {"name": "DB", "valueFrom": {"secretKeyRef": {"name": "db", "key": "url"}}},
-                    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-                    {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-                    {"name": "MODE", "value": "production"},
-                ],
-                "envFrom": [{"configMapRef": {"name": "web"}}],
-                "resources": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}},
-                "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "initialDelaySeconds": 5},
-                "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}},
-                "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
-                "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "allowPrivilegeEscalation": false,
-                                    "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
-                "volumeMounts": [{"name": "config", "mountPath": "/etc/web", "readOnly": true},
-                                 {"name": "cache", "mountPath": "/cache"}, {"name": "data", "mountPath": "/data"},
-                                 {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}],
-            }],
-            "volumes": [
-                {"name": "config", "configMap": {"name": "web", "items": [{"key": "a", "path": "a.yaml"}]}},
-                {"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}},
-                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
-                {"name": "token", "projected": {"sources": [
-                    {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-                    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-                    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}}]}},
-            ],
-            "securityContext": {"fsGroup": 2000, "sysctls": [{"name": "net.core.somaxconn", "value": "1024"}]},
-            "affinity": {
-                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                    {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}]}]}},
-                "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": {
-                    "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}}]},
-            },
-            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
-                "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}}],
-            "tolerations": [
-                {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-                {"key": "dedicated", "value": "web", "effect": "NoSchedule"}],
-            "terminationGracePeriodSeconds": 45,
-            "priorityClassName": "high",
-            "imagePullSecrets": [{"name": "registry"}],
-            "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["db.local"]}],
-            "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
-        },
-    })
+    serde_json::from_str(include_str!("../../../../benches/pod.json")).unwrap()
 }
 
 #[test]
