@@ -37,6 +37,7 @@ pub use annotations::validate_match as validate_annotations_match;
 pub use claim_template::validate as validate_claim_template;
 pub use defaults::{default, default_pod_only, mirror_service_account};
 pub use image::{is_latest, tag};
+pub use requirements::{NameRule, validate_requirements, validate_resource_name};
 pub use scheduling::{validate_taint_effect, validate_tolerations};
 pub use security::app_armor_from_annotation;
 

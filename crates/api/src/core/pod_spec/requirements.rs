@@ -76,10 +76,10 @@ fn consistency(spec: &Cursor<'_>, c: &Cursor<'_>, p: &mut Problems) {
 }
 
 /// What names are allowed: pushes what is wrong with `name` at the path.
-type NameRule = fn(&str, &Path, &mut Problems);
+pub type NameRule = fn(&str, &Path, &mut Problems);
 
 /// Names, quantities, requests within limits, and the special rules of huge pages and extended resources.
-fn validate_requirements(c: &Cursor<'_>, rule: NameRule, p: &mut Problems) {
+pub fn validate_requirements(c: &Cursor<'_>, rule: NameRule, p: &mut Problems) {
     let (limits, requests) = (c.given("limits"), c.given("requests"));
     if limits.is_none() && requests.is_none() {
         return;
@@ -163,10 +163,15 @@ fn container_resource_name(name: &str, path: &Path, p: &mut Problems) {
     }
 }
 
-fn pod_resource_name(name: &str, path: &Path, p: &mut Problems) {
+/// A resource name of any kind: standard, or with a domain. True if it is fine.
+pub fn validate_resource_name(name: &str, path: &Path, p: &mut Problems) -> bool {
     let before = p.0.len();
     resource_rules::validate_resource(name, path, p);
-    if p.0.len() == before && !resources::is_pod_level(name) {
+    p.0.len() == before
+}
+
+fn pod_resource_name(name: &str, path: &Path, p: &mut Problems) {
+    if validate_resource_name(name, path, p) && !resources::is_pod_level(name) {
         let name = Value::from(name);
         p.not_supported(
             &Cursor::new(Some(&name), path.clone()),
