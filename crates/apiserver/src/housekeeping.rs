@@ -1,78 +1,135 @@
 //! What a cluster has without anyone asking: in every namespace a default service account and the cluster's root
-//! certificate; events that do not stay forever.
+//! certificate; roles that are the sum of others; quotas that count right; events that do not stay forever.
+//!
+//! Each task is told only that something changed, looks for itself what is missing, and puts it right.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use orlop_api::{KindDef, Value};
+use orlop_api::{KindDef, Status, Value};
+use orlop_store::Watcher;
 use serde_json::json;
 
+use crate::admission::resource_quota;
+use crate::authz;
 use crate::chain::Server;
 use crate::internal::Internal;
 use crate::kinds;
 use crate::lookup::ObjectLookup;
+use crate::object::Object;
+use crate::registry::create::meta_text;
 
-/// How often old events are looked for.
+/// How often old events are looked for, and quotas counted anew whether or not anything changed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// After a write that failed (a full disk, say), how long to wait before looking again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
+
 /// Runs until shutdown.
 pub async fn run(server: Arc<Server>, ca_pem: String) {
-    tokio::join!(furnish_namespaces(&server, &ca_pem), sweep_events(&server));
+    tokio::join!(
+        furnish_namespaces(&server, &ca_pem),
+        aggregate_roles(&server),
+        recount_quotas(&server),
+        sweep_events(&server)
+    );
 }
 
-fn kind(plural: &str) -> &'static KindDef {
+fn core_kind(plural: &str) -> &'static KindDef {
     kinds::of_resource("", "v1", plural).expect("a core kind")
 }
 
-/// Keeps every active namespace furnished. Told only that something changed; looks for itself what is missing.
+/// What may need a look.
+enum Dirty {
+    Everything,
+    Keys(Vec<Arc<str>>),
+}
+
+/// Changes of up to three resources, merged.
+struct Changes<'s> {
+    server: &'s Arc<Server>,
+    resources: [&'static str; 3],
+    watchers: Vec<Watcher<Object>>,
+}
+
+impl<'s> Changes<'s> {
+    fn of(server: &'s Arc<Server>, resources: [&'static str; 3]) -> Changes<'s> {
+        Changes {
+            server,
+            resources,
+            watchers: vec![],
+        }
+    }
+
+    /// `Everything` at first and whenever the history was lost; `None` at shutdown.
+    async fn next(&mut self) -> Option<Dirty> {
+        let shutdown = &self.server.shutdown;
+        let [first, second, third] = self.watchers.as_mut_slice() else {
+            return self.start();
+        };
+        let events = tokio::select! {
+            events = first.next() => events,
+            events = second.next() => events,
+            events = third.next() => events,
+            _ = tokio::time::sleep(SWEEP_EVERY) => return Some(Dirty::Everything),
+            _ = shutdown.wait() => return None,
+        };
+        match events {
+            Ok(events) => Some(Dirty::Keys(events.iter().map(|e| e.key.clone()).collect())),
+            Err(_) => self.start(),
+        }
+    }
+
+    fn start(&mut self) -> Option<Dirty> {
+        let store = &self.server.registry.store;
+        let watch = |resource: &str| {
+            let prefix = format!("{}{resource}/", kinds::PREFIX);
+            store
+                .watch(&prefix, store.revision())
+                .expect("a watch from now on is always possible")
+        };
+        self.watchers = self.resources.iter().map(|r| watch(r)).collect();
+        (!self.server.shutdown.is_triggered()).then_some(Dirty::Everything)
+    }
+
+    /// Something could not be put right: says so, waits, and starts over with everything.
+    async fn retry(&mut self, what: &str, status: &Status) {
+        tracing::warn!("{what}: {status}");
+        self.watchers.clear();
+        tokio::select! {
+            _ = tokio::time::sleep(RETRY_AFTER) => {}
+            _ = self.server.shutdown.wait() => {}
+        }
+    }
+}
+
 async fn furnish_namespaces(server: &Arc<Server>, ca_pem: &str) {
     let internal = Internal::new(server.registry.clone());
-    let store = &server.registry.store;
-    let prefixes = ["namespaces", "serviceaccounts", "configmaps"].map(|p| kinds::key_prefix(kind(p), None));
-    'restart: while !server.shutdown.is_triggered() {
-        let from = store.revision();
-        let Ok(mut watchers) = prefixes
-            .iter()
-            .map(|p| store.watch(p, from))
-            .collect::<Result<Vec<_>, _>>()
-        else {
-            continue;
+    let mut changes = Changes::of(server, ["namespaces", "serviceaccounts", "configmaps"]);
+    while let Some(dirty) = changes.next().await {
+        let namespaces: BTreeSet<String> = match dirty {
+            Dirty::Everything => all_namespaces(server),
+            Dirty::Keys(keys) => keys.iter().filter_map(|k| namespace_in_need(k)).collect(),
         };
-        let mut dirty: BTreeSet<String> = server
-            .registry
-            .list("namespaces", None)
-            .iter()
-            .map(|n| name_of(n).to_string())
-            .collect();
-        loop {
-            for namespace in std::mem::take(&mut dirty) {
-                if let Err(status) = furnish(server, &internal, &namespace, ca_pem).await {
-                    tracing::warn!("namespace {namespace} could not be furnished: {status}");
-                    tokio::time::sleep(RETRY_AFTER).await;
-                    dirty.insert(namespace);
-                }
-            }
-            let [namespaces, accounts, maps] = watchers.as_mut_slice() else {
-                unreachable!("three watches")
-            };
-            let events = tokio::select! {
-                e = namespaces.next() => e,
-                e = accounts.next() => e,
-                e = maps.next() => e,
-                _ = tokio::time::sleep(RETRY_AFTER), if !dirty.is_empty() => Ok(vec![]),
-                _ = server.shutdown.wait() => return,
-            };
-            match events {
-                Ok(events) => dirty.extend(events.iter().filter_map(|e| namespace_in_need(&e.key))),
-                // Fell behind the history: start over from what is there.
-                Err(_) => continue 'restart,
+        for namespace in namespaces {
+            if let Err(status) = furnish(server, &internal, &namespace, ca_pem).await {
+                changes.retry("a namespace could not be furnished", &status).await;
+                break;
             }
         }
     }
+}
+
+fn all_namespaces(server: &Server) -> BTreeSet<String> {
+    server
+        .registry
+        .list("namespaces", None)
+        .iter()
+        .map(|n| meta_text(n, "name").to_string())
+        .collect()
 }
 
 /// The namespace that a changed key may have left without its furniture.
@@ -86,11 +143,7 @@ fn namespace_in_need(key: &str) -> Option<String> {
     }
 }
 
-fn name_of(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().unwrap_or("")
-}
-
-async fn furnish(server: &Server, internal: &Internal, namespace: &str, ca_pem: &str) -> Result<(), orlop_api::Status> {
+async fn furnish(server: &Server, internal: &Internal, namespace: &str, ca_pem: &str) -> Result<(), Status> {
     let active = ObjectLookup::get(&*server.registry, "namespaces", "", namespace)
         .is_some_and(|n| n.pointer("/status/phase").and_then(Value::as_str) != Some("Terminating"));
     if !active {
@@ -103,14 +156,90 @@ async fn furnish(server: &Server, internal: &Internal, namespace: &str, ca_pem: 
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
             "name": "kube-root-ca.crt", "namespace": namespace,
-            "annotations": {"kubernetes.io/description": "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters."},
+            "annotations": {
+                "kubernetes.io/description":
+                    "The certificate authority of this cluster, for clients that reach the API server by its service.",
+            },
         },
         "data": {"ca.crt": ca_pem},
     });
-    internal.ensure(kind("serviceaccounts"), account).await?;
+    internal.ensure(core_kind("serviceaccounts"), account).await?;
     let there = ObjectLookup::get(&*server.registry, "configmaps", namespace, "kube-root-ca.crt");
     if there.is_none_or(|m| m["data"] != roots["data"]) {
-        internal.ensure_members(kind("configmaps"), roots, &["data"]).await?;
+        internal
+            .ensure_members(core_kind("configmaps"), roots, &["data"])
+            .await?;
+    }
+    Ok(())
+}
+
+/// Cluster roles with an aggregation rule get the rules of the roles it selects.
+async fn aggregate_roles(server: &Arc<Server>) {
+    let internal = Internal::new(server.registry.clone());
+    let mut changes = Changes::of(server, [CLUSTER_ROLES; 3]);
+    while changes.next().await.is_some() {
+        let roles = server.registry.list(CLUSTER_ROLES, None);
+        for (name, rules) in authz::aggregate(&roles) {
+            let role = json!({"metadata": {"name": name}, "rules": rules});
+            let kind = kinds::of_stored(CLUSTER_ROLES).expect("cluster roles are built in");
+            match internal.ensure_members(kind, role, &["rules"]).await {
+                Err(status) if status.code != 404 => {
+                    changes
+                        .retry("a cluster role could not be brought up to date", &status)
+                        .await;
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Admission keeps quotas exact as objects come and go; this catches what happened around a quota's own beginning, and
+/// status that someone wrote by hand.
+async fn recount_quotas(server: &Arc<Server>) {
+    let internal = Internal::new(server.registry.clone());
+    let mut changes = Changes::of(server, ["resourcequotas"; 3]);
+    while let Some(dirty) = changes.next().await {
+        let namespaces: BTreeSet<String> = match dirty {
+            Dirty::Everything => {
+                let quotas = server.registry.list("resourcequotas", None);
+                quotas.iter().map(|q| meta_text(q, "namespace").to_string()).collect()
+            }
+            Dirty::Keys(keys) => keys
+                .iter()
+                .filter_map(|k| k.split('/').nth(3).map(str::to_string))
+                .collect(),
+        };
+        for namespace in namespaces {
+            if let Err(status) = recount(server, &internal, &namespace).await {
+                changes.retry("a quota could not be counted anew", &status).await;
+                break;
+            }
+        }
+    }
+}
+
+async fn recount(server: &Server, internal: &Internal, namespace: &str) -> Result<(), Status> {
+    let registry = &server.registry;
+    for quota in registry.list("resourcequotas", Some(namespace)) {
+        let counted = |quota: &Value| resource_quota::recount(quota, namespace, &**registry, registry.now());
+        if quota["status"] == counted(&quota) {
+            continue;
+        }
+        let name = meta_text(&quota, "name");
+        let desired = |old: &Value| -> Result<Value, Status> {
+            let mut new = old.clone();
+            new["status"] = counted(old);
+            Ok(new)
+        };
+        match internal
+            .change_status(core_kind("resourcequotas"), namespace, name, &desired)
+            .await
+        {
+            Err(status) if status.code != 404 => return Err(status),
+            _ => {}
+        }
     }
     Ok(())
 }
@@ -125,8 +254,8 @@ async fn sweep_events(server: &Arc<Server>) {
         let now = server.registry.now();
         let ttl = server.registry.config.event_ttl.as_secs() as i64;
         for event in expired_events(&server.registry.list("events", None), now, ttl) {
-            let namespace = event["metadata"]["namespace"].as_str().unwrap_or("");
-            if let Err(status) = internal.delete(kind("events"), namespace, name_of(&event)).await
+            let (namespace, name) = (meta_text(&event, "namespace"), meta_text(&event, "name"));
+            if let Err(status) = internal.delete(core_kind("events"), namespace, name).await
                 && status.code != 404
             {
                 tracing::warn!("an old event could not be removed: {status}");
@@ -155,4 +284,32 @@ fn expired_events(events: &[Arc<Value>], now: Timestamp, ttl_seconds: i64) -> Ve
         .filter(|e| last(e).is_none_or(|t| now.as_second() - t > ttl_seconds))
         .cloned()
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_lead_to_the_namespace_in_need() {
+        for (key, namespace) in [
+            ("/registry/namespaces/a", Some("a")),
+            ("/registry/serviceaccounts/a/default", Some("a")),
+            ("/registry/serviceaccounts/a/other", None),
+            ("/registry/configmaps/a/kube-root-ca.crt", Some("a")),
+            ("/registry/configmaps/a/x", None),
+        ] {
+            assert_eq!(namespace_in_need(key).as_deref(), namespace, "{key}");
+        }
+    }
+
+    #[test]
+    fn an_event_lives_by_its_last_mention() {
+        let now: Timestamp = "2026-01-01T02:00:00Z".parse().unwrap();
+        let event = |last: &str| {
+            Arc::new(json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}, "lastTimestamp": last}))
+        };
+        let events = [event("2026-01-01T00:10:00Z"), event("2026-01-01T01:30:00Z")];
+        assert_eq!(expired_events(&events, now, 3600), [events[0].clone()]);
+    }
 }

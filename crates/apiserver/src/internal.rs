@@ -8,7 +8,7 @@ use orlop_api::{KindDef, Status, Value};
 use crate::authn::UserInfo;
 use crate::kinds;
 use crate::registry::create::meta_text;
-use crate::registry::update::Endpoint;
+use crate::registry::update::{Desired, Endpoint};
 use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
 use crate::request::RequestInfo;
 
@@ -91,6 +91,22 @@ impl Internal {
         };
         self.registry
             .change(kind, &Endpoint::MAIN, &self.context(&info), &desired)
+            .await
+            .map(|_| ())
+    }
+
+    /// Writes the status that `desired` makes of the stored object.
+    pub async fn change_status(
+        &self,
+        kind: &'static KindDef,
+        namespace: &str,
+        name: &str,
+        desired: &Desired<'_>,
+    ) -> Result<(), Status> {
+        let object = serde_json::json!({"metadata": {"namespace": namespace, "name": name}});
+        let info = Internal::info("update", kind, &object);
+        self.registry
+            .change(kind, &Endpoint::STATUS, &self.context(&info), desired)
             .await
             .map(|_| ())
     }
