@@ -32,9 +32,9 @@ pub struct Index {
 impl Object {
     /// Encodes a whole object. `value` has a metadata.uid, as every stored object does.
     pub fn encode(value: &Value, kind: &'static KindDef) -> Object {
-        let mut out = BytesMut::with_capacity(1024).writer();
-        out.get_mut().put_u32_le(0);
-        out.get_mut().put_u8(b'{');
+        let mut out = Vec::with_capacity(4096);
+        out.extend_from_slice(&[0; HEADER]);
+        out.push(b'{');
         let mut splice = 0;
         let members = value.as_object().expect("an object in flight is a JSON object");
         let mut first = true;
@@ -43,27 +43,23 @@ impl Object {
                 continue;
             }
             if !first {
-                out.get_mut().put_u8(b',');
+                out.push(b',');
             }
             first = false;
             write_json(&mut out, name);
-            out.get_mut().put_u8(b':');
+            out.push(b':');
             if name == "metadata" {
                 splice = encode_metadata(member, &mut out);
             } else {
                 write_json(&mut out, member);
             }
         }
-        out.get_mut().put_u8(b'}');
-        let mut bytes = out.into_inner();
-        bytes[..HEADER].copy_from_slice(&(splice as u32).to_le_bytes());
+        out.push(b'}');
+        out[..HEADER].copy_from_slice(&(splice as u32).to_le_bytes());
         let index = OnceLock::new();
         let _ = index.set(Index::of(value, kind));
-        Object {
-            raw: bytes.freeze(),
-            kind: Some(kind),
-            index,
-        }
+        // Objects stay for long: no room to spare in them.
+        Object { raw: Bytes::from(out.into_boxed_slice()), kind: Some(kind), index }
     }
 
     fn splice(&self) -> usize {
@@ -143,32 +139,32 @@ fn write_revision(revision: u64, out: &mut BytesMut) {
     out.put_slice(br#"","#);
 }
 
-fn write_json<T: serde::Serialize + ?Sized>(out: &mut bytes::buf::Writer<BytesMut>, value: &T) {
+fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("writing JSON to memory does not fail");
 }
 
 /// Writes the metadata without its resourceVersion and tells where that one goes: before the uid, which every object has
 /// and which sorts after it.
-fn encode_metadata(metadata: &Value, out: &mut bytes::buf::Writer<BytesMut>) -> usize {
+fn encode_metadata(metadata: &Value, out: &mut Vec<u8>) -> usize {
     let mut splice = None;
-    out.get_mut().put_u8(b'{');
+    out.push(b'{');
     let mut first = true;
     for (name, member) in metadata.as_object().into_iter().flatten() {
         if name == "resourceVersion" {
             continue;
         }
         if !first {
-            out.get_mut().put_u8(b',');
+            out.push(b',');
         }
         first = false;
         if name == "uid" {
-            splice = Some(out.get_ref().len());
+            splice = Some(out.len());
         }
         write_json(out, name);
-        out.get_mut().put_u8(b':');
+        out.push(b':');
         write_json(out, member);
     }
-    out.get_mut().put_u8(b'}');
+    out.push(b'}');
     splice.expect("every stored object has a metadata.uid")
 }
 

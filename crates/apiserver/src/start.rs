@@ -235,7 +235,7 @@ async fn kubernetes_service(internal: &Internal, config: &Config) -> Result<(), 
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": config.port}],
         },
     });
-    internal.ensure(core("services"), service).await?;
+    internal.ensure_members(core("services"), service, &["spec"]).await?;
     let Some(address) = advertised(config) else {
         tracing::warn!("this machine has no address but loopback: the kubernetes service gets no endpoints");
         return Ok(());

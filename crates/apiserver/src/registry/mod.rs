@@ -47,13 +47,22 @@ pub struct Registry {
     pub authenticator: Authenticator,
     random: Mutex<Random>,
     /// Objects parsed for admission and authorisation, by key; valid while the revision is the stored one.
-    parsed: Mutex<HashMap<Arc<str>, (Revision, Arc<Value>)>>,
+    parsed: Mutex<Parsed>,
     /// One writer at a time in a namespace that has quotas, so that they do not race for the quota's revision.
     quota_gates: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// Bound of the cache of parsed objects; emptied when full.
-const MAX_PARSED: usize = 8192;
+/// Parsed objects, by key, each good for the revision it was parsed at.
+#[derive(Default)]
+struct Parsed {
+    objects: HashMap<Arc<str>, (Revision, Arc<Value>)>,
+    /// Of their stored form; parsed they take some ten times that.
+    bytes: usize,
+}
+
+/// Bounds of that cache: it is emptied when full, and large objects (pods, mostly) do not get in.
+const MAX_PARSED_BYTES: usize = 1 << 20;
+const MAX_PARSED_OBJECT: usize = 16 << 10;
 
 /// What a verb gives back.
 pub enum Outcome {
@@ -167,17 +176,22 @@ impl Registry {
     }
 
     fn parsed(&self, item: &Item<Object>) -> Arc<Value> {
-        if let Some((revision, value)) = self.parsed.lock().get(&item.key)
+        if let Some((revision, value)) = self.parsed.lock().objects.get(&item.key)
             && *revision == item.mod_revision
         {
             return value.clone();
         }
         let value = Arc::new(self.value_of(item));
-        let mut cache = self.parsed.lock();
-        if cache.len() >= MAX_PARSED {
-            cache.clear();
+        let size = item.record.len();
+        if size > MAX_PARSED_OBJECT || item.key.starts_with("/registry/pods/") {
+            return value;
         }
-        cache.insert(item.key.clone(), (item.mod_revision, value.clone()));
+        let mut cache = self.parsed.lock();
+        if cache.bytes + size > MAX_PARSED_BYTES {
+            *cache = Parsed::default();
+        }
+        cache.bytes += size;
+        cache.objects.insert(item.key.clone(), (item.mod_revision, value.clone()));
         value
     }
 
