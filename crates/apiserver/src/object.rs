@@ -59,7 +59,11 @@ impl Object {
         let index = OnceLock::new();
         let _ = index.set(Index::of(value, kind));
         // Objects stay for long: no room to spare in them.
-        Object { raw: Bytes::from(out.into_boxed_slice()), kind: Some(kind), index }
+        Object {
+            raw: Bytes::from(out.into_boxed_slice()),
+            kind: Some(kind),
+            index,
+        }
     }
 
     fn splice(&self) -> usize {

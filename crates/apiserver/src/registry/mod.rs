@@ -191,7 +191,9 @@ impl Registry {
             *cache = Parsed::default();
         }
         cache.bytes += size;
-        cache.objects.insert(item.key.clone(), (item.mod_revision, value.clone()));
+        cache
+            .objects
+            .insert(item.key.clone(), (item.mod_revision, value.clone()));
         value
     }
 
