@@ -1,1 +1,31 @@
-//! stub
+//! What the black-box tests (`tests/*.rs`) share: the real `orlop` binary on a free port with a data directory of its
+//! own, the real kubectl and other clients pointed at it, and a plain HTTPS client for what well-behaved clients never
+//! send. Nothing here is shipped.
+//!
+//! A test reads like a terminal session:
+//!
+//! ```no_run
+//! # use orlop_testkit::Server;
+//! let server = Server::start();
+//! server.run("kubectl create namespace a");
+//! assert!(server.fails("kubectl create namespace a").contains("AlreadyExists"));
+//! ```
+//!
+//! Rules: a test starts its own server; it waits for conditions ([`eventually`]), never for time; a missing tool is a
+//! failure that says what to install. When a server goes away at the end of a test, its log must be free of panics.
+
+mod binary;
+mod http;
+mod python;
+mod server;
+mod shell;
+mod users;
+mod wait;
+
+pub use binary::{orlop, workspace_root};
+pub use http::{Answer, Http, Identity, Stream};
+pub use python::python;
+pub use server::{Launch, Server};
+pub use shell::{Ran, require};
+pub use users::User;
+pub use wait::{PATIENCE, eventually};

@@ -1,0 +1,56 @@
+//! Python with the `kubernetes` package, in a virtual environment that is made once and kept under `target/`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The package's version: the newest for the API we serve.
+const REQUIREMENT: &str = "kubernetes>=34";
+
+/// The interpreter that has it.
+pub fn python() -> PathBuf {
+    let target = crate::orlop()
+        .ancestors()
+        .nth(2)
+        .expect("target/PROFILE/orlop")
+        .to_path_buf();
+    let environment = target.join("testkit-python");
+    let interpreter = environment.join("bin/python");
+    // Tests run side by side: one makes it, the others wait.
+    let lock = std::fs::File::create(target.join("testkit-python.lock")).expect("target/ can be written");
+    lock.lock().expect("files can be locked");
+    let complete = environment.join(".complete");
+    if !complete.exists() {
+        crate::require("python3");
+        let _ = std::fs::remove_dir_all(&environment);
+        run(
+            Command::new("python3").args(["-m", "venv"]).arg(&environment),
+            "is python3-venv installed?",
+        );
+        let mut pip = Command::new(&interpreter);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            REQUIREMENT,
+        ]);
+        run(&mut pip, "pip needs a package index");
+        std::fs::write(complete, "").expect("target/ can be written");
+    }
+    interpreter
+}
+
+fn run(command: &mut Command, hint: &str) {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}; {hint}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?} failed ({hint}); see tools/install-test-tools:\n{stderr}"
+    );
+}
+
+/// A script of this crate's `python` directory.
+pub(crate) fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name)
+}

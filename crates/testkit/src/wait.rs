@@ -1,0 +1,18 @@
+//! Waiting for conditions. Tests never wait for time.
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up on it: generous, because a loaded machine is no failure.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks until there is an answer; panics with `what` when patience is over.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,325 @@
+//! Rules that the compiler does not keep. Each message says how to put things right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use orlop_testkit::workspace_root;
+
+/// Past this many lines a file hides a second noun.
+const LINES_MAX: usize = 900;
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Every file below a directory with this ending.
+fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = vec![];
+    let mut pending = vec![directory.to_path_buf()];
+    while let Some(next) = pending.pop() {
+        for entry in std::fs::read_dir(&next).unwrap_or_else(|e| panic!("{}: {e}", next.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                pending.push(path);
+            } else if path.extension().is_some_and(|e| e == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn rust_files() -> Vec<PathBuf> {
+    files(&workspace_root().join("crates"), "rs")
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(workspace_root())
+        .unwrap_or(path)
+        .display()
+        .to_string()
+}
+
+#[track_caller]
+fn check(problems: Vec<String>, hint: &str) {
+    assert!(problems.is_empty(), "\n{}\n\nHow to fix: {hint}\n", problems.join("\n"));
+}
+
+/// crate → the workspace crates it uses, outside of tests.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(workspace_root().join("crates")).unwrap() {
+        let directory = entry.unwrap().path();
+        let name = directory.file_name().unwrap().to_string_lossy().into_owned();
+        let mut section = "";
+        let mut uses = BTreeSet::new();
+        let manifest = read(&directory.join("Cargo.toml"));
+        for line in manifest.lines().map(str::trim) {
+            if line.starts_with('[') {
+                section = line;
+            } else if section.ends_with("dependencies]")
+                && let Some(rest) = line.strip_prefix("orlop-")
+            {
+                let end = rest
+                    .find(|c: char| !c.is_alphanumeric() && c != '-')
+                    .unwrap_or(rest.len());
+                uses.insert(rest[..end].to_string());
+            }
+        }
+        found.insert(name, uses);
+    }
+    found
+}
+
+/// The table of ARCHITECTURE.md: crate → what it may depend on.
+fn allowed(crates: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
+    let text = read(&workspace_root().join("ARCHITECTURE.md"));
+    let rows = text
+        .lines()
+        .skip_while(|l| !l.starts_with("| crate |"))
+        .skip(2)
+        .take_while(|l| l.starts_with('|'));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let name = cells[0].trim_matches('`').to_string();
+        let may = match cells[2] {
+            "–" => BTreeSet::new(),
+            words if words.starts_with("all but ") => {
+                let but = &words["all but ".len()..];
+                crates.iter().filter(|c| **c != but && **c != name).cloned().collect()
+            }
+            words => words.split(',').map(|w| w.trim().to_string()).collect(),
+        };
+        (name, may)
+    })
+    .collect()
+}
+
+#[test]
+fn crates_depend_on_each_other_as_the_architecture_says() {
+    let actual = dependencies();
+    let allowed = allowed(&actual.keys().cloned().collect());
+    let mut problems = vec![];
+    for (name, uses) in &actual {
+        match allowed.get(name) {
+            None => problems.push(format!("crate {name} is not in the table")),
+            Some(may) => problems.extend(uses.difference(may).map(|d| format!("{name} depends on {d}"))),
+        }
+    }
+    problems.extend(
+        allowed
+            .keys()
+            .filter(|n| !actual.contains_key(*n))
+            .map(|n| format!("there is no crate {n}")),
+    );
+    check(
+        problems,
+        "remove the dependency, or, if the new arrow is meant, change the table in ARCHITECTURE.md and say why",
+    );
+}
+
+#[test]
+fn unsafe_stays_in_the_runtime() {
+    // Put together, so that this file does not name itself.
+    let marks: Vec<String> = ["{", "fn ", "impl ", "trait ", "extern "]
+        .iter()
+        .map(|w| format!("unsafe {w}"))
+        .chain([format!("({}", "unsafe_code)")])
+        .collect();
+    let mut problems = vec![];
+    for path in rust_files().iter().filter(|p| !shown(p).starts_with("crates/runtime/")) {
+        for (number, line) in read(path).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            if marks.iter().any(|m| code.contains(m.as_str())) {
+                problems.push(format!("{}:{}: {}", shown(path), number + 1, line.trim()));
+            }
+        }
+    }
+    check(
+        problems,
+        "find a safe way (nix and rustix have one for most calls), or move it to crates/runtime",
+    );
+}
+
+#[test]
+fn nothing_is_left_to_do_later() {
+    // Put together, so that this file does not name itself.
+    let marks = [
+        ["todo", "!("].concat(),
+        ["unimpl", "emented!("].concat(),
+        ["#[ig", "nore"].concat(),
+        ["dbg", "!("].concat(),
+    ];
+    let mut problems = vec![];
+    for path in rust_files() {
+        for (number, line) in read(&path).lines().enumerate() {
+            if marks.iter().any(|m| line.contains(m.as_str())) {
+                problems.push(format!("{}:{}: {}", shown(&path), number + 1, line.trim()));
+            }
+        }
+    }
+    check(
+        problems,
+        "write what is missing, or leave it out; a test that can't pass yet asserts today's behaviour instead",
+    );
+}
+
+#[test]
+fn files_are_of_a_readable_size() {
+    let lengths = rust_files().into_iter().map(|p| (read(&p).lines().count(), p));
+    let problems = lengths
+        .filter(|(n, _)| *n > LINES_MAX)
+        .map(|(n, p)| format!("{}: {n} lines", shown(&p)));
+    check(
+        problems.collect(),
+        &format!("more than {LINES_MAX} lines: which second noun is hiding? Give it a file of its own"),
+    );
+}
+
+/// The modules that a file declares, as files: `mod a;` in `x/mod.rs`, `x/lib.rs` or `x/main.rs` is `x/a.rs` or
+/// `x/a/mod.rs`; in `x/y.rs` it is `x/y/a.rs` or `x/y/a/mod.rs`.
+fn declared(path: &Path) -> Vec<PathBuf> {
+    let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+    let parent = path.parent().unwrap();
+    let is_root = matches!(stem.as_str(), "mod" | "lib" | "main") || is_target(path);
+    let base = if is_root {
+        parent.to_path_buf()
+    } else {
+        parent.join(&stem)
+    };
+    let mut found = vec![];
+    let mut at_path: Option<String> = None;
+    for line in read(path).lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("#[path = \"") {
+            at_path = rest.split('"').next().map(str::to_string);
+            continue;
+        }
+        let words = line.strip_prefix("pub ").or_else(|| {
+            line.split_once(") ")
+                .filter(|(a, _)| a.starts_with("pub("))
+                .map(|(_, b)| b)
+        });
+        let declaration = words
+            .unwrap_or(line)
+            .strip_prefix("mod ")
+            .and_then(|r| r.strip_suffix(';'));
+        if let Some(name) = declaration {
+            match at_path.take() {
+                Some(file) => found.push(parent.join(file)),
+                None => found.extend([base.join(format!("{name}.rs")), base.join(name).join("mod.rs")]),
+            }
+        } else if !line.is_empty() && !line.starts_with("#[") {
+            at_path = None;
+        }
+    }
+    found
+}
+
+/// A file that cargo builds by itself: a test, a benchmark, an example, a further binary.
+fn is_target(path: &Path) -> bool {
+    let parent = path.parent().unwrap();
+    let in_crate = parent.parent().is_some_and(|p| p.join("Cargo.toml").is_file());
+    (in_crate
+        && ["tests", "benches", "examples", "fuzz_targets"]
+            .iter()
+            .any(|d| parent.ends_with(d)))
+        || parent.ends_with("src/bin")
+        || path.ends_with("build.rs")
+}
+
+#[test]
+fn every_file_is_part_of_the_build() {
+    let all: BTreeSet<PathBuf> = rust_files().into_iter().collect();
+    let mut pending: Vec<PathBuf> = all
+        .iter()
+        .filter(|p| p.ends_with("src/lib.rs") || p.ends_with("src/main.rs") || is_target(p))
+        .cloned()
+        .collect();
+    let mut reached: BTreeSet<PathBuf> = BTreeSet::new();
+    while let Some(path) = pending.pop() {
+        if reached.insert(path.clone()) {
+            pending.extend(declared(&path).into_iter().filter(|p| all.contains(p)));
+        }
+    }
+    let lost = all.difference(&reached).map(|p| shown(p)).collect();
+    check(
+        lost,
+        "no `mod` line names these files, so nothing in them is compiled: add it, or delete the file",
+    );
+}
+
+/// Whether a word of a document looks like a path of this repository.
+fn is_path(word: &str) -> bool {
+    let known = ["crates/", "docs/", "tools/", "tests/", ".ci/"];
+    let plain = word.chars().all(|c| c.is_alphanumeric() || "/._-".contains(c));
+    plain && (known.iter().any(|k| word.starts_with(k)) || (word.ends_with(".md") && !word.contains("://")))
+}
+
+#[test]
+fn documents_name_paths_that_exist() {
+    let root = workspace_root();
+    let mut documents: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+        .map(|n| root.join(n))
+        .into();
+    documents.extend(files(&root.join("docs"), "md"));
+    let mut problems = vec![];
+    for document in documents {
+        let text = read(&document);
+        // In backquotes, or the target of a link.
+        let quoted = text.split('`').skip(1).step_by(2).map(|w| (w, root));
+        let here = document.parent().unwrap();
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+            .map(|w| (w, here));
+        for (word, base) in quoted.chain(links) {
+            let is_link = base == here && !word.contains("://") && !word.starts_with('#');
+            let word = word.split('#').next().unwrap();
+            if (is_link || is_path(word)) && !word.is_empty() && !base.join(word).exists() && !root.join(word).exists()
+            {
+                problems.push(format!("{}: {word}", shown(&document)));
+            }
+        }
+    }
+    check(problems, "the file was moved or never was: correct the document");
+}
+
+/// Tables that name kinds, admission steps and commands would be useless if something were not in them.
+#[test]
+fn registries_are_complete() {
+    let crates = workspace_root().join("crates");
+    let mut problems = vec![];
+    // One registry per line: the files of a directory that define something, and the file whose table lists them.
+    let registries = [
+        (
+            "apiserver/src/admission",
+            "pub const PLUGIN",
+            "apiserver/src/admission/mod.rs",
+            "PLUGIN",
+        ),
+        (
+            "orlop/src/commands",
+            "pub fn run(",
+            "orlop/src/commands/mod.rs",
+            "run(args)",
+        ),
+    ];
+    for (directory, marker, registry, mention) in registries {
+        let table = read(&crates.join(registry));
+        for path in files(&crates.join(directory), "rs") {
+            let is_module = path.ends_with("mod.rs") && path.parent() != Some(&crates.join(directory));
+            let module = if is_module {
+                path.parent().unwrap().to_path_buf()
+            } else {
+                path.with_extension("")
+            };
+            let name = module.file_name().unwrap().to_string_lossy().into_owned();
+            if read(&path).contains(marker) && name != "mod" && !table.contains(&format!("{name}::{mention}")) {
+                problems.push(format!("{} is not in the table of {registry}", shown(&path)));
+            }
+        }
+    }
+    check(problems, "add its row");
+}
