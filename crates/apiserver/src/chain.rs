@@ -311,8 +311,8 @@ impl Server {
             return Ok(respond::compressed(response, headers));
         }
         match info.path.trim_end_matches('/') {
-            "" => Ok(respond::json(200, &json!({"paths": root_paths()}))),
-            "/version" => Ok(respond::json(200, &discovery::version())),
+            "" => Ok(respond::indented_json(200, &json!({"paths": root_paths()}))),
+            "/version" => Ok(respond::indented_json(200, &discovery::version())),
             "/metrics" => Ok(respond::plain(
                 200,
                 "text/plain; version=0.0.4; charset=utf-8",

@@ -138,6 +138,12 @@ pub fn json(code: u16, value: &Value) -> Response<Body> {
     plain(code, "application/json", value.to_string())
 }
 
+/// JSON for people, who are the ones to read it. Upstream: `/` and `/version` are always indented.
+pub fn indented_json(code: u16, value: &Value) -> Response<Body> {
+    let text = serde_json::to_string_pretty(value).expect("a JSON value can be written");
+    plain(code, "application/json", text)
+}
+
 /// An error, in the representation the client reads.
 pub fn error(status: &Status, wanted: Wanted) -> Response<Body> {
     let value = status.to_value();

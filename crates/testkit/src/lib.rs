@@ -15,6 +15,7 @@
 //! failure that says what to install. When a server goes away at the end of a test, its log must be free of panics.
 
 mod binary;
+mod fixtures;
 mod http;
 mod python;
 mod server;
@@ -23,8 +24,9 @@ mod users;
 mod wait;
 
 pub use binary::{orlop, workspace_root};
+pub use fixtures::fixture;
 pub use http::{Answer, Http, Identity, Stream};
-pub use python::python;
+pub use python::{python, script};
 pub use server::{Launch, Server};
 pub use shell::{Ran, require};
 pub use users::User;

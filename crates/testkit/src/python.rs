@@ -51,6 +51,6 @@ fn run(command: &mut Command, hint: &str) {
 }
 
 /// A script of this crate's `python` directory.
-pub(crate) fn script(name: &str) -> PathBuf {
+pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name)
 }

@@ -32,6 +32,20 @@ impl Server {
         )
     }
 
+    /// `curl` with the admin's certificate: the start of a command line.
+    pub fn curl(&self) -> String {
+        let identity = self.identity();
+        let (certificate, key) = identity.certificate.expect("the admin has a certificate");
+        for (name, bytes) in [
+            ("ca.crt", &identity.ca),
+            ("admin.crt", &certificate),
+            ("admin.key", &key),
+        ] {
+            std::fs::write(self.home().join(name), bytes).expect("our own directory");
+        }
+        "curl -sS --cacert ca.crt --cert admin.crt --key admin.key".to_string()
+    }
+
     /// The bearer of a token.
     pub fn bearer(&self, name: &str, token: &str) -> User {
         self.kubeconfig_of(name, &format!("--token={token}"))
