@@ -438,7 +438,9 @@ fn component_statuses(kind: &KindDef) -> Value {
 }
 
 fn add_headers(headers: &mut HeaderMap, warnings: &Warnings) {
-    headers.insert("cache-control", HeaderValue::from_static("no-cache, private"));
+    // What may be kept says so itself.
+    let keep = HeaderValue::from_static("no-cache, private");
+    headers.entry("cache-control").or_insert(keep);
     headers.insert(
         "audit-id",
         HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a uuid is ASCII"),

@@ -453,7 +453,7 @@ impl<I: Iterator<Item = Bytes>> Iterator for GzipChunks<I> {
     }
 }
 
-fn accepts_gzip(headers: &HeaderMap) -> bool {
+pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let header = headers.get(ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or("");
     header.split(',').any(|e| e.trim().split(';').next() == Some("gzip"))
 }

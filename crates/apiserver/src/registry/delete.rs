@@ -17,7 +17,7 @@ use crate::negotiate::{Format, body_format};
 use crate::object::Object;
 
 /// Resources whose delete answers with the object even when it is gone at once. Upstream: `ReturnDeletedObject`.
-const RETURN_DELETED: &[(&str, &str)] = &[
+pub(crate) const RETURN_DELETED: &[(&str, &str)] = &[
     ("", "namespaces"),
     ("", "persistentvolumeclaims"),
     ("", "persistentvolumes"),
