@@ -289,7 +289,10 @@ impl Server {
             ("update", _) => registry.update(kind, &Endpoint::MAIN, bytes, headers, ctx).await?,
             ("patch", _) => registry.patch(kind, &Endpoint::MAIN, bytes, headers, ctx).await?,
             ("delete", _) => registry.delete(kind, bytes, ctx).await?,
-            ("deletecollection", _) => registry.delete_collection(kind, bytes, ctx).await?,
+            ("deletecollection", _) => {
+                let page = registry.delete_collection(kind, bytes, ctx).await?;
+                return Ok(respond::list(registry, kind, page, true, wanted, include, headers));
+            }
             (verb, _) => return Err(Status::method_not_allowed(verb)),
         };
         Ok(respond::outcome(registry, kind, outcome, wanted, include))

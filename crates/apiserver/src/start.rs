@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use orlop_api::Status;
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{Clock, Shutdown, join_all};
 use orlop_store::Store;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -263,30 +263,4 @@ async fn kubernetes_service(internal: &Internal, config: &Config) -> Result<(), 
     });
     let kind = kinds::of_stored("endpointslices.discovery.k8s.io").expect("a built-in kind");
     internal.ensure_members(kind, slice, &["endpoints", "ports"]).await
-}
-
-/// Runs futures together and gives their results in order.
-async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<_> = futures.into_iter().map(|f| (Box::pin(f), None)).collect();
-    std::future::poll_fn(|cx| {
-        let mut waiting = false;
-        for (future, result) in &mut pending {
-            if result.is_none() {
-                match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(value) => *result = Some(value),
-                    std::task::Poll::Pending => waiting = true,
-                }
-            }
-        }
-        if waiting {
-            std::task::Poll::Pending
-        } else {
-            std::task::Poll::Ready(())
-        }
-    })
-    .await;
-    pending
-        .into_iter()
-        .map(|(_, result)| result.expect("all are done"))
-        .collect()
 }

@@ -2,9 +2,11 @@
 //! source and a shutdown signal. Kept tiny on purpose; nothing here knows about Kubernetes.
 
 pub mod clock;
+pub mod join;
 pub mod random;
 pub mod shutdown;
 
 pub use clock::Clock;
+pub use join::join_all;
 pub use random::Random;
 pub use shutdown::Shutdown;
