@@ -493,8 +493,10 @@ fn put_managed_fields(object: &mut Value, entries: Vec<Entry>) {
     }
 }
 
+/// RFC 3339, whole seconds.
 fn time_text(now: Timestamp) -> String {
-    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    let seconds = Timestamp::from_second(now.as_second()).expect("the seconds of a timestamp are in its range");
+    seconds.to_string()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a place in an object is to field ownership: one leaf, or something whose parts have owners of their own.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use serde_json::Value;
 
@@ -97,6 +98,17 @@ impl Shape {
         }
     }
 
+    /// The parts one after the other, for names that come in order.
+    pub fn parts(self) -> Parts {
+        Parts {
+            shape: self,
+            rest: match self {
+                Shape::Struct(ty) => &ty.fields,
+                _ => &[],
+            },
+        }
+    }
+
     /// What the elements of a list are.
     pub fn elements(self) -> Shape {
         match self {
@@ -145,6 +157,33 @@ impl Shape {
             (_, Value::Array(_)) => Some("not supported: associative list with lists as elements".into()),
             (_, Value::Null) => Some("associative list without keys has an element that's an explicit null".into()),
             _ => None,
+        }
+    }
+}
+
+/// The parts of a struct or map, looked up in order of their names: a struct's fields are sorted too, so that finding
+/// them all takes one pass.
+pub(super) struct Parts {
+    shape: Shape,
+    rest: &'static [Field],
+}
+
+impl Parts {
+    /// The part under a name that comes after all those asked for before.
+    pub fn next(&mut self, name: &str) -> Part {
+        while let [field, rest @ ..] = self.rest {
+            match field.name.cmp(name) {
+                Ordering::Less => self.rest = rest,
+                Ordering::Equal => {
+                    self.rest = rest;
+                    return Part::field(field);
+                }
+                Ordering::Greater => break,
+            }
+        }
+        match self.shape {
+            Shape::Struct(_) => Part::unnamed(Shape::Leaf),
+            other => other.part(name),
         }
     }
 }

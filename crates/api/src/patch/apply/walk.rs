@@ -20,8 +20,9 @@ fn claims(value: &Value, shape: Shape) -> (bool, Set) {
     match (shape, value) {
         (Shape::Leaf, _) => return (true, set),
         (Shape::Struct(_) | Shape::Map(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
+            let mut parts = shape.parts();
             for (name, value) in map {
-                let part = shape.part(name);
+                let part = parts.next(name);
                 let (leaf, below) = claims(value, part.shape);
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 put(&mut set, element::field(name), leaf || empty || !part.named, below);
@@ -129,13 +130,10 @@ fn all_of(value: &Value, shape: Shape) -> Set {
     let mut set = Set::new();
     match (shape, value) {
         (Shape::Struct(_) | Shape::Map(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
+            let mut parts = shape.parts();
             for (name, value) in map {
-                put(
-                    &mut set,
-                    element::field(name),
-                    true,
-                    all_of(value, shape.part(name).shape),
-                );
+                let below = all_of(value, parts.next(name).shape);
+                put(&mut set, element::field(name), true, below);
             }
         }
         (Shape::Set | Shape::Keyed(..), Value::Array(list)) => {
@@ -177,12 +175,13 @@ fn maps<'a>(
     shape: Shape,
 ) -> Here {
     let mut below = Diff::default();
+    let mut parts = shape.parts();
     for (name, x, y) in zip(a, b) {
         // Most of an object has not changed, and then there is no need to know what it is.
         if x == y {
             continue;
         }
-        let part = shape.part(name);
+        let part = parts.next(name);
         let here = differ(old.part(x, part.always), new.part(y, part.always), part.shape);
         below.add(here, || element::field(name));
     }
