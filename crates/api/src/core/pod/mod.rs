@@ -58,11 +58,12 @@ pub const DEF: KindDef = KindDef {
     ..KindDef::BASE
 };
 
-const fn connect(name: &'static str, kind: &'static str, verbs: &'static [&'static str]) -> Subresource {
+/// A subresource of this version; the pod itself goes in and out if the kind is "".
+const fn sub(name: &'static str, kind: &'static str, verbs: &'static [&'static str]) -> Subresource {
     Subresource {
         name,
         group: "",
-        version: "",
+        version: if kind.is_empty() { "" } else { "v1" },
         kind,
         verbs,
     }
@@ -71,9 +72,9 @@ const fn connect(name: &'static str, kind: &'static str, verbs: &'static [&'stat
 const UPDATE: &[&str] = &["get", "patch", "update"];
 
 const SUBRESOURCES: &[Subresource] = &[
-    connect("attach", "PodAttachOptions", &["create", "get"]),
-    connect("binding", "Binding", &["create"]),
-    connect("ephemeralcontainers", "", UPDATE),
+    sub("attach", "PodAttachOptions", &["create", "get"]),
+    sub("binding", "Binding", &["create"]),
+    sub("ephemeralcontainers", "", UPDATE),
     Subresource {
         name: "eviction",
         group: "policy",
@@ -81,15 +82,15 @@ const SUBRESOURCES: &[Subresource] = &[
         kind: "Eviction",
         verbs: &["create"],
     },
-    connect("exec", "PodExecOptions", &["create", "get"]),
-    connect("log", "", &["get"]),
-    connect("portforward", "PodPortForwardOptions", &["create", "get"]),
-    connect(
+    sub("exec", "PodExecOptions", &["create", "get"]),
+    sub("log", "", &["get"]),
+    sub("portforward", "PodPortForwardOptions", &["create", "get"]),
+    sub(
         "proxy",
         "PodProxyOptions",
         &["create", "delete", "get", "patch", "update"],
     ),
-    connect("resize", "", UPDATE),
+    sub("resize", "", UPDATE),
     Subresource::STATUS,
 ];
 

@@ -206,3 +206,28 @@ fn warnings_on_new_pods() {
         assert!((DEF.warnings)(&root, Some(&root)).is_empty(), "updates get no advice");
     }
 }
+
+/// As in Kubernetes' own discovery document.
+#[test]
+fn subresources_are_those_of_kubernetes() {
+    let shown: Vec<String> = DEF
+        .subresources
+        .iter()
+        .map(|s| format!("{} {}/{}.{} {}", s.name, s.group, s.version, s.kind, s.verbs.join(",")))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "attach /v1.PodAttachOptions create,get",
+            "binding /v1.Binding create",
+            "ephemeralcontainers /. get,patch,update",
+            "eviction policy/v1.Eviction create",
+            "exec /v1.PodExecOptions create,get",
+            "log /. get",
+            "portforward /v1.PodPortForwardOptions create,get",
+            "proxy /v1.PodProxyOptions create,delete,get,patch,update",
+            "resize /. get,patch,update",
+            "status /. get,patch,update",
+        ]
+    );
+}
