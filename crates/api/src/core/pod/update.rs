@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::equal::{diff, same, same_at};
 use super::keep_metadata;
 use crate::core::pod_spec::{self, MIRROR_POD, Read};
-use crate::field::{Cursor, Path, Problems};
+use crate::field::{Cursor, Problems};
 use crate::kind::copy_member;
 use crate::names;
 use crate::resources;
@@ -221,7 +221,7 @@ fn is_mirror(pod: &Cursor<'_>) -> bool {
 /// Refuses the request as a whole: nothing else about it matters.
 fn refuse(p: &mut Problems, detail: &str) {
     p.0.clear();
-    p.forbidden(&Cursor::new(None, Path::default()), detail);
+    p.forbidden(&pod_spec::whole_pod(), detail);
 }
 
 /// Readies an update through `ephemeralcontainers`: nothing but that list changes.

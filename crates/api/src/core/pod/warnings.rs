@@ -257,6 +257,7 @@ fn profiles(metadata: &Cursor<'_>, spec: &Cursor<'_>, is_template: bool, out: &m
         warn(pod_spec::SECCOMP_POD, SECCOMP);
     }
     let of_pod = spec.raw("securityContext").and_then(|c| c.get("appArmorProfile"));
+    let windows = spec.given("os").is_some_and(|os| os.text("name") == "windows");
     for c in all_containers(spec) {
         let name = c.text("name");
         let key = format!("{}{name}", pod_spec::SECCOMP_PREFIX);
@@ -271,7 +272,7 @@ fn profiles(metadata: &Cursor<'_>, spec: &Cursor<'_>, is_template: bool, out: &m
         let wanted = pod_spec::app_armor_from_annotation(annotation);
         let of_pod_already = wanted.is_some() && wanted.as_ref() == of_pod;
         let has_own = is_template && has_field(&c, "appArmorProfile");
-        if !of_pod_already && !has_own {
+        if !of_pod_already && !has_own && !(windows && !is_template) {
             warn(&key, APP_ARMOR);
         }
     }

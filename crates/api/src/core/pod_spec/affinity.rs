@@ -166,8 +166,8 @@ pub(super) fn label_keys(term: &Cursor<'_>, p: &mut Problems) {
         let mut seen: HashSet<&str> = labels.into_iter().flatten().map(|(k, _)| k.as_str()).collect();
         for expression in selector.each("matchExpressions") {
             let key = expression.text("key");
-            let position = matching.items().position(|k| k.str() == key);
-            if let (false, Some(i)) = (seen.insert(key), position) {
+            let position = matching.items().enumerate().filter(|(_, k)| k.str() == key).last();
+            if let (false, Some((i, _))) = (seen.insert(key), position) {
                 let detail = "exists in both matchLabelKeys and labelSelector";
                 p.invalid_value(&term.path().index(i), &key.into(), detail);
             }

@@ -50,6 +50,11 @@ pub fn default_pod_only(pod: &mut Value) {
         });
     }
     absent(spec, "enableServiceLinks", || true.into());
+    // Before there was a rule against it, pods were made with a negative period: it means as short as can be.
+    let period = spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64);
+    if period.is_some_and(|n| n < 0) {
+        spec.insert("terminationGracePeriodSeconds".into(), 1.into());
+    }
     let own = spec.get("resources").and_then(Value::as_object);
     if own.is_some_and(|r| is_filled(r, "limits") || is_filled(r, "requests")) {
         pod_level(pod);

@@ -27,20 +27,19 @@ pub fn is_latest(image: &str) -> bool {
 }
 
 fn is_name(name: &str) -> bool {
+    const MAX_PATH: usize = 255;
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    if name.len() > 255 || (name.len() == 64 && name.bytes().all(hex)) {
+    if name.len() == 64 && name.bytes().all(hex) {
         return false;
     }
-    let path = match name.split_once('/') {
-        Some((first, rest)) if is_domain_like(first) => {
-            if !is_domain(first) {
-                return false;
-            }
-            rest
-        }
-        _ => name,
+    let (domain, path) = match name.split_once('/') {
+        Some((first, rest)) if is_domain_like(first) => (first, rest),
+        _ => ("docker.io", name),
     };
-    path.split('/').all(is_path_component)
+    // Docker's own images live in a directory that is not written.
+    let hub = matches!(domain, "docker.io" | "index.docker.io") && !path.contains('/');
+    let length = path.len() + if hub { "library/".len() } else { 0 };
+    length <= MAX_PATH && is_domain(domain) && path.split('/').all(is_path_component)
 }
 
 /// The first part of a name is a registry if it looks like a host; else it is part of the path.
@@ -137,6 +136,7 @@ mod tests {
         assert_eq!(tag(&format!("nginx{digest}")), None);
         assert_eq!(tag(&format!("nginx:latest{digest}")), Some("latest"));
         assert_eq!(tag(&"a".repeat(64)), None);
+        assert_eq!((tag(&"x".repeat(247)), tag(&"x".repeat(248))), (Some("latest"), None));
         assert_eq!(tag("nginx@sha256:short"), None);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) mod tests;
 
 use serde_json::Value;
 
-use crate::field::{Cursor, Problems};
+use crate::field::{Cursor, Path, Problems};
 use crate::{meta, names};
 
 pub use affinity::validate_node_selector;
@@ -167,4 +167,9 @@ pub(crate) fn ensure_object<'v>(parent: &'v mut Value, name: &str) -> Option<&'v
         *spec = Value::Object(Default::default());
     }
     Some(spec)
+}
+
+/// Where Kubernetes reports what is wrong with a pod as such: a path that it shows as `[]`.
+pub(crate) fn whole_pod() -> Cursor<'static> {
+    Cursor::new(None, Path::default().key(""))
 }

@@ -152,8 +152,7 @@ pub(super) fn resource_claims(spec: &Cursor<'_>, pod: Option<&Cursor<'_>>, p: &m
     };
     let annotations = pod.and_then(|metadata| metadata.raw("annotations"));
     if annotations.is_some_and(|a| a.get(MIRROR_POD).is_some()) {
-        let nowhere = Cursor::new(None, Default::default());
-        return p.forbidden(&nowhere, "static pods do not support resource claims");
+        return p.forbidden(&super::whole_pod(), "static pods do not support resource claims");
     }
     let mut seen = HashSet::new();
     for claim in list.items() {

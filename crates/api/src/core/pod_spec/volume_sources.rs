@@ -93,7 +93,7 @@ pub(super) fn descending_path(c: &Cursor<'_>, path: &Path, p: &mut Problems) {
 pub(super) fn local_path(c: &Cursor<'_>, path: &Path, p: &mut Problems) {
     descending_path(c, path, p);
     let text = c.str();
-    if text.starts_with("..") && text != ".." && !text.starts_with("../") {
+    if text.starts_with("..") && !text.starts_with("../") {
         p.invalid_value(path, &text.into(), "must not start with '..'");
     }
 }
@@ -389,7 +389,11 @@ fn csi(c: &Cursor<'_>, _: bool, p: &mut Problems) {
         if name.is_empty() {
             p.required(&secret.at("name"), "");
         } else {
-            p.invalid_each(&secret.at("name"), names::dns_subdomain(name));
+            // Upstream reports the name at the source itself.
+            p.invalid_each(
+                &Cursor::new(secret.raw("name"), c.path().field("name")),
+                names::dns_subdomain(name),
+            );
         }
     }
 }

@@ -64,31 +64,38 @@ fn source(volume: &Cursor<'_>, name: &str, pod: Option<&Cursor<'_>>, p: &mut Pro
         .into_iter()
         .flatten()
         .filter(|(k, v)| *k != "name" && !v.is_null());
-    match given.count() {
-        0 => p.required(volume, "must specify a volume type"),
-        1 => {
-            if let Some((source, check)) = SOURCES.iter().find_map(|(k, check)| Some((volume.given(k)?, check))) {
-                check(&source, pod.is_some(), p);
-            }
-        }
-        _ => {
-            let mut given = SOURCES.iter().filter_map(|(k, check)| Some((volume.given(k)?, check)));
-            if let Some((source, check)) = given.next() {
-                check(&source, pod.is_some(), p);
-            }
-            for (surplus, _) in given {
-                p.forbidden(&surplus, "may not specify more than 1 volume type");
-            }
+    let several = match given.count() {
+        0 => return p.required(volume, "must specify a volume type"),
+        n => n > 1,
+    };
+    let mut given = SOURCES
+        .iter()
+        .filter_map(|(k, check)| Some((*k, volume.given(k)?, check)));
+    let Some((kind, source, check)) = given.next() else {
+        return;
+    };
+    check(&source, pod.is_some(), p);
+    if kind == "ephemeral" {
+        claim_name(volume, name, pod, p);
+    }
+    if several {
+        for (_, surplus, _) in given {
+            p.forbidden(&surplus, "may not specify more than 1 volume type");
         }
     }
     if let Some(iscsi) = volume.given("iscsi") {
         volume_sources::iscsi_name_length(volume, &iscsi, p);
     }
+}
+
+/// The claim that will be made is named after pod and volume, as far as their names are known.
+fn claim_name(volume: &Cursor<'_>, name: &str, pod: Option<&Cursor<'_>>, p: &mut Problems) {
     let pod_name = pod.map_or("", |metadata| metadata.text("name"));
-    if volume.has("ephemeral") && !pod_name.is_empty() && !name.is_empty() {
-        let claim = format!("{pod_name}-{name}");
-        for problem in names::dns_subdomain(&claim) {
-            p.invalid(&volume.at("name"), format!("PVC name {claim:?}: {problem}"));
-        }
+    if pod_name.is_empty() || name.is_empty() {
+        return;
+    }
+    let claim = format!("{pod_name}-{name}");
+    for problem in names::dns_subdomain(&claim) {
+        p.invalid(&volume.at("name"), format!("PVC name {claim:?}: {problem}"));
     }
 }

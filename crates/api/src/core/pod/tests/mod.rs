@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::core::pod_spec::tests::{merge, mutated};
+use crate::core::pod_spec::tests::{merge, mutated, short};
 use crate::field::Problem;
 
 fn now() -> Timestamp {
@@ -164,7 +164,7 @@ fn only_pods_are_judged_so() {
         (
             json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": ""}}, "spec": {"nodeName": "n",
                    "resourceClaims": [{"name": "a", "resourceClaimName": "b"}]}}),
-            "<nil>: Forbidden: static pods do not support resource claims",
+            "[]: Forbidden: static pods do not support resource claims",
         ),
     ] {
         assert_eq!(problems(DEF.validate, &pod(snippet.clone())), want, "{snippet}");
@@ -189,7 +189,7 @@ fn templates_are_judged_too() {
     let mut template = json!({"template": {
         "metadata": {"labels": {"a b": "c"}, "annotations": {"pod.beta.kubernetes.io/init-containers": "[]"}},
         "spec": {"containers": [{"name": "c", "image": " "}], "ephemeralContainers": [{"name": "e", "image": "x"}],
-                 "nodeSelector": {"beta.kubernetes.io/arch": "x"}},
+                 "nodeSelector": {"beta.kubernetes.io/arch": "x"}, "terminationGracePeriodSeconds": -1},
     }});
     let def = pod_template::DEF;
     (def.default)(&mut template);
@@ -207,7 +207,8 @@ fn templates_are_judged_too() {
     assert_eq!(
         (def.warnings)(&Cursor::root(&template), None),
         [
-            "template.spec.nodeSelector[beta.kubernetes.io/arch]: deprecated since v1.14; use \"kubernetes.io/arch\" instead"
+            "template.spec.nodeSelector[beta.kubernetes.io/arch]: deprecated since v1.14; use \"kubernetes.io/arch\" instead",
+            "template.spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
         ]
     );
     assert_eq!((def.cells)(&template, now()), [json!("c"), json!(" "), json!("a b=c")]);

@@ -188,10 +188,6 @@ fn warnings_on_new_pods() {
             "spec.containers[0].ports[0]: hostIP set without hostPort: {Name: HostPort:0 ContainerPort:80 Protocol:TCP HostIP:1.1.1.1}",
         ),
         (
-            json!({"spec": {"terminationGracePeriodSeconds": -1}}),
-            "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
-        ),
-        (
             json!({"spec": {"hostAliases": [{"ip": "FE80::1"}]}}),
             "spec.hostAliases[0].ip: IPv6 address \"FE80::1\" should be in RFC 5952 canonical format (\"fe80::1\")",
         ),
