@@ -272,7 +272,7 @@ fn profiles(metadata: &Cursor<'_>, spec: &Cursor<'_>, is_template: bool, out: &m
         let wanted = pod_spec::app_armor_from_annotation(annotation);
         let of_pod_already = wanted.is_some() && wanted.as_ref() == of_pod;
         let has_own = is_template && has_field(&c, "appArmorProfile");
-        if !of_pod_already && !has_own && !(windows && !is_template) {
+        if !of_pod_already && !has_own && (is_template || !windows) {
             warn(&key, APP_ARMOR);
         }
     }
