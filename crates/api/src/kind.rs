@@ -40,6 +40,8 @@ pub struct KindDef {
     pub prepare_status: fn(&mut Value, &Value),
     /// All of the object but its ObjectMeta, which is validated alike for all kinds.
     pub validate: fn(&Cursor<'_>, &mut Problems),
+    /// Runs in addition to `validate` on creates: what may be there later but not from the start.
+    pub validate_create: fn(&Cursor<'_>, &mut Problems),
     /// (new, old). Runs in addition to `validate` on updates through the main endpoint.
     pub validate_update: fn(&Cursor<'_>, &Cursor<'_>, &mut Problems),
     /// (new, old). Runs on updates through the status subresource, instead of `validate` and `validate_update`.
@@ -215,6 +217,7 @@ impl KindDef {
         prepare_update: keep_status,
         prepare_status: keep_all_but_status,
         validate: no_check,
+        validate_create: no_check,
         validate_update: no_update_check,
         validate_status: no_update_check,
         warnings: no_warnings,

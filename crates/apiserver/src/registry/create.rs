@@ -165,6 +165,7 @@ fn validate_new(kind: &KindDef, value: &Value, name: &str) -> Result<(), Status>
     meta::validate_create(&root.at("metadata"), kind.namespaced, kind.name_rule, &mut problems);
     meta::validate_builtin_finalizers(&root.at("metadata").at("finalizers"), &mut problems);
     (kind.validate)(&root, &mut problems);
+    (kind.validate_create)(&root, &mut problems);
     if problems.is_empty() {
         Ok(())
     } else {

@@ -47,6 +47,7 @@ pub const DEF: KindDef = KindDef {
     prepare_create,
     prepare_status: status::prepare,
     validate,
+    validate_create,
     validate_update: update::validate,
     validate_status: status::validate_update,
     warnings: |new, old| match old {
