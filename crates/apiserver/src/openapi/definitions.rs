@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use orlop_api::schema::{Field, ListType, PatchStrategy, Presence, Schema, Ty, Type, TypeRef, schema};
 use serde_json::{Map, Value, json};
 
-use super::enums;
+use super::enums::Enums;
 use super::names::{self, GroupVersion};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +115,7 @@ pub trait Describe {
 pub struct Writer<'d> {
     pub dialect: Dialect,
     pub docs: &'d dyn Describe,
+    pub enums: Enums,
 }
 
 impl Writer<'_> {
@@ -210,7 +211,7 @@ impl Writer<'_> {
         {
             value["default"] = default;
         }
-        let possible = enums::of_field(owner.name, field.name);
+        let possible = self.enums.of_field(owner.name, field.name);
         if !possible.is_empty() {
             match field.ty {
                 Ty::List(_) => value["items"]["enum"] = possible.into(),

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::definitions::{self, Definition, Dialect, Writer};
 use super::docs::Docs;
+use super::enums::Enums;
 use super::gnostic::{self, Kind};
 use super::names::GroupVersion;
 use super::operations::{Globals, PathItem};
@@ -71,11 +72,12 @@ impl Document {
         let roots = items
             .iter()
             .flat_map(|i| i.operations.iter().flat_map(|o| o.definitions()));
+        let definitions = definitions::reachable(roots);
         let parts = Parts {
             dialect: self.dialect(),
-            definitions: definitions::reachable(roots),
+            docs: Docs::load(|name| definitions.contains_key(name)),
+            definitions,
             items,
-            docs: Docs::load(),
         };
         match format {
             Format::Json => parts.write_json(out),
@@ -101,6 +103,7 @@ impl Parts {
         let writer = Writer {
             dialect: self.dialect,
             docs: &self.docs,
+            enums: Enums::load(),
         };
         let definitions = self.definitions.iter();
         definitions.map(move |(name, definition)| (name.as_str(), writer.definition(*definition)))
@@ -180,21 +183,21 @@ impl Parts {
                 &value,
             );
         }
-        let mut bytes = gnostic::encode(document, &self.rest(globals));
+        out.write_all(&gnostic::encode(document, &self.rest(globals)))?;
         match self.dialect {
             Dialect::V2 => {
-                gnostic::bytes(&mut bytes, gnostic_v2::PATHS, &paths);
-                gnostic::bytes(&mut bytes, gnostic_v2::DEFINITIONS, &definitions);
+                gnostic::write(out, gnostic_v2::PATHS, &[&paths])?;
+                gnostic::write(out, gnostic_v2::DEFINITIONS, &[&definitions])
             }
             Dialect::V3 => {
                 let schemes = json!({"securitySchemes": security()});
-                let mut components = gnostic::encode(&gnostic_v3::COMPONENTS_REST, &schemes);
-                gnostic::bytes(&mut components, gnostic_v3::SCHEMAS, &definitions);
-                gnostic::bytes(&mut bytes, gnostic_v3::PATHS, &paths);
-                gnostic::bytes(&mut bytes, gnostic_v3::COMPONENTS, &components);
+                let schemes = gnostic::encode(&gnostic_v3::COMPONENTS_REST, &schemes);
+                let mut schemas = vec![];
+                gnostic::write(&mut schemas, gnostic_v3::SCHEMAS, &[&definitions])?;
+                gnostic::write(out, gnostic_v3::PATHS, &[&paths])?;
+                gnostic::write(out, gnostic_v3::COMPONENTS, &[&schemes, &schemas])
             }
         }
-        out.write_all(&bytes)
     }
 }
 

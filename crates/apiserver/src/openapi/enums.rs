@@ -2,24 +2,27 @@
 //! What is accepted is decided by validation.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
-/// The possible values of a field (of the elements, if it is a list); none if it is not enumerated.
-pub fn of_field(ty: &str, field: &str) -> Vec<&'static str> {
-    static TABLE: OnceLock<HashMap<(&str, &str), &str>> = OnceLock::new();
-    let table = TABLE.get_or_init(|| {
-        include_str!("enums.txt")
-            .lines()
-            .filter_map(|line| {
-                let (ty, rest) = line.split_once(' ')?;
-                let (field, values) = rest.split_once(' ')?;
-                Some(((ty, field), values))
-            })
-            .collect()
-    });
-    table
-        .get(&(ty, field))
-        .map_or_else(Vec::new, |values| values.split('|').collect())
+/// By type and field: the values, with `|` between them.
+pub struct Enums(HashMap<(&'static str, &'static str), &'static str>);
+
+impl Enums {
+    pub fn load() -> Enums {
+        let row = |line: &'static str| {
+            let (ty, rest) = line.split_once(' ')?;
+            let (field, values) = rest.split_once(' ')?;
+            Some(((ty, field), values))
+        };
+        Enums(include_str!("enums.txt").lines().filter_map(row).collect())
+    }
+
+    /// The possible values of a field (of the elements, if it is a list); none if it is not enumerated.
+    pub fn of_field(&self, ty: &str, field: &str) -> Vec<&'static str> {
+        match self.0.get(&(ty, field)) {
+            Some(values) => values.split('|').collect(),
+            None => vec![],
+        }
+    }
 }
 
 #[cfg(test)]
@@ -28,12 +31,13 @@ mod tests {
 
     #[test]
     fn values_are_found_and_fields_exist() {
+        let enums = Enums::load();
         assert_eq!(
-            of_field("core/v1.Container", "imagePullPolicy"),
+            enums.of_field("core/v1.Container", "imagePullPolicy"),
             ["Always", "IfNotPresent", "Never"]
         );
-        assert_eq!(of_field("core/v1.HostPathVolumeSource", "type")[0], "");
-        assert!(of_field("core/v1.Container", "name").is_empty());
+        assert_eq!(enums.of_field("core/v1.HostPathVolumeSource", "type")[0], "");
+        assert!(enums.of_field("core/v1.Container", "name").is_empty());
         let types = orlop_api::schema::schema();
         for line in include_str!("enums.txt").lines() {
             let words: Vec<&str> = line.splitn(3, ' ').collect();

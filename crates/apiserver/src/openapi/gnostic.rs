@@ -3,6 +3,8 @@
 //! The messages mirror the JSON, so a table says which member of an object is which field, and one function writes them
 //! all. `gnostic_v2` and `gnostic_v3` are the tables.
 
+use std::io::{self, Write};
+
 use serde_json::Value;
 
 /// What a message is made from.
@@ -70,10 +72,17 @@ pub fn named(out: &mut Vec<u8>, tag: u32, name: &str, kind: Kind, value: &Value)
     bytes(out, tag, &pair);
 }
 
-pub fn bytes(out: &mut Vec<u8>, tag: u32, content: &[u8]) {
-    varint(out, u64::from(tag) << 3 | 2);
-    varint(out, content.len() as u64);
-    out.extend_from_slice(content);
+fn bytes(out: &mut Vec<u8>, tag: u32, content: &[u8]) {
+    write(out, tag, &[content]).expect("writing to memory does not fail");
+}
+
+/// A field whose content is these pieces.
+pub fn write(out: &mut dyn Write, tag: u32, pieces: &[&[u8]]) -> io::Result<()> {
+    let mut head = vec![];
+    varint(&mut head, u64::from(tag) << 3 | 2);
+    varint(&mut head, pieces.iter().map(|p| p.len() as u64).sum());
+    out.write_all(&head)?;
+    pieces.iter().try_for_each(|piece| out.write_all(piece))
 }
 
 fn message(out: &mut Vec<u8>, shape: &Shape, value: &Value) {

@@ -198,11 +198,9 @@ fn packed(document: Document, format: Format) -> Bytes {
         let found = kept.remove(i);
         kept.push(found);
     } else {
-        let mut encoder = GzEncoder::new(vec![], Compression::default());
-        document
-            .write(format, &mut encoder)
-            .expect("writing to memory does not fail");
-        let packed = encoder.finish().expect("writing to memory does not fail").into();
+        // On a thread of its own, of which nothing is kept: all the memory that making it takes can be given back.
+        let made = std::thread::spawn(move || pack(document, format));
+        let packed = Bytes::copy_from_slice(&made.join().expect("making documents does not fail"));
         kept.push(Kept {
             document,
             format,
@@ -213,6 +211,14 @@ fn packed(document: Document, format: Format) -> Bytes {
         kept.remove(0);
     }
     kept.last().expect("pushed just now").packed.clone()
+}
+
+fn pack(document: Document, format: Format) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(vec![], Compression::default());
+    document
+        .write(format, &mut encoder)
+        .expect("writing to memory does not fail");
+    encoder.finish().expect("writing to memory does not fail")
 }
 
 /// Tells versions of a document apart. Documents are functions of this program and its tables, so the hash is one of those.
