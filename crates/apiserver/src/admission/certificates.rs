@@ -8,6 +8,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
 use super::{Change, Operation, Plugin, Review};
+use crate::authn::MASTERS;
 use crate::authz::Attributes;
 
 pub const APPROVAL: Plugin = Plugin {
@@ -61,7 +62,9 @@ fn signing(review: &Review<'_>, new: Option<&Value>, old: Option<&Value>) -> Res
     let (Some(new), Some(old)) = (new, old) else {
         return Ok(vec![]);
     };
-    let changed = new.pointer("/status/certificate") != old.pointer("/status/certificate");
+    let changed = ["/status/certificate", "/status/conditions"]
+        .iter()
+        .any(|part| new.pointer(part) != old.pointer(part));
     if !is_request(review, "status") || !changed || may(review, "sign", signer(Some(old))) {
         return Ok(vec![]);
     }
@@ -79,28 +82,134 @@ fn subject(review: &Review<'_>, new: Option<&Value>, _: Option<&Value>) -> Resul
     if signer(Some(new)) != "kubernetes.io/kube-apiserver-client" {
         return Ok(vec![]);
     }
-    let pem = new.pointer("/spec/request").and_then(Value::as_str).unwrap_or("");
-    if request_groups(pem).iter().any(|g| g == "system:masters") {
+    let request = new.pointer("/spec/request").and_then(Value::as_str).unwrap_or("");
+    let subject = subject_of(request).map_err(|why| review.forbidden(format!("failed to parse CSR: {why}")))?;
+    if subject.organizations.iter().any(|g| g == MASTERS) {
         return Err(review
             .forbidden("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"));
     }
     Ok(vec![])
 }
 
-/// The organisations in the subject of a signing request (PEM, in base64 as it stands in the object). Requests that
-/// can't be read have none; validation refuses them.
-fn request_groups(encoded: &str) -> Vec<String> {
-    let groups = || -> Option<Vec<String>> {
-        let pem = BASE64_STANDARD.decode(encoded).ok()?;
-        let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
-        let (_, request) = X509CertificationRequest::from_der(&pem.contents).ok()?;
-        let subject = &request.certification_request_info.subject;
-        Some(
-            subject
-                .iter_organization()
-                .filter_map(|o| o.as_str().ok().map(str::to_string))
-                .collect(),
-        )
-    };
-    groups().unwrap_or_default()
+/// Whom a signing request wants certified.
+pub struct Subject {
+    pub common_name: String,
+    pub organizations: Vec<String>,
+}
+
+/// Reads a signing request: PEM, in base64 as it stands in the object.
+pub fn subject_of(encoded: &str) -> Result<Subject, String> {
+    let pem = BASE64_STANDARD.decode(encoded).map_err(|e| e.to_string())?;
+    let block = x509_parser::pem::parse_x509_pem(&pem)
+        .ok()
+        .map(|(_, block)| block)
+        .filter(|block| block.label == "CERTIFICATE REQUEST")
+        .ok_or("PEM block type must be CERTIFICATE REQUEST")?;
+    let (_, request) = X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
+    let subject = &request.certification_request_info.subject;
+    let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_string);
+    Ok(Subject {
+        common_name: subject.iter_common_name().last().and_then(text).unwrap_or_default(),
+        organizations: subject.iter_organization().filter_map(text).collect(),
+    })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use serde_json::json;
+
+    use super::super::fixture::{Desk, told, with};
+    use super::*;
+
+    /// A signing request as it stands in an object.
+    pub fn signing_request(name: &str, groups: &[&str]) -> String {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        for group in groups {
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, *group);
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        BASE64_STANDARD.encode(params.serialize_request(&key).unwrap().pem().unwrap())
+    }
+
+    const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
+
+    fn request(signer: &str, request: &str) -> Value {
+        json!({"metadata": {"name": "r"}, "spec": {"signerName": signer, "request": request}})
+    }
+
+    fn granted(verb: &str, signer: &str) -> Desk {
+        let rule = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": [verb],
+            "resourceNames": [signer]});
+        let binding = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "User", "name": "u"}]});
+        Desk::new()
+            .user("u", &[])
+            .with(
+                "clusterroles.rbac.authorization.k8s.io",
+                json!({"metadata": {"name": "r"}, "rules": [rule]}),
+            )
+            .with("clusterrolebindings.rbac.authorization.k8s.io", binding)
+    }
+
+    #[test]
+    fn decisions_need_a_right_on_the_signer() {
+        let old = request("example.com/a", "");
+        let signed = with(old.clone(), json!({"status": {"certificate": "Zm9v"}}));
+        let failed = with(old.clone(), json!({"status": {"conditions": [{"type": "Failed"}]}}));
+        let refused = |verb: &str| {
+            format!(
+                "{RESOURCE} \"r\" is forbidden: user not permitted to {verb} requests with signerName \"example.com/a\""
+            )
+        };
+        let (ok, of_approval) = ("ok".to_string(), format!("{RESOURCE}/approval"));
+        let of_status = format!("{RESOURCE}/status");
+        for (verb, signer, approves, signs) in [
+            ("approve", "example.com/a", &ok, &refused("sign")),
+            ("approve", "example.com/*", &ok, &refused("sign")),
+            ("approve", "example.com/b", &refused("approve"), &refused("sign")),
+            ("sign", "example.com/*", &refused("approve"), &ok),
+        ] {
+            let desk = granted(verb, signer);
+            let result = desk.update(&APPROVAL, &of_approval, old.clone(), old.clone());
+            assert_eq!(told(result), *approves, "{verb} {signer}");
+            for new in [&signed, &failed] {
+                let result = desk.update(&SIGNING, &of_status, new.clone(), old.clone());
+                assert_eq!(told(result), *signs, "{verb} {signer}");
+            }
+            let labelled = with(old.clone(), json!({"metadata": {"labels": {"a": "b"}}}));
+            assert_eq!(told(desk.update(&SIGNING, &of_status, labelled, old.clone())), "ok");
+            assert_eq!(told(desk.update(&APPROVAL, RESOURCE, old.clone(), old.clone())), "ok");
+        }
+    }
+
+    #[test]
+    fn nobody_asks_to_be_a_master() {
+        let (client, serving) = ("kubernetes.io/kube-apiserver-client", "kubernetes.io/kubelet-serving");
+        let masters = signing_request("me", &["a", "system:masters"]);
+        let others = signing_request("me", &["a", "system:master"]);
+        let refused = |why: &str| format!("{RESOURCE} \"r\" is forbidden: {why}");
+        let cases = [
+            (client, others.as_str(), "ok".to_string()),
+            (serving, &masters, "ok".to_string()),
+            (
+                client,
+                &masters,
+                refused("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"),
+            ),
+            (
+                client,
+                "Zm9v",
+                refused("failed to parse CSR: PEM block type must be CERTIFICATE REQUEST"),
+            ),
+        ];
+        for (signer, pem, expected) in cases {
+            let result = Desk::new().create(&SUBJECT, RESOURCE, request(signer, pem));
+            assert_eq!(told(result), expected, "{signer}");
+        }
+        let subject = subject_of(&others).unwrap();
+        assert_eq!(subject.common_name, "me");
+        assert_eq!(subject.organizations, ["a", "system:master"]);
+    }
 }

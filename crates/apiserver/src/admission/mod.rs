@@ -9,6 +9,13 @@ mod default_classes;
 mod default_toleration_seconds;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod node_declared_features;
+mod node_restriction;
+mod persistent_volume_claim_resize;
+mod pod_api_references;
+mod pod_resize;
+mod pod_security;
+mod pod_topology_labels;
 mod priority;
 mod rbac_escalation;
 pub mod resource_quota;
@@ -17,6 +24,9 @@ mod service_account;
 mod storage_object_in_use;
 mod taint_nodes_by_condition;
 
+#[cfg(test)]
+mod fixture;
+
 use jiff::Timestamp;
 use orlop_api::{KindDef, Status, Value};
 use orlop_store::Revision;
@@ -24,7 +34,7 @@ use orlop_store::Revision;
 use crate::authn::UserInfo;
 use crate::authz::Authorizer;
 use crate::config::Config;
-use crate::lookup::ObjectLookup;
+use crate::lookup::{ObjectLookup, text};
 use crate::registry::Warnings;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +51,7 @@ pub struct Review<'r> {
     pub subresource: &'r str,
     /// "" for cluster-scoped kinds.
     pub namespace: String,
-    /// "" while a name is still to be generated.
+    /// While a name is still to be generated: what it will start with.
     pub name: String,
     pub user: &'r UserInfo,
     pub dry_run: bool,
@@ -58,8 +68,37 @@ impl Review<'_> {
         self.kind.group == group && self.kind.plural == plural && self.subresource.is_empty()
     }
 
+    /// Whether this is about a subresource of the given resource, "pods/status".
+    pub fn is_sub(&self, group: &str, plural: &str, subresource: &str) -> bool {
+        self.kind.group == group && self.kind.plural == plural && self.subresource == subresource
+    }
+
+    /// The same review under the name that refusals are to mention when the object has no name yet.
+    fn called_by(&self, object: &Value) -> Review<'_> {
+        let prefix = text(object, &["metadata", "generateName"]);
+        Review {
+            name: if prefix.is_empty() { "Unknown" } else { prefix }.to_string(),
+            namespace: self.namespace.clone(),
+            ..*self
+        }
+    }
+
     pub fn forbidden(&self, why: impl std::fmt::Display) -> Status {
         Status::forbidden(self.kind.group, self.kind.plural, &self.name, why)
+    }
+}
+
+/// Several complaints in one, each told once: `a`, `[a, b]`.
+fn together(complaints: Vec<String>) -> String {
+    let mut told: Vec<String> = vec![];
+    for complaint in complaints {
+        if !told.contains(&complaint) {
+            told.push(complaint);
+        }
+    }
+    match told.as_slice() {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
     }
 }
 
@@ -89,21 +128,34 @@ pub const ALL: &[&Plugin] = &[
     &namespace_lifecycle::PLUGIN,
     &limit_ranger::PLUGIN,
     &service_account::PLUGIN,
+    &node_restriction::PLUGIN,
     &taint_nodes_by_condition::PLUGIN,
+    &pod_security::PLUGIN,
     &priority::PLUGIN,
     &default_toleration_seconds::PLUGIN,
     &default_classes::STORAGE,
     &storage_object_in_use::PLUGIN,
+    &persistent_volume_claim_resize::PLUGIN,
     &runtime_class::PLUGIN,
     &certificates::APPROVAL,
     &certificates::SIGNING,
     &certificates::SUBJECT,
     &default_classes::INGRESS,
+    &pod_topology_labels::PLUGIN,
+    &node_declared_features::PLUGIN,
+    &pod_resize::PLUGIN,
     &rbac_escalation::PLUGIN,
     &resource_quota::PLUGIN,
 ];
 
 pub fn mutate(review: &Review<'_>, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    let named;
+    let review = if review.name.is_empty() {
+        named = review.called_by(object);
+        &named
+    } else {
+        review
+    };
     for plugin in ALL {
         if let Some(mutate) = plugin.mutate {
             mutate(review, object, old)?;
