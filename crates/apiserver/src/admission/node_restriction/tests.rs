@@ -338,8 +338,8 @@ fn what_carries_a_nodes_name_is_that_nodes() {
 #[test]
 fn certificates_are_for_the_node_itself() {
     const REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";
-    let own = signing_request("system:node:n1", &["system:nodes"]);
-    let other = signing_request("system:node:n2", &["system:nodes"]);
+    let own = signing_request("system:node:n1", "system:nodes");
+    let other = signing_request("system:node:n2", "system:nodes");
     let only = "can only create a node CSR with CN=system:node:n1";
     let broken = "unable to parse csr: PEM block type must be CERTIFICATE REQUEST";
     for (signer, pem, expected) in [

@@ -3,6 +3,7 @@ use serde_json::json;
 use super::policy::Version;
 use super::*;
 use crate::admission::fixture::{Desk, told, with};
+use crate::lookup::ObjectLookup;
 
 /// A pod that meets every standard.
 fn good() -> Value {
@@ -440,6 +441,7 @@ fn a_stricter_namespace_tells_which_pods_break_its_rules() {
             ),
         ),
         ("e", owned),
+        ("f", json!({})),
     ] {
         desk = desk.with("pods", named(name, changes));
     }
@@ -469,5 +471,5 @@ fn a_stricter_namespace_tells_which_pods_break_its_rules() {
         .iter()
         .map(|p| text(p, &["metadata", "name"]).to_string())
         .collect();
-    assert_eq!(order, ["a", "b", "c", "d", "e"]);
+    assert_eq!(order, ["a", "b", "c", "d", "f", "e"]);
 }

@@ -1,17 +1,27 @@
 //! ResourceQuota: what a namespace may hold, exactly. The use is part of the quota's status and changes in the same
 //! transaction as the object that is counted, so concurrent writers can't pass the limit together.
+//!
+//! Every write moves the use by what it changes. One thing changes without a write: a pod that is overdue (its time to
+//! end has run out, its node perhaps gone) stops counting. Whoever writes such a pod, or would be refused while there are
+//! some, has everything counted anew; so the use is never too small, and too large only as long as nobody minds.
+//!
+//! Upstream: apiserver/pkg/admission/plugin/resourcequota, pkg/quota/v1 (v1.36), where use only grows at once and a
+//! controller takes it back later.
 
+mod scopes;
+#[cfg(test)]
+mod tests;
 mod usage;
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
+use orlop_api::quantity::Quantity;
 use orlop_api::resources::{self, ResourceList};
 use orlop_api::{KindDef, Status, Value};
 
 use super::{Change, Operation, Plugin, Review};
 use crate::kinds;
-use crate::lookup::ObjectLookup;
+use crate::lookup::{ObjectLookup, text};
+use crate::registry::update::is_finished_deletion;
 
 pub const PLUGIN: Plugin = Plugin {
     name: "ResourceQuota",
@@ -20,13 +30,17 @@ pub const PLUGIN: Plugin = Plugin {
 };
 
 fn validate(review: &Review<'_>, new: Option<&Value>, old: Option<&Value>) -> Result<Vec<Change>, Status> {
-    if review.namespace.is_empty() || review.kind.plural == "namespaces" {
+    // What is created through a subresource (a token, an eviction) is not kept.
+    let passing = review.operation == Operation::Create && !review.subresource.is_empty();
+    if review.namespace.is_empty() || !usage::is_counted(review.kind) || passing {
         return Ok(vec![]);
     }
+    // An update that takes the last finalizer away is the end of the object.
+    let new = new.filter(|n| !is_finished_deletion(review.kind, n));
     let mut changes = vec![];
     for quota in review.lookup.list("resourcequotas", Some(&review.namespace)) {
         // A quota counts quotas too, but its own status is its own business.
-        if review.kind.plural == "resourcequotas" && quota["metadata"]["name"] == review.name.as_str() {
+        if review.kind.plural == "resourcequotas" && text(&quota, &["metadata", "name"]) == review.name {
             continue;
         }
         if let Some(used) = next_use(review, &quota, new, old)? {
@@ -37,14 +51,16 @@ fn validate(review: &Review<'_>, new: Option<&Value>, old: Option<&Value>) -> Re
 }
 
 fn change(quota: &Value, used: ResourceList) -> Change {
-    let text = |name: &str| quota["metadata"][name].as_str().unwrap_or("").to_string();
+    let of_meta = |name: &str| text(quota, &["metadata", name]).to_string();
     let mut value = quota.clone();
     value["status"]["used"] = resources::to_value(&used);
     Change {
         kind: kinds::of_stored("resourcequotas").expect("quotas are built in"),
-        namespace: text("namespace"),
-        name: text("name"),
-        revision: text("resourceVersion").parse().expect("stored objects have a revision"),
+        namespace: of_meta("namespace"),
+        name: of_meta("name"),
+        revision: of_meta("resourceVersion")
+            .parse()
+            .expect("stored objects have a revision"),
         value,
     }
 }
@@ -57,107 +73,171 @@ fn next_use(
     old: Option<&Value>,
 ) -> Result<Option<ResourceList>, Status> {
     let hard = resources::list(quota.pointer("/status/hard").or(quota.pointer("/spec/hard")));
-    let concerned: ResourceList = hard
-        .iter()
+    let limits: ResourceList = hard
+        .into_iter()
         .filter(|(n, _)| usage::concerns(n, review.kind))
-        .map(|(n, q)| (n.clone(), q.clone()))
         .collect();
-    if concerned.is_empty() {
+    if limits.is_empty() {
         return Ok(None);
     }
-    let name = quota["metadata"]["name"].as_str().unwrap_or("");
+    check_requirements(review, quota, &limits, new, old)?;
     let counts = |object: Option<&Value>| -> ResourceList {
-        match object.filter(|o| usage::in_scope(quota, review.kind, o)) {
-            Some(object) => usage::of_object(review.kind, object, review.now),
-            None => ResourceList::new(),
-        }
+        object.map_or_else(ResourceList::new, |o| {
+            usage::in_quota(quota, review.kind, o, review.now)
+        })
     };
-    if let Some(pod) = new.filter(|p| review.is("", "pods") && usage::in_scope(quota, review.kind, p))
-        && review.operation == Operation::Create
-        && let Some(missing) = usage::missing_requirements(pod, &concerned)
-    {
-        return Err(review.forbidden(format!("failed quota: {name}: {missing}")));
+    let write = Write {
+        limits: &limits,
+        before: &counts(old),
+        after: &counts(new),
+    };
+    let stored = resources::list(quota.pointer("/status/used"));
+    let mut next = write.added_to(stored.clone());
+    if must_recount(review, &stored, &limits, old) || (!next.exceeded.is_empty() && has_overdue_pods(review)) {
+        next = write.added_to(count(quota, &review.namespace, review.lookup, review.now));
     }
-    let (before, after) = (counts(old), counts(new));
-    let mut used = resources::list(quota.pointer("/status/used"));
-    let (mut changed, mut exceeded) = (false, vec![]);
-    for (resource, limit) in &concerned {
-        let zero = || orlop_api::quantity::Quantity::ZERO;
-        let mut delta = after.get(resource).cloned().unwrap_or_else(zero);
-        delta.sub(&before.get(resource).cloned().unwrap_or_else(zero));
-        if delta.is_zero() {
-            continue;
-        }
-        changed = true;
-        let in_use = used.get(resource).cloned().unwrap_or_else(zero);
-        let mut next = in_use.clone();
-        next.add(&delta);
-        if next.is_negative() {
-            next = zero();
-        }
-        if !delta.is_negative() && next > *limit && review.subresource != "status" {
-            exceeded.push((resource, delta, in_use, limit));
-        }
-        used.insert(resource.clone(), next);
+    if !next.exceeded.is_empty() && review.subresource != "status" {
+        let name = text(quota, &["metadata", "name"]);
+        return Err(review.forbidden(format!("exceeded quota: {name}, {}", told(&next.exceeded))));
     }
-    if !exceeded.is_empty() {
-        let list = |pick: fn(
-            &(
-                &String,
-                orlop_api::quantity::Quantity,
-                orlop_api::quantity::Quantity,
-                &orlop_api::quantity::Quantity,
-            ),
-        ) -> String| {
-            exceeded
-                .iter()
-                .map(|e| format!("{}={}", e.0, pick(e)))
-                .collect::<Vec<_>>()
-                .join(",")
-        };
-        return Err(review.forbidden(format!(
-            "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
-            list(|e| e.1.canonical()),
-            list(|e| e.2.canonical()),
-            list(|e| e.3.canonical())
-        )));
+    Ok((next.used != stored).then_some(next.used))
+}
+
+/// What a write changes of what one quota counts.
+struct Write<'w> {
+    limits: &'w ResourceList,
+    before: &'w ResourceList,
+    after: &'w ResourceList,
+}
+
+struct NextUse {
+    used: ResourceList,
+    exceeded: Vec<Excess>,
+}
+
+struct Excess {
+    resource: String,
+    requested: Quantity,
+    used: Quantity,
+    limit: Quantity,
+}
+
+impl Write<'_> {
+    fn added_to(&self, mut used: ResourceList) -> NextUse {
+        let mut exceeded = vec![];
+        for (resource, limit) in self.limits {
+            let of = |list: &ResourceList| list.get(resource).cloned().unwrap_or_default();
+            let mut delta = of(self.after);
+            delta.sub(&of(self.before));
+            let in_use = of(&used);
+            let mut next = in_use.clone();
+            next.add(&delta);
+            if delta.sign() > 0 && next > *limit {
+                exceeded.push(Excess {
+                    resource: resource.clone(),
+                    requested: delta.clone(),
+                    used: in_use,
+                    limit: limit.clone(),
+                });
+            }
+            if !delta.is_zero() {
+                used.insert(resource.clone(), if next.is_negative() { Quantity::ZERO } else { next });
+            }
+        }
+        NextUse { used, exceeded }
     }
-    Ok(changed.then_some(used))
+}
+
+fn told(exceeded: &[Excess]) -> String {
+    let list = |pick: fn(&Excess) -> &Quantity| {
+        let pairs = exceeded
+            .iter()
+            .map(|e| format!("{}={}", e.resource, pick(e).canonical()));
+        pairs.collect::<Vec<_>>().join(",")
+    };
+    format!(
+        "requested: {}, used: {}, limited: {}",
+        list(|e| &e.requested),
+        list(|e| &e.used),
+        list(|e| &e.limit)
+    )
+}
+
+/// Pods that are new, resized, or now end (or no longer end) by themselves must say what they want of what is limited.
+fn check_requirements(
+    review: &Review<'_>,
+    quota: &Value,
+    limits: &ResourceList,
+    new: Option<&Value>,
+    old: Option<&Value>,
+) -> Result<(), Status> {
+    let Some(pod) = new else { return Ok(()) };
+    let asked = match (review.operation, old) {
+        (Operation::Create, _) => review.is("", "pods"),
+        (Operation::Update, Some(old)) => {
+            let crossed = || scopes::is_terminating(pod) != scopes::is_terminating(old);
+            review.is_sub("", "pods", "resize") || (review.is("", "pods") && crossed())
+        }
+        _ => false,
+    };
+    if !asked || !scopes::covers(quota, review.kind, pod) {
+        return Ok(());
+    }
+    match usage::missing_requirements(pod, limits) {
+        None => Ok(()),
+        Some(missing) => {
+            let name = text(quota, &["metadata", "name"]);
+            Err(review.forbidden(format!("failed quota: {name}: {missing}")))
+        }
+    }
+}
+
+/// Whether the stored use can't be moved on: it lacks something, or nobody knows whether it has the old object in it.
+fn must_recount(review: &Review<'_>, stored: &ResourceList, limits: &ResourceList, old: Option<&Value>) -> bool {
+    let is_pod = review.kind.group.is_empty() && review.kind.plural == "pods";
+    limits.keys().any(|n| !stored.contains_key(n)) || (is_pod && old.is_some_and(|o| usage::is_overdue(o, review.now)))
+}
+
+fn has_overdue_pods(review: &Review<'_>) -> bool {
+    let pods = review.lookup.list("pods", Some(&review.namespace));
+    pods.iter().any(|p| usage::is_overdue(p, review.now))
 }
 
 /// The status a quota should have: its limits, and what the namespace holds of each now.
 pub fn recount(quota: &Value, namespace: &str, lookup: &dyn ObjectLookup, now: Timestamp) -> Value {
     let hard = resources::list(quota.pointer("/spec/hard"));
-    let mut used: ResourceList = hard
-        .keys()
-        .map(|n| (n.clone(), orlop_api::quantity::Quantity::ZERO))
-        .collect();
-    for kind in orlop_api::kinds::all().filter(|k| is_counted(k)) {
-        if !hard.keys().any(|n| usage::concerns(n, kind)) {
-            continue;
-        }
-        let mut objects = lookup.list(&kind.store_prefix(), Some(namespace));
-        // A quota counts itself, also while it is only about to be stored.
-        let is_itself = |o: &Arc<Value>| o["metadata"]["name"] == quota["metadata"]["name"];
-        if kind.plural == "resourcequotas" && !objects.iter().any(is_itself) {
-            objects.push(Arc::new(quota.clone()));
-        }
-        for object in objects {
-            if !usage::in_scope(quota, kind, &object) {
-                continue;
-            }
-            for (name, quantity) in usage::of_object(kind, &object, now) {
-                if usage::concerns(&name, kind)
-                    && let Some(sum) = used.get_mut(&name)
-                {
-                    sum.add(&quantity);
-                }
-            }
-        }
-    }
+    let used = count(quota, namespace, lookup, now);
     serde_json::json!({"hard": resources::to_value(&hard), "used": resources::to_value(&used)})
 }
 
-fn is_counted(kind: &KindDef) -> bool {
-    kind.namespaced && kind.stored_as.is_empty() && kind.is_stored()
+/// What the namespace holds of each resource that the quota limits.
+fn count(quota: &Value, namespace: &str, lookup: &dyn ObjectLookup, now: Timestamp) -> ResourceList {
+    let hard = resources::list(quota.pointer("/spec/hard"));
+    let mut used: ResourceList = hard.into_keys().map(|n| (n, Quantity::ZERO)).collect();
+    let kinds = orlop_api::kinds::all().filter(|k| k.stored_as.is_empty() && usage::is_counted(k));
+    for kind in kinds {
+        if !used.keys().any(|n| usage::concerns(n, kind)) {
+            continue;
+        }
+        let objects = lookup.list(&kind.store_prefix(), Some(namespace));
+        for object in &objects {
+            count_one(&mut used, quota, kind, object, now);
+        }
+        // A quota that is being made is one of them.
+        let same = |o: &Value| o["metadata"]["name"] == quota["metadata"]["name"];
+        if kind.kind == "ResourceQuota" && !objects.iter().any(|o| same(o)) {
+            count_one(&mut used, quota, kind, quota, now);
+        }
+    }
+    used
+}
+
+fn count_one(used: &mut ResourceList, quota: &Value, kind: &KindDef, object: &Value, now: Timestamp) {
+    for (name, quantity) in usage::in_quota(quota, kind, object, now) {
+        if usage::concerns(&name, kind)
+            && let Some(sum) = used.get_mut(&name)
+        {
+            sum.add(&quantity);
+        }
+    }
 }

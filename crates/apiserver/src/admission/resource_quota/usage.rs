@@ -1,10 +1,15 @@
 //! What one object counts for, and which quotas it counts against.
-//! Upstream: pkg/quota/v1/evaluator/core (v1.36).
+//! Upstream: pkg/quota/v1/evaluator/core (v1.36). Left out: what resource claims count for under the name of an extended
+//! resource, which depends on device classes and pods that come and go by themselves.
 
 use jiff::Timestamp;
 use orlop_api::quantity::{Format, Quantity};
 use orlop_api::resources::{self, PodResourceOptions, ResourceList};
 use orlop_api::{KindDef, Value};
+
+use super::scopes;
+use crate::admission::default_classes::storage_class_of;
+use crate::lookup::{items, text};
 
 /// Resources that are counted under their plural as well as under `count/…`.
 const PLAIN_COUNTS: &[&str] = &[
@@ -16,8 +21,19 @@ const PLAIN_COUNTS: &[&str] = &[
     "services",
 ];
 
-fn one() -> Quantity {
-    Quantity::from_i64(1, Format::DecimalSI)
+/// A request for all devices of a class counts as this many: a claim can't hold more.
+const MAX_DEVICES: i64 = 32;
+const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+
+fn number(n: i64) -> Quantity {
+    Quantity::from_i64(n, Format::DecimalSI)
+}
+
+/// Events come and go too fast to be counted; what is not stored can't be.
+pub fn is_counted(kind: &KindDef) -> bool {
+    kind.namespaced && kind.is_stored() && kind.plural != "events"
 }
 
 /// The `count/…` name of a resource.
@@ -25,48 +41,52 @@ pub fn count_name(kind: &KindDef) -> String {
     format!("count/{}", orlop_api::status::qualified(kind.group, kind.plural))
 }
 
-/// Everything the object counts for, under every name a quota may use.
-pub fn of_object(kind: &KindDef, object: &Value, now: Timestamp) -> ResourceList {
-    let mut usage = ResourceList::from([(count_name(kind), one())]);
-    if !kind.group.is_empty() {
-        return usage;
+/// What the object counts for in a quota, under every name a quota may use; nothing outside the quota's scopes.
+pub fn in_quota(quota: &Value, kind: &KindDef, object: &Value, now: Timestamp) -> ResourceList {
+    match scopes::covers(quota, kind, object) {
+        true => of_object(kind, object, now),
+        false => ResourceList::new(),
     }
-    if PLAIN_COUNTS.contains(&kind.plural) {
-        usage.insert(kind.plural.to_string(), one());
-    }
-    match kind.plural {
-        "pods" if is_counted_pod(object, now) => of_pod(object, &mut usage),
-        "services" => of_service(object, &mut usage),
-        "persistentvolumeclaims" => of_claim(object, &mut usage),
+}
+
+fn of_object(kind: &KindDef, object: &Value, now: Timestamp) -> ResourceList {
+    let mut usage = ResourceList::from([(count_name(kind), number(1))]);
+    match (kind.group, kind.plural) {
+        ("", "pods") if is_counted_pod(object, now) => of_pod(object, &mut usage),
+        ("", "services") => of_service(object, &mut usage),
+        ("", "persistentvolumeclaims") => of_claim(object, &mut usage),
+        ("resource.k8s.io", "resourceclaims") => of_resource_claim(object, &mut usage),
         _ => {}
+    }
+    if kind.group.is_empty() && PLAIN_COUNTS.contains(&kind.plural) {
+        usage.insert(kind.plural.to_string(), number(1));
     }
     usage
 }
 
 /// A pod that has ended, or whose time to end has run out, takes nothing any more.
 fn is_counted_pod(pod: &Value, now: Timestamp) -> bool {
-    let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or("");
-    if matches!(phase, "Failed" | "Succeeded") {
-        return false;
-    }
-    let deadline = pod.pointer("/metadata/deletionTimestamp").and_then(Value::as_str);
-    let grace = pod
-        .pointer("/metadata/deletionGracePeriodSeconds")
-        .and_then(Value::as_i64);
-    match (deadline.and_then(|d| d.parse::<Timestamp>().ok()), grace) {
-        (Some(at), Some(grace)) => now.as_second() <= at.as_second() + grace,
-        _ => true,
+    !matches!(text(pod, &["status", "phase"]), "Failed" | "Succeeded") && !is_overdue(pod, now)
+}
+
+/// Whether the pod should have been gone for as long as it had to end. It stops counting then, without any write.
+pub fn is_overdue(pod: &Value, now: Timestamp) -> bool {
+    let deadline: Option<Timestamp> = text(pod, &["metadata", "deletionTimestamp"]).parse().ok();
+    let grace = pod["metadata"]["deletionGracePeriodSeconds"].as_i64();
+    match (deadline, grace) {
+        (Some(deadline), Some(grace)) => now.as_second() > deadline.as_second() + grace,
+        _ => false,
     }
 }
 
 fn of_pod(pod: &Value, usage: &mut ResourceList) {
-    usage.insert("pods".into(), one());
+    usage.insert("pods".into(), number(1));
     let options = PodResourceOptions {
         use_status: true,
         ..Default::default()
     };
     for (name, quantity) in resources::pod_requests(pod, options) {
-        if resources::is_extended(&name) {
+        if resources::is_extended(&name) || name.starts_with(DEVICE_CLASS) {
             usage.insert(format!("requests.{name}"), quantity);
         } else if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || resources::is_hugepages(&name) {
             usage.insert(format!("requests.{name}"), quantity.clone());
@@ -81,139 +101,104 @@ fn of_pod(pod: &Value, usage: &mut ResourceList) {
 }
 
 fn of_service(service: &Value, usage: &mut ResourceList) {
-    let ports = service
-        .pointer("/spec/ports")
-        .and_then(Value::as_array)
-        .map_or(0, Vec::len) as i64;
-    let allocates = service
-        .pointer("/spec/allocateLoadBalancerNodePorts")
-        .and_then(Value::as_bool)
-        != Some(false);
-    let (node_ports, balancers) = match service.pointer("/spec/type").and_then(Value::as_str) {
-        Some("NodePort") => (ports, 0),
-        Some("LoadBalancer") if allocates => (ports, 1),
-        Some("LoadBalancer") => (given_node_ports(service), 1),
+    let ports = items(service, &["spec", "ports"]);
+    let given = || {
+        ports
+            .iter()
+            .filter(|p| p["nodePort"].as_i64().unwrap_or(0) != 0)
+            .count()
+    };
+    let allocates = service["spec"]["allocateLoadBalancerNodePorts"] != false;
+    let (node_ports, balancers) = match text(service, &["spec", "type"]) {
+        "NodePort" => (ports.len(), 0),
+        "LoadBalancer" if allocates => (ports.len(), 1),
+        "LoadBalancer" => (given(), 1),
         _ => (0, 0),
     };
-    usage.insert(
-        "services.nodeports".into(),
-        Quantity::from_i64(node_ports, Format::DecimalSI),
-    );
-    usage.insert(
-        "services.loadbalancers".into(),
-        Quantity::from_i64(balancers, Format::DecimalSI),
-    );
-}
-
-fn given_node_ports(service: &Value) -> i64 {
-    let ports = service.pointer("/spec/ports").and_then(Value::as_array);
-    ports
-        .into_iter()
-        .flatten()
-        .filter(|p| p["nodePort"].as_i64().unwrap_or(0) > 0)
-        .count() as i64
+    usage.insert("services.nodeports".into(), number(node_ports as i64));
+    usage.insert("services.loadbalancers".into(), number(balancers));
 }
 
 fn of_claim(claim: &Value, usage: &mut ResourceList) {
-    let class = claim
-        .pointer("/spec/storageClassName")
-        .and_then(Value::as_str)
-        .unwrap_or("");
+    let class = storage_class_of(claim);
+    let size = claim_size(claim);
     if !class.is_empty() {
-        usage.insert(
-            format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"),
-            one(),
-        );
-    }
-    if let Some(size) = resources::list(claim.pointer("/spec/resources/requests")).remove("storage") {
-        if !class.is_empty() {
-            usage.insert(
-                format!("{class}.storageclass.storage.k8s.io/requests.storage"),
-                size.clone(),
-            );
+        usage.insert(format!("{class}{STORAGE_CLASS}persistentvolumeclaims"), number(1));
+        if let Some(size) = &size {
+            usage.insert(format!("{class}{STORAGE_CLASS}requests.storage"), size.clone());
         }
-        usage.insert("requests.storage".into(), size);
     }
+    usage.extend(size.map(|size| ("requests.storage".into(), size)));
 }
 
-/// Whether the object falls under the quota's scopes. Only pods have scopes; nothing else matches a quota with some.
-pub fn in_scope(quota: &Value, kind: &KindDef, object: &Value) -> bool {
-    let is_pod = kind.group.is_empty() && kind.plural == "pods";
-    let plain = quota
-        .pointer("/spec/scopes")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
-    let selected = quota
-        .pointer("/spec/scopeSelector/matchExpressions")
-        .and_then(Value::as_array);
-    plain
-        .filter_map(Value::as_str)
-        .all(|scope| is_pod && matches_scope(object, scope, "Exists", &[]))
-        && selected.into_iter().flatten().all(|e| {
-            let values: Vec<&str> = e["values"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .collect();
-            let word = |name: &str| e.get(name).and_then(Value::as_str).unwrap_or("");
-            is_pod && matches_scope(object, word("scopeName"), word("operator"), &values)
-        })
-}
-
-fn matches_scope(pod: &Value, scope: &str, operator: &str, values: &[&str]) -> bool {
-    let terminating = || {
-        pod.pointer("/spec/activeDeadlineSeconds")
-            .and_then(Value::as_i64)
-            .is_some_and(|s| s >= 0)
+/// What is asked for, or what was allocated if that is more (a growth that was taken back), in whole bytes.
+fn claim_size(claim: &Value) -> Option<Quantity> {
+    let storage = |pointer: &str| resources::list(claim.pointer(pointer)).remove("storage");
+    let asked = storage("/spec/resources/requests")?;
+    let size = match storage("/status/allocatedResources") {
+        Some(allocated) if allocated > asked => allocated,
+        _ => asked,
     };
-    let best_effort = || resources::qos_class(pod) == "BestEffort";
-    match scope {
-        "Terminating" => terminating(),
-        "NotTerminating" => !terminating(),
-        "BestEffort" => best_effort(),
-        "NotBestEffort" => !best_effort(),
-        "PriorityClass" => {
-            let class = pod
-                .pointer("/spec/priorityClassName")
-                .and_then(Value::as_str)
-                .unwrap_or("");
-            match operator {
-                "Exists" => !class.is_empty(),
-                "DoesNotExist" => class.is_empty(),
-                "In" => values.contains(&class),
-                "NotIn" => !values.contains(&class),
-                _ => false,
-            }
+    Some(match size.is_whole() {
+        true => size,
+        false => Quantity::from_i64(size.value(), size.format()),
+    })
+}
+
+/// Devices by class: all requests together; of the alternatives of one request the largest per class.
+fn of_resource_claim(claim: &Value, usage: &mut ResourceList) {
+    let devices = |request: &Value| -> (String, Quantity) {
+        let count = match text(request, &["allocationMode"]) {
+            "ExactCount" => request["count"].as_i64().unwrap_or(0),
+            "All" => MAX_DEVICES,
+            _ => 0,
+        };
+        let class = text(request, &["deviceClassName"]);
+        (format!("{class}{DEVICES}"), number(count))
+    };
+    for request in items(claim, &["spec", "devices", "requests"]) {
+        let mut wanted = ResourceList::new();
+        for alternative in items(request, &["firstAvailable"]) {
+            resources::raise(&mut wanted, &ResourceList::from([devices(alternative)]));
         }
-        "CrossNamespacePodAffinity" => reaches_other_namespaces(pod),
+        wanted.extend(request.get("exactly").map(devices));
+        resources::add(usage, &wanted);
+    }
+}
+
+/// Whether a quota on `name` is about objects of this kind at all.
+pub fn concerns(name: &str, kind: &KindDef) -> bool {
+    if name == count_name(kind) {
+        return true;
+    }
+    match (kind.group, kind.plural) {
+        ("", "pods") => concerns_pods(name),
+        ("", "services") => matches!(name, "services" | "services.nodeports" | "services.loadbalancers"),
+        ("", "persistentvolumeclaims") => {
+            let of_class = name.rsplit_once(STORAGE_CLASS).map(|(_, rest)| rest);
+            matches!(of_class.unwrap_or(name), "persistentvolumeclaims" | "requests.storage")
+        }
+        ("resource.k8s.io", "resourceclaims") => name.ends_with(DEVICES),
+        ("", plural) => PLAIN_COUNTS.contains(&plural) && name == plural,
         _ => false,
     }
 }
 
-fn reaches_other_namespaces(pod: &Value) -> bool {
-    let crosses = |term: &Value| {
-        term["namespaces"].as_array().is_some_and(|n| !n.is_empty()) || !term["namespaceSelector"].is_null()
-    };
-    ["podAffinity", "podAntiAffinity"].iter().any(|side| {
-        let affinity = &pod["spec"]["affinity"][*side];
-        let list = |name: &str| affinity[name].as_array().cloned().unwrap_or_default();
-        list("requiredDuringSchedulingIgnoredDuringExecution")
-            .iter()
-            .any(crosses)
-            || list("preferredDuringSchedulingIgnoredDuringExecution")
-                .iter()
-                .any(|t| crosses(&t["podAffinityTerm"]))
-    })
+fn concerns_pods(name: &str) -> bool {
+    let request = name.strip_prefix("requests.");
+    let compute = request.or_else(|| name.strip_prefix("limits.")).unwrap_or(name);
+    name == "pods"
+        || matches!(compute, "cpu" | "memory" | "ephemeral-storage")
+        || resources::is_quota_hugepages(name)
+        || request.is_some_and(|r| !resources::is_native(r) || r.starts_with(DEVICE_CLASS))
 }
 
 /// With a quota on cpu or memory every container must say how much of it it wants. Tells what is missing.
 pub fn missing_requirements(pod: &Value, hard: &ResourceList) -> Option<String> {
-    if pod
-        .pointer("/spec/resources")
-        .and_then(Value::as_object)
-        .is_some_and(|r| !r.is_empty())
+    let own = |side: &str| resources::list(pod["spec"]["resources"].get(side));
+    if ["requests", "limits"]
+        .iter()
+        .any(|side| own(side).keys().any(|n| resources::is_pod_level(n)))
     {
         return None;
     }
@@ -229,15 +214,12 @@ pub fn missing_requirements(pod: &Value, hard: &ResourceList) -> Option<String> 
         if !hard.contains_key(name) {
             continue;
         }
-        let (side, resource) = match name.split_once('.') {
-            Some((side, resource)) => (side, resource),
-            None => ("requests", name),
-        };
+        let (side, resource) = name.split_once('.').unwrap_or(("requests", name));
         let mut without: Vec<&str> = ["containers", "initContainers"]
             .iter()
-            .flat_map(|list| pod["spec"][*list].as_array().into_iter().flatten())
+            .flat_map(|list| items(pod, &["spec", list]))
             .filter(|c| c["resources"][side].get(resource).is_none())
-            .filter_map(|c| c["name"].as_str())
+            .map(|c| text(c, &["name"]))
             .collect();
         without.sort();
         if !without.is_empty() {
@@ -245,27 +227,4 @@ pub fn missing_requirements(pod: &Value, hard: &ResourceList) -> Option<String> 
         }
     }
     (!told.is_empty()).then(|| format!("must specify {}", told.join("; ")))
-}
-
-/// Whether a quota on `name` is about objects of this kind at all.
-pub fn concerns(name: &str, kind: &KindDef) -> bool {
-    if name == count_name(kind) {
-        return true;
-    }
-    let core = kind.group.is_empty();
-    match kind.plural {
-        "pods" if core => {
-            name == "pods"
-                || matches!(name, "cpu" | "memory" | "ephemeral-storage")
-                || resources::is_hugepages(name)
-                || (name.starts_with("requests.") && name != "requests.storage")
-                || name.starts_with("limits.")
-        }
-        "services" if core => matches!(name, "services" | "services.nodeports" | "services.loadbalancers"),
-        "persistentvolumeclaims" if core => {
-            matches!(name, "persistentvolumeclaims" | "requests.storage")
-                || name.contains(".storageclass.storage.k8s.io/")
-        }
-        plural => core && PLAIN_COUNTS.contains(&plural) && name == plural,
-    }
 }
