@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_is_refused() {
-        let shape = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%', or '93%', regex used for validation is '[0-9]+%')";
+        let shape = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
         for (value, wanted, number_there) in [
             (json!(0), vec![], 0),
             (

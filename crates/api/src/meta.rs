@@ -405,8 +405,8 @@ mod tests {
 
     #[test]
     fn new_objects() {
-        let label_shape = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue', or 'my_value', or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-        let key_shape = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName', or 'my.name', or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+        let label_shape = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+        let key_shape = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
         let subdomain = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
         let owner = |more: Value| {
             let mut o = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"});
@@ -593,7 +593,7 @@ mod tests {
             "matchExpressions[2].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
             "matchExpressions[3].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
             "matchExpressions[4].operator: Invalid value: \"Near\": not a valid selector operator",
-            "matchExpressions[4].key: Invalid value: \"a/b/c\": a qualified name must consist of",
+            "matchExpressions[4].key: Invalid value: \"a/b/c\": a valid label key must consist of",
             "matchExpressions[5].values[1]: Invalid value: \" \": a valid label must be",
         ];
         assert_eq!(found.len(), starts.len(), "{found:#?}");

@@ -4,6 +4,11 @@
 pub type Rule = fn(&str) -> Vec<String>;
 
 fn max_len(max: usize) -> String {
+    format!("must be no more than {max} characters")
+}
+
+/// The same for labels, in the words of their own rules.
+fn max_bytes(max: usize) -> String {
     format!("must be no more than {max} bytes")
 }
 
@@ -12,10 +17,11 @@ pub fn pattern_message(message: &str, pattern: &str, examples: &[&str]) -> Strin
     if examples.is_empty() {
         return format!("{message} (regex used for validation is '{pattern}')");
     }
-    let shown: Vec<String> = examples.iter().map(|e| format!("'{e}'")).collect();
+    // Two spaces before "or": clients see it so.
+    let shown: Vec<String> = examples.iter().map(|e| format!("'{e}', ")).collect();
     format!(
-        "{message} (e.g. {}, regex used for validation is '{pattern}')",
-        shown.join(", or ")
+        "{message} (e.g. {}regex used for validation is '{pattern}')",
+        shown.join(" or ")
     )
 }
 
@@ -122,7 +128,7 @@ pub fn qualified_name(s: &str) -> Vec<String> {
             name
         }
         _ => {
-            let text = pattern_message(&format!("a qualified name {shape}"), QUALIFIED, &examples);
+            let text = pattern_message(&format!("a valid label key {shape}"), QUALIFIED, &examples);
             return vec![format!(
                 "{text} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
             )];
@@ -131,7 +137,7 @@ pub fn qualified_name(s: &str) -> Vec<String> {
     if name.is_empty() {
         out.push("name part must be non-empty".to_string());
     } else if name.len() > 63 {
-        out.push(format!("name part {}", max_len(63)));
+        out.push(format!("name part {}", max_bytes(63)));
     }
     if !is_name_part(name) {
         out.push(format!("name part {}", pattern_message(shape, QUALIFIED, &examples)));
@@ -142,7 +148,7 @@ pub fn qualified_name(s: &str) -> Vec<String> {
 pub fn label_value(s: &str) -> Vec<String> {
     let mut out = vec![];
     if s.len() > 63 {
-        out.push(max_len(63));
+        out.push(max_bytes(63));
     }
     if !s.is_empty() && !is_name_part(s) {
         out.push(pattern_message(

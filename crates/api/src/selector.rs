@@ -58,9 +58,7 @@ impl LabelSelector {
 
     /// The query-string form: `a=b,c in (x,y),!d`.
     pub fn parse(text: &str) -> Result<LabelSelector, String> {
-        Parser { rest: text }
-            .selector()
-            .map_err(|e| format!("unable to parse requirement: {e}"))
+        Parser::new(text).selector()
     }
 
     /// The object form (`metav1.LabelSelector`). An absent one matches nothing in most places: callers decide that.
@@ -105,141 +103,186 @@ impl LabelSelector {
     }
 }
 
+/// What a selector is made of: words, symbols, and the end ("" in messages).
+#[derive(Clone, Debug, PartialEq)]
+enum Token<'a> {
+    Word(&'a str),
+    Symbol(&'a str),
+    End,
+}
+
+impl<'a> Token<'a> {
+    fn text(&self) -> &'a str {
+        match self {
+            Token::Word(text) | Token::Symbol(text) => text,
+            Token::End => "",
+        }
+    }
+}
+
+const SYMBOLS: [char; 7] = ['=', '!', '(', ')', ',', '>', '<'];
+const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
+
 struct Parser<'a> {
     rest: &'a str,
 }
 
 impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Parser<'a> {
+        Parser { rest: text }
+    }
+
+    fn next(&mut self) -> Token<'a> {
+        self.rest = self.rest.trim_start_matches(SPACES);
+        let special = |c: char| SYMBOLS.contains(&c) || SPACES.contains(&c);
+        let (token, end): (fn(&'a str) -> Token<'a>, usize) = match self.rest.chars().next() {
+            None => return Token::End,
+            Some(c) if SYMBOLS.contains(&c) => {
+                let long = self.rest.starts_with("==") || self.rest.starts_with("!=");
+                (Token::Symbol, if long { 2 } else { 1 })
+            }
+            Some(_) => (Token::Word, self.rest.find(special).unwrap_or(self.rest.len())),
+        };
+        let (text, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        token(text)
+    }
+
+    fn peek(&self) -> Token<'a> {
+        Parser { rest: self.rest }.next()
+    }
+
     fn selector(mut self) -> Result<LabelSelector, String> {
         let mut requirements = vec![];
-        self.skip_space();
-        while !self.rest.is_empty() {
-            requirements.push(self.requirement()?);
-            self.skip_space();
-            if self.rest.is_empty() {
-                break;
+        loop {
+            match self.peek() {
+                Token::End => break,
+                Token::Word(_) | Token::Symbol("!") => {}
+                other => {
+                    let found = other.text();
+                    return Err(format!("found '{found}', expected: !, identifier, or 'end of string'"));
+                }
             }
-            self.expect(',')?;
-            self.skip_space();
-            if self.rest.is_empty() {
-                return Err("found '', expected: identifier after ','".into());
+            let requirement = self.requirement();
+            requirements.push(requirement.map_err(|e| format!("unable to parse requirement: {e}"))?);
+            match (self.next(), self.peek()) {
+                (Token::End, _) => break,
+                (Token::Symbol(","), Token::Word(_) | Token::Symbol("!")) => {}
+                (Token::Symbol(","), other) => {
+                    return Err(format!("found '{}', expected: identifier after ','", other.text()));
+                }
+                (other, _) => return Err(format!("found '{}', expected: ',' or 'end of string'", other.text())),
             }
         }
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(LabelSelector { requirements })
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
-        let negated = self.take('!');
-        self.skip_space();
-        let key = self.word();
-        checked(&key, "label key", names::qualified_name)?;
-        self.skip_space();
+        let mut token = self.next();
+        let negated = token == Token::Symbol("!");
         if negated {
-            return Ok(Requirement {
-                key,
-                op: Op::DoesNotExist,
-            });
+            token = self.next();
         }
-        let op = self.operator()?;
-        Ok(Requirement { key, op })
+        let Token::Word(key) = token else {
+            return Err(format!("found '{}', expected: identifier", token.text()));
+        };
+        checked(key, "<nil>", names::qualified_name)?;
+        let alone = matches!(self.peek(), Token::End | Token::Symbol(","));
+        let op = match (alone, negated) {
+            (true, true) => Op::DoesNotExist,
+            (true, false) => Op::Exists,
+            // `!a = b`: the exclamation mark is forgotten, as in Kubernetes.
+            (false, _) => self.operator(key)?,
+        };
+        Ok(Requirement {
+            key: key.to_string(),
+            op,
+        })
     }
 
-    fn operator(&mut self) -> Result<Op, String> {
-        if self.rest.is_empty() || self.rest.starts_with(',') {
-            return Ok(Op::Exists);
-        }
-        for (symbol, negative) in [("==", false), ("!=", true), ("=", false)] {
-            if let Some(rest) = self.rest.strip_prefix(symbol) {
-                self.rest = rest;
-                self.skip_space();
-                let value = self.word();
-                checked(&value, "label value", names::label_value)?;
-                return Ok(if negative {
-                    Op::NotIn(vec![value])
-                } else {
-                    Op::In(vec![value])
-                });
-            }
-        }
-        for (symbol, greater) in [(">", true), ("<", false)] {
-            if let Some(rest) = self.rest.strip_prefix(symbol) {
-                self.rest = rest;
-                self.skip_space();
-                let word = self.word();
-                let n = word.parse().map_err(|_| {
-                    format!("values: Invalid value: {word:?}: for 'Gt', 'Lt' operators, the value must be an integer")
-                })?;
-                return Ok(if greater { Op::Gt(n) } else { Op::Lt(n) });
-            }
-        }
-        let word = self.word();
-        let list = |p: &mut Parser<'a>| p.values();
-        match word.as_str() {
-            "in" => Ok(Op::In(list(self)?)),
-            "notin" => Ok(Op::NotIn(list(self)?)),
-            other => {
-                let found = if other.is_empty() { self.rest } else { other };
-                Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt"))
-            }
+    fn operator(&mut self, key: &str) -> Result<Op, String> {
+        let token = self.next();
+        match token.text() {
+            "in" => Ok(Op::In(self.values(key)?)),
+            "notin" => Ok(Op::NotIn(self.values(key)?)),
+            "=" | "==" => Ok(Op::In(vec![self.value(key)?])),
+            "!=" => Ok(Op::NotIn(vec![self.value(key)?])),
+            ">" => Ok(Op::Gt(self.number(key)?)),
+            "<" => Ok(Op::Lt(self.number(key)?)),
+            found => Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt")),
         }
     }
 
-    fn values(&mut self) -> Result<Vec<String>, String> {
-        self.skip_space();
-        self.expect('(')?;
+    /// The one value of an exact match; nothing is the empty value.
+    fn word(&mut self) -> Result<&'a str, String> {
+        match self.peek() {
+            Token::End | Token::Symbol(",") => Ok(""),
+            Token::Word(word) => {
+                self.next();
+                Ok(word)
+            }
+            Token::Symbol(found) => Err(format!("found '{found}', expected: identifier")),
+        }
+    }
+
+    fn value(&mut self, key: &str) -> Result<String, String> {
+        let word = self.word()?;
+        checked(word, &format!("values[0][{key}]"), names::label_value)?;
+        Ok(word.to_string())
+    }
+
+    fn number(&mut self, key: &str) -> Result<i64, String> {
+        let word = self.word()?;
+        let n = word.parse().map_err(|_| {
+            format!("values[0]: Invalid value: {word:?}: for 'Gt', 'Lt' operators, the value must be an integer")
+        })?;
+        checked(word, &format!("values[0][{key}]"), names::label_value)?;
+        Ok(n)
+    }
+
+    /// `(a, b)`; what is left out between commas is the empty value.
+    fn values(&mut self, key: &str) -> Result<Vec<String>, String> {
+        let token = self.next();
+        if token != Token::Symbol("(") {
+            return Err(format!("found '{}' expected: '('", token.text()));
+        }
+        if !matches!(self.peek(), Token::Word(_) | Token::Symbol("," | ")")) {
+            return Err(format!(
+                "found '{}', expected: ',', ')' or identifier",
+                self.peek().text()
+            ));
+        }
         let mut values = vec![];
         loop {
-            self.skip_space();
-            let value = self.word();
-            checked(&value, "label value", names::label_value)?;
-            values.push(value);
-            self.skip_space();
-            if self.take(')') {
-                values.sort();
-                values.dedup();
-                return Ok(values);
+            let value = match self.peek() {
+                Token::Word(word) => {
+                    self.next();
+                    word
+                }
+                Token::Symbol("," | ")") => "",
+                other => return Err(format!("found '{}', expected: ',', or identifier", other.text())),
+            };
+            values.push(value.to_string());
+            match self.next() {
+                Token::Symbol(")") => break,
+                Token::Symbol(",") => {}
+                other => return Err(format!("found '{}', expected: ',' or ')'", other.text())),
             }
-            self.expect(',')?;
         }
-    }
-
-    fn word(&mut self) -> String {
-        let end = self
-            .rest
-            .find(|c: char| c.is_whitespace() || matches!(c, ',' | '=' | '!' | '(' | ')' | '<' | '>'))
-            .unwrap_or(self.rest.len());
-        let (word, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        word.to_string()
-    }
-
-    fn skip_space(&mut self) {
-        self.rest = self.rest.trim_start();
-    }
-
-    fn take(&mut self, c: char) -> bool {
-        match self.rest.strip_prefix(c) {
-            Some(rest) => {
-                self.rest = rest;
-                true
-            }
-            None => false,
+        values.sort();
+        values.dedup();
+        for (i, value) in values.iter().enumerate() {
+            checked(value, &format!("values[{i}][{key}]"), names::label_value)?;
         }
-    }
-
-    fn expect(&mut self, c: char) -> Result<(), String> {
-        if self.take(c) {
-            Ok(())
-        } else {
-            Err(format!("found '{}', expected: '{c}'", self.rest))
-        }
+        Ok(values)
     }
 }
 
-fn checked(text: &str, what: &str, rule: names::Rule) -> Result<(), String> {
+fn checked(text: &str, path: &str, rule: names::Rule) -> Result<(), String> {
     match rule(text).as_slice() {
         [] => Ok(()),
-        problems => Err(format!("invalid {what} {text:?}: {}", problems.join("; "))),
+        problems => Err(format!("{path}: Invalid value: {text:?}: {}", problems.join("; "))),
     }
 }
 
@@ -272,7 +315,7 @@ impl FieldSelector {
                 .filter_map(|op| part.find(op).map(|at| (at, *op)))
                 .min_by_key(|(at, op)| (*at, std::cmp::Reverse(op.len())))
                 .map(|(at, op)| (&part[..at], op != "!=", &part[at + op.len()..]))
-                .ok_or_else(|| format!("invalid field selector: {text:?}; can't understand {part:?}"))?;
+                .ok_or_else(|| format!("invalid selector: '{text}'; can't understand '{part}'"))?;
             terms.push(FieldTerm {
                 field: field.to_string(),
                 equal,
@@ -320,9 +363,18 @@ fn unescape(value: &str) -> Result<String, String> {
         match c {
             '\\' => match chars.next() {
                 Some(e @ ('\\' | ',' | '=')) => out.push(e),
-                _ => return Err(format!("invalid field selector: bad escape in {value:?}")),
+                other => {
+                    let sequence: String = std::iter::once('\\').chain(other).collect();
+                    return Err(format!("invalid field selector: invalid escape sequence: {sequence}"));
+                }
             },
-            ',' | '=' => return Err(format!("invalid field selector: unescaped {c:?} in value {value:?}")),
+            ',' | '=' => {
+                // The number of the character, as Kubernetes has it.
+                let number = c as u32;
+                return Err(format!(
+                    "invalid field selector: unescaped character in value: {number}"
+                ));
+            }
             c => out.push(c),
         }
     }
@@ -367,10 +419,40 @@ mod tests {
         ] {
             assert!(!label_match(no, labels.clone()), "{no}");
         }
-        for bad in [
-            "=a", "a b", "a in b", "a in (b", "a=b,", "a/b/c=d", "a=-", "a>x", "(", "a=b=c",
+        for (bad, why) in [
+            ("=a", "found '=', expected: !, identifier, or 'end of string'"),
+            (",", "found ',', expected: !, identifier, or 'end of string'"),
+            (
+                "a b",
+                "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+            ),
+            ("a in b", "unable to parse requirement: found 'b' expected: '('"),
+            ("a in", "unable to parse requirement: found '' expected: '('"),
+            ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+            ("a=b,", "found '', expected: identifier after ','"),
+            ("a=b=c", "found '=', expected: ',' or 'end of string'"),
+            ("a=b c", "found 'c', expected: ',' or 'end of string'"),
+            ("a=(", "unable to parse requirement: found '(', expected: identifier"),
+            ("!=", "found '!=', expected: !, identifier, or 'end of string'"),
+            (
+                "a>x",
+                "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
+            ),
         ] {
-            assert!(LabelSelector::parse(bad).is_err(), "{bad}");
+            assert_eq!(LabelSelector::parse(bad).unwrap_err(), why, "{bad}");
+        }
+        for (bad, start) in [
+            (
+                "a/b/c=d",
+                "unable to parse requirement: <nil>: Invalid value: \"a/b/c\": a valid label key must",
+            ),
+            (
+                "a=-",
+                "unable to parse requirement: values[0][a]: Invalid value: \"-\": a valid label must",
+            ),
+        ] {
+            let why = LabelSelector::parse(bad).unwrap_err();
+            assert!(why.starts_with(start), "{bad}: {why}");
         }
     }
 
@@ -388,6 +470,13 @@ mod tests {
         );
         assert_eq!(s.exact("a.b"), Some("c"));
         assert!(s.matches(|f| if f == "a.b" { "c" } else { "" }));
-        assert!(FieldSelector::parse("a").is_err());
+        for (bad, why) in [
+            ("a", "invalid selector: 'a'; can't understand 'a'"),
+            (r"a=\z", r"invalid field selector: invalid escape sequence: \z"),
+            (r"a=b\", r"invalid field selector: invalid escape sequence: \"),
+            ("a=b=c", "invalid field selector: unescaped character in value: 61"),
+        ] {
+            assert_eq!(FieldSelector::parse(bad).unwrap_err(), why);
+        }
     }
 }

@@ -158,9 +158,16 @@ impl Status {
         Status::new(410, "Expired", message)
     }
 
-    pub fn method_not_allowed(verb: &str) -> Status {
-        let message = format!("the server does not allow this method on the requested resource ({verb})");
-        Status::new(405, "MethodNotAllowed", message)
+    pub fn method_not_allowed() -> Status {
+        let message = "the server does not allow this method on the requested resource";
+        let mut status = Status::new(405, "MethodNotAllowed", message);
+        status.details = Some(Box::default());
+        status
+    }
+
+    /// A failure that Kubernetes reports by its text alone, without a reason.
+    pub fn plain_error(message: impl Into<String>) -> Status {
+        Status::new(500, "", message)
     }
 
     pub fn not_acceptable(message: impl Into<String>) -> Status {
@@ -210,8 +217,11 @@ impl Status {
     pub fn to_value(&self) -> Value {
         let mut value = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
+        if !self.reason.is_empty() {
+            value["reason"] = self.reason.into();
+        }
         if let Some(token) = &self.continue_token {
             value["metadata"]["continue"] = token.clone().into();
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::header::{HeaderValue, WARNING};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Limited};
 use orlop_api::kind::Verbs;
 use orlop_api::selector::{FieldSelector, LabelSelector};
@@ -19,8 +19,10 @@ use crate::authn::{CertIdentity, UserInfo};
 use crate::authz::{self, Attributes};
 use crate::health::Health;
 use crate::metrics::{InFlight, Metrics};
-use crate::negotiate::{self, Shape, Wanted};
+use crate::negotiate::{self, Format, Shape, Wanted};
+use crate::registry::body::internal_type_name;
 use crate::registry::list::ListOptions;
+use crate::registry::patch;
 use crate::registry::update::Endpoint;
 use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
 use crate::request::RequestInfo;
@@ -63,7 +65,16 @@ impl Server {
         let warnings = Warnings::default();
         let mut user = None;
         let result = self
-            .serve(&info, kind, &parts.headers, body, connection, &warnings, &mut user)
+            .serve(
+                &parts.method,
+                &info,
+                kind,
+                &parts.headers,
+                body,
+                connection,
+                &warnings,
+                &mut user,
+            )
             .await;
         let mut response = result.unwrap_or_else(|status| {
             let wanted = negotiate::accept(&parts.headers, info.query.flag("pretty")).unwrap_or(Wanted::JSON);
@@ -91,6 +102,7 @@ impl Server {
     #[expect(clippy::too_many_arguments, reason = "the state of one request, used once")]
     async fn serve<B>(
         self: &Arc<Self>,
+        method: &Method,
         info: &RequestInfo,
         kind: Option<&'static KindDef>,
         headers: &HeaderMap,
@@ -116,8 +128,18 @@ impl Server {
             return self.non_resource(info, headers);
         }
         // 7. The kind, and what the client wants to read.
-        let kind = kind.ok_or_else(Status::no_such_resource)?;
-        self.check_scope(kind, info)?;
+        let Some(kind) = kind else {
+            let known = kinds::has_version(&info.group, &info.version);
+            return if known {
+                Err(Status::no_such_resource())
+            } else {
+                Ok(respond::page_not_found())
+            };
+        };
+        check_route(kind, info, method)?;
+        if let Some(text) = deprecation(kind) {
+            warnings.add(text);
+        }
         let wanted = self.wanted(kind, info, headers)?;
         if info.verb == "watch" {
             return self.watch(kind, info, wanted);
@@ -133,7 +155,7 @@ impl Server {
             user: &user,
             headers,
             now: self.registry.now(),
-            options: WriteOptions::parse(&info.query, headers)?,
+            options: WriteOptions::parse(info.verb, patch::is_apply(headers), &info.query, headers)?,
             warnings,
         };
         tokio::time::timeout_at(deadline, self.dispatch(kind, &bytes, headers, &ctx, wanted))
@@ -202,16 +224,6 @@ impl Server {
         }
     }
 
-    /// A namespaced kind is created and named inside a namespace; a cluster-scoped one never is.
-    fn check_scope(&self, kind: &KindDef, info: &RequestInfo) -> Result<(), Status> {
-        let in_namespace = !info.namespace.is_empty() && kind.plural != "namespaces";
-        let needs_namespace = kind.namespaced && (!info.name.is_empty() || info.verb == "create");
-        if (in_namespace && !kind.namespaced) || (needs_namespace && !in_namespace) {
-            return Err(Status::no_such_resource());
-        }
-        Ok(())
-    }
-
     fn wanted(&self, kind: &KindDef, info: &RequestInfo, headers: &HeaderMap) -> Result<Wanted, Status> {
         let pretty = info
             .query
@@ -224,6 +236,12 @@ impl Server {
                 "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf",
             ));
         }
+        if info.verb == "watch" && wanted.format == Format::Yaml {
+            return Err(Status::not_acceptable(
+                "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
+            ));
+        }
+        check_shape(kind, info, wanted.shape)?;
         Ok(wanted)
     }
 
@@ -245,7 +263,7 @@ impl Server {
 
     fn watch(&self, kind: &'static KindDef, info: &RequestInfo, wanted: Wanted) -> Result<Response<Body>, Status> {
         if !kind.is_stored() {
-            return Err(Status::method_not_allowed("watch"));
+            return Err(Status::method_not_allowed());
         }
         let watch = self.registry.watch(kind, info, wanted, self.shutdown.clone())?;
         Ok(respond::watch(watch, wanted, self.metrics.long_running(info, true)))
@@ -262,17 +280,8 @@ impl Server {
         let (registry, info) = (&self.registry, ctx.info);
         let include = IncludeObject::parse(info.query.get("includeObject"))?;
         if !info.subresource.is_empty() {
-            let subresource = kind
-                .subresource(&info.subresource)
-                .ok_or_else(Status::no_such_resource)?;
-            if !subresource.verbs.contains(&info.verb) {
-                return Err(Status::method_not_allowed(info.verb));
-            }
             let outcome = registry.subresource(kind, bytes, headers, ctx).await?;
             return Ok(respond::outcome(registry, kind, outcome, wanted, include));
-        }
-        if !kind.verbs.names().contains(&info.verb) {
-            return Err(Status::method_not_allowed(info.verb));
         }
         let outcome = match (info.verb, kind.verbs) {
             ("create", Verbs::CreateOnly) => registry.create_only(kind, bytes, headers, ctx).await?,
@@ -282,28 +291,38 @@ impl Server {
                 let options = ListOptions::parse(kind, info)?;
                 let page = registry.page(kind, &options)?;
                 let selective = !options.filter.is_empty();
-                return Ok(respond::list(registry, kind, page, selective, wanted, include, headers));
+                let prefix = kinds::key_prefix(kind, Some(&info.namespace));
+                return Ok(respond::list(
+                    registry, kind, page, &prefix, selective, wanted, include, headers,
+                ));
             }
-            ("get", _) => registry.get(kind, &info.namespace, &info.name)?,
+            ("get", _) => {
+                registry.check_revision(info.query.get("resourceVersion").unwrap_or(""))?;
+                registry.get(kind, &info.namespace, &info.name)?
+            }
             ("create", _) => registry.create(kind, bytes, headers, ctx).await?,
             ("update", _) => registry.update(kind, &Endpoint::MAIN, bytes, headers, ctx).await?,
             ("patch", _) => registry.patch(kind, &Endpoint::MAIN, bytes, headers, ctx).await?,
             ("delete", _) => registry.delete(kind, bytes, ctx).await?,
             ("deletecollection", _) => {
                 let page = registry.delete_collection(kind, bytes, ctx).await?;
-                return Ok(respond::list(registry, kind, page, true, wanted, include, headers));
+                return Ok(respond::list(registry, kind, page, "", true, wanted, include, headers));
             }
-            (verb, _) => return Err(Status::method_not_allowed(verb)),
+            _ => return Err(Status::method_not_allowed()),
         };
         Ok(respond::outcome(registry, kind, outcome, wanted, include))
     }
 
     fn non_resource(&self, info: &RequestInfo, headers: &HeaderMap) -> Result<Response<Body>, Status> {
-        if let Some(response) = health::respond(&self.health, &info.path, &info.query) {
+        if info.path.starts_with("//") {
+            return Ok(respond::page_not_found());
+        }
+        if let Some(mut response) = health::respond(&self.health, &info.path, &info.query) {
+            respond::never_sniff(&mut response);
             return Ok(response);
         }
         if !matches!(info.verb, "get" | "head") {
-            return Err(Status::method_not_allowed(info.verb));
+            return Err(Status::method_not_allowed());
         }
         let config = &self.registry.config;
         let address = format!("{}:{}", config.bind, config.port);
@@ -330,7 +349,20 @@ impl Server {
                 "application/jwk-set+json",
                 self.registry.authenticator.issuer().jwks().to_string(),
             )),
-            _ => Err(Status::no_such_resource()),
+            path => {
+                // An unknown version of a known group is a missing resource, anything else no place at all.
+                let words: Vec<&str> = path.split('/').skip(1).collect();
+                let known = match words.as_slice() {
+                    ["api", _] => true,
+                    ["apis", group, _] => orlop_api::kinds::all().any(|k| k.group == *group),
+                    _ => false,
+                };
+                if known {
+                    Err(Status::no_such_resource())
+                } else {
+                    Ok(respond::page_not_found())
+                }
+            }
         }
     }
 
@@ -341,6 +373,64 @@ impl Server {
             .map(|k| (k.store_prefix(), store.count(&kinds::key_prefix(k, None))))
             .collect();
         self.metrics.render(&store.stats(), &objects)
+    }
+}
+
+/// Whether the path leads to the kind, and whether the method can be used there.
+fn check_route(kind: &KindDef, info: &RequestInfo, method: &Method) -> Result<(), Status> {
+    let in_namespace = !info.namespace.is_empty() && kind.plural != "namespaces";
+    let verbs = kind.verbs.names();
+    let lists = verbs.contains(&"list");
+    let (there, allowed) = match (info.name.is_empty(), info.subresource.is_empty()) {
+        // A collection; of a namespaced kind also all namespaces at once, to look at.
+        (true, _) => {
+            let everywhere = kind.namespaced && !in_namespace;
+            let there = if everywhere {
+                lists
+            } else {
+                kind.namespaced == in_namespace
+            };
+            let looks = matches!(info.verb, "list" | "watch");
+            let changes = matches!(info.verb, "create" | "deletecollection") && !everywhere;
+            (there, (looks || changes) && verbs.contains(&info.verb))
+        }
+        (false, true) => {
+            let there = kind.namespaced == in_namespace && verbs.contains(&"get");
+            let item = matches!(info.verb, "get" | "watch" | "update" | "patch" | "delete");
+            (there, item && verbs.contains(&info.verb))
+        }
+        (false, false) => match kind.subresource(&info.subresource) {
+            Some(sub) => (kind.namespaced == in_namespace, sub.verbs.contains(&info.verb)),
+            None => (false, false),
+        },
+    };
+    match (there, allowed && method != Method::HEAD) {
+        (true, true) => Ok(()),
+        (true, false) => Err(Status::method_not_allowed()),
+        (false, _) => Err(Status::no_such_resource()),
+    }
+}
+
+/// A list is not one object, and one object is no list, whatever form is asked for.
+fn check_shape(kind: &KindDef, info: &RequestInfo, shape: Shape) -> Result<(), Status> {
+    let name = internal_type_name(kind);
+    match (shape, info.verb) {
+        (Shape::PartialObjectMetadata, "list") => Err(Status::not_acceptable(format!(
+            "you requested PartialObjectMetadata, but the requested object is a list (*{name}List)"
+        ))),
+        (Shape::PartialObjectMetadataList, "get" | "create" | "update" | "patch") => Err(Status::not_acceptable(
+            format!("you requested PartialObjectMetadataList, but the requested object is not a list (*{name})"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Kinds that clients had better not use any more.
+fn deprecation(kind: &KindDef) -> Option<&'static str> {
+    match (kind.group, kind.kind) {
+        ("", "ComponentStatus") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        ("", "Endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+        _ => None,
     }
 }
 
@@ -424,7 +514,7 @@ fn root_paths() -> Vec<String> {
 
 fn component_status(name: &str) -> Result<Value, Status> {
     if name != "etcd-0" {
-        return Err(Status::not_found("", "componentstatuses", name));
+        return Err(Status::not_found("", "componentstatus", name));
     }
     Ok(json!({
         "kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
@@ -453,6 +543,44 @@ fn add_headers(headers: &mut HeaderMap, warnings: &Warnings) {
         let quoted = format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""));
         if let Ok(value) = HeaderValue::from_bytes(quoted.as_bytes()) {
             headers.append(WARNING, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_there_or_not_and_take_their_methods_alone() {
+        for (method, path, wanted) in [
+            ("GET", "/api/v1/pods", 0),
+            ("POST", "/api/v1/pods", 405),
+            ("DELETE", "/api/v1/pods", 405),
+            ("HEAD", "/api/v1/pods", 405),
+            ("GET", "/api/v1/pods/x", 404),
+            ("POST", "/api/v1/namespaces/d/pods", 0),
+            ("PUT", "/api/v1/namespaces/d/pods", 405),
+            ("DELETE", "/api/v1/namespaces/d/pods", 0),
+            ("POST", "/api/v1/namespaces/d/pods/x", 405),
+            ("PATCH", "/api/v1/namespaces/d/pods/x", 0),
+            ("POST", "/api/v1/namespaces/d/pods/x/status", 405),
+            ("POST", "/api/v1/namespaces/d/pods/x/binding", 0),
+            ("GET", "/api/v1/namespaces/d/pods/x/nosuch", 404),
+            ("GET", "/api/v1/namespaces/d/nodes", 404),
+            ("GET", "/api/v1/namespaces/d", 0),
+            ("DELETE", "/api/v1/namespaces", 405),
+            ("PUT", "/api/v1/namespaces/d/finalize", 0),
+            ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", 0),
+            ("GET", "/apis/authorization.k8s.io/v1/subjectaccessreviews", 405),
+            ("GET", "/apis/authorization.k8s.io/v1/subjectaccessreviews/x", 404),
+            ("POST", "/apis/authorization.k8s.io/v1/localsubjectaccessreviews", 404),
+        ] {
+            let method: Method = method.parse().unwrap();
+            let info = RequestInfo::parse(&method, path, "");
+            let kind = kinds::of_resource(&info.group, &info.version, &info.resource).unwrap();
+            let got = check_route(kind, &info, &method).map_or_else(|s| s.code, |()| 0);
+            assert_eq!(got, wanted, "{method} {path}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use base64::Engine;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, Response, StatusCode};
@@ -9,6 +10,7 @@ use orlop_api::kind::Subresource;
 use orlop_api::{KindDef, Value, kinds};
 use serde_json::json;
 
+use crate::registry::create::stored_kind;
 use crate::respond::{self, Body};
 
 /// The Kubernetes version this server speaks.
@@ -131,12 +133,17 @@ fn resource_list(group: &str, version: &str) -> Option<Value> {
         resources.push(resource_entry(kind));
         resources.extend(kind.subresources.iter().map(|s| subresource_entry(kind, s)));
     }
-    Some(json!({
-        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version(group, version), "resources": resources,
-    }))
+    let mut list = json!({
+        "kind": "APIResourceList", "groupVersion": group_version(group, version), "resources": resources,
+    });
+    // The oldest list of all says no version of its own.
+    if !group.is_empty() {
+        list["apiVersion"] = "v1".into();
+    }
+    Some(list)
 }
 
-fn resource_entry(kind: &KindDef) -> Value {
+fn resource_entry(kind: &'static KindDef) -> Value {
     let mut entry = json!({
         "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
         "kind": kind.kind, "verbs": kind.verbs.names(),
@@ -147,18 +154,18 @@ fn resource_entry(kind: &KindDef) -> Value {
     if !kind.categories.is_empty() {
         entry["categories"] = json!(kind.categories);
     }
-    entry["storageVersionHash"] = storage_hash(kind).into();
+    if kind.is_stored() {
+        entry["storageVersionHash"] = storage_hash(kind).into();
+    }
     entry
 }
 
-/// Equal for versions that share their stored form; clients only compare it.
-fn storage_hash(kind: &KindDef) -> String {
-    use base64::Engine;
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in kind.store_prefix().bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    base64::engine::general_purpose::STANDARD.encode(hash.to_be_bytes())
+/// Of the form in which objects are stored; clients compare it to see whether a migration is due.
+fn storage_hash(kind: &'static KindDef) -> String {
+    let stored = stored_kind(kind);
+    let name = format!("{}/{}/{}", stored.group, stored.version, stored.kind);
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(&digest.as_ref()[..8])
 }
 
 fn subresource_entry(kind: &KindDef, sub: &Subresource) -> Value {
@@ -166,7 +173,7 @@ fn subresource_entry(kind: &KindDef, sub: &Subresource) -> Value {
         "name": format!("{}/{}", kind.plural, sub.name), "singularName": "", "namespaced": kind.namespaced,
         "kind": if sub.kind.is_empty() { kind.kind } else { sub.kind }, "verbs": sub.verbs,
     });
-    if !sub.kind.is_empty() && (sub.group, sub.version) != (kind.group, kind.version) {
+    if !sub.kind.is_empty() && !sub.version.is_empty() && (sub.group, sub.version) != (kind.group, kind.version) {
         entry["group"] = sub.group.into();
         entry["version"] = sub.version.into();
     }
@@ -247,8 +254,9 @@ fn aggregated_group(group: &Group) -> Value {
 
 fn aggregated_resource(kind: &KindDef) -> Value {
     let gvk = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    // An empty group and version are those of the list.
     let mut entry = json!({
-        "resource": kind.plural, "responseKind": gvk(kind.group, kind.version, kind.kind),
+        "resource": kind.plural, "responseKind": gvk("", "", kind.kind),
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular, "verbs": kind.verbs.names(),
     });
@@ -263,7 +271,7 @@ fn aggregated_resource(kind: &KindDef) -> Value {
         .iter()
         .map(|s| {
             let response = match s.kind {
-                "" => gvk(kind.group, kind.version, kind.kind),
+                "" => gvk("", "", kind.kind),
                 _ => gvk(s.group, s.version, s.kind),
             };
             json!({"subresource": s.name, "responseKind": response, "verbs": s.verbs})

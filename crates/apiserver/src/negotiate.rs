@@ -70,9 +70,21 @@ pub fn accept(headers: &HeaderMap, pretty: bool) -> Result<Wanted, Status> {
             return Ok(Wanted { pretty, ..wanted });
         }
     }
-    Err(Status::not_acceptable(
-        "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf",
-    ))
+    Err(none_acceptable(&header))
+}
+
+/// A media type nobody here writes, or one of ours in a form that is not there.
+fn none_acceptable(header: &str) -> Status {
+    let types = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let known = header
+        .split(',')
+        .any(|c| Format::of_media_type(&media_type(c)).is_some());
+    if known {
+        return Status::not_acceptable(format!("only the following media types are accepted: {types}"));
+    }
+    let mut status = Status::not_acceptable(format!("406: Not Acceptable\n\nAvailable representations: {types}"));
+    status.details = Some(Box::default());
+    status
 }
 
 fn read_clause(clause: &str) -> Option<Wanted> {

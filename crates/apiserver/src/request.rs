@@ -53,11 +53,10 @@ impl Query {
     pub fn number(&self, name: &str) -> Result<Option<i64>, Status> {
         match self.get(name) {
             None | Some("") => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| {
-                Status::bad_request(format!(
-                    "invalid value for query parameter {name}: {text:?} is not an integer"
-                ))
-            }),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
         }
     }
 }
@@ -103,6 +102,10 @@ impl RequestInfo {
             ..Default::default()
         };
         let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+        // Double slashes lead nowhere.
+        if path.starts_with("//") {
+            return info;
+        }
         let rest = match words.as_slice() {
             ["api", version, rest @ ..] if !rest.is_empty() => {
                 info.version = version.to_string();
@@ -138,7 +141,7 @@ impl RequestInfo {
         }
         self.verb = match (method, self.name.is_empty()) {
             (&Method::GET, _) if old_watch => "watch",
-            (&Method::GET, _) if self.query.flag("watch") && self.subresource.is_empty() => "watch",
+            (&Method::GET, true) if self.query.flag("watch") => "watch",
             (&Method::GET | &Method::HEAD, true) => "list",
             (&Method::GET | &Method::HEAD, false) => "get",
             (&Method::DELETE, true) => "deletecollection",

@@ -9,7 +9,7 @@ use std::task::{Context as Poller, Poll};
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Frame;
 use orlop_api::{KindDef, Status, Value, protobuf, schema};
@@ -152,6 +152,9 @@ pub fn error(status: &Status, wanted: Wanted) -> Response<Body> {
         ..wanted
     };
     let mut response = value_response(status.code, &value, wanted, "meta/v1.Status");
+    if status.code == 403 || status.reason == "BadRequest" && status.message.contains("impersonating") {
+        never_sniff(&mut response);
+    }
     if let Some(seconds) = status
         .details
         .as_ref()
@@ -164,6 +167,20 @@ pub fn error(status: &Status, wanted: Wanted) -> Response<Body> {
             .headers_mut()
             .insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
+    response
+}
+
+/// Forbids browsers to guess another type. Where Kubernetes says so: refusals, and plain text.
+pub fn never_sniff(response: &mut Response<Body>) {
+    response
+        .headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}
+
+/// A path that leads nowhere at all.
+pub fn page_not_found() -> Response<Body> {
+    let mut response = plain(404, "text/plain; charset=utf-8", "404 page not found\n");
+    never_sniff(&mut response);
     response
 }
 
@@ -280,12 +297,12 @@ fn whole(item: &Item<Object>, kind: &KindDef) -> Bytes {
 }
 
 /// metadata of a list: its revision, and where the next page starts.
-fn list_metadata(page: &Page<Object>, selective: bool) -> Value {
+fn list_metadata(page: &Page<Object>, prefix: &str, selective: bool) -> Value {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if page.more
         && let Some(last) = page.items.last()
     {
-        metadata["continue"] = write_continue(page.revision, &last.key).into();
+        metadata["continue"] = write_continue(page.revision, prefix, &last.key).into();
         // With a selector nobody knows how many of the rest match, so nothing is said.
         if !selective {
             metadata["remainingItemCount"] = page.remaining.into();
@@ -294,16 +311,18 @@ fn list_metadata(page: &Page<Object>, selective: bool) -> Value {
     metadata
 }
 
+#[expect(clippy::too_many_arguments, reason = "what one list is made of, used once")]
 pub fn list(
     registry: &Registry,
     kind: &'static KindDef,
     page: Page<Object>,
+    prefix: &str,
     selective: bool,
     wanted: Wanted,
     include: IncludeObject,
     headers: &HeaderMap,
 ) -> Response<Body> {
-    let metadata = list_metadata(&page, selective);
+    let metadata = list_metadata(&page, prefix, selective);
     if wanted.format == Format::Json && wanted.shape == Shape::Object && !wanted.pretty && kind.stored_as.is_empty() {
         return stream_list(kind, page, &metadata, headers);
     }

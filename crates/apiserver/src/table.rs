@@ -19,7 +19,7 @@ impl IncludeObject {
             Some("None") => Ok(IncludeObject::None),
             Some("Object") => Ok(IncludeObject::Object),
             Some(other) => Err(Status::bad_request(format!(
-                "unrecognized includeObject value: {other:?}: supported values: \"Metadata\", \"None\", \"Object\""
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
             ))),
         }
     }
@@ -67,11 +67,7 @@ fn row(kind: &KindDef, object: &Value, now: Timestamp, include: IncludeObject) -
         IncludeObject::Metadata => partial(object),
         IncludeObject::Object => object.clone(),
     };
-    let mut row = json!({"cells": cells});
-    if !shown.is_null() {
-        row["object"] = shown;
-    }
-    row
+    json!({"cells": cells, "object": shown})
 }
 
 /// `PartialObjectMetadata`: the metadata and nothing else.

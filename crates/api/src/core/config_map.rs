@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn keys_and_size() {
-        let bad = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name', or 'KEY_NAME', or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+        let bad = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
         let base = json!({"data": {"a": "b"}, "binaryData": {"c": "AAA="}});
         refuses(
             &DEF,

@@ -146,7 +146,7 @@ mod tests {
     fn rules() {
         let with = |address: Value, ports: Value| json!({"subsets": [{"addresses": [address], "ports": ports}]});
         let address = json!({"ip": "10.0.0.1"});
-        let label = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name', or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+        let label = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
         refuses(
             &DEF,
             &with(address.clone(), json!([{"port": 80}])),

@@ -76,7 +76,7 @@ fn validate_host(host: &Cursor<'_>, p: &mut Problems) {
 fn wildcard_subdomain(host: &str) -> Vec<String> {
     let mut found = vec![];
     if host.len() > 253 {
-        found.push("must be no more than 253 bytes".to_string());
+        found.push("must be no more than 253 characters".to_string());
     }
     let well_formed = host
         .strip_prefix("*.")

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::PatchError;
 use super::shown::json_kind;
+use crate::schema::json_syntax_error;
 
 /// The most operations one patch may have.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -48,6 +49,9 @@ fn decode(patch: &[u8]) -> Result<Vec<Operation>, PatchError> {
             json_kind(value)
         ))
     };
+    if let Some(why) = json_syntax_error(patch) {
+        return Err(malformed(why));
+    }
     let list = match serde_json::from_slice::<Value>(patch).map_err(|e| malformed(e.to_string()))? {
         Value::Array(list) => list,
         Value::Null => vec![],

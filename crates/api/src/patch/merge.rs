@@ -4,9 +4,13 @@ use serde_json::{Map, Value};
 
 use super::PatchError;
 use super::shown::json_kind;
+use crate::schema::json_syntax_error;
 
 /// Reads a merge patch from a request body. Only a map can patch an object.
 pub fn decode(patch: &[u8]) -> Result<Value, PatchError> {
+    if let Some(why) = json_syntax_error(patch) {
+        return Err(PatchError::Malformed(format!("error decoding patch: {why}")));
+    }
     match serde_json::from_slice(patch) {
         Ok(patch @ Value::Object(_)) => Ok(patch),
         Ok(Value::Null) => Err(PatchError::Malformed("Invalid JSON Patch".into())),

@@ -16,6 +16,11 @@ mod golden;
 
 use crate::status::{Details, Status};
 
+/// A value as Go prints it in messages: `map[a:1 b:[x y]]`.
+pub fn go_text(value: &serde_json::Value) -> String {
+    shown::Shown(value).to_string()
+}
+
 /// Why a patch was refused. `Display` says what is wrong with it; `status` is the answer Kubernetes gives.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {

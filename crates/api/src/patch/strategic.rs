@@ -9,6 +9,7 @@ use self::list::Merge;
 use super::PatchError;
 use super::merge::drop_nulls;
 use super::shown::{Shown, ShownMap, go_type, json_kind};
+use crate::schema::json_syntax_error;
 use crate::schema::{Field, Ty, TypeRef, schema};
 
 mod list;
@@ -22,6 +23,9 @@ type Object = Map<String, Value>;
 
 /// Reads a patch from a request body.
 pub fn decode(patch: &[u8]) -> Result<Value, PatchError> {
+    if let Some(why) = json_syntax_error(patch) {
+        return Err(PatchError::Malformed(why));
+    }
     match serde_json::from_slice(patch) {
         Ok(patch @ Value::Object(_)) => Ok(patch),
         Ok(Value::Null) => Ok(Value::Object(Map::new())),

@@ -108,12 +108,9 @@ pub(crate) fn any_json(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
     read.map_err(|e| DecodeError(cx.failure.unwrap_or_else(|| syntax(bytes, &e))))
 }
 
-/// Not JSON at all: Go's words for the commonest case, serde's for the others.
+/// Not JSON at all: Go's words, serde's for what only serde minds.
 fn syntax(bytes: &[u8], error: &serde_json::Error) -> String {
-    if bytes.iter().all(u8::is_ascii_whitespace) || error.is_eof() {
-        return "unexpected end of JSON input".to_string();
-    }
-    error.to_string()
+    super::json_syntax_error(bytes).unwrap_or_else(|| error.to_string())
 }
 
 #[derive(Default)]

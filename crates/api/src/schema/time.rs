@@ -42,8 +42,36 @@ pub(crate) fn unless_zero(at: Timestamp) -> Option<Timestamp> {
     (at.as_second() != ZERO_SECONDS || at.subsec_nanosecond() != 0).then_some(at)
 }
 
+/// Why a text is no time, as Go says it: the part of the layout at which reading stopped, and what stood there.
 fn refusal(text: &str, layout: &str) -> String {
-    format!("parsing time {text:?} as {layout:?}: cannot parse it")
+    let parts = [
+        "2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05", ".000000", "Z07:00",
+    ];
+    let mut rest = text;
+    for part in parts.into_iter().filter(|p| layout.contains(".0") || *p != ".000000") {
+        let stops = || format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {part:?}");
+        if part == "Z07:00" {
+            return stops();
+        }
+        // A fraction may follow the seconds even where the layout has none.
+        if part == "05" && !layout.contains(".0") {
+            let digits = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+            if digits >= 2 {
+                rest = &rest[digits..];
+                continue;
+            }
+        }
+        let fits = rest.len() >= part.len()
+            && rest
+                .bytes()
+                .zip(part.bytes())
+                .all(|(r, p)| if p.is_ascii_digit() { r.is_ascii_digit() } else { r == p });
+        if !fits {
+            return stops();
+        }
+        rest = &rest[part.len()..];
+    }
+    format!("parsing time {text:?}: out of range")
 }
 
 pub(crate) fn time_text(at: Timestamp) -> String {

@@ -5,6 +5,7 @@ use orlop_api::schema::{self, Decoded, TypeRef};
 use orlop_api::{KindDef, Status, Value, protobuf};
 
 use super::context::{Context, FieldValidation};
+use crate::kinds;
 use crate::negotiate::{Format, body_format};
 
 /// What a body must be.
@@ -44,27 +45,37 @@ impl BodyType {
 
 /// Decodes a body that must be an object of the wanted type. Names what is wrong; changes nothing.
 pub fn decode(bytes: &[u8], headers: &HeaderMap, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
-    if bytes.is_empty() {
-        return Err(unrecognized(wanted, "the body is empty"));
-    }
     let decoded = match body_format(headers)? {
-        Format::Json => schema::decode_json(bytes, wanted.ty).map_err(|e| undecodable(wanted, &e))?,
-        Format::Yaml => schema::decode_yaml(bytes, wanted.ty).map_err(|e| undecodable(wanted, &e))?,
+        // To Go, null is an object that says nothing.
+        Format::Json if bytes.trim_ascii() == b"null" => {
+            schema::decode_json(b"{}", wanted.ty).map_err(|e| undecodable_json(bytes, wanted, &e))?
+        }
+        Format::Json => schema::decode_json(bytes, wanted.ty).map_err(|e| undecodable_json(bytes, wanted, &e))?,
+        Format::Yaml => schema::decode_yaml(bytes, wanted.ty).map_err(|e| undecodable_yaml(bytes, wanted, &e))?,
         Format::Protobuf => from_protobuf(bytes, wanted)?,
     };
+    check_type(&decoded.value, wanted)?;
     let value = strict(decoded, wanted, ctx)?;
-    check_type(value, wanted)
+    Ok(with_type(value, wanted))
 }
 
-/// The same for a value that a patch made.
-pub fn from_patched(value: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
-    let decoded = schema::from_value(value, wanted.ty).map_err(|e| undecodable(wanted, &e))?;
+/// The same for a value that a patch made. `Err` says why it is none of the wanted type.
+pub fn from_patched(value: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Result<Value, String>, Status> {
+    let decoded = match schema::from_value(value, wanted.ty) {
+        Ok(decoded) => decoded,
+        Err(e) => return Ok(Err(e.to_string())),
+    };
+    check_type(&decoded.value, wanted)?;
+    if ctx.options.field_validation == FieldValidation::Strict && !decoded.problems.is_empty() {
+        return Ok(Err(format!("strict decoding error: {}", decoded.problems.join(", "))));
+    }
     let value = strict(decoded, wanted, ctx)?;
-    check_type(value, wanted)
+    Ok(Ok(with_type(value, wanted)))
 }
 
 fn from_protobuf(bytes: &[u8], wanted: BodyType) -> Result<Decoded, Status> {
-    let (meta, mut value) = protobuf::decode_as(bytes, wanted.ty).map_err(|e| unrecognized(wanted, &e.to_string()))?;
+    let (meta, mut value) = protobuf::decode_as(bytes, wanted.ty)
+        .map_err(|e| unrecognized(wanted, e.to_string().trim_start_matches("proto: "), bytes))?;
     for (name, text) in [("apiVersion", meta.api_version), ("kind", meta.kind)] {
         if !text.is_empty() {
             value[name] = text.into();
@@ -76,21 +87,87 @@ fn from_protobuf(bytes: &[u8], wanted: BodyType) -> Result<Decoded, Status> {
     })
 }
 
-fn unrecognized(wanted: BodyType, why: &str) -> Status {
+fn unrecognized(wanted: BodyType, why: &str, bytes: &[u8]) -> Status {
+    let kind = wanted.kind;
+    let start = summary(bytes);
     Status::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): {why}",
-        wanted.kind
+        "the object provided is unrecognized (must be of type {kind}): {why} ({start})"
     ))
 }
 
-fn undecodable(wanted: BodyType, error: &schema::DecodeError) -> Status {
-    if !error.0.starts_with("json: ") {
-        return unrecognized(wanted, &format!("couldn't get version/kind; json parse error: {error}"));
+/// The start of a body as it stands in messages: text if it may be JSON, else hexadecimal.
+fn summary(bytes: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let start = &bytes[..bytes.len().min(SHOWN)];
+    let text = match bytes.first() {
+        None => return "<empty>".to_string(),
+        Some(b'{') => String::from_utf8_lossy(start).into_owned(),
+        Some(_) => start.iter().map(|b| format!("{b:02x}")).collect(),
+    };
+    if bytes.len() > SHOWN {
+        format!("{text} ...")
+    } else {
+        text
+    }
+}
+
+fn undecodable_json(bytes: &[u8], wanted: BodyType, error: &schema::DecodeError) -> Status {
+    let no_type = |why: &str| {
+        let why = format!("couldn't get version/kind; json parse error: {why}");
+        unrecognized(wanted, &why, bytes)
+    };
+    if let Some(why) = schema::json_syntax_error(bytes) {
+        return no_type(&why);
+    }
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
+        return no_type(&error.0);
+    };
+    let go_struct =
+        r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+    let Some(members) = value.as_object() else {
+        let kind = json_type(&value);
+        return no_type(&format!(
+            "json: cannot unmarshal {kind} into Go value of type {go_struct}"
+        ));
+    };
+    for name in ["apiVersion", "kind"] {
+        if let Some(other) = members.get(name).filter(|v| !v.is_string() && !v.is_null()) {
+            let kind = json_type(other);
+            return no_type(&format!(
+                "json: cannot unmarshal {kind} into Go struct field .{name} of type string"
+            ));
+        }
+    }
+    undecodable(&value, wanted, error)
+}
+
+fn undecodable_yaml(bytes: &[u8], wanted: BodyType, error: &schema::DecodeError) -> Status {
+    match schema::yaml_to_value(bytes) {
+        Err(_) => unrecognized(wanted, &error.0, bytes),
+        Ok((value, _)) => undecodable(&value, wanted, error),
+    }
+}
+
+/// A body that says what it is, but is not of that type.
+fn undecodable(value: &Value, wanted: BodyType, error: &schema::DecodeError) -> Status {
+    if let Err(status) = check_type(value, wanted) {
+        return status;
     }
     Status::bad_request(format!(
         "{} in version {:?} cannot be handled as a {}: {error}",
         wanted.kind, wanted.version, wanted.kind
     ))
+}
+
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
 }
 
 /// Unknown and doubled fields: an error, advice or nothing, as the client asked.
@@ -117,23 +194,103 @@ pub fn report_unknown(problems: &[String], wanted: BodyType, ctx: &Context<'_>) 
 }
 
 /// apiVersion and kind may be left out; if given they must be the endpoint's.
-fn check_type(mut value: Value, wanted: BodyType) -> Result<Value, Status> {
+fn check_type(value: &Value, wanted: BodyType) -> Result<(), Status> {
     let expected = wanted.api_version();
-    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or("").to_string();
-    let (api_version, kind) = (text("apiVersion"), text("kind"));
-    if !kind.is_empty() && kind != wanted.kind {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-        return Err(Status::bad_request(format!(
-            "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for this endpoint (group {group:?})",
-            wanted.kind
-        )));
+    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or("");
+    let api_version = match text("apiVersion") {
+        "" => expected.as_str(),
+        given => given,
+    };
+    let kind = match text("kind") {
+        "" => wanted.kind,
+        given => given,
+    };
+    if kind == wanted.kind && api_version == expected {
+        return Ok(());
     }
-    if !api_version.is_empty() && api_version != expected {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({expected})"
-        )));
-    }
-    value["apiVersion"] = expected.into();
+    let version = api_version.rsplit('/').next().unwrap_or("");
+    let why = match kinds::of_kind(api_version, kind) {
+        // Another version of the same thing is understood, but not here.
+        Some(other) if other.kind == wanted.kind && other.group == wanted.group => {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({expected})"
+            )));
+        }
+        Some(_) => {
+            let package = package(wanted.group);
+            format!(
+                "converting ({version}.{kind}) to ({package}.{}): unknown conversion",
+                wanted.kind
+            )
+        }
+        None => format!(
+            "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+        ),
+    };
+    Err(Status::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {}: {why}",
+        wanted.kind
+    )))
+}
+
+fn with_type(mut value: Value, wanted: BodyType) -> Value {
+    value["apiVersion"] = wanted.api_version().into();
     value["kind"] = wanted.kind.into();
-    Ok(value)
+    value
+}
+
+/// The name of a group in the messages of Kubernetes' own types.
+fn package(group: &str) -> &str {
+    match group.split('.').next().unwrap_or("") {
+        "" | "events" => "core",
+        first => first,
+    }
+}
+
+/// "core.ConfigMap": a kind, in messages about what it is inside the server.
+pub fn internal_type_name(kind: &KindDef) -> String {
+    format!("{}.{}", package(kind.group), kind.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_of_another_type_are_refused_by_what_they_are() {
+        let wanted = BodyType::new("", "v1", "ConfigMap", "core/v1.ConfigMap");
+        let refuse = |body: &str| match schema::decode_json(body.as_bytes(), wanted.ty) {
+            Err(e) => undecodable_json(body.as_bytes(), wanted, &e).message,
+            Ok(decoded) => check_type(&decoded.value, wanted).map_or_else(|s| s.message, |()| "fine".into()),
+        };
+        for (body, message) in [
+            (r#"{"kind":"ConfigMap"}"#, "fine"),
+            (
+                "",
+                "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)",
+            ),
+            (
+                r#"{"apiVersion":"v1","kind":"ConfigMap","#,
+                r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input ({"apiVersion":"v1","kind":"Con ...)"#,
+            ),
+            (
+                r#"{"kind":7}"#,
+                r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string ({"kind":7})"#,
+            ),
+            (
+                r#"{"apiVersion":"v1","kind":"Pod"}"#,
+                r#"Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion"#,
+            ),
+            (
+                r#"{"apiVersion":"v1","kind":"Nosuch"}"#,
+                r#"Nosuch in version "v1" cannot be handled as a ConfigMap: no kind "Nosuch" is registered for version "v1" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+            ),
+            (
+                r#"{"data":{"a":1}}"#,
+                r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type string"#,
+            ),
+        ] {
+            assert_eq!(refuse(body), message);
+        }
+    }
 }

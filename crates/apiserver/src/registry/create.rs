@@ -38,11 +38,17 @@ impl Registry {
         ctx: &Context<'_>,
     ) -> Result<Outcome, Status> {
         if meta_text(&value, "resourceVersion") != "" {
-            return Err(Status::bad_request(
+            return Err(Status::plain_error(
                 "resourceVersion should not be set on objects to be created",
             ));
         }
         (kind.default)(&mut value);
+        wipe_system_fields(&mut value);
+        // The creator owns what they wrote and its defaults, not what admission and the system add. An apply has
+        // settled the ownership already.
+        if !ctx.is_apply() {
+            own_fields(&mut value, None, kind, ctx, "");
+        }
         let generated = meta_text(&value, "name").is_empty() && !meta_text(&value, "generateName").is_empty();
         let namespace = meta_text(&value, "namespace").to_string();
         let review = |name: &str| -> Review<'_> {
@@ -101,7 +107,6 @@ impl Registry {
             }
             let mut object = value.clone();
             let mut ops = services::plan(self, kind, Some(&mut object), None)?;
-            own_fields(&mut object, None, kind, ctx, "");
             let changes = admission::validate(&review(&name), Some(&object), None)?;
             if ctx.options.dry_run {
                 return Ok(Outcome::Value {
@@ -134,20 +139,27 @@ impl Registry {
         let meta = value["metadata"]
             .as_object_mut()
             .expect("decoded objects have metadata");
-        for name in [
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-            "selfLink",
-            "generation",
-        ] {
-            meta.remove(name);
-        }
         meta.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
         meta.insert("creationTimestamp".into(), rfc3339(ctx.now).into());
         if kind.generation {
             meta.insert("generation".into(), 1.into());
         }
     }
+}
+
+/// Metadata that is the system's to write.
+fn wipe_system_fields(value: &mut Value) {
+    let meta = value["metadata"]
+        .as_object_mut()
+        .expect("decoded objects have metadata");
+    let system = [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+    ];
+    meta.retain(|name, _| !system.contains(&name.as_str()));
 }
 
 impl Context<'_> {
@@ -235,9 +247,9 @@ pub fn place_in_namespace(kind: &KindDef, value: &mut Value, namespace: &str) ->
         return Ok(());
     }
     if !given.is_empty() && given != namespace {
-        return Err(Status::bad_request(format!(
-            "the namespace of the provided object does not match the namespace sent on the request: {given} != {namespace}"
-        )));
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     value["metadata"]["namespace"] = namespace.into();
     Ok(())
@@ -246,9 +258,11 @@ pub fn place_in_namespace(kind: &KindDef, value: &mut Value, namespace: &str) ->
 pub fn check_name(value: &Value, name: &str) -> Result<(), Status> {
     let given = meta_text(value, "name");
     if given != name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({name})"
-        )));
+        return Err(Status::bad_request(if given.is_empty() {
+            format!("the name of the object ({name} based on URL) was undeterminable: name must be provided")
+        } else {
+            format!("the name of the object ({given}) does not match the name on the URL ({name})")
+        }));
     }
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! delete and deletecollection.
 
 use orlop_api::schema;
-use orlop_api::{KindDef, Status, Value, protobuf};
+use orlop_api::{KindDef, ProblemKind, Status, Value, protobuf};
 use orlop_base::clock::rfc3339;
 use orlop_base::join_all;
 use orlop_store::{Action, Expect, Op, Page};
 use serde_json::json;
 
 use super::body::BodyType;
+use super::context::{OptionProblems, dry_run};
 use super::create::{meta_text, stored_kind, to_stored};
 use super::list::ListOptions;
 use super::update::is_finished_deletion;
@@ -86,61 +87,68 @@ impl DeleteOptions {
             .into_iter()
             .flatten()
             .filter_map(Value::as_str);
+        let precondition = |name: &str| value["preconditions"][name].as_str().map(str::to_string);
+        let mut problems = OptionProblems::default();
+        let propagation = propagation(value, &mut problems);
+        let dry_run = ctx.options.dry_run || dry_run(dry, &mut problems);
+        problems.end("DeleteOptions")?;
         Ok(DeleteOptions {
             grace_seconds: value["gracePeriodSeconds"].as_i64(),
-            propagation: propagation(value)?,
-            uid: value
-                .pointer("/preconditions/uid")
-                .and_then(Value::as_str)
-                .map(str::to_string),
-            revision: value
-                .pointer("/preconditions/resourceVersion")
-                .and_then(Value::as_str)
-                .map(str::to_string),
-            dry_run: ctx.options.dry_run || super::context::dry_run(dry)?,
+            propagation,
+            uid: precondition("uid"),
+            revision: precondition("resourceVersion"),
+            dry_run,
         })
     }
 }
 
 fn decode_options(bytes: &[u8], ctx: &Context<'_>) -> Result<Value, Status> {
-    // Any group's DeleteOptions is the same type, so the body's apiVersion does not matter.
     let ty = BodyType::new("", "v1", "DeleteOptions", "meta/v1.DeleteOptions").ty;
-    let bad = |e: String| Status::bad_request(format!("the DeleteOptions can't be read: {e}"));
-    match body_format(ctx.headers)? {
-        Format::Json => Ok(schema::decode_json(bytes, ty).map_err(|e| bad(e.to_string()))?.value),
-        Format::Yaml => Ok(schema::decode_yaml(bytes, ty).map_err(|e| bad(e.to_string()))?.value),
+    let format = body_format(ctx.headers)?;
+    if let (Format::Json, Some(why)) = (format, schema::json_syntax_error(bytes)) {
+        return Err(Status::bad_request(format!(
+            "couldn't get version/kind; json parse error: {why}"
+        )));
+    }
+    let bad = |e: String| Status::bad_request(e);
+    let value = match format {
+        Format::Json => schema::decode_json(bytes, ty).map_err(|e| bad(e.to_string()))?.value,
+        Format::Yaml => schema::decode_yaml(bytes, ty).map_err(|e| bad(e.to_string()))?.value,
         Format::Protobuf => {
-            let (meta, value) = protobuf::decode_as(bytes, ty).map_err(|e| bad(e.to_string()))?;
-            if meta.kind != "DeleteOptions" {
-                Err(bad(format!("it is a {}", meta.kind)))
-            } else {
-                Ok(value)
-            }
+            let (meta, mut value) = protobuf::decode_as(bytes, ty).map_err(|e| bad(e.to_string()))?;
+            value["kind"] = meta.kind.into();
+            value["apiVersion"] = meta.api_version.into();
+            value
         }
+    };
+    // Any group's DeleteOptions is the same type; another kind is a mistake.
+    match value["kind"].as_str().unwrap_or("") {
+        "" | "DeleteOptions" => Ok(value),
+        other => Err(bad(format!(
+            "no kind {other:?} is registered for version {:?} in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
+            value["apiVersion"].as_str().unwrap_or("")
+        ))),
     }
 }
 
-fn propagation(options: &Value) -> Result<Option<Propagation>, Status> {
-    let policy = options["propagationPolicy"].as_str();
-    if policy.is_some() && options["orphanDependents"].is_boolean() {
-        return Err(Status::new(
-            422,
-            "Invalid",
-            "DeleteOptions.meta.k8s.io \"\" is invalid: orphanDependents and deletionPropagation cannot be both set",
-        ));
+fn propagation(options: &Value, problems: &mut OptionProblems) -> Option<Propagation> {
+    let field = "propagationPolicy";
+    let policy = options[field].as_str();
+    let orphan = options["orphanDependents"].as_bool();
+    if let (Some(policy), Some(_)) = (policy, orphan) {
+        let detail = "orphanDependents and deletionPropagation cannot be both set".to_string();
+        problems.push(ProblemKind::Invalid, field, Some(format!("{policy:?}")), detail);
     }
-    match (policy, options["orphanDependents"].as_bool()) {
-        (None | Some(""), None) => Ok(None),
-        (Some("Orphan"), _) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
-        (Some("Background"), _) | (None, Some(false)) => Ok(Some(Propagation::Background)),
-        (Some("Foreground"), _) => Ok(Some(Propagation::Foreground)),
-        (Some(other), _) => Err(Status::new(
-            422,
-            "Invalid",
-            format!(
-                "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
-            ),
-        )),
+    match (policy, orphan) {
+        (Some("Orphan"), _) | (None, Some(true)) => Some(Propagation::Orphan),
+        (Some("Background"), _) | (None, Some(false)) => Some(Propagation::Background),
+        (Some("Foreground"), _) => Some(Propagation::Foreground),
+        (None, None) => None,
+        (Some(other), _) => {
+            let supported = r#""Foreground", "Background", "Orphan", "nil""#;
+            problems.not_supported(field, &format!("{other:?}"), supported);
+            None
+        }
     }
 }
 
@@ -198,22 +206,19 @@ pub fn plan_delete(
 
 fn check_delete_preconditions(kind: &KindDef, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
     let checks = [
-        ("UID", "uid", &options.uid),
-        ("ResourceVersion", "resourceVersion", &options.revision),
+        ("UID", "uid", &options.uid, "deleted and then recreated"),
+        ("ResourceVersion", "resourceVersion", &options.revision, "modified"),
     ];
-    for (title, name, wanted) in checks {
+    for (title, name, wanted, been) in checks {
         let stored = meta_text(object, name);
         if let Some(wanted) = wanted
             && wanted != stored
         {
-            let why =
-                format!("Precondition failed: {title} in precondition: {wanted}, {title} in object meta: {stored}");
-            return Err(Status::conflict(
-                kind.group,
-                kind.plural,
-                meta_text(object, "name"),
-                why,
-            ));
+            let why = format!(
+                "the {title} in the precondition ({wanted}) does not match the {title} in record ({stored}). The object might have been {been}"
+            );
+            // The kind, not the resource, stands here.
+            return Err(Status::conflict(kind.group, kind.kind, meta_text(object, "name"), why));
         }
     }
     Ok(())

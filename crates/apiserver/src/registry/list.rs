@@ -8,6 +8,7 @@ use orlop_store::{Item, Page, RangeError, RangeQuery, Revision};
 use serde_json::{Value, json};
 
 use super::Registry;
+use super::context::OptionProblems;
 use crate::kinds;
 use crate::object::Object;
 use crate::request::RequestInfo;
@@ -46,13 +47,14 @@ impl Filter {
         for term in selector.terms {
             match term.field.as_str() {
                 "metadata.name" => filter.name.push((term.equal, term.value)),
-                "metadata.namespace" if kind.namespaced => filter.namespace.push((term.equal, term.value)),
+                // The short form that namespaces alone understand.
+                "name" if kind.kind == "Namespace" => filter.name.push((term.equal, term.value)),
+                "metadata.namespace" if kind.namespaced || kind.fields.is_empty() => {
+                    filter.namespace.push((term.equal, term.value));
+                }
                 other => {
-                    let i = kind
-                        .fields
-                        .iter()
-                        .position(|f| f.name == other)
-                        .ok_or_else(|| Status::bad_request(format!("field label not supported: {other}")))?;
+                    let i = kind.fields.iter().position(|f| f.name == other);
+                    let i = i.ok_or_else(|| Status::bad_request(unknown_field(kind, other)))?;
                     filter.fields.push((i, term.equal, term.value));
                 }
             }
@@ -84,11 +86,28 @@ impl Filter {
     }
 }
 
+fn unknown_field(kind: &KindDef, field: &str) -> String {
+    match kind.kind {
+        "Job" => format!("field label {field:?} not supported for Job"),
+        "ResourceSlice" => {
+            let version = kind.api_version();
+            format!("field label not supported for {version}, Kind=ResourceSlice: {field}")
+        }
+        _ if kind.fields.is_empty() => {
+            format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+        }
+        _ => format!("field label not supported: {field}"),
+    }
+}
+
 impl ListOptions {
     pub fn parse(kind: &KindDef, info: &RequestInfo) -> Result<ListOptions, Status> {
         let query = &info.query;
         let text = |name: &str| query.get(name).unwrap_or("");
-        let limit = query.number("limit")?.unwrap_or(0).max(0) as usize;
+        query.number("timeoutSeconds")?;
+        // A list of anything not older than the beginning comes whole: it is made from memory anyway.
+        let whole = text("resourceVersion") == "0" && text("resourceVersionMatch") != "Exact";
+        let limit = query.number("limit")?.filter(|_| !whole).unwrap_or(0).max(0) as usize;
         let mut options = ListOptions {
             namespace: info.namespace.clone(),
             filter: Filter::parse(kind, text("labelSelector"), text("fieldSelector"))?,
@@ -102,18 +121,21 @@ impl ListOptions {
             options.filter.name.push((true, info.name.clone()));
         }
         if info.verb != "watch" {
+            let initial_events = query.get("sendInitialEvents").is_some();
+            check_list(
+                text("resourceVersionMatch"),
+                text("resourceVersion"),
+                text("continue"),
+                initial_events,
+            )?;
             options.choose_revision(text("resourceVersionMatch"), text("continue"))?;
         }
         Ok(options)
     }
 
+    /// Where to read; the options go together.
     fn choose_revision(&mut self, matching: &str, token: &str) -> Result<(), Status> {
         if !token.is_empty() {
-            if !matching.is_empty() {
-                return Err(invalid_options(
-                    "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided",
-                ));
-            }
             if !self.resource_version.is_empty() && self.resource_version != "0" {
                 return Err(Status::bad_request(
                     "specifying resource version is not allowed when using continue",
@@ -124,72 +146,93 @@ impl ListOptions {
             self.start_after = Some(start);
             return Ok(());
         }
-        let revision = parse_revision(&self.resource_version)?;
-        match (matching, revision) {
-            ("", None) => {}
-            ("", Some(_)) => {
-                // Without a match rule: exact where a limit is given, else "not older than".
-                if self.limit > 0 && self.resource_version != "0" {
-                    self.at = revision;
-                }
-            }
-            ("NotOlderThan", Some(_)) => {}
-            ("Exact", Some(0)) => {
-                return Err(invalid_options(
-                    "resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-                ));
-            }
-            ("Exact", Some(n)) => self.at = Some(n),
-            ("NotOlderThan" | "Exact", None) => {
-                return Err(invalid_options(
-                    "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-                ));
-            }
-            (other, _) => {
-                return Err(invalid_options(&format!(
-                    "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
-                )));
-            }
+        let revision = parse_revision(&self.resource_version)
+            .map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))?;
+        // Without a match rule: exact where a limit is given, else "not older than".
+        if matching == "Exact" || (matching.is_empty() && self.limit > 0 && self.resource_version != "0") {
+            self.at = revision;
         }
         Ok(())
     }
 }
 
-fn invalid_options(detail: &str) -> Status {
-    Status::new(
-        422,
-        "Invalid",
-        format!("ListOptions.meta.k8s.io \"\" is invalid: {detail}"),
-    )
+/// Which options of a list exclude each other.
+fn check_list(matching: &str, revision: &str, token: &str, initial_events: bool) -> Result<(), Status> {
+    let mut problems = OptionProblems::default();
+    if !matching.is_empty() {
+        let field = "resourceVersionMatch";
+        if !token.is_empty() {
+            problems.forbidden(field, "resourceVersionMatch is forbidden when continue is provided");
+        }
+        if revision.is_empty() {
+            problems.forbidden(
+                field,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            );
+        }
+        if !matches!(matching, "Exact" | "NotOlderThan") {
+            problems.not_supported(field, &format!("{matching:?}"), r#""Exact", "NotOlderThan", """#);
+        }
+        if matching == "Exact" && revision == "0" {
+            problems.forbidden(
+                field,
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            );
+        }
+    }
+    if initial_events {
+        problems.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
+    }
+    problems.end("ListOptions")
 }
 
-pub fn parse_revision(text: &str) -> Result<Option<Revision>, Status> {
+/// `Err` says why, for callers that differ in what they make of it.
+pub fn parse_revision(text: &str) -> Result<Option<Revision>, String> {
     match text {
         "" => Ok(None),
-        text => text
-            .parse()
-            .map(Some)
-            .map_err(|_| Status::bad_request(format!("Invalid value: {text:?}: invalid resource version"))),
+        text => text.parse().map(Some).map_err(|_| {
+            format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")
+        }),
     }
 }
 
-/// A continue token: where the last page ended and at which revision. Opaque to clients.
-pub fn write_continue(revision: Revision, last_key: &str) -> String {
-    let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": last_key});
+/// A continue token: at which revision the list is read, and the first key of the next page, relative to the list's
+/// prefix. Opaque to clients, but Kubernetes' own form.
+pub fn write_continue(revision: Revision, prefix: &str, last_key: &str) -> String {
+    let last = last_key.strip_prefix(prefix).unwrap_or(last_key);
+    // The first key after the last one shown is that one and a zero.
+    let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{last}\0")});
     URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
+/// The revision (none: the newest) and the key, relative to the list's prefix, after which the page begins.
 fn read_continue(token: &str) -> Result<(Option<Revision>, String), Status> {
-    let bad = || Status::bad_request("continue key is not valid: the token was not issued by this server");
-    let bytes = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|_| bad())?;
-    let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
+    let bad = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+    let bytes = URL_SAFE_NO_PAD
+        .decode(token.trim_end_matches('='))
+        .map_err(|e| bad(&e.to_string()))?;
+    let value: Value = serde_json::from_slice(&bytes)
+        .map_err(|e| bad(&orlop_api::schema::json_syntax_error(&bytes).unwrap_or_else(|| e.to_string())))?;
     if value["v"] != "meta.k8s.io/v1" {
-        return Err(bad());
+        let version = value["v"].as_str().unwrap_or("");
+        return Err(bad(&format!(
+            "server does not recognize this encoded version {version:?}"
+        )));
     }
-    let start = value["start"].as_str().ok_or_else(bad)?;
-    let revision = value["rv"].as_i64().ok_or_else(bad)?;
+    let revision = value["rv"].as_i64().unwrap_or(0);
+    if revision == 0 {
+        return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+    }
+    let start = value["start"].as_str().unwrap_or("");
+    if start.is_empty() {
+        return Err(bad("encoded start key empty (version meta.k8s.io/v1)"));
+    }
+    if start.starts_with('/') || start.split('/').any(|part| part == "..") {
+        return Err(bad(start));
+    }
     // A negative revision: go on from this key in what is there now (after the first revision was compacted away).
-    Ok((u64::try_from(revision).ok(), start.to_string()))
+    let after = start.strip_suffix('\0').unwrap_or(start);
+    Ok((u64::try_from(revision).ok(), after.to_string()))
 }
 
 impl Registry {
@@ -197,27 +240,21 @@ impl Registry {
     pub fn page(&self, kind: &'static KindDef, options: &ListOptions) -> Result<Page<Object>, Status> {
         let namespace = (!options.namespace.is_empty()).then_some(options.namespace.as_str());
         let mut prefix = kinds::key_prefix(kind, namespace);
-        if let Some(start) = &options.start_after
-            && !start.starts_with(&prefix)
-        {
-            return Err(Status::bad_request(
-                "continue key is not valid: it belongs to another list",
-            ));
-        }
+        let start_after = options.start_after.as_ref().map(|start| format!("{prefix}{start}"));
         // A selector for one name needs no scan where the key is known.
         if let Some(name) = options.filter.exact_name()
             && (namespace.is_some() || !kind.namespaced)
         {
             prefix.push_str(name);
         }
-        if let Some(newest) = parse_revision(&options.resource_version)?
+        if let Ok(Some(newest)) = parse_revision(&options.resource_version)
             && newest > self.store.revision()
         {
             return Err(too_large_revision(newest, self.store.revision()));
         }
         let query = RangeQuery {
             prefix: &prefix,
-            start_after: options.start_after.as_deref(),
+            start_after: start_after.as_deref(),
             at: options.at,
             limit: (options.limit > 0).then_some(options.limit),
         };
@@ -231,7 +268,8 @@ impl Registry {
 
     /// The revision of a continued list is gone: say so, with a token that goes on at the newest one.
     fn expired_page(&self, options: &ListOptions) -> Status {
-        let token = json!({"v": "meta.k8s.io/v1", "rv": -1, "start": options.start_after});
+        let start = options.start_after.as_deref().unwrap_or("");
+        let token = json!({"v": "meta.k8s.io/v1", "rv": -1, "start": format!("{start}\0")});
         let mut status = Status::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
         );
@@ -244,8 +282,10 @@ pub fn expired() -> Status {
     Status::expired("The resourceVersion for the provided list is too old.")
 }
 
-fn too_large_revision(asked: Revision, current: Revision) -> Status {
-    let mut status = Status::timeout(format!("Too large resource version: {asked}, current: {current}"));
+pub fn too_large_revision(asked: Revision, current: Revision) -> Status {
+    let mut status = Status::timeout(format!(
+        "Timeout: Too large resource version: {asked}, current: {current}"
+    ));
     status.details = Some(Box::new(orlop_api::status::Details {
         causes: vec![orlop_api::status::Cause {
             reason: "ResourceVersionTooLarge".into(),
@@ -264,13 +304,40 @@ mod tests {
 
     #[test]
     fn continue_tokens_come_back_whole_and_bad_ones_are_refused() {
-        let token = write_continue(42, "/registry/pods/default/a b");
-        assert_eq!(
-            read_continue(&token).unwrap(),
-            (Some(42), "/registry/pods/default/a b".to_string())
-        );
-        for bad in ["", "x", "e30", "!!!!", "eyJ2IjoxfQ"] {
+        let token = write_continue(42, "/registry/pods/", "/registry/pods/default/a b");
+        assert_eq!(read_continue(&token).unwrap(), (Some(42), "default/a b".to_string()));
+        let escape = URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"../a"}"#);
+        for bad in ["", "x", "e30", "!!!!", "eyJ2IjoxfQ", &escape] {
             assert_eq!(read_continue(bad).unwrap_err().code, 400, "{bad}");
+        }
+    }
+
+    #[test]
+    fn list_options_that_contradict_each_other_are_named_all_at_once() {
+        assert!(check_list("", "", "", false).is_ok() && check_list("NotOlderThan", "7", "", false).is_ok());
+        let status = check_list("Foo", "", "x", true).unwrap_err();
+        assert_eq!(status.code, 422);
+        assert_eq!(status.details.map(|d| d.causes.len()), Some(4));
+        let status = check_list("Exact", "0", "", false).unwrap_err();
+        assert_eq!(
+            status.message,
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""
+        );
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_in_the_words_of_the_kind() {
+        for (plural, group, wanted) in [
+            (
+                "configmaps",
+                "",
+                "\"x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+            ),
+            ("pods", "", "field label not supported: x"),
+            ("jobs", "batch", "field label \"x\" not supported for Job"),
+        ] {
+            let kind = kinds::of_resource(group, "v1", plural).unwrap();
+            assert_eq!(Filter::parse(kind, "", "x=y").unwrap_err().message, wanted);
         }
     }
 }

@@ -115,6 +115,15 @@ impl Registry {
         })
     }
 
+    /// A read may ask for a state not older than some revision.
+    pub fn check_revision(&self, asked: &str) -> Result<(), Status> {
+        let current = self.store.revision();
+        match list::parse_revision(asked).map_err(Status::plain_error)? {
+            Some(asked) if asked > current => Err(list::too_large_revision(asked, current)),
+            _ => Ok(()),
+        }
+    }
+
     /// Commits the operations of one write. `Ok(None)`: a race was lost, look again and decide anew.
     async fn commit(&self, ops: Vec<Op<Object>>) -> Result<Option<Revision>, Status> {
         match self.store.commit(Txn { ops }).await {

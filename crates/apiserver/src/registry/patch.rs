@@ -4,9 +4,10 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use orlop_api::patch::{self, apply as ownership};
 use orlop_api::schema;
-use orlop_api::{KindDef, Status, Value};
+use orlop_api::{KindDef, Path, Problems, Status, Value};
 
 use super::body::{self, BodyType};
+use super::context::FieldValidation;
 use super::create::{meta_text, place_in_namespace, reset_fields};
 use super::update::Endpoint;
 use super::{Context, Outcome, Registry};
@@ -38,11 +39,13 @@ impl Patch {
     pub fn parse(bytes: &[u8], headers: &HeaderMap) -> Result<Patch, Status> {
         match patch_type(headers).as_str() {
             JSON_PATCH => Ok(Patch::Json(bytes.to_vec())),
-            MERGE_PATCH => Ok(Patch::Merge(parse_json(bytes)?)),
-            STRATEGIC => Ok(Patch::Strategic(parse_json(bytes)?)),
-            _ => Err(Status::unsupported_media_type(format!(
-                "the body of the request was in an unknown format - accepted media types include: {JSON_PATCH}, {MERGE_PATCH}, {APPLY_YAML}, {STRATEGIC}"
-            ))),
+            MERGE_PATCH => Ok(Patch::Merge(patch::merge::decode(bytes)?)),
+            STRATEGIC => Ok(Patch::Strategic(patch::strategic::decode(bytes)?)),
+            _ => {
+                let mut status = Status::unsupported_media_type("415: Unsupported Media Type");
+                status.details = Some(Box::default());
+                Err(status)
+            }
         }
     }
 
@@ -56,10 +59,27 @@ impl Patch {
             Patch::Strategic(value) => patch::strategic::apply(target, value.clone(), ty).map_err(Status::from),
         }
     }
+
+    /// What the patch makes of an object, decoded again.
+    pub fn patched(&self, old: &Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
+        let mut new = old.clone();
+        self.apply(&mut new, wanted.ty)?;
+        if !new.is_object() {
+            return Err(Status::bad_request("the patch does not leave an object"));
+        }
+        // A strategic patch is itself shown when it does not fit, the others by what they lead to.
+        let shown = match self {
+            Patch::Strategic(value) => patch::go_text(value),
+            _ => new.to_string(),
+        };
+        body::from_patched(new, wanted, ctx)?.map_err(|why| does_not_fit(&shown, why))
+    }
 }
 
-fn parse_json(bytes: &[u8]) -> Result<Value, Status> {
-    serde_json::from_slice(bytes).map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))
+fn does_not_fit(shown: &str, why: String) -> Status {
+    let mut problems = Problems::default();
+    problems.invalid_value(&Path::default().field("patch"), &shown.into(), why);
+    Status::invalid("", "", "", &problems)
 }
 
 impl Registry {
@@ -74,22 +94,10 @@ impl Registry {
         if is_apply(headers) {
             return self.apply(kind, endpoint, bytes, ctx).await;
         }
-        if ctx.options.force.is_some() {
-            return Err(Status::new(
-                422,
-                "Invalid",
-                "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch",
-            ));
-        }
         let patch = Patch::parse(bytes, headers)?;
         let wanted = BodyType::of(kind);
         self.change(kind, endpoint, ctx, &|old| {
-            let mut new = old.clone();
-            patch.apply(&mut new, wanted.ty)?;
-            if !new.is_object() {
-                return Err(Status::bad_request("the patch does not leave an object"));
-            }
-            let mut new = body::from_patched(new, wanted, ctx)?;
+            let mut new = patch.patched(old, wanted, ctx)?;
             check_same_object(&mut new, old)?;
             Ok(new)
         })
@@ -103,26 +111,7 @@ impl Registry {
         bytes: &[u8],
         ctx: &Context<'_>,
     ) -> Result<Outcome, Status> {
-        if ctx.info.query.get("fieldManager").unwrap_or("").is_empty() {
-            return Err(Status::new(
-                422,
-                "Invalid",
-                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-            ));
-        }
-        let mut applied = decode_applied(bytes, kind, ctx)?;
-        place_in_namespace(kind, &mut applied, &ctx.info.namespace)?;
-        match meta_text(&applied, "name") {
-            "" => applied["metadata"]["name"] = ctx.info.name.as_str().into(),
-            _ => super::create::check_name(&applied, &ctx.info.name)?,
-        }
-        if applied
-            .pointer("/metadata/managedFields")
-            .and_then(Value::as_array)
-            .is_some_and(|m| !m.is_empty())
-        {
-            return Err(Status::bad_request("metadata.managedFields must be nil"));
-        }
+        let applied = decode_applied(bytes, ctx)?;
         let merge = |live: Option<&Value>| -> Result<Value, Status> {
             let options = ownership::ApplyOptions {
                 manager: &ctx.options.manager,
@@ -141,69 +130,48 @@ impl Registry {
             .is_some();
         if !exists && endpoint.subresource.is_empty() {
             if meta_text(&applied, "uid") != "" {
-                let why = "uid mismatch: the provided object specified uid, and no existing object was found";
+                let uid = meta_text(&applied, "uid");
+                let why =
+                    format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
                 return Err(Status::conflict(kind.group, kind.plural, &ctx.info.name, why));
             }
-            let value = body::from_patched(merge(None)?, wanted, ctx)?;
+            let mut value = decoded(merge(None)?, wanted, ctx)?;
+            place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
+            super::create::check_name(&value, &ctx.info.name)?;
             return self.create_value(kind, value, ctx).await;
         }
         self.change(kind, endpoint, ctx, &|old| {
-            body::from_patched(merge(Some(old))?, wanted, ctx)
+            let mut new = decoded(merge(Some(old))?, wanted, ctx)?;
+            check_same_object(&mut new, old)?;
+            Ok(new)
         })
         .await
     }
 }
 
-/// What an apply sends: YAML (or JSON, which is YAML too), with unknown fields named but nothing filled in: absent
-/// fields are not wanted, which is not the same as empty.
-fn decode_applied(bytes: &[u8], kind: &'static KindDef, ctx: &Context<'_>) -> Result<Value, Status> {
-    let wanted = BodyType::of(kind);
-    let (sent, mut problems) =
-        schema::yaml_to_value(bytes).map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
-    if !sent.is_object() {
-        return Err(Status::bad_request("error decoding YAML: an object is wanted"));
-    }
-    // Decoding checks types, names unknown fields and brings values to one form; what it fills in is not taken over.
-    let decoded = schema::from_value(sent.clone(), wanted.ty)
-        .map_err(|e| Status::bad_request(format!("failed to create typed patch object: {e}")))?;
-    problems.extend(decoded.problems);
-    body::report_unknown(&problems, wanted, ctx)?;
-    let value = only_what_was_sent(&sent, decoded.value);
-    for (name, given) in [("apiVersion", kind.api_version()), ("kind", kind.kind.to_string())] {
-        match value.get(name).and_then(Value::as_str) {
-            Some(v) if v == given => {}
-            None | Some("") => {
-                return Err(Status::bad_request(format!(
-                    "invalid object type: {name} is required in an apply patch"
-                )));
-            }
-            Some(other) => {
-                return Err(Status::bad_request(format!(
-                    "the {name} in the data ({other}) does not match the expected {name} ({given})"
-                )));
-            }
-        }
-    }
-    Ok(value)
+/// What an apply made, decoded again. That it fits the type was seen before.
+fn decoded(merged: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
+    body::from_patched(merged, wanted, ctx)?.map_err(Status::plain_error)
 }
 
-/// The decoded object without what decoding filled in.
-fn only_what_was_sent(sent: &Value, decoded: Value) -> Value {
-    match (sent, decoded) {
-        (Value::Object(sent), Value::Object(decoded)) => {
-            let kept = decoded.into_iter().filter_map(|(name, value)| {
-                let before = sent.get(&name)?;
-                Some((name, only_what_was_sent(before, value)))
-            });
-            Value::Object(kept.collect())
-        }
-        (Value::Array(sent), Value::Array(decoded)) if sent.len() == decoded.len() => sent
-            .iter()
-            .zip(decoded)
-            .map(|(s, d)| only_what_was_sent(s, d))
-            .collect(),
-        (_, decoded) => decoded,
+/// What an apply sends: YAML (or JSON, which is YAML too), as it is: absent fields are not wanted, which is not the same
+/// as empty.
+fn decode_applied(bytes: &[u8], ctx: &Context<'_>) -> Result<Value, Status> {
+    let bad = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
+    let (sent, problems) = schema::yaml_to_value(bytes).map_err(|e| bad(e.to_string()))?;
+    if !sent.is_object() {
+        return Err(bad("an object is wanted".to_string()));
     }
+    for problem in problems {
+        match ctx.options.field_validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => ctx.warnings.add(problem),
+            FieldValidation::Strict => {
+                return Err(Status::bad_request(format!("error strict decoding YAML: {problem}")));
+            }
+        }
+    }
+    Ok(sent)
 }
 
 /// A patch may not turn the object into another one.
@@ -213,9 +181,12 @@ fn check_same_object(new: &mut Value, old: &Value) -> Result<(), Status> {
         if is.is_empty() && !was.is_empty() {
             new["metadata"][name] = was.into();
         } else if was != is {
-            return Err(Status::bad_request(format!(
-                "the {name} of the provided object does not match the {name} sent on the request: {is} != {was}"
-            )));
+            return Err(Status::bad_request(match name {
+                "namespace" => {
+                    "the namespace of the provided object does not match the namespace sent on the request".to_string()
+                }
+                _ => format!("the name of the object ({is}) does not match the name on the URL ({was})"),
+            }));
         }
     }
     Ok(())

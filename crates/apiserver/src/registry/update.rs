@@ -148,16 +148,16 @@ impl Registry {
             authorizer: &self.authorizer,
             warnings: ctx.warnings,
         };
+        // Everyone owns what they changed, before admission and the system have their say; an apply has settled it.
+        if !ctx.is_apply() {
+            own_fields(&mut new, Some(old), kind, ctx, endpoint.subresource);
+        }
         admission::mutate(&review, &mut new, Some(old))?;
         prepare(kind, endpoint, &mut new, old);
         stamps::on_update(self, kind, &mut new, old, ctx);
         validate_changed(kind, endpoint, &new, old, name)?;
         ctx.warn_about(kind, &new, Some(old));
         let mut ops = services::plan(self, kind, Some(&mut new), Some(old))?;
-        // An apply has settled the ownership already; everyone else owns what they changed.
-        if !ctx.is_apply() {
-            own_fields(&mut new, Some(old), kind, ctx, endpoint.subresource);
-        }
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         ownership::keep_times_if_unchanged(&mut new, old);
         if new == *old {
@@ -217,7 +217,10 @@ fn check_preconditions(kind: &KindDef, new: &Value, old: &Value, name: &str) -> 
     }
     let (uid, stored) = (meta_text(new, "uid"), meta_text(old, "uid"));
     if !uid.is_empty() && uid != stored {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}");
+        let key = kinds::key(kind, meta_text(old, "namespace"), name);
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}"
+        );
         return Err(Status::conflict(kind.group, kind.plural, name, why));
     }
     Ok(())

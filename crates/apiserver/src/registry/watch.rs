@@ -13,6 +13,7 @@ use orlop_store::{Event, Item, Revision, Watcher};
 use serde_json::json;
 
 use super::Registry;
+use super::context::OptionProblems;
 use super::list::{ListOptions, expired, parse_revision};
 use crate::kinds;
 use crate::negotiate::{Format, Shape, Wanted};
@@ -59,8 +60,8 @@ impl Registry {
         let bookmarks = query.flag("allowWatchBookmarks");
         let matching = query.get("resourceVersionMatch").unwrap_or("");
         let send_initial = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
-        check_initial_events(send_initial, matching)?;
-        let from = parse_revision(&options.resource_version)?;
+        check_initial_events(send_initial, matching, query.get("continue").unwrap_or(""))?;
+        let from = parse_revision(&options.resource_version).map_err(Status::plain_error)?;
         let prefix = kinds::key_prefix(kind, Some(&options.namespace));
         // No revision, or 0: the state as it is now comes first. A streaming list wants it whatever revision it names.
         let wants_state = match send_initial {
@@ -112,24 +113,26 @@ impl Registry {
     }
 }
 
-fn check_initial_events(send_initial: Option<bool>, matching: &str) -> Result<(), Status> {
-    let detail = match (send_initial, matching) {
-        (Some(_), "") => {
-            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+fn check_initial_events(send_initial: Option<bool>, matching: &str, token: &str) -> Result<(), Status> {
+    let mut problems = OptionProblems::default();
+    let field = "resourceVersionMatch";
+    if send_initial.is_some() && matching != "NotOlderThan" {
+        let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        problems.forbidden(field, detail);
+    }
+    if !matching.is_empty() {
+        if send_initial.is_none() {
+            let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            problems.forbidden(field, detail);
         }
-        (Some(_), "NotOlderThan") | (None, "") => return Ok(()),
-        (Some(_), _) => {
-            "resourceVersionMatch: Unsupported value: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        if matching != "NotOlderThan" {
+            problems.not_supported(field, &format!("{matching:?}"), "\"NotOlderThan\"");
         }
-        (None, _) => {
-            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        if !token.is_empty() {
+            problems.forbidden(field, "resourceVersionMatch is forbidden when continue is provided");
         }
-    };
-    Err(Status::new(
-        422,
-        "Invalid",
-        format!("ListOptions.meta.k8s.io \"\" is invalid: {detail}"),
-    ))
+    }
+    problems.end("ListOptions")
 }
 
 fn expired_watch(asked: Revision) -> Status {

@@ -95,7 +95,7 @@ fn search_domain(name: &str) -> Vec<String> {
     };
     let mut out = vec![];
     if name.len() > 253 {
-        out.push("must be no more than 253 bytes".to_string());
+        out.push("must be no more than 253 characters".to_string());
     }
     if !name.split('.').all(label) {
         out.push(names::pattern_message(

@@ -13,7 +13,7 @@ use super::binding::set_condition;
 use crate::kinds;
 use crate::lookup::ObjectLookup;
 use crate::registry::body::{self, BodyType};
-use crate::registry::create::{check_name, meta_text};
+use crate::registry::create::meta_text;
 use crate::registry::delete::DeleteOptions;
 use crate::registry::update::Endpoint;
 use crate::registry::{Context, Outcome, Registry};
@@ -46,7 +46,11 @@ impl Registry {
         if meta_text(&eviction, "name").is_empty() {
             eviction["metadata"]["name"] = name.as_str().into();
         }
-        check_name(&eviction, name)?;
+        if meta_text(&eviction, "name") != name {
+            return Err(Status::bad_request(
+                "name in URL does not match name in Eviction object",
+            ));
+        }
         let mut options = DeleteOptions::from_value(&eviction["deleteOptions"], ctx)?;
         options.dry_run |= ctx.options.dry_run;
         let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");

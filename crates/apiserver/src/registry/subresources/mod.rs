@@ -37,7 +37,7 @@ impl Registry {
             (_, _, "get") => self.get(kind, &info.namespace, &info.name),
             (_, sub, "update") => self.update(kind, endpoint(sub)?, bytes, headers, ctx).await,
             (_, sub, "patch") => self.patch(kind, endpoint(sub)?, bytes, headers, ctx).await,
-            (_, _, verb) => Err(Status::method_not_allowed(verb)),
+            _ => Err(Status::method_not_allowed()),
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::authz::check_local_review;
 use crate::registry::body::{self, BodyType};
+use crate::registry::create::own_fields;
 use crate::registry::update::Endpoint;
 use crate::registry::{Context, Outcome, Registry};
 
@@ -31,11 +32,18 @@ impl Registry {
         let mut problems = Problems::default();
         (kind.validate)(&Cursor::root(&review), &mut problems);
         if !problems.is_empty() {
-            return Err(Status::invalid(kind.group, kind.kind, "", &problems));
+            // Questions about rights are refused without their kind being named.
+            let name = if kind.group == "authorization.k8s.io" {
+                ""
+            } else {
+                kind.kind
+            };
+            return Err(Status::invalid(kind.group, name, "", &problems));
         }
+        own_fields(&mut review, None, kind, ctx, "");
         let status = match kind.kind {
             "SelfSubjectReview" => {
-                review["metadata"]["creationTimestamp"] = rfc3339(ctx.now).into();
+                review["metadata"] = json!({"creationTimestamp": rfc3339(ctx.now)});
                 json!({"userInfo": ctx.user.to_value()})
             }
             "TokenReview" => self.authenticator.token_review(&review["spec"], ctx.now, self)?,
@@ -52,9 +60,13 @@ impl Registry {
                 if namespace.is_empty() {
                     return Err(Status::bad_request("no namespace on request"));
                 }
-                self.authorizer.self_subject_rules_review(ctx.user, namespace, self)
+                let rules = self.authorizer.self_subject_rules_review(ctx.user, namespace, self);
+                // This answer does not repeat the question.
+                review["spec"] = json!({});
+                review["metadata"] = json!({});
+                rules
             }
-            _ => return Err(Status::method_not_allowed("create")),
+            _ => return Err(Status::method_not_allowed()),
         };
         review["status"] = status;
         Ok(Outcome::Value {

@@ -5,7 +5,7 @@ use orlop_api::autoscaling::scale::{apply_scale, scale_of};
 use orlop_api::{KindDef, Problems, Status, Value};
 
 use crate::registry::body::{self, BodyType};
-use crate::registry::create::meta_text;
+use crate::registry::create::{check_name, meta_text};
 use crate::registry::patch::Patch;
 use crate::registry::update::Endpoint;
 use crate::registry::{Context, Outcome, Registry};
@@ -32,18 +32,17 @@ impl Registry {
             }
             "update" => {
                 let scale = body::decode(bytes, headers, wanted, ctx)?;
+                check_name(&scale, &ctx.info.name)?;
                 self.change(kind, &SCALE, ctx, &|old| scaled(old, &scale)).await?
             }
             "patch" => {
                 let patch = Patch::parse(bytes, headers)?;
                 let patched = |old: &Value| -> Result<Value, Status> {
-                    let mut scale = scale_of(kind, old);
-                    patch.apply(&mut scale, wanted.ty)?;
-                    scaled(old, &body::from_patched(scale, wanted, ctx)?)
+                    scaled(old, &patch.patched(&scale_of(kind, old), wanted, ctx)?)
                 };
                 self.change(kind, &SCALE, ctx, &patched).await?
             }
-            verb => return Err(Status::method_not_allowed(verb)),
+            _ => return Err(Status::method_not_allowed()),
         };
         let object = match outcome {
             Outcome::Stored { item, .. } => self.value_of(&item),

@@ -1,10 +1,14 @@
 //! serviceaccounts/token: a signed, expiring token, optionally bound to a pod, secret or node.
 
 use http::HeaderMap;
-use orlop_api::Status;
+use orlop_api::patch::apply as ownership;
+use orlop_api::{Status, Value};
 
 use crate::registry::body::{self, BodyType};
 use crate::registry::{Context, Outcome, Registry};
+
+/// How long a token is good if the request does not say.
+const DEFAULT_SECONDS: i64 = 3600;
 
 impl Registry {
     pub fn issue_token(&self, bytes: &[u8], headers: &HeaderMap, ctx: &Context<'_>) -> Result<Outcome, Status> {
@@ -14,7 +18,18 @@ impl Registry {
             "TokenRequest",
             "authentication/v1.TokenRequest",
         );
-        let request = body::decode(bytes, headers, wanted, ctx)?;
+        let mut request = body::decode(bytes, headers, wanted, ctx)?;
+        if request.pointer("/spec/expirationSeconds").is_none_or(Value::is_null) {
+            request["spec"]["expirationSeconds"] = DEFAULT_SECONDS.into();
+        }
+        let options = ownership::UpdateOptions {
+            manager: &ctx.options.manager,
+            now: ctx.now,
+            api_version: "authentication.k8s.io/v1",
+            subresource: "token",
+            reset: &[],
+        };
+        ownership::update_managed_fields(&mut request, None, Some(wanted.ty), &options);
         let (namespace, name) = (&ctx.info.namespace, &ctx.info.name);
         let issued = self
             .authenticator

@@ -58,7 +58,7 @@ fn affinity_terms_are_checked() {
         (
             term(json!({"topologyKey": "zone", "labelSelector": selector, "namespaces": ["X_"]})),
             &at(
-                ".namespace: Invalid value: \"X_\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name', or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+                ".namespace: Invalid value: \"X_\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
             ),
         ),
         (
