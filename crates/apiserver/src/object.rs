@@ -78,7 +78,7 @@ impl Object {
     }
 
     /// Bytes that a list item of this object takes, about.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.raw.len() + 40
     }
 

@@ -289,7 +289,7 @@ fn schema_of(value: &Value, kind: &KindDef) -> String {
 }
 
 fn whole(item: &Item<Object>, kind: &KindDef) -> Bytes {
-    let mut out = BytesMut::with_capacity(item.record.len() + 64);
+    let mut out = BytesMut::with_capacity(item.record.size() + 64);
     item.record
         .write_whole(item.mod_revision, &type_head(kind.kind, &kind.api_version()), &mut out);
     out.put_u8(b'\n');
@@ -373,7 +373,7 @@ fn stream_list(kind: &KindDef, page: Page<Object>, metadata: &Value, headers: &H
         kind.kind,
         kind.api_version()
     );
-    let about: usize = page.items.iter().map(|i| i.record.len()).sum();
+    let about: usize = page.items.iter().map(|i| i.record.size()).sum();
     let chunks = ListChunks {
         head: Some(head),
         items: page.items.into_iter(),

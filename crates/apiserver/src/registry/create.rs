@@ -37,7 +37,7 @@ impl Registry {
         mut value: Value,
         ctx: &Context<'_>,
     ) -> Result<Outcome, Status> {
-        if meta_text(&value, "resourceVersion") != "" {
+        if !meta_text(&value, "resourceVersion").is_empty() {
             return Err(Status::plain_error(
                 "resourceVersion should not be set on objects to be created",
             ));

@@ -191,7 +191,7 @@ impl Registry {
             return value.clone();
         }
         let value = Arc::new(self.value_of(item));
-        let size = item.record.len();
+        let size = item.record.size();
         if size > MAX_PARSED_OBJECT || item.key.starts_with("/registry/pods/") {
             return value;
         }

@@ -129,7 +129,7 @@ impl Registry {
             .get(&kinds::key(kind, &ctx.info.namespace, &ctx.info.name))
             .is_some();
         if !exists && endpoint.subresource.is_empty() {
-            if meta_text(&applied, "uid") != "" {
+            if !meta_text(&applied, "uid").is_empty() {
                 let uid = meta_text(&applied, "uid");
                 let why =
                     format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");

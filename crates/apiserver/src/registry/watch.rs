@@ -329,7 +329,7 @@ fn plain_frame(event: &Event<Object>, type_head: &str) -> Bytes {
         ),
         (None, None) => unreachable!("an event without an object before or after"),
     };
-    let mut out = BytesMut::with_capacity(item.record.len() + 64);
+    let mut out = BytesMut::with_capacity(item.record.size() + 64);
     write_frame(&mut out, kind, &item, type_head);
     out.freeze()
 }
