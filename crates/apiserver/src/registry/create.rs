@@ -68,15 +68,15 @@ impl Registry {
             }
         };
         admission::mutate(&review(meta_text(&value, "name")), &mut value, None)?;
+        if !generated {
+            return self.create_named(kind, value, ctx, &review).await;
+        }
+        // A generated name that is taken is drawn again.
         let mut last = Status::internal("a new name was never found");
-        // A generated name that is taken is drawn again; a given one is the client's to change.
-        for _ in 0..if generated { 8 } else { 1 } {
+        for _ in 0..8 {
             let mut candidate = value.clone();
-            if generated {
-                let base = meta_text(&value, "generateName");
-                let base: String = base.chars().take(58).collect();
-                candidate["metadata"]["name"] = format!("{base}{}", self.random_suffix()).into();
-            }
+            let base: String = meta_text(&value, "generateName").chars().take(58).collect();
+            candidate["metadata"]["name"] = format!("{base}{}", self.random_suffix()).into();
             match self.create_named(kind, candidate, ctx, &review).await {
                 Err(status) if status.reason == "AlreadyExists" => last = status,
                 other => return other,
@@ -105,17 +105,22 @@ impl Registry {
             if self.store.get(&key).is_some() {
                 return Err(Status::already_exists(kind.group, kind.plural, &name));
             }
-            let mut object = value.clone();
-            let mut ops = services::plan(self, kind, Some(&mut object), None)?;
-            let changes = admission::validate(&review(&name), Some(&object), None)?;
+            // What is chosen for a service is chosen anew in each attempt; other objects need no copy of their own.
+            let mut service = services::concerns(kind).then(|| value.clone());
+            let mut ops = match &mut service {
+                Some(service) => services::plan(self, kind, Some(service), None)?,
+                None => vec![],
+            };
+            let object = service.as_ref().unwrap_or(&value);
+            let changes = admission::validate(&review(&name), Some(object), None)?;
             if ctx.options.dry_run {
                 return Ok(Outcome::Value {
-                    value: object,
+                    value: object.clone(),
                     code: 201,
                 });
             }
             ops.extend(self.change_ops(changes));
-            let record = Arc::new(Object::encode(&to_stored(object, kind), stored_kind(kind)));
+            let record = Arc::new(encode(object, kind));
             ops.push(Op {
                 key: key.clone(),
                 expect: Expect::Absent,
@@ -194,11 +199,14 @@ pub fn stored_kind(kind: &'static KindDef) -> &'static KindDef {
     }
 }
 
-pub fn to_stored(mut value: Value, kind: &KindDef) -> Value {
-    if !kind.stored_as.is_empty() {
-        (kind.to_stored)(&mut value);
+/// Encodes an object in the form in which its kind is stored.
+pub fn encode(value: &Value, kind: &'static KindDef) -> Object {
+    if kind.stored_as.is_empty() {
+        return Object::encode(value, kind);
     }
-    value
+    let mut stored = value.clone();
+    (kind.to_stored)(&mut stored);
+    Object::encode(&stored, stored_kind(kind))
 }
 
 /// Records who owns which fields, by what this write changed.

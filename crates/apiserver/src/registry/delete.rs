@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::body::BodyType;
 use super::context::{OptionProblems, dry_run};
-use super::create::{meta_text, stored_kind, to_stored};
+use super::create::{encode, meta_text};
 use super::list::ListOptions;
 use super::update::is_finished_deletion;
 use super::{Context, MAX_RACES, Outcome, Registry, services};
@@ -333,7 +333,7 @@ impl Registry {
                     true,
                 ),
                 DeletePlan::Mark(marked) => {
-                    let record = Object::encode(&to_stored(marked.clone(), kind), stored_kind(kind));
+                    let record = encode(&marked, kind);
                     (
                         Op {
                             key: item.key,

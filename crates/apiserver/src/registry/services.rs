@@ -29,6 +29,11 @@ fn node_port_key(port: i64) -> String {
     format!("{}ranges/servicenodeports/{port}", kinds::PREFIX)
 }
 
+/// Whether objects of this kind have addresses or ports to take.
+pub fn concerns(kind: &KindDef) -> bool {
+    kind.kind == "Service" && kind.group.is_empty()
+}
+
 /// What a write of this object must take and release. Fills in what the system chooses. `new` is `None` on delete.
 pub fn plan(
     registry: &Registry,
@@ -36,7 +41,7 @@ pub fn plan(
     new: Option<&mut Value>,
     old: Option<&Value>,
 ) -> Result<Vec<Op<Object>>, Status> {
-    if kind.kind != "Service" || !kind.group.is_empty() {
+    if !concerns(kind) {
         return Ok(vec![]);
     }
     let mut held_ips = old.map(addresses).unwrap_or_default();

@@ -8,7 +8,7 @@ use orlop_api::{Cursor, KindDef, Problems, Status, Value, meta};
 use orlop_store::{Action, Expect, Item, Op};
 
 use super::body::{self, BodyType};
-use super::create::{check_name, meta_text, own_fields, place_in_namespace, stored_kind, to_stored};
+use super::create::{check_name, encode, meta_text, own_fields, place_in_namespace};
 use super::{Context, MAX_RACES, Outcome, Registry, services, stamps};
 use crate::admission::{self, Operation, Review};
 use crate::kinds;
@@ -184,7 +184,7 @@ impl Registry {
                 Outcome::ok(new)
             }));
         }
-        let record = Arc::new(Object::encode(&to_stored(new, kind), stored_kind(kind)));
+        let record = Arc::new(encode(&new, kind));
         ops.push(Op {
             key: item.key.clone(),
             expect,
