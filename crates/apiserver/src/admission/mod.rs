@@ -173,3 +173,87 @@ pub fn validate(review: &Review<'_>, object: Option<&Value>, old: Option<&Value>
     }
     Ok(changes)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::fixture::{Desk, told};
+    use super::*;
+
+    #[test]
+    fn plugins_run_in_the_order_of_kubernetes() {
+        let names: Vec<&str> = ALL.iter().map(|p| p.name).collect();
+        let expected = [
+            "NamespaceLifecycle",
+            "LimitRanger",
+            "ServiceAccount",
+            "NodeRestriction",
+            "TaintNodesByCondition",
+            "PodSecurity",
+            "Priority",
+            "DefaultTolerationSeconds",
+            "DefaultStorageClass",
+            "StorageObjectInUseProtection",
+            "PersistentVolumeClaimResize",
+            "RuntimeClass",
+            "CertificateApproval",
+            "CertificateSigning",
+            "CertificateSubjectRestriction",
+            "DefaultIngressClass",
+            "PodTopologyLabels",
+            "NodeDeclaredFeatureValidator",
+            "PodResizeValidator",
+            "RBACEscalation",
+            "ResourceQuota",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_plain_pod_is_completed() {
+        let desk = Desk::new();
+        let mut pod = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": [{"name": "c"}]}});
+        let review = desk.review(Operation::Create, "pods", &pod);
+        mutate(&review, &mut pod, None).unwrap();
+        assert!(validate(&review, Some(&pod), None).unwrap().is_empty());
+        let spec = pod["spec"].as_object().unwrap();
+        let members: Vec<&str> = spec.keys().map(String::as_str).collect();
+        let expected = [
+            "containers",
+            "preemptionPolicy",
+            "priority",
+            "serviceAccount",
+            "serviceAccountName",
+            "tolerations",
+            "volumes",
+        ];
+        assert_eq!(members, expected);
+        assert_eq!(pod["metadata"], json!({"name": "p", "namespace": "ns"}));
+        let completed = pod.clone();
+        mutate(&review, &mut pod, None).unwrap();
+        assert_eq!(pod, completed, "a second time changes nothing");
+    }
+
+    #[test]
+    fn refusals_mention_what_a_name_will_start_with() {
+        let desk = Desk::new();
+        for (metadata, named) in [
+            (json!({"name": "p", "generateName": "g-"}), "p"),
+            (json!({"generateName": "g-"}), "g-"),
+            (json!({}), "Unknown"),
+        ] {
+            let mut pod = json!({"metadata": metadata, "spec": {"priorityClassName": "gone"}});
+            let review = desk.review(Operation::Create, "pods", &pod);
+            let expected = format!("pods {named:?} is forbidden: no PriorityClass with name gone was found");
+            assert_eq!(told(mutate(&review, &mut pod, None)), expected);
+        }
+    }
+
+    #[test]
+    fn complaints_are_told_once() {
+        let list = |texts: &[&str]| texts.iter().map(|t| t.to_string()).collect();
+        assert_eq!(together(list(&["a", "a"])), "a");
+        assert_eq!(together(list(&["a", "b", "a"])), "[a, b]");
+    }
+}

@@ -17,6 +17,7 @@ pub const PLUGIN: Plugin = Plugin {
     validate: Some(validate),
 };
 
+const DEFAULT: &str = "default";
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Kubelets renew a token well before this runs out; the odd seconds tell it from one asked for by hand.
@@ -39,15 +40,15 @@ fn account_of(review: &Review<'_>, pod: &Value) -> Result<Arc<Value>, Status> {
         );
         return Err(review.forbidden(why));
     }
-    review
-        .lookup
-        .get("serviceaccounts", &review.namespace, name)
-        .ok_or_else(|| {
-            review.forbidden(format!(
-                "error looking up service account {}/{name}: serviceaccount {name:?} not found",
-                review.namespace
-            ))
-        })
+    match review.lookup.get("serviceaccounts", &review.namespace, name) {
+        Some(account) => Ok(account),
+        // Every namespace gets its default account right after it is made; who is faster need not wait for it.
+        None if name == DEFAULT => Ok(Arc::new(json!({"metadata": {"name": DEFAULT}}))),
+        None => Err(review.forbidden(format!(
+            "error looking up service account {}/{name}: serviceaccount {name:?} not found",
+            review.namespace
+        ))),
+    }
 }
 
 fn mutate(review: &Review<'_>, pod: &mut Value, _: Option<&Value>) -> Result<(), Status> {
@@ -56,7 +57,7 @@ fn mutate(review: &Review<'_>, pod: &mut Value, _: Option<&Value>) -> Result<(),
         return Ok(());
     }
     if text(pod, &["spec", "serviceAccountName"]).is_empty() {
-        pod["spec"]["serviceAccountName"] = "default".into();
+        pod["spec"]["serviceAccountName"] = DEFAULT.into();
     }
     // The field's older name always says the same.
     pod["spec"]["serviceAccount"] = pod["spec"]["serviceAccountName"].clone();
@@ -295,6 +296,11 @@ mod tests {
         );
         let updated = Desk::new().update(&PLUGIN, "pods", pod(), pod()).unwrap();
         assert_eq!(updated, pod());
+
+        let desk = Desk::new();
+        desk.objects.remove("serviceaccounts", "ns", "default");
+        let early = desk.create(&PLUGIN, "pods", pod()).unwrap();
+        assert_eq!(early["spec"]["serviceAccountName"], "default");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //! transaction as the object that is counted, so concurrent writers can't pass the limit together.
 //!
 //! Every write moves the use by what it changes. One thing changes without a write: a pod that is overdue (its time to
-//! end has run out, its node perhaps gone) stops counting. Whoever writes such a pod, or would be refused while there are
-//! some, has everything counted anew; so the use is never too small, and too large only as long as nobody minds.
+//! end has run out, its node perhaps gone) stops counting. Nobody knows whether the stored use still has such a pod in
+//! it, so whoever writes one has everything counted anew; and the server does so now and then (see `housekeeping`). So
+//! the use is never too small, and too large only for a while.
 //!
 //! Upstream: apiserver/pkg/admission/plugin/resourcequota, pkg/quota/v1 (v1.36), where use only grows at once and a
 //! controller takes it back later.
@@ -92,10 +93,10 @@ fn next_use(
         after: &counts(new),
     };
     let stored = resources::list(quota.pointer("/status/used"));
-    let mut next = write.added_to(stored.clone());
-    if must_recount(review, &stored, &limits, old) || (!next.exceeded.is_empty() && has_overdue_pods(review)) {
-        next = write.added_to(count(quota, &review.namespace, review.lookup, review.now));
-    }
+    let next = write.added_to(match must_recount(review, &stored, &limits, old) {
+        true => count(quota, &review.namespace, review.lookup, review.now),
+        false => stored.clone(),
+    });
     if !next.exceeded.is_empty() && review.subresource != "status" {
         let name = text(quota, &["metadata", "name"]);
         return Err(review.forbidden(format!("exceeded quota: {name}, {}", told(&next.exceeded))));
@@ -196,11 +197,6 @@ fn check_requirements(
 fn must_recount(review: &Review<'_>, stored: &ResourceList, limits: &ResourceList, old: Option<&Value>) -> bool {
     let is_pod = review.kind.group.is_empty() && review.kind.plural == "pods";
     limits.keys().any(|n| !stored.contains_key(n)) || (is_pod && old.is_some_and(|o| usage::is_overdue(o, review.now)))
-}
-
-fn has_overdue_pods(review: &Review<'_>) -> bool {
-    let pods = review.lookup.list("pods", Some(&review.namespace));
-    pods.iter().any(|p| usage::is_overdue(p, review.now))
 }
 
 /// The status a quota should have: its limits, and what the namespace holds of each now.
