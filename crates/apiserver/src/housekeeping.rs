@@ -21,8 +21,10 @@ use crate::lookup::ObjectLookup;
 use crate::object::Object;
 use crate::registry::create::meta_text;
 
-/// How often old events are looked for, and quotas counted anew whether or not anything changed.
+/// How often old events are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How often everything is looked at, whether or not anything changed. Upstream: quotas are recounted as often.
+const RESYNC_EVERY: Duration = Duration::from_secs(300);
 /// After a write that failed (a full disk, say), how long to wait before looking again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -53,6 +55,7 @@ struct Changes<'s> {
     server: &'s Arc<Server>,
     resources: [&'static str; 3],
     watchers: Vec<Watcher<Object>>,
+    resync_at: tokio::time::Instant,
 }
 
 impl<'s> Changes<'s> {
@@ -61,6 +64,7 @@ impl<'s> Changes<'s> {
             server,
             resources,
             watchers: vec![],
+            resync_at: tokio::time::Instant::now() + RESYNC_EVERY,
         }
     }
 
@@ -74,7 +78,10 @@ impl<'s> Changes<'s> {
             events = first.next() => events,
             events = second.next() => events,
             events = third.next() => events,
-            _ = tokio::time::sleep(SWEEP_EVERY) => return Some(Dirty::Everything),
+            _ = tokio::time::sleep_until(self.resync_at) => {
+                self.resync_at = tokio::time::Instant::now() + RESYNC_EVERY;
+                return Some(Dirty::Everything);
+            }
             _ = shutdown.wait() => return None,
         };
         match events {
@@ -206,10 +213,7 @@ async fn recount_quotas(server: &Arc<Server>) {
                 let quotas = server.registry.list("resourcequotas", None);
                 quotas.iter().map(|q| meta_text(q, "namespace").to_string()).collect()
             }
-            Dirty::Keys(keys) => keys
-                .iter()
-                .filter_map(|k| k.split('/').nth(3).map(str::to_string))
-                .collect(),
+            Dirty::Keys(keys) => keys.iter().filter_map(|k| uncounted(server, k)).collect(),
         };
         for namespace in namespaces {
             if let Err(status) = recount(server, &internal, &namespace).await {
@@ -218,6 +222,14 @@ async fn recount_quotas(server: &Arc<Server>) {
             }
         }
     }
+}
+
+/// The namespace of a changed quota whose status is not about its present limits. Counting takes a look at every object
+/// of a namespace, so what admission keeps right by itself (the use, with every write) is left to the resync.
+fn uncounted(server: &Server, key: &str) -> Option<String> {
+    let (namespace, name) = key.strip_prefix("/registry/resourcequotas/")?.split_once('/')?;
+    let quota = ObjectLookup::get(&*server.registry, "resourcequotas", namespace, name)?;
+    (quota.pointer("/status/hard") != quota.pointer("/spec/hard")).then(|| namespace.to_string())
 }
 
 async fn recount(server: &Server, internal: &Internal, namespace: &str) -> Result<(), Status> {

@@ -51,9 +51,10 @@ impl Registry {
                 "name in URL does not match name in Eviction object",
             ));
         }
+        let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");
+        self.admit_body(kind, &mut eviction, ctx)?;
         let mut options = DeleteOptions::from_value(&eviction["deleteOptions"], ctx)?;
         options.dry_run |= ctx.options.dry_run;
-        let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");
         let pod =
             ObjectLookup::get(self, "pods", namespace, name).ok_or_else(|| Status::not_found("", "pods", name))?;
         if let Some(budget) = self.budget_of(&pod)?

@@ -11,10 +11,11 @@ mod token;
 use std::sync::Arc;
 
 use http::HeaderMap;
-use orlop_api::{KindDef, Status};
+use orlop_api::{KindDef, Status, Value};
 
 use super::update::Endpoint;
 use super::{Context, Outcome, Registry};
+use crate::admission::{self, Operation, Review};
 
 impl Registry {
     /// A request on a subresource that the kind's row lists.
@@ -39,6 +40,27 @@ impl Registry {
             (_, sub, "patch") => self.patch(kind, endpoint(sub)?, bytes, headers, ctx).await,
             _ => Err(Status::method_not_allowed()),
         }
+    }
+
+    /// Admission of a body that is not stored itself (a token request, an eviction).
+    fn admit_body(&self, kind: &'static KindDef, body: &mut Value, ctx: &Context<'_>) -> Result<(), Status> {
+        let review = Review {
+            operation: Operation::Create,
+            kind,
+            subresource: &ctx.info.subresource,
+            namespace: ctx.info.namespace.clone(),
+            name: ctx.info.name.clone(),
+            user: ctx.user,
+            dry_run: ctx.options.dry_run,
+            now: ctx.now,
+            lookup: self,
+            config: &self.config,
+            authorizer: &self.authorizer,
+            warnings: ctx.warnings,
+        };
+        admission::mutate(&review, body, None)?;
+        admission::validate(&review, Some(body), None)?;
+        Ok(())
     }
 
     /// create on a kind that is only a question: answered, not stored.

@@ -4,6 +4,7 @@ use http::HeaderMap;
 use orlop_api::patch::apply as ownership;
 use orlop_api::{Status, Value};
 
+use crate::kinds;
 use crate::registry::body::{self, BodyType};
 use crate::registry::{Context, Outcome, Registry};
 
@@ -31,6 +32,11 @@ impl Registry {
         };
         ownership::update_managed_fields(&mut request, None, Some(wanted.ty), &options);
         let (namespace, name) = (&ctx.info.namespace, &ctx.info.name);
+        self.admit_body(
+            kinds::of_stored("serviceaccounts").expect("a core kind"),
+            &mut request,
+            ctx,
+        )?;
         let issued = self
             .authenticator
             .issuer()
