@@ -315,6 +315,14 @@ impl Problems {
         );
     }
 
+    /// The same where Kubernetes leaves the list in its own order.
+    pub fn not_supported_as_listed(&mut self, c: &Cursor<'_>, supported: &[&str]) {
+        let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+        let detail = format!("supported values: {}", list.join(", "));
+        let value = shown(Some(c.value().unwrap_or(&EMPTY_STRING)));
+        self.push(ProblemKind::NotSupported, c.path(), Some(value), detail);
+    }
+
     pub fn duplicate(&mut self, c: &Cursor<'_>) {
         self.push(ProblemKind::Duplicate, c.path(), Some(shown(c.value())), "");
     }

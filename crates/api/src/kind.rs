@@ -185,6 +185,11 @@ impl Column {
         }
     }
     pub const AGE: Column = Column::string("Age");
+    /// The one column of kinds for which Kubernetes has no printer of its own.
+    pub const CREATED_AT: Column = Column {
+        kind: "date",
+        ..Column::string("Created At")
+    };
 }
 
 fn nothing(_: &mut Value) {}

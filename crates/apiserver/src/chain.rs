@@ -77,7 +77,8 @@ impl Server {
             )
             .await;
         let mut response = result.unwrap_or_else(|status| {
-            let wanted = negotiate::accept(&parts.headers, info.query.flag("pretty")).unwrap_or(Wanted::JSON);
+            let pretty = wants_pretty(&info, &parts.headers);
+            let wanted = negotiate::accept(&parts.headers, pretty).unwrap_or(Wanted { pretty, ..Wanted::JSON });
             respond::error(&status, wanted)
         });
         add_headers(response.headers_mut(), &warnings);
@@ -225,11 +226,7 @@ impl Server {
     }
 
     fn wanted(&self, kind: &KindDef, info: &RequestInfo, headers: &HeaderMap) -> Result<Wanted, Status> {
-        let pretty = info
-            .query
-            .get("pretty")
-            .map_or_else(|| is_for_eyes(headers), |_| info.query.flag("pretty"));
-        let wanted = negotiate::accept(headers, pretty)?;
+        let wanted = negotiate::accept(headers, wants_pretty(info, headers))?;
         // Questions have no table: there is nothing to list.
         if wanted.shape == Shape::Table && kind.verbs == Verbs::CreateOnly {
             return Err(Status::not_acceptable(
@@ -432,6 +429,11 @@ fn deprecation(kind: &KindDef) -> Option<&'static str> {
         ("", "Endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         _ => None,
     }
+}
+
+fn wants_pretty(info: &RequestInfo, headers: &HeaderMap) -> bool {
+    let asked = info.query.get("pretty").map(|_| info.query.flag("pretty"));
+    asked.unwrap_or_else(|| is_for_eyes(headers))
 }
 
 /// People with a browser or curl like line breaks. Upstream: the same three.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use base64::Engine;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use orlop_api::kind::Subresource;
 use orlop_api::{KindDef, Value, kinds};
@@ -312,5 +312,7 @@ fn cached(list: &Aggregated, version: &str, headers: &HeaderMap) -> Response<Bod
         HeaderValue::from_str(&list.etag).expect("made of hexadecimal digits"),
     );
     map.insert(VARY, HeaderValue::from_static("Accept"));
+    // May be kept, and asked about again by its tag.
+    map.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
     response
 }

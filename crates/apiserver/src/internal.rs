@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use orlop_api::{KindDef, Status, Value};
+use orlop_api::{KindDef, Status, Value, schema};
 
 use crate::authn::UserInfo;
 use crate::kinds;
@@ -52,6 +52,7 @@ impl Internal {
             now: self.registry.now(),
             options: WriteOptions {
                 manager: "orlop".to_string(),
+                keep_status: true,
                 ..Default::default()
             },
             warnings: &self.warnings,
@@ -60,6 +61,8 @@ impl Internal {
 
     pub async fn create(&self, kind: &'static KindDef, object: Value) -> Result<Outcome, Status> {
         let info = Internal::info("create", kind, &object);
+        let ty = schema::schema().get(kind.schema).expect("every kind has a schema");
+        let object = schema::from_value(object, ty).map_err(Status::internal)?.value;
         self.registry.create_value(kind, object, &self.context(&info)).await
     }
 

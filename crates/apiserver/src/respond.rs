@@ -187,13 +187,13 @@ pub fn page_not_found() -> Response<Body> {
 /// A value in the wanted format. `schema_name` is its type, for protobuf.
 fn value_response(code: u16, value: &Value, wanted: Wanted, schema_name: &str) -> Response<Body> {
     match wanted.format {
+        // Indented answers end without a line break, as Go's do.
         Format::Json if wanted.pretty => {
-            let mut text = serde_json::to_string_pretty(value).expect("a value is always JSON");
-            text.push('\n');
+            let text = serde_json::to_string_pretty(&InOrder::of(value)).expect("a value is always JSON");
             plain(code, "application/json", text)
         }
         Format::Json => {
-            let mut text = value.to_string();
+            let mut text = serde_json::to_string(&InOrder::of(value)).expect("a value is always JSON");
             text.push('\n');
             plain(code, "application/json", text)
         }
@@ -205,6 +205,58 @@ fn value_response(code: u16, value: &Value, wanted: Wanted, schema_name: &str) -
             Some(ty) => plain(code, Format::Protobuf.content_type(), encode_protobuf(value, ty)),
             None => json(code, value),
         },
+    }
+}
+
+/// A value whose members come in the order people know; those not listed come after, in order of their names.
+struct InOrder<'v> {
+    value: &'v Value,
+    /// The order at this depth and below.
+    orders: &'static [&'static [&'static str]],
+}
+
+/// Objects start with what they are; a Status goes on as Kubernetes writes it, its details and their causes too.
+const OBJECT_ORDER: &[&[&str]] = &[&["kind", "apiVersion", "metadata"]];
+const STATUS_ORDER: &[&[&str]] = &[
+    &[
+        "kind",
+        "apiVersion",
+        "metadata",
+        "status",
+        "message",
+        "reason",
+        "details",
+    ],
+    &["name", "group", "kind", "uid"],
+    &["reason", "message", "field"],
+];
+
+impl<'v> InOrder<'v> {
+    fn of(value: &'v Value) -> InOrder<'v> {
+        let is_status = value.get("kind").is_some_and(|k| k == "Status");
+        InOrder {
+            value,
+            orders: if is_status { STATUS_ORDER } else { OBJECT_ORDER },
+        }
+    }
+}
+
+impl serde::Serialize for InOrder<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((order, below)) = self.orders.split_first() else {
+            return self.value.serialize(serializer);
+        };
+        match self.value {
+            Value::Object(map) => {
+                let known = order.iter().filter_map(|name| map.get_key_value(*name));
+                let rest = map.iter().filter(|(name, _)| !order.contains(&name.as_str()));
+                let inner = |value| InOrder { value, orders: below };
+                serializer.collect_map(known.chain(rest).map(|(name, value)| (name, inner(value))))
+            }
+            // The members of a list stand at the depth of the list.
+            Value::Array(list) => serializer.collect_seq(list.iter().map(|value| InOrder { value, ..*self })),
+            other => other.serialize(serializer),
+        }
     }
 }
 
@@ -235,6 +287,12 @@ pub fn outcome(
         }
         Outcome::Value { value, code } => (value, code),
     };
+    if wanted.shape == Shape::Table
+        && let Some(table) = table::of_answer(kind, &value, registry.now(), include)
+    {
+        let format = json_or_yaml(wanted.format);
+        return value_response(code, &table, Wanted { format, ..wanted }, "");
+    }
     let own = value.get("kind").and_then(Value::as_str) == Some(kind.kind);
     let (value, schema_name) = match wanted.shape {
         Shape::Object => {
@@ -249,19 +307,7 @@ pub fn outcome(
         Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => {
             (table::partial(&value), "meta/v1.PartialObjectMetadata".to_string())
         }
-        Shape::Table => {
-            let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
-            let table = table::of_objects(kind, &[value], metadata, registry.now(), include, true);
-            return value_response(
-                code,
-                &table,
-                Wanted {
-                    format: json_or_yaml(wanted.format),
-                    ..wanted
-                },
-                "",
-            );
-        }
+        Shape::Table => unreachable!("objects of the kind were made a table before"),
     };
     value_response(code, &value, wanted, &schema_name)
 }
@@ -525,4 +571,23 @@ pub fn watch_frame(event: &str, object: &Value, wanted: Wanted, kind: &KindDef) 
         return out.freeze();
     }
     Bytes::from(format!("{}\n", json!({"type": event, "object": object})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_written_as_people_know_it() {
+        let status = Status::not_found("apps", "deployments", "x").to_value();
+        assert_eq!(
+            serde_json::to_string(&InOrder::of(&status)).unwrap(),
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"deployments.apps \"x\" not found","reason":"NotFound","details":{"name":"x","group":"apps","kind":"deployments"},"code":404}"#
+        );
+        let list = json!({"items": [{"b": 1, "a": {"kind": 1, "apiVersion": 2}}], "kind": "L", "apiVersion": "v1"});
+        assert_eq!(
+            serde_json::to_string(&InOrder::of(&list)).unwrap(),
+            r#"{"kind":"L","apiVersion":"v1","items":[{"a":{"apiVersion":2,"kind":1},"b":1}]}"#
+        );
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use orlop_api::Status;
+use orlop_base::clock::rfc3339;
 use orlop_base::{Clock, Shutdown, join_all};
 use orlop_store::Store;
 use serde_json::json;
@@ -184,10 +185,12 @@ async fn create_defaults(server: &Arc<Server>, pki: &Pki) -> Result<(), Status> 
         result?;
     }
     // The rest in one go, so that one wait for the disk serves many.
-    let objects = bootstrap::default_objects().into_iter().map(|(resource, object)| {
-        let kind = kinds::of_stored(resource).expect("default objects are of built-in kinds");
-        internal.ensure(kind, object)
-    });
+    let objects = bootstrap::default_objects(server.registry.now())
+        .into_iter()
+        .map(|(resource, object)| {
+            let kind = kinds::of_stored(resource).expect("default objects are of built-in kinds");
+            internal.ensure(kind, object)
+        });
     for result in join_all(objects).await {
         result?;
     }
@@ -211,6 +214,10 @@ async fn create_defaults(server: &Arc<Server>, pki: &Pki) -> Result<(), Status> 
     let range = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
         "spec": {"cidrs": ranges},
+        "status": {"conditions": [{
+            "type": "Ready", "status": "True", "lastTransitionTime": rfc3339(server.registry.now()), "reason": "",
+            "message": "Kubernetes default Service CIDR is ready",
+        }]},
     });
     internal
         .ensure(

@@ -1,6 +1,8 @@
 //! Tables for people, and metadata alone for programs that need no more.
 
 use jiff::Timestamp;
+use orlop_api::autoscaling::scale;
+use orlop_api::kind::Column;
 use orlop_api::{KindDef, Status, Value};
 use serde_json::json;
 
@@ -34,6 +36,11 @@ pub fn of_objects(
     include: IncludeObject,
     with_columns: bool,
 ) -> Value {
+    let mut objects: Vec<&Value> = objects.iter().collect();
+    // The order in which requests are matched, not that of the names.
+    if kind.kind == "FlowSchema" {
+        objects.sort_by_key(|o| o.pointer("/spec/matchingPrecedence").and_then(Value::as_i64));
+    }
     let rows: Vec<Value> = objects.iter().map(|o| row(kind, o, now, include)).collect();
     let columns = if with_columns { columns(kind) } else { Value::Null };
     json!({
@@ -42,20 +49,49 @@ pub fn of_objects(
     })
 }
 
+/// The table of one answer: an object of the kind, a list of them, or a Scale. Other answers have none.
+pub fn of_answer(kind: &KindDef, value: &Value, now: Timestamp, include: IncludeObject) -> Option<Value> {
+    let metadata = || json!({"resourceVersion": value["metadata"]["resourceVersion"]});
+    match value["kind"].as_str()? {
+        k if k == kind.kind => {
+            let objects = std::slice::from_ref(value);
+            Some(of_objects(kind, objects, metadata(), now, include, true))
+        }
+        "Scale" => {
+            let objects = std::slice::from_ref(value);
+            Some(of_objects(&scale::TABLE, objects, metadata(), now, include, true))
+        }
+        k if k.strip_suffix("List") == Some(kind.kind) => {
+            let items = value["items"].as_array().map_or(&[][..], Vec::as_slice);
+            Some(of_objects(kind, items, value["metadata"].clone(), now, include, true))
+        }
+        _ => None,
+    }
+}
+
 fn columns(kind: &KindDef) -> Value {
     let name = json!({"name": "Name", "type": "string", "format": "name", "description": "The name of the object, unique in its namespace.", "priority": 0});
     let rest = kind.columns.iter().map(
-        |c| json!({"name": c.name, "type": c.kind, "format": "", "description": c.description, "priority": c.priority}),
+        |c| json!({"name": c.name, "type": c.kind, "format": format(c), "description": c.description, "priority": c.priority}),
     );
     // A kind that shows its own name elsewhere (events) says so by having a Name column of its own.
     let own_name = kind.columns.iter().any(|c| c.name == "Name");
     (!own_name).then_some(name).into_iter().chain(rest).collect()
 }
 
+/// Names are marked as such, and so is what Kubernetes takes for one.
+fn format(column: &Column) -> &'static str {
+    if matches!(column.name, "Name" | "Attacher") {
+        "name"
+    } else {
+        ""
+    }
+}
+
 fn row(kind: &KindDef, object: &Value, now: Timestamp, include: IncludeObject) -> Value {
     let own_name = kind.columns.iter().any(|c| c.name == "Name");
     // A bookmark is no object: it has a revision and nothing to show.
-    let is_bookmark = object["metadata"].get("uid").is_none();
+    let is_bookmark = object["metadata"].get("name").is_none();
     let cells: Vec<Value> = if is_bookmark {
         vec![]
     } else {
@@ -78,4 +114,29 @@ pub fn partial(object: &Value) -> Value {
 pub fn partial_list(objects: &[Value], metadata: Value) -> Value {
     let items: Vec<Value> = objects.iter().map(partial).collect();
     json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+
+    #[test]
+    fn answers_become_tables() {
+        let deployments = kinds::of_resource("apps", "v1", "deployments").unwrap();
+        let scale = json!({
+            "kind": "Scale", "metadata": {"name": "a", "uid": "u"}, "spec": {"replicas": 3}, "status": {"replicas": 2},
+        });
+        let table = of_answer(deployments, &scale, Timestamp::UNIX_EPOCH, IncludeObject::None).unwrap();
+        assert_eq!(table["columnDefinitions"][1]["name"], "Desired");
+        assert_eq!(table["rows"][0]["cells"][2], 2);
+        let status = json!({"kind": "Status"});
+        assert!(of_answer(deployments, &status, Timestamp::UNIX_EPOCH, IncludeObject::None).is_none());
+
+        let schemas = kinds::of_resource("flowcontrol.apiserver.k8s.io", "v1", "flowschemas").unwrap();
+        let schema = |name: &str, n: i64| json!({"metadata": {"name": name}, "spec": {"matchingPrecedence": n}});
+        let list = json!({"kind": "FlowSchemaList", "metadata": {}, "items": [schema("a", 9), schema("b", 1)]});
+        let table = of_answer(schemas, &list, Timestamp::UNIX_EPOCH, IncludeObject::None).unwrap();
+        assert_eq!(table["rows"][0]["cells"][0], "b");
+    }
 }

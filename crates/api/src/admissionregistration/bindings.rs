@@ -73,7 +73,12 @@ fn validate_param_ref(reference: &Cursor<'_>, p: &mut Problems) {
     if name.is_empty() && !selector.exists() {
         p.required(reference, "one of name or selector must be specified");
     }
-    p.one_of(&reference.at("parameterNotFoundAction"), true, &["Allow", "Deny"]);
+    let action = reference.at("parameterNotFoundAction");
+    match action.str() {
+        "Allow" | "Deny" => {}
+        "" => p.required(&action, ""),
+        _ => p.not_supported_as_listed(&action, &["Deny", "Allow"]),
+    }
 }
 
 fn validate_actions(actions: &Cursor<'_>, p: &mut Problems) {
@@ -170,7 +175,7 @@ mod tests {
             ),
             (
                 reference(json!({"parameterNotFoundAction": "Guess"})),
-                r#"spec.paramRef.parameterNotFoundAction: Unsupported value: "Guess": supported values: "Allow", "Deny""#,
+                r#"spec.paramRef.parameterNotFoundAction: Unsupported value: "Guess": supported values: "Deny", "Allow""#,
             ),
         ];
         let validating = merged(&binding(), &json!({"spec": {"validationActions": ["Deny"]}}));

@@ -50,6 +50,8 @@ pub const DEF: KindDef = KindDef {
 };
 
 fn default(object: &mut Value) {
+    // The writer owns the annotation, though the number in it is the system's.
+    set_template_generation(object, template_generation(object));
     let spec = fill::member(object, "spec");
     fill::absent(spec, "revisionHistoryLimit", 10);
     let strategy = fill::member(spec, "updateStrategy");

@@ -4,12 +4,24 @@ use serde_json::{Map, Value, json};
 
 use crate::field::{Cursor, Problems};
 use crate::fill;
-use crate::kind::{KindDef, copy_member};
+use crate::kind::{Column, KindDef, copy_member};
+use crate::printing::age;
 use crate::workload;
 
 pub const API_VERSION: &str = "autoscaling/v1";
 pub const KIND: &str = "Scale";
 pub const SCHEMA: &str = "autoscaling/v1.Scale";
+
+/// How a Scale is shown in a table.
+pub const TABLE: KindDef = KindDef {
+    kind: KIND,
+    columns: &[Column::integer("Desired"), Column::integer("Available"), Column::AGE],
+    cells: |scale, now| {
+        let number = |pointer: &str| scale.pointer(pointer).and_then(Value::as_i64).unwrap_or(0).into();
+        vec![number("/spec/replicas"), number("/status/replicas"), age(scale, now)]
+    },
+    ..KindDef::BASE
+};
 
 /// The Scale of a Deployment, ReplicaSet, StatefulSet or ReplicationController.
 pub fn scale_of(kind: &KindDef, object: &Value) -> Value {

@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::resource_rules::{round_up, validate_container_resource, validate_resource};
 use crate::field::{Cursor, Problems};
-use crate::kind::KindDef;
+use crate::kind::{Column, KindDef};
 use crate::meta::invalid_text;
 use crate::quantity::Quantity;
-use crate::{fill, names, resources};
+use crate::{fill, names, printing, resources};
 
 pub const DEF: KindDef = KindDef {
     kind: "LimitRange",
@@ -19,6 +19,8 @@ pub const DEF: KindDef = KindDef {
     schema: "core/v1.LimitRange",
     prepare_create: |_| {},
     prepare_update: |_, _| {},
+    columns: &[Column::CREATED_AT],
+    cells: |range, _| vec![printing::text(range, "/metadata/creationTimestamp").into()],
     default,
     validate,
     create_on_update: true,

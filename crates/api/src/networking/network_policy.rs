@@ -71,13 +71,16 @@ fn validate_spec(spec: &Cursor<'_>, p: &mut Problems) {
     }
     for kind in types.items() {
         if !["Ingress", "Egress"].contains(&kind.str()) {
-            p.not_supported(&kind, &["Ingress", "Egress"]);
+            p.not_supported_as_listed(&kind, &["Ingress", "Egress"]);
         }
     }
 }
 
 fn validate_port(port: &Cursor<'_>, p: &mut Problems) {
-    p.one_of(&port.at("protocol"), false, &["TCP", "UDP", "SCTP"]);
+    let protocol = port.at("protocol");
+    if !["", "TCP", "UDP", "SCTP"].contains(&protocol.str()) {
+        p.not_supported_as_listed(&protocol, &["TCP", "UDP", "SCTP"]);
+    }
     let (start, end) = (port.at("port"), port.at("endPort"));
     if let Some(number) = start.as_i64() {
         p.invalid_each(&start, names::port_number(number));
@@ -159,7 +162,7 @@ mod tests {
             &[
                 (
                     port(json!({"protocol": "ICMP"})),
-                    r#"spec.ingress[0].ports[0].protocol: Unsupported value: "ICMP": supported values: "SCTP", "TCP", "UDP""#,
+                    r#"spec.ingress[0].ports[0].protocol: Unsupported value: "ICMP": supported values: "TCP", "UDP", "SCTP""#,
                 ),
                 (
                     port(json!({"port": 0})),
@@ -204,7 +207,7 @@ mod tests {
                 ),
                 (
                     json!({"spec": {"policyTypes": ["Sideways"]}}),
-                    r#"spec.policyTypes[0]: Unsupported value: "Sideways": supported values: "Egress", "Ingress""#,
+                    r#"spec.policyTypes[0]: Unsupported value: "Sideways": supported values: "Ingress", "Egress""#,
                 ),
                 (
                     json!({"spec": {"policyTypes": ["Ingress", "Egress", "Ingress"]}}),

@@ -58,7 +58,7 @@ fn validate(binding: &Cursor<'_>, role_kinds: &[&str], cluster_wide: bool, p: &m
         p.not_supported(&role.at("apiGroup"), &[GROUP]);
     }
     if !role_kinds.contains(&role.at("kind").str()) {
-        p.not_supported(&role.at("kind"), role_kinds);
+        p.not_supported_as_listed(&role.at("kind"), role_kinds);
     }
     let name = role.at("name");
     if name.is_empty() {
@@ -93,7 +93,7 @@ fn validate_subject(subject: &Cursor<'_>, cluster_wide: bool, p: &mut Problems) 
                 p.not_supported(&group, &[GROUP]);
             }
         }
-        _ => p.not_supported(&subject.at("kind"), &["ServiceAccount", "User", "Group"]),
+        _ => p.not_supported_as_listed(&subject.at("kind"), &["ServiceAccount", "User", "Group"]),
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
             ),
             (
                 json!({"subjects": [{"kind": "Pod", "name": "a"}]}),
-                r#"subjects[0].kind: Unsupported value: "Pod": supported values: "Group", "ServiceAccount", "User""#,
+                r#"subjects[0].kind: Unsupported value: "Pod": supported values: "ServiceAccount", "User", "Group""#,
             ),
             (
                 json!({"subjects": [{"kind": "Group", "name": "a", "apiGroup": "x"}]}),
@@ -185,7 +185,7 @@ mod tests {
             &binding(),
             &[(
                 json!({"roleRef": {"kind": "Pod"}}),
-                r#"roleRef.kind: Unsupported value: "Pod": supported values: "ClusterRole", "Role""#,
+                r#"roleRef.kind: Unsupported value: "Pod": supported values: "Role", "ClusterRole""#,
             )],
         );
         refuses(

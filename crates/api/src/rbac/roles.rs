@@ -35,11 +35,7 @@ pub const CLUSTER_ROLE: KindDef = KindDef {
     ..ROLE
 };
 
-/// The columns of kinds for which Kubernetes has no printer of its own.
-const CREATED_AT: &[Column] = &[Column {
-    kind: "date",
-    ..Column::string("Created At")
-}];
+const CREATED_AT: &[Column] = &[Column::CREATED_AT];
 
 fn created_at(object: &Value, _: Timestamp) -> Vec<Value> {
     vec![text(object, "/metadata/creationTimestamp").into()]

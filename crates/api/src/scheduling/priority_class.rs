@@ -90,8 +90,8 @@ fn validate(object: &Cursor<'_>, p: &mut Problems) {
         );
     }
     let policy = object.at("preemptionPolicy");
-    if policy.exists() {
-        p.one_of(&policy, true, &["PreemptLowerPriority", "Never"]);
+    if policy.exists() && !["PreemptLowerPriority", "Never"].contains(&policy.str()) {
+        p.not_supported_as_listed(&policy, &["PreemptLowerPriority", "Never"]);
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
             ),
             (
                 with(&class("a", 1), "/preemptionPolicy", json!("Sometimes")),
-                "preemptionPolicy: Unsupported value: \"Sometimes\": supported values: \"Never\", \"PreemptLowerPriority\"".into(),
+                "preemptionPolicy: Unsupported value: \"Sometimes\": supported values: \"PreemptLowerPriority\", \"Never\"".into(),
             ),
         ] {
             assert_eq!(refused(&DEF, &object).join("\n"), wanted);

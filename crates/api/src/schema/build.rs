@@ -42,6 +42,8 @@ fn written(field: &Field, value: Value) -> Option<Value> {
         Presence::OmitEmpty => (!is_empty(&value)).then_some(value),
         Presence::Pointer => (!value.is_null()).then_some(value),
         Presence::Nullable => Some(value),
+        // Stored and read back, an empty list is none.
+        Presence::Always if matches!(&value, Value::Array(list) if list.is_empty()) => Some(Value::Null),
         Presence::Always if value.is_null() => Some(zero(&field.ty)),
         Presence::Always => Some(value),
     }

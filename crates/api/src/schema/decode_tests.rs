@@ -55,7 +55,7 @@ fn zero_values_come_out_as_go_writes_them() {
         (
             "rbac/v1.Role",
             json!({"rules": []}),
-            json!({"metadata": {}, "rules": []}),
+            json!({"metadata": {}, "rules": null}),
         ),
         ("rbac/v1.Role", json!({}), json!({"metadata": {}, "rules": null})),
     ] {

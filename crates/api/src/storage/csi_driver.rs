@@ -83,7 +83,7 @@ fn validate_spec(spec: &Cursor<'_>, p: &mut Problems) {
     let modes = spec.at("volumeLifecycleModes");
     for mode in modes.items() {
         if !["Persistent", "Ephemeral"].contains(&mode.str()) {
-            p.not_supported(
+            p.not_supported_as_listed(
                 &Cursor::new(mode.value(), modes.path().clone()),
                 &["Persistent", "Ephemeral"],
             );
@@ -205,7 +205,7 @@ mod tests {
                 ),
                 (
                     json!({"spec": {"volumeLifecycleModes": ["Brief"]}}),
-                    r#"spec.volumeLifecycleModes: Unsupported value: "Brief": supported values: "Ephemeral", "Persistent""#,
+                    r#"spec.volumeLifecycleModes: Unsupported value: "Brief": supported values: "Persistent", "Ephemeral""#,
                 ),
                 (
                     json!({"spec": {"nodeAllocatableUpdatePeriodSeconds": 9}}),

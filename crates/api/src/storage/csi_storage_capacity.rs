@@ -14,14 +14,8 @@ pub const DEF: KindDef = KindDef {
     plural: "csistoragecapacities",
     singular: "csistoragecapacity",
     schema: "storage/v1.CSIStorageCapacity",
-    columns: &[Column::string("StorageClassName"), Column::string("Capacity")],
-    cells: |c, _| {
-        let capacity = match text(c, "/capacity") {
-            "" => "<unset>",
-            some => some,
-        };
-        vec![text(c, "/storageClassName").into(), capacity.into()]
-    },
+    columns: &[Column::CREATED_AT],
+    cells: |c, _| vec![text(c, "/metadata/creationTimestamp").into()],
     validate,
     validate_update,
     warnings,
@@ -93,8 +87,7 @@ mod tests {
                 ),
             ],
         );
-        assert_eq!(row(&DEF, &base), "fast|10Gi");
-        assert_eq!(row(&DEF, &json!({})), "|<unset>");
+        assert_eq!(row(&DEF, &json!({"metadata": {"creationTimestamp": "now"}})), "now");
     }
 
     #[test]

@@ -86,10 +86,37 @@ fn wanted(headers: &HeaderMap) -> Result<Option<UserInfo>, Status> {
         return Ok(Some(user));
     }
     if !user.uid.is_empty() || !user.groups.is_empty() || !user.extra.is_empty() {
-        let message = format!("requested {} without impersonating a user name", user.to_value());
+        let message = format!("requested {} without impersonating a user name", go_user(&user));
         return Err(Status::bad_request(message));
     }
     Ok(None)
+}
+
+/// A user as Go prints one.
+fn go_user(user: &UserInfo) -> String {
+    let strings = |list: &[String]| -> String {
+        let quoted: Vec<String> = list.iter().map(|s| format!("{s:?}")).collect();
+        format!("[]string{{{}}}", quoted.join(", "))
+    };
+    let groups = if user.groups.is_empty() {
+        "[]string(nil)".to_string()
+    } else {
+        strings(&user.groups)
+    };
+    let extra = if user.extra.is_empty() {
+        "map[string][]string(nil)".to_string()
+    } else {
+        let entries: Vec<String> = user
+            .extra
+            .iter()
+            .map(|(k, v)| format!("{k:?}:{}", strings(v)))
+            .collect();
+        format!("map[string][]string{{{}}}", entries.join(", "))
+    };
+    format!(
+        "&user.DefaultInfo{{Name:\"\", UID:{:?}, Groups:{groups}, Extra:{extra}}}",
+        user.uid
+    )
 }
 
 /// Extra keys may hold characters that header names may not; what is no proper encoding is taken as it stands.

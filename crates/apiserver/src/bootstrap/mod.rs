@@ -1,17 +1,26 @@
 //! The objects every cluster starts with, as data: the default policy, priority classes, and the flow schemas and
 //! priority levels of the API server itself. The server writes what is missing of them when it starts.
 
+pub mod api_services;
 pub mod flowcontrol;
 pub mod scheduling;
 
+use jiff::Timestamp;
 use orlop_api::Value;
+use orlop_base::clock::rfc3339;
 
 use crate::authz::bootstrap as rbac;
 
 /// (resource as in `lookup`, object), roles before bindings and priority levels before the flow schemas that name them.
 /// The namespaces they are in are not among them.
-pub fn default_objects() -> Vec<(&'static str, Value)> {
-    let all = [rbac::policy(), scheduling::priority_classes(), flowcontrol::objects()];
+pub fn default_objects(now: Timestamp) -> Vec<(&'static str, Value)> {
+    let now = rfc3339(now);
+    let all = [
+        rbac::policy(),
+        scheduling::priority_classes(),
+        flowcontrol::objects(&now),
+        api_services::objects(&now),
+    ];
     all.into_iter()
         .flatten()
         .map(|object| (resource_of(&object), object))
@@ -27,6 +36,7 @@ fn resource_of(object: &Value) -> &'static str {
         "PriorityClass" => "priorityclasses.scheduling.k8s.io",
         "PriorityLevelConfiguration" => "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io",
         "FlowSchema" => "flowschemas.flowcontrol.apiserver.k8s.io",
+        "APIService" => "apiservices.apiregistration.k8s.io",
         other => unreachable!("no default objects of kind {other:?}"),
     }
 }
@@ -43,7 +53,7 @@ mod tests {
     #[test]
     fn every_object_is_valid_and_there_once() {
         let mut seen = BTreeSet::new();
-        for (resource, mut object) in default_objects() {
+        for (resource, mut object) in default_objects(Timestamp::UNIX_EPOCH) {
             let def = kinds::of_stored(resource).unwrap();
             assert_eq!(object["apiVersion"], def.api_version());
             (def.default)(&mut object);
@@ -71,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_named_comes_first() {
-        let all = default_objects();
+        let all = default_objects(Timestamp::UNIX_EPOCH);
         let first = |plural: &str| all.iter().position(|(r, _)| r.starts_with(plural)).unwrap();
         let last = |plural: &str| all.iter().rposition(|(r, _)| r.starts_with(plural)).unwrap();
         assert!(last("clusterroles.") < first("clusterrolebindings."));

@@ -65,7 +65,9 @@ pub fn from_patched(value: Value, wanted: BodyType, ctx: &Context<'_>) -> Result
         Ok(decoded) => decoded,
         Err(e) => return Ok(Err(e.to_string())),
     };
-    check_type(&decoded.value, wanted)?;
+    if let Err(why) = type_problem(&decoded.value, wanted) {
+        return Ok(Err(why));
+    }
     if ctx.options.field_validation == FieldValidation::Strict && !decoded.problems.is_empty() {
         return Ok(Err(format!("strict decoding error: {}", decoded.problems.join(", "))));
     }
@@ -195,26 +197,35 @@ pub fn report_unknown(problems: &[String], wanted: BodyType, ctx: &Context<'_>) 
 
 /// apiVersion and kind may be left out; if given they must be the endpoint's.
 fn check_type(value: &Value, wanted: BodyType) -> Result<(), Status> {
+    let Err(why) = type_problem(value, wanted) else {
+        return Ok(());
+    };
+    let text = |name: &str| value.get(name).and_then(Value::as_str).filter(|s| !s.is_empty());
+    let kind = text("kind").unwrap_or(wanted.kind);
+    let version = text("apiVersion").map_or(wanted.version, |v| v.rsplit('/').next().unwrap_or(""));
+    // Another version of the same thing is understood, but not here.
+    if why.starts_with("the API version") {
+        return Err(Status::bad_request(why));
+    }
+    Err(Status::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {}: {why}",
+        wanted.kind
+    )))
+}
+
+/// Why an object that says what it is is not of the wanted type.
+fn type_problem(value: &Value, wanted: BodyType) -> Result<(), String> {
     let expected = wanted.api_version();
-    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or("");
-    let api_version = match text("apiVersion") {
-        "" => expected.as_str(),
-        given => given,
-    };
-    let kind = match text("kind") {
-        "" => wanted.kind,
-        given => given,
-    };
+    let text = |name: &str| value.get(name).and_then(Value::as_str).filter(|s| !s.is_empty());
+    let api_version = text("apiVersion").unwrap_or(&expected);
+    let kind = text("kind").unwrap_or(wanted.kind);
     if kind == wanted.kind && api_version == expected {
         return Ok(());
     }
     let version = api_version.rsplit('/').next().unwrap_or("");
-    let why = match kinds::of_kind(api_version, kind) {
-        // Another version of the same thing is understood, but not here.
+    Err(match kinds::of_kind(api_version, kind) {
         Some(other) if other.kind == wanted.kind && other.group == wanted.group => {
-            return Err(Status::bad_request(format!(
-                "the API version in the data ({api_version}) does not match the expected API version ({expected})"
-            )));
+            format!("the API version in the data ({api_version}) does not match the expected API version ({expected})")
         }
         Some(_) => {
             let package = package(wanted.group);
@@ -226,11 +237,7 @@ fn check_type(value: &Value, wanted: BodyType) -> Result<(), Status> {
         None => format!(
             "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
         ),
-    };
-    Err(Status::bad_request(format!(
-        "{kind} in version {version:?} cannot be handled as a {}: {why}",
-        wanted.kind
-    )))
+    })
 }
 
 fn with_type(mut value: Value, wanted: BodyType) -> Value {

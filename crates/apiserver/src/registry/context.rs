@@ -53,6 +53,8 @@ pub struct WriteOptions {
     pub field_validation: FieldValidation,
     /// Server-side apply only.
     pub force: Option<bool>,
+    /// The server creates an object of its own, whose status is known already.
+    pub keep_status: bool,
 }
 
 /// What is wrong with the options of a request, collected: `CreateOptions.meta.k8s.io "" is invalid: …`.
@@ -124,6 +126,7 @@ impl WriteOptions {
             manager,
             field_validation,
             force,
+            keep_status: false,
         })
     }
 }

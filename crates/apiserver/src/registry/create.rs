@@ -93,11 +93,16 @@ impl Registry {
         review: &(dyn Fn(&str) -> Review<'r> + Sync),
     ) -> Result<Outcome, Status> {
         self.fill_metadata(kind, &mut value, ctx);
+        let status = value.get("status").filter(|_| ctx.options.keep_status).cloned();
         (kind.prepare_create)(&mut value);
-        stamps::on_create(self, kind, &mut value, ctx);
+        fill_empty_status(kind, &mut value);
+        if let Some(status) = status {
+            value["status"] = status;
+        }
         let name = meta_text(&value, "name").to_string();
         let namespace = meta_text(&value, "namespace").to_string();
         validate_new(kind, &value, &name)?;
+        stamps::on_create(self, kind, &mut value, ctx);
         ctx.warn_about(kind, &value, None);
         let _turn = self.quota_turn(kind, &namespace).await;
         for _ in 0..MAX_RACES {
@@ -149,6 +154,18 @@ impl Registry {
         if kind.generation {
             meta.insert("generation".into(), 1.into());
         }
+    }
+}
+
+/// An empty status still has the fields that are always written.
+fn fill_empty_status(kind: &KindDef, value: &mut Value) {
+    let empty = value["status"].as_object().is_some_and(serde_json::Map::is_empty);
+    let types = schema::schema();
+    if empty
+        && let Some(ty) = types.get(kind.schema)
+        && let Some(field) = types.ty(ty).field("status")
+    {
+        value["status"] = schema::zero(&field.ty);
     }
 }
 
@@ -223,13 +240,28 @@ pub fn own_fields(new: &mut Value, old: Option<&Value>, kind: &KindDef, ctx: &Co
 
 /// Fields that a writer through this endpoint can't own, because the endpoint does not change them.
 pub fn reset_fields(kind: &KindDef, subresource: &str) -> &'static [&'static [&'static str]] {
-    match subresource {
-        "status" => &[
+    match (subresource, kind.kind) {
+        ("", "CertificateSigningRequest") => &[&["spec"], &["status"]],
+        ("status", "CertificateSigningRequest") => &[&["spec"], &["status", "conditions"]],
+        ("approval", "CertificateSigningRequest") => &[&["spec"], &["status", "certificate"]],
+        ("status", "Pod") => &[
             &["spec"],
             &["metadata", "deletionTimestamp"],
             &["metadata", "ownerReferences"],
         ],
-        "" if kind.has_status() => &[&["status"]],
+        ("status", "Deployment") => &[&["spec"], &["metadata", "labels"]],
+        (
+            "status",
+            "ValidatingAdmissionPolicy"
+            | "FlowSchema"
+            | "PriorityLevelConfiguration"
+            | "ServiceCIDR"
+            | "ResourceClaim"
+            | "VolumeAttachment",
+        ) => &[&["spec"], &["metadata"]],
+        ("status", _) => &[&["spec"]],
+        ("finalize", "Namespace") => &[&["status"]],
+        ("", _) if kind.has_status() && kind.kind != "ServiceCIDR" => &[&["status"]],
         _ => &[],
     }
 }

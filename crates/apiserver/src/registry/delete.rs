@@ -155,8 +155,8 @@ fn propagation(options: &Value, problems: &mut OptionProblems) -> Option<Propaga
 /// What a delete comes to, decided from the stored object alone.
 #[derive(Debug, PartialEq)]
 pub enum DeletePlan {
-    /// Gone at once.
-    Remove,
+    /// Gone at once; how it is shown last.
+    Remove(Value),
     /// Marked and kept until its finalizers are done or its grace period has run out.
     Mark(Value),
     /// Already on its way out; nothing to write.
@@ -171,7 +171,10 @@ pub fn plan_delete(
 ) -> Result<DeletePlan, Status> {
     check_delete_preconditions(kind, object, options)?;
     let mut marked = object.clone();
-    set_gc_finalizers(&mut marked, options.propagation);
+    set_gc_finalizers(
+        &mut marked,
+        options.propagation.or_else(|| default_propagation(kind, object)),
+    );
     let deleting = object["metadata"]["deletionTimestamp"].is_string();
     let grace = if kind.kind == "Pod" {
         pod_grace(object, options.grace_seconds)
@@ -186,6 +189,12 @@ pub fn plan_delete(
     } else {
         let at = now + jiff::SignedDuration::from_secs(grace);
         set_deletion(&mut marked, at, grace);
+        // A namespace has no grace period, not even one of no seconds.
+        if kind.kind == "Namespace"
+            && let Some(meta) = marked["metadata"].as_object_mut()
+        {
+            meta.remove("deletionGracePeriodSeconds");
+        }
         if let Some(generation) = marked["metadata"]["generation"].as_i64() {
             marked["metadata"]["generation"] = (generation + 1).into();
         }
@@ -195,7 +204,9 @@ pub fn plan_delete(
     }
     let wait = marked["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
     if !wait && is_finished_deletion(kind, &marked) {
-        return Ok(DeletePlan::Remove);
+        // Pods are shown as they were marked on their way out, others as they were.
+        let last = if kind.kind == "Pod" { marked } else { object.clone() };
+        return Ok(DeletePlan::Remove(last));
     }
     Ok(if marked == *object {
         DeletePlan::Pending
@@ -255,6 +266,15 @@ fn set_deletion(object: &mut Value, at: jiff::Timestamp, grace: i64) {
     object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
 }
 
+/// The two oldest kinds of workload leave their pods alone unless told otherwise, by the request or by the object.
+fn default_propagation(kind: &KindDef, object: &Value) -> Option<Propagation> {
+    let decided = object["metadata"]["finalizers"]
+        .as_array()
+        .is_some_and(|list| list.iter().any(|f| f == "orphan" || f == "foregroundDeletion"));
+    let orphans = matches!(kind.kind, "Job" | "ReplicationController");
+    (orphans && !decided).then_some(Propagation::Orphan)
+}
+
 /// The garbage collector's finalizers, as the propagation policy asks; none given leaves them as they are.
 fn set_gc_finalizers(object: &mut Value, propagation: Option<Propagation>) {
     let Some(propagation) = propagation else { return };
@@ -278,6 +298,9 @@ fn set_gc_finalizers(object: &mut Value, propagation: Option<Propagation>) {
 impl Registry {
     pub async fn delete(&self, kind: &'static KindDef, bytes: &[u8], ctx: &Context<'_>) -> Result<Outcome, Status> {
         let options = DeleteOptions::parse(bytes, ctx)?;
+        if kind.kind == "Job" && options.propagation.is_none() {
+            ctx.warnings.add("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning");
+        }
         let (value, removed) = self
             .delete_named(kind, &ctx.info.namespace, &ctx.info.name, &options, ctx)
             .await?;
@@ -323,13 +346,13 @@ impl Registry {
             let expect = Expect::At(item.mod_revision);
             let (op, value, removed) = match plan {
                 DeletePlan::Pending => return Ok((old, false)),
-                DeletePlan::Remove => (
+                DeletePlan::Remove(last) => (
                     Op {
                         key: item.key,
                         expect,
                         action: Action::Delete,
                     },
-                    old.clone(),
+                    last,
                     true,
                 ),
                 DeletePlan::Mark(marked) => {

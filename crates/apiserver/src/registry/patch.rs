@@ -70,9 +70,41 @@ impl Patch {
         // A strategic patch is itself shown when it does not fit, the others by what they lead to.
         let shown = match self {
             Patch::Strategic(value) => patch::go_text(value),
-            _ => new.to_string(),
+            _ => {
+                let mut shown = new.clone();
+                if let Some(meta) = shown["metadata"].as_object_mut() {
+                    meta.remove("managedFields");
+                }
+                shown.to_string()
+            }
         };
-        body::from_patched(new, wanted, ctx)?.map_err(|why| does_not_fit(&shown, why))
+        body::from_patched(new, wanted, ctx)?.map_err(|why| match self {
+            Patch::Strategic(_) => does_not_fit(&shown, in_converter_words(why)),
+            _ => does_not_fit(&shown, why),
+        })
+    }
+}
+
+/// What a strategic patch makes is not read from JSON but converted, and refused in other words.
+fn in_converter_words(why: String) -> String {
+    let words = why.strip_prefix("json: cannot unmarshal ").and_then(|rest| {
+        let (from, rest) = rest.split_once(" into ")?;
+        let (_, wanted) = rest.rsplit_once(" of type ")?;
+        Some((from, wanted))
+    });
+    let Some((from, wanted)) = words else { return why };
+    let from_kind = match from {
+        "number" => "int64",
+        "array" => "slice",
+        "object" => "map",
+        other => other,
+    };
+    match wanted {
+        "string" if from == "number" => "cannot convert int64 to string".to_string(),
+        "string" | "bool" | "int32" | "int64" | "float64" => format!("unrecognized type: {wanted}"),
+        w if w.starts_with("[]") => format!("cannot restore slice from {from_kind}"),
+        w if w.starts_with("map[") => format!("cannot restore map from {from_kind}"),
+        _ => format!("cannot restore struct from: {from_kind}"),
     }
 }
 
@@ -190,4 +222,33 @@ fn check_same_object(new: &mut Value, old: &Value) -> Result<(), Status> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversions_are_refused_in_their_own_words() {
+        for (why, wanted) in [
+            (
+                "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32",
+                "unrecognized type: int32",
+            ),
+            (
+                "json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+                "cannot convert int64 to string",
+            ),
+            (
+                "json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container",
+                "cannot restore slice from string",
+            ),
+            (
+                "strict decoding error: unknown field \"a\"",
+                "strict decoding error: unknown field \"a\"",
+            ),
+        ] {
+            assert_eq!(in_converter_words(why.to_string()), wanted);
+        }
+    }
 }

@@ -324,13 +324,7 @@ impl Allocation<'_> {
             return;
         }
         let why = match self.ranges().iter().find(|r| r.contains(&ip)) {
-            None => {
-                let ranges: Vec<String> = self.ranges().iter().map(IpNet::to_string).collect();
-                format!(
-                    "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
-                    ranges.join(",")
-                )
-            }
+            None => "the provided network does not match the current range".to_string(),
             Some(range) if ip == range.network() || (range.addr().is_ipv4() && ip == range.broadcast()) => {
                 format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {range}")
             }
@@ -369,7 +363,6 @@ impl Allocation<'_> {
                 "name": ip.to_string(),
                 "uid": uuid::Uuid::new_v4().to_string(),
                 "creationTimestamp": rfc3339(self.registry.now()),
-                "generation": 1,
                 "labels": {
                     "ipaddress.kubernetes.io/ip-family": family(&ip),
                     "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",

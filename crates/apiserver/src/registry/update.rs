@@ -25,6 +25,8 @@ pub struct Endpoint {
     pub validate: fn(&KindDef, &Cursor<'_>, &Cursor<'_>, &mut Problems),
     /// Whether a changed spec makes a new generation.
     pub generation: bool,
+    /// Whether the writer owns what they changed. The server's own doings are nobody's.
+    pub owns: bool,
 }
 
 impl Endpoint {
@@ -36,12 +38,14 @@ impl Endpoint {
             (kind.validate_update)(new, old, p);
         },
         generation: true,
+        owns: true,
     };
     pub const STATUS: Endpoint = Endpoint {
         subresource: "status",
         prepare: |kind, new, old| (kind.prepare_status)(new, old),
         validate: |kind, new, old, p| (kind.validate_status)(new, old, p),
         generation: false,
+        owns: true,
     };
 }
 
@@ -130,7 +134,7 @@ impl Registry {
         mut new: Value,
     ) -> Result<Option<Outcome>, Status> {
         let name = meta_text(old, "name");
-        check_preconditions(kind, &new, old, name)?;
+        check_preconditions(kind, &new, old, name, ctx)?;
         // From here on it is about this revision, whether or not the client named one.
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         (kind.default)(&mut new);
@@ -149,7 +153,7 @@ impl Registry {
             warnings: ctx.warnings,
         };
         // Everyone owns what they changed, before admission and the system have their say; an apply has settled it.
-        if !ctx.is_apply() {
+        if endpoint.owns && !ctx.is_apply() {
             own_fields(&mut new, Some(old), kind, ctx, endpoint.subresource);
         }
         admission::mutate(&review, &mut new, Some(old))?;
@@ -210,14 +214,27 @@ impl Context<'_> {
 }
 
 /// The revision and uid the client had in mind, if it named any.
-fn check_preconditions(kind: &KindDef, new: &Value, old: &Value, name: &str) -> Result<(), Status> {
+fn check_preconditions(kind: &KindDef, new: &Value, old: &Value, name: &str, ctx: &Context<'_>) -> Result<(), Status> {
     let revision = meta_text(new, "resourceVersion");
+    if !revision.is_empty() && revision.parse::<u64>().is_err() {
+        let why = format!("strconv.ParseUint: parsing {revision:?}: invalid syntax");
+        return Err(Status::plain_error(why));
+    }
     if !revision.is_empty() && revision != "0" && revision != meta_text(old, "resourceVersion") {
         return Err(Status::modified(kind.group, kind.plural, name));
     }
     let (uid, stored) = (meta_text(new, "uid"), meta_text(old, "uid"));
     if !uid.is_empty() && uid != stored {
-        let key = kinds::key(kind, meta_text(old, "namespace"), name);
+        // A patch is made from what is stored: there another uid is no mix-up but a change, and a forbidden one.
+        if ctx.info.verb == "patch" {
+            let mut problems = Problems::default();
+            let path = orlop_api::Path::default().field("metadata").field("uid");
+            problems.invalid_value(&path, &uid.into(), "field is immutable");
+            return Err(Status::invalid(kind.group, kind.kind, name, &problems));
+        }
+        let namespace = meta_text(old, "namespace");
+        let slash = if namespace.is_empty() { "" } else { "/" };
+        let key = format!("{}{}/{namespace}{slash}{name}", kinds::PREFIX, kind.plural);
         let why = format!(
             "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}"
         );

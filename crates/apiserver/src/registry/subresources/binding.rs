@@ -17,6 +17,7 @@ const BINDING: Endpoint = Endpoint {
     prepare: |_, _, _| {},
     validate: |_, _, _, _| {},
     generation: false,
+    owns: false,
 };
 
 impl Registry {
@@ -27,7 +28,7 @@ impl Registry {
         headers: &HeaderMap,
         ctx: &Context<'_>,
     ) -> Result<Outcome, Status> {
-        let binding = body::decode(
+        let mut binding = body::decode(
             bytes,
             headers,
             BodyType::new("", "v1", "Binding", "core/v1.Binding"),
@@ -43,9 +44,9 @@ impl Registry {
             (path, "") => path.to_string(),
             (path, given) if path == given => path.to_string(),
             (path, given) => {
-                return Err(Status::bad_request(format!(
-                    "name in URL does not match name in Binding object: {path} != {given}"
-                )));
+                let why = "name in URL does not match name in Binding object";
+                tracing::debug!("{why}: {path} != {given}");
+                return Err(Status::bad_request(why));
             }
         };
         let node = binding
@@ -53,7 +54,13 @@ impl Registry {
             .and_then(Value::as_str)
             .unwrap_or("")
             .to_string();
-        check_target(&binding, &node, &name)?;
+        check_target(&binding, &node)?;
+        // The older way in does not look at the uid.
+        if pod.is_empty()
+            && let Some(meta) = binding["metadata"].as_object_mut()
+        {
+            meta.remove("uid");
+        }
         let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");
         let outcome = self
             .change_named(kind, &ctx.info.namespace, &name, &BINDING, ctx, &|old| {
@@ -70,17 +77,19 @@ impl Registry {
     }
 }
 
-fn check_target(binding: &Value, node: &str, name: &str) -> Result<(), Status> {
+fn check_target(binding: &Value, node: &str) -> Result<(), Status> {
     let mut problems = orlop_api::Problems::default();
     let target = orlop_api::Cursor::root(binding).at("target");
-    problems.one_of(&target.at("kind"), false, &["Node"]);
+    problems.one_of(&target.at("kind"), false, &["Node", "<empty>"]);
     if node.is_empty() {
         problems.required(&target.at("name"), "");
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(Status::invalid("", "Binding", name, &problems))
+    // Kubernetes gives the problems as they are, in no Invalid status.
+    let texts: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [] => Ok(()),
+        [one] => Err(Status::plain_error(one)),
+        many => Err(Status::plain_error(format!("[{}]", many.join(", ")))),
     }
 }
 
@@ -127,10 +136,6 @@ fn bound(pod: &Value, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<
 pub fn set_condition(pod: &mut Value, mut condition: Value) {
     let conditions = pod["status"]["conditions"].take();
     let mut list = conditions.as_array().cloned().unwrap_or_default();
-    let generation = pod["metadata"]["generation"].clone();
-    if generation.is_number() {
-        condition["observedGeneration"] = generation;
-    }
     match list.iter_mut().find(|c| c["type"] == condition["type"]) {
         Some(there) => {
             if there["status"] == condition["status"] {

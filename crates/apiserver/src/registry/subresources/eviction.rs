@@ -27,6 +27,7 @@ const OWN_STATUS: Endpoint = Endpoint {
     prepare: |_, _, _| {},
     validate: |_, _, _, _| {},
     generation: false,
+    owns: false,
 };
 
 /// What the budget says.

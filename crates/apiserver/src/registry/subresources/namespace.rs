@@ -9,4 +9,5 @@ pub const FINALIZE: Endpoint = Endpoint {
     prepare: |_, new, old| namespace::prepare_finalize(new, old),
     validate: |_, new, _, p| namespace::validate_finalize(new, p),
     generation: false,
+    owns: true,
 };

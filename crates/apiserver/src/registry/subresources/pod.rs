@@ -12,6 +12,7 @@ pub const RESIZE: Endpoint = Endpoint {
     prepare: |_, new, old| pod::prepare_resize(new, old),
     validate: |_, new, old, p| pod::validate_resize(new, old, p),
     generation: true,
+    owns: true,
 };
 
 pub const EPHEMERAL_CONTAINERS: Endpoint = Endpoint {
@@ -19,6 +20,7 @@ pub const EPHEMERAL_CONTAINERS: Endpoint = Endpoint {
     prepare: |_, new, old| pod::prepare_ephemeral(new, old),
     validate: |_, new, old, p| pod::validate_ephemeral_containers_update(new, old, p),
     generation: true,
+    owns: true,
 };
 
 impl Registry {

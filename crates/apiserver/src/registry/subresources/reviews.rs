@@ -17,6 +17,7 @@ pub const APPROVAL: Endpoint = Endpoint {
     prepare: |_, new, old| signing_request::prepare_approval(new, old),
     validate: |_, new, old, p| signing_request::validate_approval(new, old, p),
     generation: false,
+    owns: true,
 };
 
 impl Registry {
