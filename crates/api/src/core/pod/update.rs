@@ -378,11 +378,17 @@ fn masked(spec: &Cursor<'_>, old: &Cursor<'_>) -> Value {
     for list in ["containers", "initContainers"] {
         let containers = masked.get_mut(list).and_then(Value::as_array_mut);
         for (container, before) in containers.into_iter().flatten().zip(old.list(list)) {
-            container["resources"] = mask_compute(container.get("resources"), before.get("resources"));
+            let masked = mask_compute(container.get("resources"), before.get("resources"));
+            if let Some(container) = container.as_object_mut() {
+                container.insert("resources".into(), masked);
+            }
         }
     }
     if let Some(own) = spec.raw("resources") {
-        masked["resources"] = mask_compute(Some(own), old.raw("resources"));
+        let compute = mask_compute(Some(own), old.raw("resources"));
+        if let Some(masked) = masked.as_object_mut() {
+            masked.insert("resources".into(), compute);
+        }
     }
     masked
 }
@@ -456,7 +462,10 @@ fn containers_resize(spec: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
                 continue;
             }
             let mut masked = container.value().cloned().unwrap_or_default();
-            masked["resources"] = mask_compute(new, old_resources);
+            let compute = mask_compute(new, old_resources);
+            if let Some(masked) = masked.as_object_mut() {
+                masked.insert("resources".into(), compute);
+            }
             if !same(Some(&masked), Some(before)) {
                 if list == "containers" {
                     p.forbidden(spec, "only cpu and memory resources are mutable");
