@@ -71,7 +71,7 @@ pub enum Verbs {
     NoCollectionDelete,
     /// create: a question and its answer, nothing stored (reviews, bindings).
     CreateOnly,
-    /// get and list (componentstatuses).
+    /// get and list: made up when asked for, nothing stored (component statuses).
     ReadOnly,
 }
 

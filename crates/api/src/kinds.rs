@@ -2,8 +2,9 @@
 
 use crate::kind::KindDef;
 use crate::{
-    admissionregistration, apiregistration, apps, authentication, authorization, autoscaling, batch, certificates,
-    coordination, core, discovery, events, flowcontrol, networking, node, policy, rbac, resource, scheduling, storage,
+    admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
+    certificates, coordination, core, discovery, events, flowcontrol, networking, node, policy, rbac, resource,
+    scheduling, storage,
 };
 
 /// Every built-in kind, by group, in the order in which discovery lists the groups. Of a group's versions the preferred
@@ -22,6 +23,7 @@ pub const ALL: &[&[&KindDef]] = &[
     policy::ALL,
     rbac::ALL,
     storage::ALL,
+    apiextensions::ALL,
     admissionregistration::ALL,
     scheduling::ALL,
     coordination::ALL,

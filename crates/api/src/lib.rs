@@ -28,6 +28,7 @@ mod kind_check;
 mod rules;
 
 pub mod admissionregistration;
+pub mod apiextensions;
 pub mod apiregistration;
 pub mod apps;
 pub mod authentication;

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Limited};
 use orlop_api::kind::Verbs;
 use orlop_api::selector::{FieldSelector, LabelSelector};
-use orlop_api::{KindDef, Status, Value};
+use orlop_api::{KindDef, Status};
 use orlop_base::Shutdown;
 use serde_json::json;
 
@@ -28,7 +28,7 @@ use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
 use crate::request::RequestInfo;
 use crate::respond::{self, Body};
 use crate::table::IncludeObject;
-use crate::{discovery, health, kinds, openapi};
+use crate::{computed, discovery, health, kinds, openapi};
 
 /// The API server without its listener: requests in, responses out.
 pub struct Server {
@@ -282,8 +282,8 @@ impl Server {
         }
         let outcome = match (info.verb, kind.verbs) {
             ("create", Verbs::CreateOnly) => registry.create_only(kind, bytes, headers, ctx).await?,
-            ("get", Verbs::ReadOnly) => Outcome::ok(component_status(&info.name)?),
-            ("list", Verbs::ReadOnly) => Outcome::ok(component_statuses(kind)),
+            ("get", Verbs::ReadOnly) => Outcome::ok(computed::get(kind, &info.name)?),
+            ("list", Verbs::ReadOnly) => Outcome::ok(computed::list(kind)),
             ("list", _) => {
                 let options = ListOptions::parse(kind, info)?;
                 let page = registry.page(kind, &options)?;
@@ -512,24 +512,6 @@ fn root_paths() -> Vec<String> {
     paths.sort();
     paths.dedup();
     paths
-}
-
-fn component_status(name: &str) -> Result<Value, Status> {
-    if name != "etcd-0" {
-        return Err(Status::not_found("", "componentstatus", name));
-    }
-    Ok(json!({
-        "kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
-        "conditions": [{"type": "Healthy", "status": "True", "message": "ok"}],
-    }))
-}
-
-fn component_statuses(kind: &KindDef) -> Value {
-    let mut store = component_status("etcd-0").expect("the one component there is");
-    let members = store.as_object_mut().expect("made as an object");
-    members.remove("kind");
-    members.remove("apiVersion");
-    json!({"kind": format!("{}List", kind.kind), "apiVersion": "v1", "metadata": {}, "items": [store]})
 }
 
 fn add_headers(headers: &mut HeaderMap, warnings: &Warnings) {

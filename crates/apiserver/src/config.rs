@@ -29,10 +29,15 @@ pub struct Config {
     pub audit_log: Option<PathBuf>,
     /// Events are forgotten after this long.
     pub event_ttl: std::time::Duration,
+    /// How many past changes watchers and lists in pages can go back to.
+    pub history_events: usize,
+    /// How far back in time they can go.
+    pub history_age: std::time::Duration,
 }
 
 impl Config {
     pub fn new(data_dir: PathBuf) -> Config {
+        let history = orlop_store::Options::default();
         let issuer = "https://kubernetes.default.svc.cluster.local".to_string();
         Config {
             data_dir,
@@ -49,6 +54,8 @@ impl Config {
             max_body_bytes: 3 * 1024 * 1024,
             audit_log: None,
             event_ttl: std::time::Duration::from_secs(3600),
+            history_events: history.history_events,
+            history_age: history.history_age,
         }
     }
 

@@ -14,6 +14,7 @@ pub mod authn;
 pub mod authz;
 pub mod bootstrap;
 pub mod chain;
+pub mod computed;
 pub mod config;
 pub mod discovery;
 pub mod health;

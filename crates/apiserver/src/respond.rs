@@ -293,9 +293,11 @@ pub fn outcome(
         let format = json_or_yaml(wanted.format);
         return value_response(code, &table, Wanted { format, ..wanted }, "");
     }
-    let own = value.get("kind").and_then(Value::as_str) == Some(kind.kind);
+    let is_list = value["kind"] == format!("{}List", kind.kind);
+    let own = is_list || value["kind"] == kind.kind;
     let (value, schema_name) = match wanted.shape {
-        Shape::Object => {
+        // What has no table is given as it is.
+        Shape::Object | Shape::Table => {
             let name = schema_of(&value, kind);
             (value, name)
         }
@@ -304,10 +306,13 @@ pub fn outcome(
             let name = schema_of(&value, kind);
             (value, name)
         }
+        Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList if is_list => {
+            let list = table::partial_list(&items(&value), value["metadata"].clone());
+            (list, "meta/v1.PartialObjectMetadataList".to_string())
+        }
         Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => {
             (table::partial(&value), "meta/v1.PartialObjectMetadata".to_string())
         }
-        Shape::Table => unreachable!("objects of the kind were made a table before"),
     };
     value_response(code, &value, wanted, &schema_name)
 }
@@ -322,6 +327,10 @@ fn json_or_yaml(format: Format) -> Format {
 }
 
 /// The schema name of an answer: the kind's own, a well-known subresource body, or a Status.
+fn items(list: &Value) -> Vec<Value> {
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
 fn schema_of(value: &Value, kind: &KindDef) -> String {
     match value.get("kind").and_then(Value::as_str).unwrap_or("") {
         k if k == kind.kind => kind.schema.to_string(),

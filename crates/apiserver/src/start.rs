@@ -74,6 +74,8 @@ pub async fn start(mut config: Config, clock: Clock) -> Result<Running, StartErr
     let log = orlop_store::EmbeddedLog::open(data_dir.join("store"), Default::default())?;
     let options = orlop_store::Options {
         clock: clock.clone(),
+        history_events: config.history_events,
+        history_age: config.history_age,
         ..Default::default()
     };
     let store: Store<Object> = Store::open(Box::new(log), options)?;

@@ -17,6 +17,7 @@
 mod binary;
 mod fixtures;
 mod http;
+mod manifests;
 mod python;
 mod server;
 mod shell;
@@ -26,6 +27,7 @@ mod wait;
 pub use binary::{orlop, workspace_root};
 pub use fixtures::fixture;
 pub use http::{Answer, Http, Identity, Stream};
+pub use manifests::{DEPLOYMENT, config_map_manifest, pod_manifest};
 pub use python::{python, script};
 pub use server::{Launch, Server};
 pub use shell::{Ran, require};

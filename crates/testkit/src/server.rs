@@ -41,9 +41,12 @@ impl Launch {
         }
     }
 
-    /// One more argument; the last of its name counts.
+    /// One more argument, instead of an earlier one of its name.
     pub fn arg(mut self, argument: impl Into<String>) -> Launch {
-        self.arguments.push(argument.into());
+        let argument = argument.into();
+        let name = |a: &str| a.split('=').next().unwrap_or("").to_string();
+        self.arguments.retain(|a| name(a) != name(&argument));
+        self.arguments.push(argument);
         self
     }
 
@@ -106,6 +109,17 @@ impl Server {
         Launch::up().start()
     }
 
+    /// `orlop up` whose namespaces take pods: their service accounts, which appear by themselves, are there.
+    pub fn with_accounts() -> Server {
+        let server = Server::start();
+        eventually("every namespace has its account and its CA", || {
+            let names = server.run("kubectl get sa,cm -A -o name");
+            let count = |name: &str| names.lines().filter(|l| *l == name).count();
+            (count("serviceaccount/default") == 4 && count("configmap/kube-root-ca.crt") == 4).then_some(())
+        });
+        server
+    }
+
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -153,6 +167,16 @@ impl Server {
             kubeconfig.exists().then_some(())
         });
         self.child = Some(child);
+    }
+
+    /// The same home and data, started another way.
+    pub fn relaunch(mut self, launch: Launch) -> Server {
+        self.launch = launch;
+        if self.child.is_some() {
+            self.kill();
+        }
+        self.start_again();
+        self
     }
 
     /// `kill -9`: no warning, no cleaning up.

@@ -45,7 +45,8 @@ pub struct TypeMeta {
 /// Reads apiVersion and kind alone. The rest is skipped, but must be JSON.
 pub fn peek_type(json: &[u8]) -> Result<TypeMeta, DecodeError> {
     let mut found = TypeMeta::default();
-    let mut de = serde_json::Deserializer::from_slice(json);
+    let text = super::text::of_bytes(json);
+    let mut de = serde_json::Deserializer::from_str(&text);
     let read = de.deserialize_map(Peek(&mut found)).and_then(|()| de.end());
     read.map_err(|e| DecodeError(syntax(json, &e)))?;
     Ok(found)
@@ -76,8 +77,8 @@ impl<'de> Visitor<'de> for Peek<'_> {
 
 pub fn decode_json(bytes: &[u8], ty: TypeRef) -> Result<Decoded, DecodeError> {
     // Checking it all at once is cheaper than string by string.
-    let text = std::str::from_utf8(bytes).map_err(|e| DecodeError(format!("invalid UTF-8: {e}")))?;
-    let mut de = serde_json::Deserializer::from_str(text);
+    let text = super::text::of_bytes(bytes);
+    let mut de = serde_json::Deserializer::from_str(&text);
     let mut cx = Cx::default();
     let root = Ty::Struct(ty);
     let read = Seed::root(&mut cx, &root)

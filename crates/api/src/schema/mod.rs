@@ -10,6 +10,7 @@ mod duration;
 mod names;
 mod syntax;
 mod table;
+mod text;
 mod time;
 mod yaml;
 

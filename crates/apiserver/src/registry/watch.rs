@@ -38,6 +38,8 @@ pub struct Watch {
     initial: std::vec::IntoIter<Item<Object>>,
     /// Set while the end of the initial state is still to be announced (streaming lists).
     announce_initial_end: Option<Revision>,
+    /// Why there is nothing to watch. Upstream: told in the stream, not by the answer's code.
+    refused: Option<Status>,
     bookmarks: bool,
     deadline: tokio::time::Instant,
     shutdown: Shutdown,
@@ -84,10 +86,14 @@ impl Registry {
         };
         // A revision that is not there yet: the client saw the future of another life of this server. The watch waits
         // for it rather than failing, as etcd does.
-        let watcher = self
-            .store
-            .watch(&prefix, after.min(self.store.revision()))
-            .map_err(|_| expired_watch(after))?;
+        let current = self.store.revision();
+        let (watcher, refused) = match self.store.watch(&prefix, after.min(current)) {
+            Ok(watcher) => (watcher, None),
+            Err(_) => {
+                let watcher = self.store.watch(&prefix, current).map_err(|_| expired_watch(after))?;
+                (watcher, Some(expired_watch(after)))
+            }
+        };
         let timeout = match query.number("timeoutSeconds")? {
             Some(n) if n > 0 => Duration::from_secs(n as u64),
             _ => DEFAULT_TIMEOUT,
@@ -100,6 +106,7 @@ impl Registry {
             include_object,
             watcher,
             initial: initial.into_iter(),
+            refused,
             announce_initial_end: (send_initial == Some(true) && bookmarks).then_some(after),
             bookmarks,
             deadline: tokio::time::Instant::now() + timeout,
@@ -148,11 +155,16 @@ impl Watch {
         if self.done {
             return None;
         }
+        if let Some(status) = self.refused.take() {
+            self.done = true;
+            return Some(self.frame_value("ERROR", &status.to_value()));
+        }
         if let Some(chunk) = self.next_initial() {
             return Some(chunk);
         }
+        // Set once, so that events which this client does not get to see do not put it off for ever.
+        let mut bookmark_at = tokio::time::Instant::now() + BOOKMARK_EVERY;
         loop {
-            let bookmark_at = tokio::time::Instant::now() + BOOKMARK_EVERY;
             let shutdown = self.shutdown.clone();
             let events = tokio::select! {
                 events = self.watcher.next() => events,
@@ -161,6 +173,7 @@ impl Watch {
                     if revision > self.last_sent {
                         return Some(self.bookmark(revision, false));
                     }
+                    bookmark_at += BOOKMARK_EVERY;
                     continue;
                 }
                 _ = tokio::time::sleep_until(self.deadline) => {
@@ -213,12 +226,14 @@ impl Watch {
         }
         let mut out = BytesMut::new();
         for event in events {
-            self.last_sent = event.revision;
             if self.is_plain() {
                 out.put_slice(event.encoded.get_or_init(|| plain_frame(event, &self.type_head)));
             } else if let Some((kind, item)) = self.seen_through_selector(event) {
                 self.write(&mut out, kind, &item);
+            } else {
+                continue;
             }
+            self.last_sent = event.revision;
         }
         (!out.is_empty()).then(|| out.freeze())
     }

@@ -50,6 +50,12 @@ pub struct Args {
     /// Events are forgotten after this long
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     event_ttl: Duration,
+    /// Watchers and lists in pages can go back this many changes; beyond, they are told to start over (410)
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    store_history_events: usize,
+    /// They can go back this long
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
+    store_history_age: Duration,
     /// Write one JSON line for each request to this file
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
@@ -74,6 +80,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     config.max_mutating_in_flight = args.max_mutating_requests_inflight;
     config.request_timeout = args.request_timeout;
     config.event_ttl = args.event_ttl;
+    config.history_events = args.store_history_events;
+    config.history_age = args.store_history_age;
     config.audit_log = args.audit_log_path;
     serve(config, |running, kubeconfig| {
         tracing::info!(address = %running.address, kubeconfig = %kubeconfig.display(), "serving");
