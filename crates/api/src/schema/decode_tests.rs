@@ -233,6 +233,9 @@ fn broken_text_is_refused() {
         decode_json(b"", ty("core/v1.Pod")).unwrap_err().0,
         "unexpected end of JSON input"
     );
+    // As in Go, bytes that are no text are replaced, not refused.
+    let decoded = decode_json(b"{\"kind\": \"\xff\"}", ty("core/v1.Pod")).unwrap();
+    assert_eq!(decoded.value["kind"], "\u{fffd}");
 }
 
 #[test]
