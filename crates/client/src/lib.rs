@@ -1,0 +1,1 @@
+//! How components reach a cluster: transports, informers, events, leader election.

@@ -1,0 +1,1 @@
+//! The scheduling queue: active, back-off, unschedulable and gated pods.
