@@ -1,4 +1,9 @@
 //! kube-scheduler's decisions, number for number: a pure core (cluster state → decision) and a thin shell around it.
 
+pub mod model;
+
+pub mod cluster;
 pub mod config;
+pub mod framework;
+pub mod plugins;
 pub mod queue;

@@ -1,0 +1,109 @@
+//! Nodes as the scheduler keeps them: what they offer, what is on them.
+
+use std::sync::Arc;
+
+use super::pod::{HostPort, PodInfo};
+use super::resources::{Resources, allowed_pods};
+use crate::model::{Labels, Node, Taint};
+
+/// A node's place in the tables. Places of removed nodes are given to new ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A node with the pods on it, assumed ones included. Cloned to ask "what if".
+#[derive(Clone, Debug)]
+pub struct NodeInfo {
+    pub id: NodeId,
+    pub name: Arc<str>,
+    pub labels: Arc<Labels>,
+    pub taints: Arc<[Taint]>,
+    pub unschedulable: bool,
+    pub allocatable: Arc<Resources>,
+    pub allowed_pods: i64,
+    pub declared_features: Arc<[String]>,
+    /// Image (normalised name) → bytes.
+    pub images: Arc<std::collections::HashMap<String, i64>>,
+
+    pub pods: Vec<Arc<PodInfo>>,
+    pub requested: Resources,
+    pub nonzero_milli_cpu: i64,
+    pub nonzero_memory: i64,
+    pub ports: Vec<HostPort>,
+    /// How many of the pods have required anti-affinity or any affinity: most nodes can be passed over quickly.
+    pub pods_with_affinity: u32,
+}
+
+impl NodeInfo {
+    pub fn new(id: NodeId, node: &Node) -> NodeInfo {
+        let mut info = NodeInfo {
+            id,
+            name: node.metadata.name.as_str().into(),
+            labels: Arc::default(),
+            taints: Arc::new([]),
+            unschedulable: false,
+            allocatable: Arc::default(),
+            allowed_pods: 0,
+            declared_features: Arc::new([]),
+            images: Arc::default(),
+            pods: vec![],
+            requested: Resources::default(),
+            nonzero_milli_cpu: 0,
+            nonzero_memory: 0,
+            ports: vec![],
+            pods_with_affinity: 0,
+        };
+        info.describe(node);
+        info
+    }
+
+    /// Takes over what the node says of itself; the pods stay.
+    pub fn describe(&mut self, node: &Node) {
+        self.labels = Arc::new(node.metadata.labels.clone());
+        self.taints = node.spec.taints.as_slice().into();
+        self.unschedulable = node.spec.unschedulable;
+        self.allocatable = Arc::new(Resources::of_node(&node.status.allocatable));
+        self.allowed_pods = allowed_pods(&node.status.allocatable);
+        self.declared_features = node.status.declared_features.as_slice().into();
+        let named = node
+            .status
+            .images
+            .iter()
+            .flat_map(|i| i.names.iter().map(|n| (n, i.size_bytes)));
+        self.images = Arc::new(named.map(|(name, size)| (name.clone(), size)).collect());
+    }
+
+    pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
+        let requests = pod.requests();
+        self.requested.add(&requests.exact);
+        self.nonzero_milli_cpu += requests.nonzero_milli_cpu;
+        self.nonzero_memory += requests.nonzero_memory;
+        self.ports.extend(pod.class.ports.iter().cloned());
+        self.pods_with_affinity += u32::from(pod.class.has_affinity());
+        self.pods.push(pod);
+    }
+
+    /// True if it was there.
+    pub fn remove_pod(&mut self, uid: &str) -> bool {
+        let Some(at) = self.pods.iter().position(|p| &*p.uid == uid) else {
+            return false;
+        };
+        let pod = self.pods.swap_remove(at);
+        let requests = pod.requests();
+        self.requested.subtract(&requests.exact);
+        self.nonzero_milli_cpu -= requests.nonzero_milli_cpu;
+        self.nonzero_memory -= requests.nonzero_memory;
+        for port in &pod.class.ports {
+            if let Some(at) = self.ports.iter().position(|p| p == port) {
+                self.ports.swap_remove(at);
+            }
+        }
+        self.pods_with_affinity -= u32::from(pod.class.has_affinity());
+        true
+    }
+}

@@ -1,0 +1,5 @@
+//! What a plugin is, what it answers, and how a profile puts plugins together.
+
+pub mod event;
+pub mod points;
+pub mod verdict;

@@ -1,0 +1,1 @@
+//! The plugins, one file each.
