@@ -112,3 +112,9 @@ pub enum Hint {
     /// This changes nothing for it.
     Skip,
 }
+
+impl Hint {
+    pub fn queue_if(yes: bool) -> Hint {
+        if yes { Hint::Queue } else { Hint::Skip }
+    }
+}

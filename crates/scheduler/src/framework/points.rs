@@ -117,6 +117,11 @@ pub trait Score: Send + Sync {
 
     fn normalize(&self, state: &Self::State, pod: &PodInfo, nodes: &[NodeId], scores: &mut [i64]) {}
 
+    /// Sure to skip, whichever nodes pass: then nodes need not be listed at all. Must be quick. Only for `Scope::Cluster`.
+    fn is_idle(&self, pod: &PodInfo, cluster: &Cluster) -> bool {
+        false
+    }
+
     /// What beside class and node a `Scope::Node` score depends on, as a number: when it changes, all is asked again.
     fn stamp(&self, pod: &PodInfo, cluster: &Cluster) -> u64 {
         0
@@ -247,6 +252,7 @@ pub trait AnyScore: Send + Sync {
     fn scope(&self) -> Scope;
     fn normalize_rule(&self) -> Normalize;
     fn stamp(&self, pod: &PodInfo, cluster: &Cluster) -> u64;
+    fn is_idle(&self, pod: &PodInfo, cluster: &Cluster) -> bool;
     fn pre_score(&self, pod: &PodInfo, cluster: &Cluster, nodes: &[NodeId]) -> PreScore<AnyState>;
     fn score(&self, state: &AnyState, pod: &PodInfo, node: &NodeInfo) -> i64;
     /// One for each of `nodes`, into `scores`.
@@ -265,6 +271,10 @@ impl<P: Score> AnyScore for P {
 
     fn stamp(&self, pod: &PodInfo, cluster: &Cluster) -> u64 {
         Score::stamp(self, pod, cluster)
+    }
+
+    fn is_idle(&self, pod: &PodInfo, cluster: &Cluster) -> bool {
+        Score::is_idle(self, pod, cluster)
     }
 
     fn pre_score(&self, pod: &PodInfo, cluster: &Cluster, nodes: &[NodeId]) -> PreScore<AnyState> {

@@ -1,0 +1,146 @@
+//! NodeAffinity: node selectors, required and preferred node affinity, and affinity that the profile adds to every pod.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::cluster::Cluster;
+use crate::cluster::node::{NodeId, NodeInfo};
+use crate::cluster::pod::PodInfo;
+use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
+use crate::framework::points::{AnyFilter, AnyScore, Filter, Normalize, Plugin, Scope, Score};
+use crate::framework::verdict::{PreFilter, PreScore, Rejection, Verdict};
+use crate::model::{NodeAffinity as Affinity, NodeSelectorTerm, PodSpec, PreferredNodeTerm};
+
+const NO_MATCH: Rejection = Rejection::unresolvable("node(s) didn't match Pod's node affinity/selector");
+const NOT_ENFORCED: Rejection = Rejection::unresolvable("node(s) didn't match scheduler-enforced node affinity");
+const CONFLICT: Rejection = Rejection::unresolvable("pod affinity terms conflict");
+
+#[derive(Default)]
+pub struct NodeAffinity {
+    added: Affinity,
+}
+
+impl NodeAffinity {
+    pub fn new(added: Affinity) -> NodeAffinity {
+        NodeAffinity { added }
+    }
+
+    fn enforced(&self, node: &NodeInfo) -> bool {
+        (self.added.required.as_ref()).is_none_or(|s| s.matches(&node.name, &node.labels))
+    }
+}
+
+/// Whether the pod's own selector and required affinity match the node.
+pub fn is_wanted(spec: &PodSpec, node: &NodeInfo) -> bool {
+    let selected = spec.node_selector.iter().all(|(k, v)| node.labels.get(k) == Some(v));
+    let required = spec.affinity.node_affinity.as_ref().and_then(|a| a.required.as_ref());
+    selected && required.is_none_or(|s| s.matches(&node.name, &node.labels))
+}
+
+impl Plugin for NodeAffinity {
+    fn name(&self) -> &'static str {
+        "NodeAffinity"
+    }
+
+    fn filter(&self) -> Option<&dyn AnyFilter> {
+        Some(self)
+    }
+
+    fn score(&self) -> Option<&dyn AnyScore> {
+        Some(self)
+    }
+
+    fn events(&self) -> Vec<EventKind> {
+        vec![EventKind::new(Resource::Node, Actions::ADD.or(Actions::UPDATE_LABEL))]
+    }
+
+    fn hint(&self, pod: &PodInfo, event: &Event, _: &Cluster) -> Hint {
+        let (before, Some(now)) = event.nodes() else {
+            return Hint::Queue;
+        };
+        let wanted = |node: &NodeInfo| is_wanted(&pod.class.spec, node);
+        Hint::queue_if(self.enforced(now) && wanted(now) && before.is_none_or(|b| !wanted(b)))
+    }
+}
+
+impl Filter for NodeAffinity {
+    type State = ();
+    const SCOPE: Scope = Scope::Node;
+
+    fn pre_filter(&self, pod: &PodInfo, _: &Cluster) -> PreFilter<()> {
+        let spec = &pod.class.spec;
+        let required = spec.affinity.node_affinity.as_ref().and_then(|a| a.required.as_ref());
+        if required.is_none() && self.added.required.is_none() && spec.node_selector.is_empty() {
+            return PreFilter::Skip;
+        }
+        match required.map_or(Some(None), |r| named_nodes(&r.node_selector_terms)) {
+            None => PreFilter::Reject(CONFLICT),
+            Some(None) => PreFilter::Run(()),
+            Some(Some(names)) => PreFilter::Only((), names),
+        }
+    }
+
+    fn filter(&self, (): &(), pod: &PodInfo, node: &NodeInfo) -> Verdict {
+        if !self.enforced(node) {
+            Err(NOT_ENFORCED)
+        } else if !is_wanted(&pod.class.spec, node) {
+            Err(NO_MATCH)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The nodes that terms name, if every one of them names some: `Some(None)` means any node, None that names contradict
+/// one another in every term.
+fn named_nodes(terms: &[NodeSelectorTerm]) -> Option<Option<BTreeSet<Arc<str>>>> {
+    let mut all = BTreeSet::new();
+    for term in terms {
+        let mut names: Option<BTreeSet<Arc<str>>> = None;
+        for field in term
+            .match_fields
+            .iter()
+            .filter(|f| f.key == "metadata.name" && f.operator == "In")
+        {
+            let these: BTreeSet<Arc<str>> = field.values.iter().map(|v| v.as_str().into()).collect();
+            names = Some(match names {
+                None => these,
+                Some(those) => those.intersection(&these).cloned().collect(),
+            });
+        }
+        let Some(names) = names else { return Some(None) };
+        all.extend(names);
+    }
+    match (terms.is_empty(), all.is_empty()) {
+        (true, _) => Some(None),
+        (false, true) => None,
+        (false, false) => Some(Some(all)),
+    }
+}
+
+impl Score for NodeAffinity {
+    type State = Vec<PreferredNodeTerm>;
+    const SCOPE: Scope = Scope::Node;
+    const NORMALIZE: Normalize = Normalize::Share;
+
+    fn pre_score(&self, pod: &PodInfo, _: &Cluster, _: &[NodeId]) -> PreScore<Vec<PreferredNodeTerm>> {
+        let own = pod
+            .class
+            .spec
+            .affinity
+            .node_affinity
+            .as_ref()
+            .map_or(&[][..], |a| &a.preferred);
+        if own.is_empty() && self.added.preferred.is_empty() {
+            return PreScore::Skip;
+        }
+        PreScore::Run(self.added.preferred.iter().chain(own).cloned().collect())
+    }
+
+    fn score(&self, terms: &Vec<PreferredNodeTerm>, _: &PodInfo, node: &NodeInfo) -> i64 {
+        (terms.iter())
+            .filter(|t| t.preference.matches(&node.name, &node.labels))
+            .map(|t| i64::from(t.weight))
+            .sum()
+    }
+}
