@@ -3,7 +3,13 @@
 pub mod model;
 
 pub mod cluster;
-pub mod config;
 pub mod framework;
 pub mod plugins;
+
+pub mod columns;
+pub mod cycle;
+pub mod fit_error;
+pub mod tournament;
+
+pub mod config;
 pub mod queue;

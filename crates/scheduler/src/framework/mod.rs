@@ -2,4 +2,5 @@
 
 pub mod event;
 pub mod points;
+pub mod profile;
 pub mod verdict;

@@ -1,0 +1,612 @@
+//! One scheduling cycle: filter, score, choose. Pure: the same cluster, pod and seed give the same node.
+//!
+//! Two roads lead to the same choice. If every plugin that has something to say about the pod looks at class and node
+//! only, the best node stands at the top of the class's tournament. Otherwise the nodes that fit are listed, the other
+//! plugins are asked about each, and scores are added up.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use orlop_base::Random;
+
+use crate::cluster::Cluster;
+use crate::cluster::node::{NodeId, NodeInfo};
+use crate::cluster::pod::PodInfo;
+use crate::columns::{ColumnCache, Columns, share};
+use crate::fit_error::{Diagnosis, FitError};
+use crate::framework::points::{AnyState, MAX_SCORE, Normalize, Scope};
+use crate::framework::profile::Profile;
+use crate::framework::verdict::{PreFilter, PreScore, Rejection};
+
+/// Kubernetes never samples fewer nodes than this.
+const SAMPLE_MIN: usize = 100;
+
+/// Decides for all profiles. Holds nothing that could not be worked out again, but for the random numbers.
+pub struct Core {
+    pub profiles: Vec<Profile>,
+    columns: ColumnCache,
+    random: Random,
+    /// Where the next search starts if only part of the nodes is looked at.
+    next_start: usize,
+}
+
+/// Nodes that passed every filter, and what was worked out on the way.
+pub struct Feasible {
+    pub nodes: Vec<NodeId>,
+    /// Nodes that were looked at.
+    pub evaluated: usize,
+    /// Answers of plugins for other nodes, where nothing else is known: extenders may turn to them.
+    pub diagnosis: Diagnosis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub node: NodeId,
+    pub evaluated: usize,
+    pub feasible: usize,
+}
+
+#[derive(Debug)]
+pub enum Failure {
+    Unfit(Box<FitError>),
+    /// A plugin broke the rules.
+    Error(String),
+}
+
+/// What `pre_filter` of all plugins made of the pod.
+pub struct Prepared {
+    /// Per plugin place: state of plugins of `Scope::Cluster` that run.
+    pub states: Vec<Option<AnyState>>,
+    /// Only these nodes can do.
+    pub only: Option<BTreeSet<Arc<str>>>,
+    /// Who said so.
+    pub narrowed_by: BTreeSet<&'static str>,
+    /// A plugin says that no node will do, though evicting pods may help.
+    pub rejected: Option<(&'static str, Rejection)>,
+}
+
+impl Core {
+    pub fn new(profiles: Vec<Profile>, seed: u64) -> Core {
+        Core {
+            profiles,
+            columns: ColumnCache::default(),
+            random: Random::seeded(seed),
+            next_start: 0,
+        }
+    }
+
+    /// Filter, score and choose, without extenders.
+    pub fn schedule(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Choice, Failure> {
+        let prepared = self.prepare(profile, cluster, pod)?;
+        if let Some(choice) = self.quick(profile, cluster, pod, &prepared) {
+            return Ok(choice);
+        }
+        let feasible = self.search(profile, cluster, pod, &prepared)?;
+        self.choose(profile, cluster, pod, &feasible, None)
+    }
+
+    /// Runs the filters: for those who want to see the nodes before scores are given.
+    pub fn feasible(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Feasible, Failure> {
+        let prepared = self.prepare(profile, cluster, pod)?;
+        self.search(profile, cluster, pod, &prepared)
+    }
+
+    fn prepare(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Prepared, Failure> {
+        if cluster.is_empty() {
+            return Err(Failure::Unfit(Box::default()));
+        }
+        let profile = &self.profiles[index];
+        let columns = self.columns.get(index, profile, cluster, pod);
+        let (plugin, rejection) = match prepare(profile, columns, cluster, pod) {
+            Err(for_good) => for_good,
+            Ok(Prepared {
+                rejected: Some(rejected),
+                ..
+            }) => rejected,
+            Ok(prepared) => return Ok(prepared),
+        };
+        Err(unfit(
+            cluster,
+            Diagnosis {
+                rejected_by: [plugin].into(),
+                others: Some(rejection.clone()),
+                pre_filter: Some((plugin, rejection)),
+                nodes: vec![],
+            },
+        ))
+    }
+
+    /// The quick road; None if it does not lead there.
+    fn quick(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo, prepared: &Prepared) -> Option<Choice> {
+        let profile = &self.profiles[index];
+        if profile.percentage_of_nodes_to_score.is_some()
+            || pod.nominated_node.is_some()
+            || !cluster.nominated.is_empty()
+            || !is_local(profile, cluster, pod, prepared)
+        {
+            return None;
+        }
+        let columns = self.columns.get(index, profile, cluster, pod);
+        columns.catch_up(profile, cluster, pod);
+        let race = columns.race(profile);
+        let (_, ties) = race.top()?;
+        let nth = match ties {
+            1 => 0,
+            _ => self.random.below(u64::from(ties)) as u32,
+        };
+        Some(Choice {
+            node: NodeId(race.nth_best(nth) as u32),
+            evaluated: cluster.len(),
+            feasible: race.len(),
+        })
+    }
+
+    fn search(
+        &mut self,
+        index: usize,
+        cluster: &Cluster,
+        pod: &PodInfo,
+        prepared: &Prepared,
+    ) -> Result<Feasible, Failure> {
+        let profile = &self.profiles[index];
+        let search = Search {
+            profile,
+            columns: self.columns.get(index, profile, cluster, pod),
+            cluster,
+            pod,
+            prepared,
+        };
+        if let Some(found) = search.nominated_first() {
+            return Ok(found);
+        }
+        let limit = sample(profile, cluster.len());
+        let found = match (&prepared.only, limit) {
+            (Some(names), _) => search.among(names),
+            (None, Some(limit)) => search.sampled(limit, self.next_start),
+            (None, None) => search.everywhere(),
+        };
+        self.next_start = (self.next_start + found.evaluated) % cluster.len();
+        if found.nodes.is_empty() {
+            return Err(unfit(cluster, found.diagnosis));
+        }
+        Ok(found)
+    }
+
+    /// Scores the nodes and takes the best. `extra` is added to each total (extenders).
+    pub fn choose(
+        &mut self,
+        index: usize,
+        cluster: &Cluster,
+        pod: &PodInfo,
+        feasible: &Feasible,
+        extra: Option<&[i64]>,
+    ) -> Result<Choice, Failure> {
+        let choice = |node| Choice {
+            node,
+            evaluated: feasible.evaluated,
+            feasible: feasible.nodes.len(),
+        };
+        if let ([only], None) = (feasible.nodes.as_slice(), extra) {
+            return Ok(choice(*only));
+        }
+        let profile = &self.profiles[index];
+        let columns = self.columns.get(index, profile, cluster, pod);
+        columns.catch_up(profile, cluster, pod);
+        let mut totals = vec![0; feasible.nodes.len()];
+        columns.add_scores(profile, &feasible.nodes, &mut totals);
+        cluster_scores(profile, cluster, pod, &feasible.nodes, |i, scores| {
+            for (total, score) in totals.iter_mut().zip(scores) {
+                *total += profile.score[i].1 * score;
+            }
+        })
+        .map_err(Failure::Error)?;
+        for (total, extra) in totals.iter_mut().zip(extra.unwrap_or_default()) {
+            *total += extra;
+        }
+        let best = totals.iter().copied().max().expect("some node is feasible");
+        let ties = totals.iter().filter(|t| **t == best).count();
+        let nth = if ties == 1 {
+            0
+        } else {
+            self.random.below(ties as u64) as usize
+        };
+        let at = (totals.iter().enumerate().filter(|(_, t)| **t == best))
+            .nth(nth)
+            .expect("counted")
+            .0;
+        Ok(choice(feasible.nodes[at]))
+    }
+
+    /// Lends what preemption and explanations need.
+    pub fn look<T>(
+        &mut self,
+        index: usize,
+        cluster: &Cluster,
+        pod: &PodInfo,
+        use_it: impl FnOnce(&Profile, &mut Columns, &mut Random) -> T,
+    ) -> T {
+        let profile = &self.profiles[index];
+        let columns = self.columns.get(index, profile, cluster, pod);
+        use_it(profile, columns, &mut self.random)
+    }
+}
+
+/// No plugin of `Scope::Cluster` has anything to say about this pod, and any node may do.
+fn is_local(profile: &Profile, cluster: &Cluster, pod: &PodInfo, prepared: &Prepared) -> bool {
+    prepared.only.is_none()
+        && prepared.states.iter().all(Option::is_none)
+        && profile.score.iter().all(|(place, _)| {
+            let score = profile.score_at(*place);
+            score.scope() == Scope::Node || score.is_idle(pod, cluster)
+        })
+}
+
+fn unfit(cluster: &Cluster, diagnosis: Diagnosis) -> Failure {
+    Failure::Unfit(Box::new(FitError {
+        all_nodes: cluster.len(),
+        diagnosis,
+        post_filter: String::new(),
+    }))
+}
+
+/// How many feasible nodes are enough; None for all.
+///
+/// Upstream: numFeasibleNodesToFind in pkg/scheduler/schedule_one.go (v1.36). A percentage of 0 means "adaptive" there;
+/// here it is only set if the user set it.
+fn sample(profile: &Profile, nodes: usize) -> Option<usize> {
+    let percentage = profile.percentage_of_nodes_to_score? as usize;
+    if nodes < SAMPLE_MIN || percentage >= 100 {
+        return None;
+    }
+    Some((nodes * percentage / 100).max(SAMPLE_MIN))
+}
+
+/// Runs `pre_filter` of all plugins. An error is a plugin that rules out every node for good.
+pub fn prepare(
+    profile: &Profile,
+    columns: &Columns,
+    cluster: &Cluster,
+    pod: &PodInfo,
+) -> Result<Prepared, (&'static str, Rejection)> {
+    let mut prepared = Prepared {
+        states: profile.plugins.iter().map(|_| None).collect(),
+        only: None,
+        narrowed_by: BTreeSet::new(),
+        rejected: None,
+    };
+    for place in places(profile) {
+        let name = profile.plugins[place].name();
+        match &columns.pre_filters[place] {
+            Some(kept) => prepared.heed(name, kept)?,
+            None => {
+                let answer = profile.filter_at(place).pre_filter(pod, cluster);
+                prepared.heed(name, &answer)?;
+                if let PreFilter::Run(state) | PreFilter::Only(state, _) = answer {
+                    prepared.states[place] = Some(state);
+                }
+            }
+        }
+    }
+    Ok(prepared)
+}
+
+/// Every plugin with a filter, in the order of PreFilter; then those that are enabled at Filter only.
+fn places(profile: &Profile) -> impl Iterator<Item = usize> + '_ {
+    let later = profile.filter.iter().filter(|p| !profile.pre_filter.contains(p));
+    profile.pre_filter.iter().chain(later).copied()
+}
+
+impl Prepared {
+    fn heed(&mut self, name: &'static str, answer: &PreFilter<AnyState>) -> Result<(), (&'static str, Rejection)> {
+        match answer {
+            PreFilter::Skip | PreFilter::Run(_) => {}
+            PreFilter::Reject(rejection) if rejection.unresolvable => return Err((name, rejection.clone())),
+            PreFilter::Reject(rejection) => self.rejected = Some((name, rejection.clone())),
+            PreFilter::Only(_, nodes) => self.narrow(name, nodes)?,
+        }
+        Ok(())
+    }
+
+    fn narrow(&mut self, name: &'static str, nodes: &BTreeSet<Arc<str>>) -> Result<(), (&'static str, Rejection)> {
+        self.narrowed_by.insert(name);
+        let both = match self.only.take() {
+            None => nodes.clone(),
+            Some(before) => before.intersection(nodes).cloned().collect(),
+        };
+        if both.is_empty() {
+            let names: Vec<&str> = self.narrowed_by.iter().copied().collect();
+            let text = match names.as_slice() {
+                [one] => format!("node(s) didn't satisfy plugin {one}"),
+                all => format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", all.join(" ")),
+            };
+            return Err((name, Rejection::because(text, true)));
+        }
+        self.only = Some(both);
+        Ok(())
+    }
+}
+
+struct Search<'a> {
+    profile: &'a Profile,
+    columns: &'a mut Columns,
+    cluster: &'a Cluster,
+    pod: &'a PodInfo,
+    prepared: &'a Prepared,
+}
+
+impl Search<'_> {
+    /// A pod that was promised a node is tried there first, and alone.
+    fn nominated_first(&self) -> Option<Feasible> {
+        let name = self.pod.nominated_node.as_ref()?;
+        let node = self.cluster.node_named(name)?;
+        if self.prepared.only.as_ref().is_some_and(|only| !only.contains(name)) {
+            return None;
+        }
+        self.verdict(node).ok()?;
+        Some(Feasible {
+            nodes: vec![node.id],
+            evaluated: 1,
+            diagnosis: Diagnosis::default(),
+        })
+    }
+
+    /// All filters on one node, also with the pods that were promised it.
+    fn verdict(&self, node: &NodeInfo) -> Result<(), (usize, Rejection)> {
+        judge(self.profile, self.columns, self.prepared, self.pod, node)?;
+        self.verdict_with_nominated(node)
+    }
+
+    fn verdict_with_nominated(&self, node: &NodeInfo) -> Result<(), (usize, Rejection)> {
+        let promised = self.rivals(&node.name);
+        if promised.is_empty() {
+            return Ok(());
+        }
+        let mut what_if = WhatIf::new(self.profile, self.prepared, node);
+        for rival in promised {
+            what_if.add(self.profile, self.pod, rival);
+        }
+        what_if.judge(self.profile, self.columns, self.pod)
+    }
+
+    /// Pods of no lower priority that were promised the node.
+    fn rivals(&self, node: &str) -> Vec<Arc<PodInfo>> {
+        let counts = |p: &&Arc<PodInfo>| p.priority() >= self.pod.priority() && p.uid != self.pod.uid;
+        self.cluster.nominated.on(node).iter().filter(counts).cloned().collect()
+    }
+
+    /// Only these nodes.
+    fn among(&self, names: &BTreeSet<Arc<str>>) -> Feasible {
+        let mut found = Feasible {
+            nodes: vec![],
+            evaluated: 0,
+            diagnosis: Diagnosis::default(),
+        };
+        for node in names.iter().filter_map(|n| self.cluster.node_named(n)) {
+            found.evaluated += 1;
+            match self.verdict(node) {
+                Ok(()) => found.nodes.push(node.id),
+                Err((position, rejection)) => self.note(&mut found.diagnosis, node.id, position, rejection),
+            }
+        }
+        found.nodes.sort();
+        let by: Vec<&str> = self.prepared.narrowed_by.iter().copied().collect();
+        let text = format!("node(s) didn't satisfy plugin(s) [{}]", by.join(" "));
+        found.diagnosis.others = Some(Rejection::because(text, true));
+        found.diagnosis.rejected_by.extend(by);
+        found
+    }
+
+    /// Nodes in turn, from `start` on, until enough fit.
+    fn sampled(self, limit: usize, start: usize) -> Feasible {
+        self.columns.catch_up(self.profile, self.cluster, self.pod);
+        let mut found = Feasible {
+            nodes: vec![],
+            evaluated: 0,
+            diagnosis: Diagnosis::default(),
+        };
+        let nodes: Vec<&NodeInfo> = self.cluster.nodes().collect();
+        for at in 0..nodes.len() {
+            let node = nodes[(start + at) % nodes.len()];
+            found.evaluated += 1;
+            match self.verdict(node) {
+                Ok(()) => found.nodes.push(node.id),
+                Err((position, rejection)) => self.note(&mut found.diagnosis, node.id, position, rejection),
+            }
+            if found.nodes.len() == limit {
+                break;
+            }
+        }
+        found.nodes.sort();
+        found
+    }
+
+    fn everywhere(self) -> Feasible {
+        self.columns.catch_up(self.profile, self.cluster, self.pod);
+        let mut nodes = self.columns.fitting();
+        let mut refused = vec![];
+        if !self.cluster.nominated.is_empty() {
+            self.drop_promised(&mut nodes, &mut refused);
+        }
+        for place in &self.profile.filter {
+            if let Some(state) = &self.prepared.states[*place] {
+                let filter = self.profile.filter_at(*place);
+                filter.retain(state, self.pod, self.cluster, &mut nodes, &mut |_, _| {});
+            }
+        }
+        let diagnosis = if nodes.is_empty() {
+            self.diagnose(refused)
+        } else {
+            Diagnosis::default()
+        };
+        Feasible {
+            nodes,
+            evaluated: self.cluster.len(),
+            diagnosis,
+        }
+    }
+
+    /// Takes out nodes that do not do any more once those that were promised them are there.
+    fn drop_promised(&self, nodes: &mut Vec<NodeId>, refused: &mut Vec<(NodeId, usize, Rejection)>) {
+        for name in self.cluster.nominated.nodes() {
+            let Some(node) = self.cluster.node_named(name) else {
+                continue;
+            };
+            if !self.columns.fits(node.id) {
+                continue;
+            }
+            if let Err((position, rejection)) = self.verdict_with_nominated(node) {
+                refused.push((node.id, position, rejection));
+            }
+        }
+        refused.sort_by_key(|(id, _, _)| *id);
+        nodes.retain(|id| refused.binary_search_by_key(id, |(id, _, _)| *id).is_err());
+    }
+
+    /// Why each node was rejected: the first filter that does so.
+    fn diagnose(&self, refused: Vec<(NodeId, usize, Rejection)>) -> Diagnosis {
+        let mut diagnosis = Diagnosis::default();
+        diagnosis.nodes.reserve(self.cluster.len());
+        let promised: std::collections::HashMap<NodeId, (usize, Rejection)> = refused
+            .into_iter()
+            .map(|(id, position, rejection)| (id, (position, rejection)))
+            .collect();
+        for node in self.cluster.nodes() {
+            let first = self.first_rejection(node).or_else(|| promised.get(&node.id).cloned());
+            if let Some((position, rejection)) = first {
+                self.note(&mut diagnosis, node.id, position, rejection);
+            }
+        }
+        diagnosis
+    }
+
+    fn first_rejection(&self, node: &NodeInfo) -> Option<(usize, Rejection)> {
+        let local = self.columns.rejection(node.id);
+        let before = local.map_or(self.profile.filter.len(), |(position, _)| *position);
+        for (position, place) in self.profile.filter[..before].iter().enumerate() {
+            if let Some(state) = &self.prepared.states[*place]
+                && let Err(rejection) = self.profile.filter_at(*place).filter(state, self.pod, node)
+            {
+                return Some((position, rejection));
+            }
+        }
+        local.cloned()
+    }
+
+    fn note(&self, diagnosis: &mut Diagnosis, id: NodeId, position: usize, rejection: Rejection) {
+        let name = self.profile.plugins[self.profile.filter[position]].name();
+        if !diagnosis.rejected_by.contains(name) {
+            diagnosis.rejected_by.insert(name);
+        }
+        diagnosis.nodes.push((id, name, rejection));
+    }
+}
+
+/// All filters on one node, in order; the position in `profile.filter` of the first that rejects it.
+pub fn judge(
+    profile: &Profile,
+    columns: &Columns,
+    prepared: &Prepared,
+    pod: &PodInfo,
+    node: &NodeInfo,
+) -> Result<(), (usize, Rejection)> {
+    judge_with(profile, columns, &prepared.states, pod, node)
+}
+
+fn judge_with(
+    profile: &Profile,
+    columns: &Columns,
+    states: &[Option<AnyState>],
+    pod: &PodInfo,
+    node: &NodeInfo,
+) -> Result<(), (usize, Rejection)> {
+    for (position, place) in profile.filter.iter().enumerate() {
+        let verdict = match &states[*place] {
+            Some(state) => profile.filter_at(*place).filter(state, pod, node),
+            None => columns.node_verdict(profile, *place, pod, node),
+        };
+        verdict.map_err(|rejection| (position, rejection))?;
+    }
+    Ok(())
+}
+
+/// A node as it would be with other pods on it.
+pub struct WhatIf {
+    pub node: NodeInfo,
+    states: Vec<Option<AnyState>>,
+}
+
+impl WhatIf {
+    pub fn new(profile: &Profile, prepared: &Prepared, node: &NodeInfo) -> WhatIf {
+        let clone = |(place, state): (usize, &Option<AnyState>)| {
+            state.as_ref().map(|s| profile.filter_at(place).clone_state(s))
+        };
+        WhatIf {
+            node: node.clone(),
+            states: prepared.states.iter().enumerate().map(clone).collect(),
+        }
+    }
+
+    pub fn add(&mut self, profile: &Profile, pod: &PodInfo, added: Arc<PodInfo>) {
+        for (place, state) in self.states.iter_mut().enumerate() {
+            if let Some(state) = state {
+                profile.filter_at(place).add_pod(state, pod, &added, &self.node);
+            }
+        }
+        self.node.add_pod(added);
+    }
+
+    pub fn remove(&mut self, profile: &Profile, pod: &PodInfo, removed: &PodInfo) {
+        self.node.remove_pod(&removed.uid);
+        for (place, state) in self.states.iter_mut().enumerate() {
+            if let Some(state) = state {
+                profile.filter_at(place).remove_pod(state, pod, removed, &self.node);
+            }
+        }
+    }
+
+    pub fn judge(&self, profile: &Profile, columns: &Columns, pod: &PodInfo) -> Result<(), (usize, Rejection)> {
+        judge_with(profile, columns, &self.states, pod, &self.node)
+    }
+}
+
+/// Normalised scores of plugins of `Scope::Cluster`, one plugin (place in `profile.score`) after the other.
+pub fn cluster_scores(
+    profile: &Profile,
+    cluster: &Cluster,
+    pod: &PodInfo,
+    nodes: &[NodeId],
+    mut take: impl FnMut(usize, &[i64]),
+) -> Result<(), String> {
+    let mut scores = vec![];
+    for (i, (place, _)) in profile.score.iter().enumerate() {
+        let score = profile.score_at(*place);
+        if score.scope() == Scope::Node || score.is_idle(pod, cluster) {
+            continue;
+        }
+        let PreScore::Run(state) = score.pre_score(pod, cluster, nodes) else {
+            continue;
+        };
+        score.score_all(&state, pod, cluster, nodes, &mut scores);
+        normalize(score.normalize_rule(), &mut scores, |scores| {
+            score.normalize(&state, pod, nodes, scores)
+        });
+        if let Some(wrong) = scores.iter().find(|s| !(0..=MAX_SCORE).contains(*s)) {
+            let name = profile.plugins[*place].name();
+            return Err(format!(
+                "plugin {name:?} returns an invalid score {wrong}, it should in the range of [0, {MAX_SCORE}] after normalizing"
+            ));
+        }
+        take(i, &scores);
+    }
+    Ok(())
+}
+
+fn normalize(rule: Normalize, scores: &mut [i64], custom: impl FnOnce(&mut [i64])) {
+    if rule == Normalize::Custom {
+        return custom(scores);
+    }
+    let largest = scores.iter().copied().max().unwrap_or(0);
+    for score in scores {
+        *score = share(rule, *score, largest);
+    }
+}
