@@ -19,6 +19,7 @@ pub mod config;
 pub mod discovery;
 pub mod health;
 pub mod housekeeping;
+pub mod in_process;
 pub mod internal;
 pub mod kinds;
 pub mod lookup;

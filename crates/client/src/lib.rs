@@ -1,1 +1,31 @@
-//! How components reach a cluster: transports, informers, events, leader election.
+//! How components reach a cluster: transports (TLS or in process), requests, informers, events, leader election.
+//!
+//! Data comes in as JSON, over TLS or straight from an API server in the same process, and goes out as the caller's own
+//! structs: every call and every informer decodes into any `T: DeserializeOwned`, so that a component keeps only the
+//! fields it uses. `api` is the request layer that the rest stands on; `informer` turns lists and watches into one
+//! ordered stream of changes that never loses one.
+//!
+//! Invariants: every request has a time limit; every queue has a bound; an informer ends only when told to.
+//!
+//! Left out on purpose: client-side rate limits (the server's 429 is honoured instead; a bound on requests in flight
+//! keeps it rare) and shared caches beyond the small `Store`.
+
+pub mod api;
+mod backoff;
+pub mod error;
+pub mod events;
+#[cfg(test)]
+mod fake;
+pub mod informer;
+pub mod leader;
+mod lines;
+pub mod path;
+pub mod store;
+pub mod transport;
+
+pub use api::{Api, DeleteOptions, List, ListQuery, Preconditions};
+pub use error::{Error, Result, Status, Trouble};
+pub use events::{Event, EventType, ObjectReference, Recorder};
+pub use informer::{Delta, Selection, watch};
+pub use leader::{Election, Leadership, elect};
+pub use store::{Object, Store, reflect};

@@ -1,0 +1,241 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fake::{Fake, Reply, Seen};
+
+fn about(pod: &str) -> Event {
+    Event {
+        regarding: ObjectReference {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            namespace: "web".into(),
+            name: pod.into(),
+            uid: "u".into(),
+            ..ObjectReference::default()
+        },
+        related: None,
+        kind: EventType::Warning,
+        reason: "FailedScheduling".into(),
+        action: "Scheduling".into(),
+        note: "no room".into(),
+    }
+}
+
+fn start_of_time() -> Timestamp {
+    "2026-01-02T03:04:05.678901Z".parse().unwrap()
+}
+
+fn seconds(n: i64) -> Timestamp {
+    start_of_time() + jiff::SignedDuration::from_secs(n)
+}
+
+fn shown(report: Option<Report>) -> String {
+    match report {
+        None => "-".into(),
+        Some(report) => match report.series {
+            None => format!("{} new", report.name),
+            Some(series) => format!("{} ×{}", report.name, series.count),
+        },
+    }
+}
+
+#[test]
+fn repetitions_become_series() {
+    let mut aggregator = Aggregator::default();
+    let source = Arc::new(Source::new("s"));
+    let mut observe = |event: Event, at| shown(aggregator.observe(source.clone(), event, seconds(at)));
+    let base = start_of_time().as_nanosecond();
+    let (first, second) = (format!("a.{base:x}"), format!("b.{:x}", base + 1));
+    assert_eq!(observe(about("a"), 0), format!("{first} new"));
+    assert_eq!(
+        observe(about("b"), 0),
+        format!("{second} new"),
+        "names differ though time stands still"
+    );
+    let reworded = Event {
+        note: "other words".into(),
+        ..about("a")
+    };
+    assert_eq!(
+        observe(reworded, 300),
+        format!("{first} ×2"),
+        "the note does not matter"
+    );
+    assert_eq!(observe(about("a"), 301), "-");
+    let other = Event {
+        reason: "Other".into(),
+        ..about("a")
+    };
+    assert!(observe(other, 302).ends_with("new"));
+    // Six minutes after the first b, another b is news; the series of a goes on.
+    assert!(observe(about("b"), 361).ends_with("new"));
+    assert_eq!(observe(about("a"), 362), "-");
+
+    assert_eq!(aggregator.sweep(seconds(700), false).len(), 0);
+    let running = aggregator.sweep(seconds(700), true);
+    assert_eq!(running.len(), 1);
+    assert_eq!(shown(running.into_iter().next()), format!("{first} ×4"));
+    let over = aggregator.sweep(seconds(723), false);
+    assert_eq!(shown(over.into_iter().next()), format!("{first} ×4"));
+    assert!(aggregator.sweep(seconds(723), true).is_empty());
+}
+
+#[test]
+fn names_that_can_not_be_names_are_replaced() {
+    let mut aggregator = Aggregator::default();
+    let report = aggregator.observe(Arc::new(Source::new("s")), about("not:a:name"), seconds(0));
+    assert_eq!(report.unwrap().name.len(), 36);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let mut aggregator = Aggregator::default();
+    let source = Arc::new(Source::new("s"));
+    for i in 0..70_000 {
+        aggregator.observe(source.clone(), about(&format!("p{i}")), seconds(0));
+    }
+    // The oldest are forgotten, the newest are not.
+    assert!(shown(aggregator.observe(source.clone(), about("p0"), seconds(1))).ends_with("new"));
+    assert!(shown(aggregator.observe(source, about("p69999"), seconds(1))).ends_with("×2"));
+}
+
+#[test]
+fn long_notes_are_cut() {
+    for (note, expected) in [
+        ("x".repeat(1024), "x".repeat(1024)),
+        ("x".repeat(1025), "x".repeat(1020) + " ..."),
+        ("ä".repeat(600), "ä".repeat(510) + " ..."),
+    ] {
+        let mut note = note;
+        cut(&mut note);
+        assert_eq!(note, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_written_as_the_new_api_has_them() {
+    let fake = Fake::serving(|_| Reply::Whole(201, "{}".into()));
+    let clock = Clock::manual(start_of_time());
+    let shutdown = Shutdown::default();
+    let (recorder, task) = Recorder::start(fake.api(), "default-scheduler", clock.clone(), shutdown.clone());
+    recorder.record(about("a"));
+    let seen = fake.asked(1).await;
+    assert_eq!(seen.line, "POST /apis/events.k8s.io/v1/namespaces/web/events");
+    let body: Value = serde_json::from_str(&seen.body).unwrap();
+    let instance = body["reportingInstance"].as_str().unwrap();
+    assert!(instance.starts_with("default-scheduler-"));
+    let expected = json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"name": format!("a.{:x}", start_of_time().as_nanosecond()), "namespace": "web"},
+        "eventTime": "2026-01-02T03:04:05.678901Z",
+        "reportingController": "default-scheduler", "reportingInstance": instance,
+        "action": "Scheduling", "reason": "FailedScheduling",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "web", "name": "a", "uid": "u"},
+        "note": "no room", "type": "Warning",
+    });
+    assert_eq!(body, expected);
+
+    clock.advance(Duration::from_secs(5));
+    recorder.record(about("a"));
+    recorder.reporting_as("other").record(Event {
+        regarding: ObjectReference {
+            kind: "Node".into(),
+            name: "n".into(),
+            ..ObjectReference::default()
+        },
+        ..about("")
+    });
+    let name = body["metadata"]["name"].as_str().unwrap();
+    let seen = fake.asked(2).await;
+    assert_eq!(
+        seen.line,
+        format!("PATCH /apis/events.k8s.io/v1/namespaces/web/events/{name}")
+    );
+    assert_eq!(seen.content_type, "application/strategic-merge-patch+json");
+    let patch = json!({"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:10.678901Z"}});
+    assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), patch);
+    assert_eq!(
+        fake.asked(3).await.line,
+        "POST /apis/events.k8s.io/v1/namespaces/default/events"
+    );
+    shutdown.trigger();
+    task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passes_is_tried_again_and_the_rest_is_not() {
+    let answers = |answers: &'static [(u16, &'static str)]| {
+        let mut answers = answers.iter();
+        Fake::serving(move |_: &Seen| match answers.next() {
+            None => Reply::Whole(201, "{}".into()),
+            Some((0, _)) => Reply::Broken,
+            Some((code, reason)) => Reply::Whole(*code, format!(r#"{{"reason":{reason:?}}}"#).into()),
+        })
+    };
+    let series = Some(series::Series {
+        count: 2,
+        last: start_of_time(),
+    });
+    // answers, is it a series, methods asked with
+    let cases: [(&'static [(u16, &'static str)], bool, &str); 8] = [
+        (&[], false, "POST"),
+        (&[(0, ""), (503, "x"), (429, "x")], false, "POST POST POST POST"),
+        (&[(422, "Invalid")], false, "POST"),
+        (&[(404, "NotFound")], false, "POST"),
+        (&[(409, "AlreadyExists")], false, "POST"),
+        (&[], true, "PATCH"),
+        (&[(404, "NotFound")], true, "PATCH POST"),
+        (&[(404, "NotFound"), (409, "AlreadyExists")], true, "PATCH POST PATCH"),
+    ];
+    for (given, is_series, expected) in cases {
+        let fake = answers(given);
+        let report = Report {
+            source: Arc::new(Source::new("s")),
+            event: about("a"),
+            name: "a.1".into(),
+            at: start_of_time(),
+            series: series.clone().filter(|_| is_series),
+        };
+        write(fake.api(), report, Random::seeded(1)).await;
+        let methods: Vec<String> = fake
+            .requests()
+            .iter()
+            .map(|seen| seen.line.split(' ').next().unwrap().to_string())
+            .collect();
+        assert_eq!(methods.join(" "), expected, "{given:?}");
+    }
+    let fake = Fake::serving(|_| Reply::Broken);
+    let report = Aggregator::default().observe(Arc::new(Source::new("s")), about("a"), start_of_time());
+    write(fake.api(), report.unwrap(), Random::seeded(1)).await;
+    assert_eq!(fake.requests().len(), TRIES as usize);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_drops_and_counts_and_the_end_is_not_put_off() {
+    let fake = Fake::serving(|_| Reply::Never);
+    let shutdown = Shutdown::default();
+    let (recorder, task) = Recorder::start(fake.api(), "s", Clock::System, shutdown.clone());
+    for i in 0..QUEUE + 7 {
+        recorder.record(about(&format!("p{i}")));
+    }
+    assert_eq!(recorder.dropped(), 7);
+    fake.asked(IN_FLIGHT).await;
+    assert_eq!(fake.requests().len(), IN_FLIGHT);
+    let stopping = Instant::now();
+    shutdown.trigger();
+    task.await.unwrap();
+    assert_eq!(stopping.elapsed(), DRAIN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_recorded_before_the_end_are_written() {
+    let fake = Fake::serving(|_| Reply::Whole(201, "{}".into()));
+    let shutdown = Shutdown::default();
+    let (recorder, task) = Recorder::start(fake.api(), "s", Clock::System, shutdown.clone());
+    for i in 0..100 {
+        recorder.record(about(&format!("p{i}")));
+    }
+    shutdown.trigger();
+    task.await.unwrap();
+    assert_eq!(fake.requests().len(), 100);
+}

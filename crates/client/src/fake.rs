@@ -1,0 +1,155 @@
+//! A stand-in for an API server: answers in the order they were given, remembers what it was asked.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+
+use crate::Api;
+use crate::error::BoxError;
+
+pub enum Reply {
+    Whole(u16, Bytes),
+    /// Frames as they come; an `Err` breaks the connection, the sender's end ends the answer.
+    Stream(mpsc::Receiver<Result<Bytes, BoxError>>),
+    /// The connection fails.
+    Broken,
+    Never,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Method and URI.
+    pub line: String,
+    pub user_agent: String,
+    pub content_type: String,
+    pub body: String,
+}
+
+type Handler = Box<dyn FnMut(&Seen) -> Reply + Send>;
+
+#[derive(Default)]
+struct State {
+    replies: VecDeque<Reply>,
+    handler: Option<Handler>,
+    seen: Vec<Seen>,
+}
+
+#[derive(Clone, Default)]
+pub struct Fake {
+    state: Arc<Mutex<State>>,
+    asked: Arc<Notify>,
+}
+
+impl Fake {
+    pub fn new() -> Fake {
+        Fake::default()
+    }
+
+    /// Answers every request with what the function says.
+    pub fn serving(handler: impl FnMut(&Seen) -> Reply + Send + 'static) -> Fake {
+        let fake = Fake::default();
+        fake.state.lock().handler = Some(Box::new(handler));
+        fake
+    }
+
+    pub fn reply(&self, reply: Reply) {
+        self.state.lock().replies.push_back(reply);
+    }
+
+    pub fn answer(&self, code: u16, body: &str) {
+        self.reply(Reply::Whole(code, Bytes::copy_from_slice(body.as_bytes())));
+    }
+
+    /// The next request is answered by what is sent here.
+    pub fn stream(&self) -> mpsc::Sender<Result<Bytes, BoxError>> {
+        let (sender, receiver) = mpsc::channel(1000);
+        self.reply(Reply::Stream(receiver));
+        sender
+    }
+
+    pub fn requests(&self) -> Vec<Seen> {
+        self.state.lock().seen.clone()
+    }
+
+    /// Waits until this many requests have come.
+    pub async fn asked(&self, count: usize) -> Seen {
+        loop {
+            let notified = self.asked.notified();
+            if let Some(seen) = self.state.lock().seen.get(count - 1) {
+                return seen.clone();
+            }
+            notified.await;
+        }
+    }
+
+    pub fn service(&self) -> Fake {
+        self.clone()
+    }
+
+    pub fn api(&self) -> Api {
+        Api::in_process(self.service(), "test")
+    }
+}
+
+impl<B> tower::Service<Request<B>> for Fake
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: std::fmt::Debug,
+{
+    type Response = Response<UnsyncBoxBody<Bytes, BoxError>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let fake = self.clone();
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            let header = |name| parts.headers.get(name).map_or("", |v| v.to_str().unwrap()).to_string();
+            let seen = Seen {
+                line: format!("{} {}", parts.method, parts.uri),
+                user_agent: header("user-agent"),
+                content_type: header("content-type"),
+                body: String::from_utf8(body.to_vec()).unwrap(),
+            };
+            let reply = {
+                let mut state = fake.state.lock();
+                let reply = match &mut state.handler {
+                    Some(handler) => handler(&seen),
+                    None => state.replies.pop_front().unwrap_or(Reply::Never),
+                };
+                state.seen.push(seen);
+                reply
+            };
+            fake.asked.notify_waiters();
+            let (code, stream) = match reply {
+                Reply::Never => std::future::pending().await,
+                Reply::Broken => return Err("broken".into()),
+                Reply::Stream(receiver) => (200, receiver),
+                Reply::Whole(code, bytes) => {
+                    let (sender, receiver) = mpsc::channel(1);
+                    sender.try_send(Ok(bytes)).unwrap();
+                    (code, receiver)
+                }
+            };
+            let frames = futures::stream::unfold(stream, async |mut stream| {
+                let frame = stream.recv().await?.map(Frame::data);
+                Some((frame, stream))
+            });
+            let body = UnsyncBoxBody::new(StreamBody::new(Box::pin(frames)));
+            Ok(Response::builder().status(code).body(body).unwrap())
+        })
+    }
+}

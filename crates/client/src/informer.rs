@@ -1,0 +1,387 @@
+//! A resource as a stream of changes: its whole state first, then every change in order, until told to stop.
+//!
+//! ```text
+//!            ┌──────────── refused (an older server) ───────────┐
+//!            │                                                  ▼
+//!   start ──► streaming list: ADDED … bookmark ──► Reset     paged list ──► Reset
+//!     ▲                                              │                        │
+//!     │                                              ▼                        │
+//!     └── 410 Gone ─────────────────────────── watch from a revision ◄────────┘
+//!                                               ▲                  │ broken or at its end
+//!                                               └──────────────────┘
+//! ```
+//!
+//! Nothing is lost: a watch goes on after the last line that was handed over; if the server no longer knows what came
+//! after it, the whole state comes again as a `Reset`. A consumer that is slow only slows the reading; should it be
+//! slower than the server's history is long, that means a `Reset`.
+//!
+//! Each line is decoded once, straight into the consumer's type. The revision to go on from is read out of the last line
+//! only when it is needed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use orlop_base::{Random, Shutdown};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::api::{Api, ListQuery};
+use crate::backoff::Backoff;
+use crate::error::{Error, Status, Trouble};
+use crate::lines::Lines;
+use crate::path::with_query;
+
+/// A server sends a bookmark every minute or so; after this long without a line the connection is taken for dead.
+const SILENCE_MAX: Duration = Duration::from_secs(150);
+/// Watches are asked to end after five to ten minutes, so that clients spread anew. Upstream: client-go.
+const WATCH_SECONDS: u64 = 300;
+/// A watch that ends sooner than this without a line is a failure, not an end.
+const WATCH_MIN: Duration = Duration::from_secs(1);
+const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+/// What happened, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delta<T> {
+    /// The whole state, at the start and whenever the server can no longer tell what changed: whatever is not in it is
+    /// gone. A `Bookmark` follows.
+    Reset(Vec<T>),
+    Applied(T),
+    Deleted(T),
+    /// All changes up to this revision have been handed over.
+    Bookmark(u64),
+}
+
+/// What to watch.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// The path of a collection; see `path::collection`.
+    pub path: String,
+    pub field_selector: String,
+    pub label_selector: String,
+}
+
+impl Selection {
+    pub fn all(path: impl Into<String>) -> Selection {
+        Selection {
+            path: path.into(),
+            ..Selection::default()
+        }
+    }
+
+    pub fn with_fields(mut self, selector: &str) -> Selection {
+        self.field_selector = selector.to_string();
+        self
+    }
+
+    pub fn with_labels(mut self, selector: &str) -> Selection {
+        self.label_selector = selector.to_string();
+        self
+    }
+}
+
+/// Hands every change to `sink` until the shutdown, or until nobody receives any more. Objects that are not of the shape
+/// of `T` are logged and left out.
+pub async fn watch<T>(api: Api, selection: Selection, sink: mpsc::Sender<Delta<T>>, shutdown: Shutdown)
+where
+    T: DeserializeOwned + Send,
+{
+    let abandoned = sink.clone();
+    let mut informer = Informer {
+        api,
+        selection,
+        sink,
+        backoff: Backoff::new(Random::from_entropy()),
+        random: Random::from_entropy(),
+        streams_lists: true,
+        position: None,
+    };
+    tokio::select! {
+        _ = shutdown.wait() => {}
+        _ = abandoned.closed() => {}
+        _ = informer.run() => {}
+    }
+}
+
+struct Informer<T> {
+    api: Api,
+    selection: Selection,
+    sink: mpsc::Sender<Delta<T>>,
+    backoff: Backoff,
+    random: Random,
+    /// Until the server says it can't.
+    streams_lists: bool,
+    /// None: the state is unknown and must be listed.
+    position: Option<Position>,
+}
+
+/// The place in the history up to which all has been handed over.
+enum Position {
+    Revision(String),
+    After(Bytes),
+}
+
+/// Why a turn is over.
+enum Ended {
+    /// As watches do; go on from the position.
+    Quietly,
+    /// Nobody receives any more.
+    Abandoned,
+    Failed(Error),
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Ended {
+        Ended::Failed(error)
+    }
+}
+
+/// A line of a watch. Decoded in one go, as servers write the type first.
+#[derive(Deserialize)]
+#[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
+enum Line<T> {
+    Added(T),
+    Modified(T),
+    Deleted(T),
+    Bookmark(Partial),
+    Error(Status),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Partial {
+    metadata: PartialMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PartialMeta {
+    namespace: String,
+    name: String,
+    resource_version: String,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+/// The state while it is still coming in. What is not ADDED changes what came before it, so from there on the deltas are
+/// kept apart, to be handed over after the state.
+struct Initial<T> {
+    items: Vec<T>,
+    later: Vec<Delta<T>>,
+}
+
+impl<T> Initial<T> {
+    fn push(&mut self, delta: Delta<T>, is_new: bool) {
+        match delta {
+            Delta::Applied(item) if is_new && self.later.is_empty() => self.items.push(item),
+            delta => self.later.push(delta),
+        }
+    }
+}
+
+impl<T: DeserializeOwned + Send> Informer<T> {
+    async fn run(&mut self) {
+        loop {
+            let error = match self.turn().await {
+                Ended::Abandoned => return,
+                Ended::Quietly => continue,
+                Ended::Failed(error) => error,
+            };
+            let path = &self.selection.path;
+            if let Error::Gone(_) = error {
+                self.position = None;
+                // Once is no failure but the way of slow watches; time and again is.
+                if !self.backoff.has_failed() {
+                    self.backoff.next_delay();
+                    tracing::info!("the watch of {path} fell behind; listing it again");
+                    continue;
+                }
+            }
+            if self.streams_lists && self.position.is_none() && matches!(error, Error::Invalid(_)) {
+                tracing::info!("no streaming lists of {path} here ({error}); listing in pages");
+                self.streams_lists = false;
+                continue;
+            }
+            let delay = match &error {
+                Error::TooManyRequests { retry_after, .. } => self.backoff.next_delay().max(*retry_after),
+                _ => self.backoff.next_delay(),
+            };
+            tracing::warn!("watching {path} failed, again in {delay:.1?}: {}", error.chain());
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// One list, or one watch from its start to its end.
+    async fn turn(&mut self) -> Ended {
+        let revision = match &self.position {
+            Some(position) => position.revision(),
+            None if self.streams_lists => String::new(),
+            None => return self.list().await.unwrap_or_else(Ended::from),
+        };
+        let uri = self.watch_uri(&revision);
+        match self.api.open(&uri).await {
+            Ok(body) => self.follow(Lines::new(body)).await,
+            Err(error) => error.into(),
+        }
+    }
+
+    fn watch_uri(&mut self, revision: &str) -> String {
+        let seconds = (WATCH_SECONDS + self.random.below(WATCH_SECONDS)).to_string();
+        let listing = |value: &'static str| if self.position.is_none() { value } else { "" };
+        with_query(
+            &self.selection.path,
+            &[
+                ("watch", "true"),
+                ("allowWatchBookmarks", "true"),
+                ("sendInitialEvents", listing("true")),
+                ("resourceVersionMatch", listing("NotOlderThan")),
+                ("resourceVersion", revision),
+                ("fieldSelector", &self.selection.field_selector),
+                ("labelSelector", &self.selection.label_selector),
+                ("timeoutSeconds", &seconds),
+            ],
+        )
+    }
+
+    async fn list(&mut self) -> Result<Ended, Error> {
+        let query = ListQuery {
+            field_selector: self.selection.field_selector.clone(),
+            label_selector: self.selection.label_selector.clone(),
+            ..ListQuery::default()
+        };
+        let list = self.api.list::<Box<RawValue>>(&self.selection.path, &query).await?;
+        let decode = |raw: Box<RawValue>| match serde_json::from_str(raw.get()) {
+            Ok(item) => Some(item),
+            Err(error) => {
+                let partial = serde_json::from_str::<Partial>(raw.get()).unwrap_or_default();
+                self.report_unreadable(&partial, &error);
+                None
+            }
+        };
+        let items = list.items.into_iter().filter_map(decode).collect();
+        let initial = Initial { items, later: vec![] };
+        match self.hand_over_state(initial, &list.resource_version).await {
+            Some(()) => {
+                self.position = Some(Position::Revision(list.resource_version));
+                Ok(Ended::Quietly)
+            }
+            None => Ok(Ended::Abandoned),
+        }
+    }
+
+    /// Reads a watch to its end.
+    async fn follow(&mut self, mut lines: Lines) -> Ended {
+        let opened = Instant::now();
+        let mut came = false;
+        let mut initial = self.position.is_none().then(|| Initial {
+            items: vec![],
+            later: vec![],
+        });
+        loop {
+            let line = match tokio::time::timeout(SILENCE_MAX, lines.next()).await {
+                Err(_) => return Error::Unavailable(Trouble::Timeout(SILENCE_MAX)).into(),
+                Ok(Err(error)) => return Error::transport(error).into(),
+                Ok(Ok(None)) if !came && opened.elapsed() < WATCH_MIN => {
+                    return Error::transport("the watch ended as soon as it began").into();
+                }
+                Ok(Ok(None)) => return Ended::Quietly,
+                Ok(Ok(Some(line))) => line,
+            };
+            came = true;
+            let (delta, is_new) = match self.decode(&line) {
+                Err(error) => return error.into(),
+                Ok(None) => (None, false),
+                Ok(Some(Line::Added(item))) => (Some(Delta::Applied(item)), true),
+                Ok(Some(Line::Modified(item))) => (Some(Delta::Applied(item)), false),
+                Ok(Some(Line::Deleted(item))) => (Some(Delta::Deleted(item)), false),
+                Ok(Some(Line::Error(status))) => return Error::of_status(status, None).into(),
+                Ok(Some(Line::Bookmark(bookmark))) => {
+                    let ends = bookmark
+                        .metadata
+                        .annotations
+                        .is_some_and(|a| a.contains_key(INITIAL_END));
+                    let revision = bookmark.metadata.resource_version;
+                    if let Some(state) = initial.take_if(|_| ends) {
+                        if self.hand_over_state(state, &revision).await.is_none() {
+                            return Ended::Abandoned;
+                        }
+                        self.position = Some(Position::Revision(revision));
+                        continue;
+                    }
+                    (revision.parse().ok().map(Delta::Bookmark), false)
+                }
+            };
+            match (&mut initial, delta) {
+                (Some(state), Some(delta)) => state.push(delta, is_new),
+                (Some(_), None) => {}
+                (None, delta) => {
+                    if let Some(delta) = delta
+                        && self.sink.send(delta).await.is_err()
+                    {
+                        return Ended::Abandoned;
+                    }
+                    self.position = Some(Position::After(line));
+                    self.backoff.reset();
+                }
+            }
+        }
+    }
+
+    /// A line; none if its object is not of the consumer's shape.
+    fn decode(&self, line: &Bytes) -> Result<Option<Line<T>>, Error> {
+        let error = match serde_json::from_slice::<Line<T>>(line) {
+            Ok(line) => return Ok(Some(line)),
+            Err(error) => error,
+        };
+        match serde_json::from_slice::<Line<Partial>>(line) {
+            Ok(Line::Added(partial) | Line::Modified(partial) | Line::Deleted(partial)) => {
+                self.report_unreadable(&partial, &error);
+                Ok(None)
+            }
+            _ => Err(Error::Unreadable {
+                request: format!("the watch of {}", self.selection.path),
+                source: error,
+            }),
+        }
+    }
+
+    fn report_unreadable(&self, partial: &Partial, error: &serde_json::Error) {
+        let PartialMeta { namespace, name, .. } = &partial.metadata;
+        tracing::error!(
+            "{}: the object {namespace}/{name} can't be read and is left out: {error}",
+            self.selection.path
+        );
+    }
+
+    /// None if nobody receives any more.
+    async fn hand_over_state(&mut self, state: Initial<T>, revision: &str) -> Option<()> {
+        self.sink.send(Delta::Reset(state.items)).await.ok()?;
+        let bookmark = revision.parse().ok().map(Delta::Bookmark);
+        for delta in state.later.into_iter().chain(bookmark) {
+            self.sink.send(delta).await.ok()?;
+        }
+        Some(())
+    }
+}
+
+impl Position {
+    fn revision(&self) -> String {
+        let line = match self {
+            Position::Revision(revision) => return revision.clone(),
+            Position::After(line) => line,
+        };
+        match serde_json::from_slice::<Line<Partial>>(line) {
+            Ok(Line::Added(object) | Line::Modified(object) | Line::Deleted(object) | Line::Bookmark(object)) => {
+                object.metadata.resource_version
+            }
+            // Every line that becomes a position was decoded before.
+            Ok(Line::Error(_)) | Err(_) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "informer_tests.rs"]
+mod tests;
