@@ -9,6 +9,7 @@ pub mod plugins;
 pub mod columns;
 pub mod cycle;
 pub mod fit_error;
+pub mod preemption;
 pub mod tournament;
 
 pub mod config;
