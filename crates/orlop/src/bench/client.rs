@@ -8,16 +8,18 @@ use anyhow::{Context, bail};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{HeaderValue, Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Where and as whom to connect.
 #[derive(Clone)]
@@ -61,22 +63,51 @@ impl Target {
         })
     }
 
-    pub async fn connect(&self) -> anyhow::Result<Connection> {
+    async fn stream(&self, tls: Arc<rustls::ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .context("the server can't be reached")?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(self.host.clone())?;
-        let stream = TlsConnector::from(self.tls.clone())
+        TlsConnector::from(tls)
             .connect(name, stream)
             .await
-            .context("no TLS connection")?;
+            .context("no TLS connection")
+    }
+
+    pub async fn connect(&self) -> anyhow::Result<Connection> {
+        let stream = self.stream(self.tls.clone()).await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Connection {
             sender,
             host: format!("{}:{}", self.host, self.port),
             token: self.token.clone(),
+        })
+    }
+}
+
+impl Target {
+    /// A connection that carries many requests at once.
+    pub async fn connect_http2(&self) -> anyhow::Result<Http2> {
+        let mut tls = (*self.tls).clone();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = self.stream(Arc::new(tls)).await?;
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            // A watch must not wait for the window of a busy connection.
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(16 << 20)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        tokio::spawn(connection);
+        let authorization = self
+            .token
+            .as_ref()
+            .map(|t| HeaderValue::try_from(format!("Bearer {t}")));
+        Ok(Http2 {
+            sender,
+            authority: format!("{}:{}", self.host, self.port).parse()?,
+            authorization: authorization.transpose()?,
         })
     }
 }
@@ -106,6 +137,49 @@ fn tls(cluster: &Value, user: &Value) -> anyhow::Result<rustls::ClientConfig> {
     }
     let key = PrivateKeyDer::from_pem_slice(&data(user, "client-key")?)?;
     Ok(builder.with_client_auth_cert(chain, key)?)
+}
+
+/// One connection for many requests at once; clones share it.
+#[derive(Clone)]
+pub struct Http2 {
+    sender: http2::SendRequest<Full<Bytes>>,
+    authority: http::uri::Authority,
+    authorization: Option<HeaderValue>,
+}
+
+impl Http2 {
+    /// Sends a request; `PATCH` bodies are merge patches, all others plain JSON.
+    pub async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Incoming)> {
+        let uri = http::Uri::builder()
+            .scheme("https")
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build()?;
+        let content_type = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        let headers = request.headers_mut();
+        headers.insert("user-agent", HeaderValue::from_static("orlop-bench"));
+        headers.insert("content-type", HeaderValue::from_static(content_type));
+        headers.insert("accept", HeaderValue::from_static("application/json"));
+        if let Some(authorization) = &self.authorization {
+            headers.insert("authorization", authorization.clone());
+        }
+        let mut sender = self.sender.clone();
+        sender.ready().await?;
+        let response = sender.send_request(request).await?;
+        Ok((response.status().as_u16(), response.into_body()))
+    }
+
+    /// Sends and reads the whole answer.
+    pub async fn call(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
+        let (code, body) = self.send(method, path, body).await?;
+        Ok((code, body.collect().await?.to_bytes()))
+    }
 }
 
 /// One connection, one request at a time: what one client does.

@@ -1,5 +1,8 @@
-//! `orlop bench`: load on any Kubernetes API, and what it made of it.
+//! `orlop bench`: load on any Kubernetes API or scheduler, and what it made of it.
 
 pub mod client;
 pub mod measure;
+pub mod own_server;
+pub mod process;
+pub mod scheduling;
 pub mod workloads;

@@ -1,18 +1,37 @@
-//! `orlop bench`: measure an API server, a running one or one started for the purpose.
+//! `orlop bench`: measure an API server or a scheduler, of a running cluster or of one started for the purpose.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
-use bytes::Bytes;
-use http::Method;
+use anyhow::bail;
 
 use crate::bench::client::Target;
+use crate::bench::own_server::OwnServer;
+use crate::bench::scheduling::catalogue;
+use crate::bench::scheduling::report::{self, Outcome};
+use crate::bench::scheduling::run::{Run, Settings};
+use crate::bench::scheduling::workload::{Params, Workload};
 use crate::bench::{measure, workloads};
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Load an API server and report rates and latencies (also what `orlop bench` alone does)
+    Api(ApiArgs),
+    /// Give a scheduler pods to place and report how fast they are bound
+    Scheduling(SchedulingArgs),
+}
+
+#[derive(clap::Args)]
+struct ApiArgs {
     /// Measure the server of this kubeconfig; without it, one is started in a temporary directory
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -27,7 +46,63 @@ pub struct Args {
     json: bool,
 }
 
+const SCHEDULING_HELP: &str = "\
+Workloads have the shapes of Kubernetes' scheduler_perf and its sizes; \"1 s avg\" and the percentiles beside it are \
+made by its rules. Nodes are plain Node objects without a kubelet.
+
+On a cluster of your own (--kubeconfig): it should have no other nodes, and no node lifecycle controller, which would \
+mark the nodes NotReady after 40 s as nobody renews them (kube-controller-manager --controllers=*,-node-lifecycle-controller). \
+Everything made has a name that begins with that of the run, and is deleted at the end, also after Ctrl-C.";
+
+#[derive(clap::Args)]
+#[command(after_long_help = SCHEDULING_HELP)]
+struct SchedulingArgs {
+    /// Measure the cluster of this kubeconfig; without it, `orlop up` is started anew for each workload
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Which to run: a name of --list or a path to a file of your own; may be repeated [default: all]
+    #[arg(long = "workload", short, value_name = "NAME|FILE")]
+    workloads: Vec<String>,
+    /// Show the workloads and their sizes
+    #[arg(long)]
+    list: bool,
+    /// Which size to run: full (that of scheduler_perf), small, or another one of the workload
+    #[arg(long, default_value = "full")]
+    size: String,
+    /// Take this many nodes instead
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// Measure this many pods instead
+    #[arg(long)]
+    pods: Option<usize>,
+    /// Make this many pods before the measurement instead
+    #[arg(long)]
+    init_pods: Option<usize>,
+    /// Report memory and processor time of these processes too; repeat, or separate by commas
+    #[arg(
+        long = "pid",
+        visible_alias = "scheduler-pid",
+        value_name = "PID",
+        value_delimiter = ','
+    )]
+    pids: Vec<u32>,
+    /// Give up when no pod has been bound for so many seconds
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    timeout: u64,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.what {
+        None => api(args.api),
+        Some(What::Api(args)) => api(args),
+        Some(What::Scheduling(args)) => scheduling(args),
+    }
+}
+
+fn api(args: ApiArgs) -> anyhow::Result<()> {
     let own = match &args.kubeconfig {
         Some(_) => None,
         None => Some(OwnServer::start()?),
@@ -54,7 +129,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure_all(args: &Args, kubeconfig: &Path, own: Option<&OwnServer>) -> anyhow::Result<Vec<measure::Figures>> {
+async fn measure_all(
+    args: &ApiArgs,
+    kubeconfig: &Path,
+    own: Option<&OwnServer>,
+) -> anyhow::Result<Vec<measure::Figures>> {
     let target = Target::from_kubeconfig(kubeconfig)?;
     let say = |what: &str| eprintln!("· {what}");
     workloads::prepare(&target).await?;
@@ -79,79 +158,111 @@ async fn measure_all(args: &Args, kubeconfig: &Path, own: Option<&OwnServer>) ->
     Ok(figures)
 }
 
-/// A server of our own, gone with this value.
-struct OwnServer {
-    child: Child,
-    dir: PathBuf,
-    ready: Duration,
-    idle_mb: f64,
-}
-
-impl OwnServer {
-    fn start() -> anyhow::Result<OwnServer> {
-        let dir = std::env::temp_dir().join(format!("orlop-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)?;
-        let started = Instant::now();
-        let child = Command::new(std::env::current_exe()?)
-            .args(["up", "--port", "0", "--data-dir"])
-            .arg(&dir)
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .context("orlop can't be started")?;
-        let mut server = OwnServer {
-            child,
-            dir,
-            ready: Duration::ZERO,
-            idle_mb: 0.0,
-        };
-        server.wait_until_ready(started)?;
-        std::thread::sleep(Duration::from_millis(500));
-        server.idle_mb = server.resident_mb();
-        Ok(server)
+fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
+    let chosen = catalogue::find(&args.workloads)?;
+    if args.list {
+        print_list(&chosen);
+        return Ok(());
     }
-
-    fn kubeconfig(&self) -> PathBuf {
-        self.dir.join("kubeconfig")
-    }
-
-    fn wait_until_ready(&mut self, started: Instant) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        while started.elapsed() < Duration::from_secs(30) {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("orlop up ended early: {status}");
+    let planned = plan(&args, chosen)?;
+    let (mut outcomes, mut failures) = (vec![], vec![]);
+    for (workload, params) in planned {
+        let name = workload.name.clone();
+        eprintln!("· {name} ({})", args.size);
+        match one_workload(&args, workload, params) {
+            Ok(Some(outcome)) => {
+                eprintln!("{}", outcome.details());
+                outcomes.push(outcome);
             }
-            let ready = async {
-                let mut connection = Target::from_kubeconfig(&self.kubeconfig())?.connect().await?;
-                connection.expect(Method::GET, "/readyz", Bytes::new()).await
-            };
-            if self.kubeconfig().exists() && runtime.block_on(ready).is_ok() {
-                self.ready = started.elapsed();
-                return Ok(());
+            Ok(None) => {
+                failures.push(name);
+                break;
             }
-            std::thread::sleep(Duration::from_millis(2));
+            Err(error) => {
+                eprintln!("  failed: {error:#}");
+                failures.push(name);
+            }
         }
-        bail!("orlop up was not ready within 30 seconds")
     }
+    if args.json {
+        let rows: Vec<_> = outcomes.iter().map(Outcome::to_json).collect();
+        println!("{:#}", serde_json::Value::from(rows));
+    } else if !outcomes.is_empty() {
+        println!("{}", report::table(&outcomes));
+    }
+    if !failures.is_empty() {
+        bail!("not finished: {}", failures.join(", "));
+    }
+    Ok(())
+}
 
-    fn resident_mb(&self) -> f64 {
-        let path = format!("/proc/{}/statm", self.child.id());
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let pages: f64 = text
-            .split_whitespace()
-            .nth(1)
-            .and_then(|p| p.parse().ok())
-            .unwrap_or(0.0);
-        pages * 4096.0 / 1e6
+fn print_list(workloads: &[Workload]) {
+    for workload in workloads {
+        println!("{}: {}", workload.name, workload.description);
+        for (size, params) in &workload.sizes {
+            let numbers: Vec<String> = params.iter().map(|(name, n)| format!("{name} {n}")).collect();
+            println!("    {size}: {}", numbers.join(", "));
+        }
     }
 }
 
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        let _ = nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(self.child.id() as i32),
-            nix::sys::signal::Signal::SIGTERM,
-        );
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
+/// Finds what is wrong with any workload before the first one runs.
+fn plan(args: &SchedulingArgs, workloads: Vec<Workload>) -> anyhow::Result<Vec<(Workload, Params)>> {
+    let given = [("nodes", args.nodes), ("pods", args.pods), ("initPods", args.init_pods)];
+    let overrides: Params = given
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_string(), (*value)?)))
+        .collect();
+    let templates = catalogue::templates();
+    let mut planned = vec![];
+    for workload in workloads {
+        let params = workload.params(&args.size, &overrides)?;
+        let problems = workload.problems(&params, &templates);
+        if !problems.is_empty() {
+            bail!("workload {}:\n  {}", workload.name, problems.join("\n  "));
+        }
+        planned.push((workload, params));
     }
+    Ok(planned)
+}
+
+/// None when it was interrupted.
+fn one_workload(args: &SchedulingArgs, workload: Workload, params: Params) -> anyhow::Result<Option<Outcome>> {
+    // A server of its own for each workload: the peak of memory is that of the workload.
+    let own = match &args.kubeconfig {
+        Some(_) => None,
+        None => Some(OwnServer::start()?),
+    };
+    let kubeconfig = match (&args.kubeconfig, &own) {
+        (Some(path), _) => path.clone(),
+        (None, own) => own.as_ref().expect("started above").kubeconfig(),
+    };
+    let settings = Settings {
+        patience: Duration::from_secs(args.timeout),
+        pids: args
+            .pids
+            .iter()
+            .copied()
+            .chain(own.as_ref().map(OwnServer::pid))
+            .collect(),
+    };
+    let target = Target::from_kubeconfig(&kubeconfig)?;
+    // One thread: the client shares the processors with what it measures, and needs a part of one only.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut run = Run::prepare(&target, workload, &args.size, params, settings).await?;
+        let outcome = tokio::select! {
+            outcome = run.execute() => outcome.map(Some),
+            _ = tokio::signal::ctrl_c() => Ok(None),
+        };
+        if own.is_none() {
+            if matches!(outcome, Ok(None)) {
+                eprintln!("  interrupted; cleaning up");
+            }
+            if let Err(error) = run.clean_up().await {
+                eprintln!("  not everything could be deleted: {error:#}");
+            }
+        }
+        outcome
+    })
 }

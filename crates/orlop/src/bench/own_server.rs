@@ -1,0 +1,105 @@
+//! A cluster of our own to measure: an `orlop up` in a temporary directory.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::Method;
+
+use super::client::Target;
+use super::process;
+
+/// Gone, with its directory, when this value goes.
+pub struct OwnServer {
+    child: Child,
+    dir: PathBuf,
+    /// From the start of the process to a ready API.
+    pub ready: Duration,
+    pub idle_mb: f64,
+}
+
+impl OwnServer {
+    pub fn start() -> anyhow::Result<OwnServer> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("orlop-bench-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let log = std::fs::File::create(dir.join("orlop.log"))?;
+        let started = Instant::now();
+        let child = Command::new(std::env::current_exe()?)
+            .args(["up", "--port", "0", "--data-dir"])
+            .arg(&dir)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("orlop can't be started")?;
+        let mut server = OwnServer {
+            child,
+            dir,
+            ready: Duration::ZERO,
+            idle_mb: 0.0,
+        };
+        server.wait_until_ready(started)?;
+        std::thread::sleep(Duration::from_millis(500));
+        server.idle_mb = server.resident_mb();
+        Ok(server)
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn resident_mb(&self) -> f64 {
+        process::usage(self.pid()).map_or(0.0, |usage| usage.resident as f64 / 1e6)
+    }
+
+    /// The end of what the server logged, for people who must find out what went wrong.
+    pub fn log_tail(&self) -> String {
+        let log = std::fs::read_to_string(self.dir.join("orlop.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+
+    fn wait_until_ready(&mut self, started: Instant) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        while started.elapsed() < Duration::from_secs(30) {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("orlop up ended early: {status}\n{}", self.log_tail());
+            }
+            let ready = async {
+                let mut connection = Target::from_kubeconfig(&self.kubeconfig())?.connect().await?;
+                connection.expect(Method::GET, "/readyz", Bytes::new()).await
+            };
+            if self.kubeconfig().exists() && runtime.block_on(ready).is_ok() {
+                self.ready = started.elapsed();
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        bail!("orlop up was not ready within 30 seconds\n{}", self.log_tail())
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(self.child.id() as i32),
+            nix::sys::signal::Signal::SIGTERM,
+        );
+        let asked = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if asked.elapsed() > Duration::from_secs(10) {
+                let _ = self.child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
