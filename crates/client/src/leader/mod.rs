@@ -300,11 +300,21 @@ impl Elector {
     }
 
     async fn release(&mut self) {
-        let Some(observed) = &self.observed else { return };
-        let record = released(&observed.record, self.config.clock.now());
-        if let Err(error) = self.update(record).await {
+        let released = tokio::time::timeout(self.config.renew_deadline, self.try_release());
+        if let Ok(Err(error)) = released.await {
             tracing::warn!("the lease can't be released: {}", error.chain());
         }
+    }
+
+    async fn try_release(&mut self) -> Result<()> {
+        // Read again: the shutdown may have come upon a write whose answer we never saw.
+        let lease: Value = self.api.get(&self.path()).await?;
+        let held = spec(&lease)?;
+        if held.holder() != self.config.identity {
+            return Ok(());
+        }
+        self.lease = Some(lease);
+        self.update(released(&held, self.config.clock.now())).await
     }
 
     fn path(&self) -> String {

@@ -39,10 +39,8 @@ impl Server {
         match (&state.lease, seen.line.starts_with("POST")) {
             (None, false) => return refuse(404, "NotFound"),
             (Some(_), true) => return refuse(409, "AlreadyExists"),
-            (Some(lease), false) if !is_get => {
-                if lease["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
-                    return refuse(409, "Conflict");
-                }
+            (Some(lease), false) if !is_get && revision(lease) != revision(&body) => {
+                return refuse(409, "Conflict");
             }
             _ => {}
         }
@@ -68,6 +66,10 @@ impl Server {
             .lock()
             .put(json!({"metadata": {"labels": {"a": "b"}}, "spec": record}));
     }
+}
+
+fn revision(lease: &Value) -> &Value {
+    &lease["metadata"]["resourceVersion"]
 }
 
 impl State {

@@ -39,7 +39,7 @@ use crate::path::with_query;
 const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Watches are asked to end after five to ten minutes, so that clients spread anew. Upstream: client-go.
 const WATCH_SECONDS: u64 = 300;
-/// A watch that ends sooner than this without a line is a failure, not an end.
+/// A watch that ends sooner than this is a failure, not an end: asking again at once would go on and on.
 const WATCH_MIN: Duration = Duration::from_secs(1);
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
@@ -156,7 +156,7 @@ struct Partial {
     metadata: PartialMeta,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct PartialMeta {
     namespace: String,
@@ -215,11 +215,14 @@ impl<T: DeserializeOwned + Send> Informer<T> {
 
     /// One list, or one watch from its start to its end.
     async fn turn(&mut self) -> Ended {
-        let revision = match &self.position {
-            Some(position) => position.revision(),
-            None if self.streams_lists => String::new(),
-            None => return self.list().await.unwrap_or_else(Ended::from),
-        };
+        // A position without a revision is none.
+        let revision = self.position.as_ref().map_or(String::new(), Position::revision);
+        if revision.is_empty() {
+            self.position = None;
+            if !self.streams_lists {
+                return self.list().await.unwrap_or_else(Ended::from);
+            }
+        }
         let uri = self.watch_uri(&revision);
         match self.api.open(&uri).await {
             Ok(body) => self.follow(Lines::new(body)).await,
@@ -274,7 +277,6 @@ impl<T: DeserializeOwned + Send> Informer<T> {
     /// Reads a watch to its end.
     async fn follow(&mut self, mut lines: Lines) -> Ended {
         let opened = Instant::now();
-        let mut came = false;
         let mut initial = self.position.is_none().then(|| Initial {
             items: vec![],
             later: vec![],
@@ -283,13 +285,15 @@ impl<T: DeserializeOwned + Send> Informer<T> {
             let line = match tokio::time::timeout(SILENCE_MAX, lines.next()).await {
                 Err(_) => return Error::Unavailable(Trouble::Timeout(SILENCE_MAX)).into(),
                 Ok(Err(error)) => return Error::transport(error).into(),
-                Ok(Ok(None)) if !came && opened.elapsed() < WATCH_MIN => {
+                Ok(Ok(None)) if initial.is_some() => {
+                    return Error::transport("the list ended before it was whole").into();
+                }
+                Ok(Ok(None)) if opened.elapsed() < WATCH_MIN => {
                     return Error::transport("the watch ended as soon as it began").into();
                 }
                 Ok(Ok(None)) => return Ended::Quietly,
                 Ok(Ok(Some(line))) => line,
             };
-            came = true;
             let (delta, is_new) = match self.decode(&line) {
                 Err(error) => return error.into(),
                 Ok(None) => (None, false),
@@ -367,6 +371,7 @@ impl<T: DeserializeOwned + Send> Informer<T> {
 }
 
 impl Position {
+    /// Empty if the line has none.
     fn revision(&self) -> String {
         let line = match self {
             Position::Revision(revision) => return revision.clone(),
@@ -376,12 +381,12 @@ impl Position {
             Ok(Line::Added(object) | Line::Modified(object) | Line::Deleted(object) | Line::Bookmark(object)) => {
                 object.metadata.resource_version
             }
-            // Every line that becomes a position was decoded before.
             Ok(Line::Error(_)) | Err(_) => String::new(),
         }
     }
 }
 
 #[cfg(test)]
-#[path = "informer_tests.rs"]
+mod faults;
+#[cfg(test)]
 mod tests;
