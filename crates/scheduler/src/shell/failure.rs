@@ -1,0 +1,257 @@
+//! Pods that found no node: what they are told, and who is evicted for them.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Instant;
+
+use orlop_base::clock::rfc3339;
+use orlop_client::{Api, DeleteOptions, Error, Event, EventType, ObjectReference, Preconditions, path};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use super::engine::{Engine, advisor};
+use super::inbox::Input;
+use crate::cluster::pod::PodInfo;
+use crate::fit_error::FitError;
+use crate::framework::verdict::Rejection;
+use crate::preemption::{Candidate, Preemption, best};
+use crate::queue::{Outcome, QueuedPod};
+
+/// Evictions for one pod at the same time.
+const EVICTIONS: usize = 16;
+
+impl Engine {
+    /// No node will do: see whether eviction helps, and let the pod wait.
+    pub(super) async fn unfit(&mut self, profile: usize, queued: QueuedPod, mut error: FitError, started: Instant) {
+        let pod = queued.pod.clone();
+        if error.all_nodes == 0 {
+            // Nobody rejected it: it waits like any other pod, and a first node makes it try again.
+            let name = &self.core.profiles[profile].name;
+            self.metrics.attempt("unschedulable", name, started.elapsed());
+            self.warn(profile, &pod, "FailedScheduling", "Scheduling", error.message());
+            self.report(&pod, "Unschedulable", &error.message(), None);
+            return self.requeue(queued, Outcome::Error);
+        }
+        let nominated = self.preempt(profile, &pod, &mut error).await;
+        let message = error.message();
+        let name = &self.core.profiles[profile].name;
+        self.metrics.attempt("unschedulable", name, started.elapsed());
+        self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
+        self.report(&pod, "Unschedulable", &message, nominated.as_deref());
+        let by: Vec<&'static str> = error.diagnosis.rejected_by.iter().copied().collect();
+        self.requeue(queued, Outcome::Rejected { by: &by, pending: &[] });
+    }
+
+    /// A plugin turned the pod away after a node was chosen.
+    pub(super) fn rejected(
+        &mut self,
+        profile: usize,
+        queued: QueuedPod,
+        by: &'static str,
+        rejection: &Rejection,
+        started: Instant,
+    ) {
+        let pod = queued.pod.clone();
+        let message = format!("0/{} nodes are available: 1 {}.", self.cluster.len(), rejection.message());
+        let name = &self.core.profiles[profile].name;
+        self.metrics.attempt("unschedulable", name, started.elapsed());
+        self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
+        self.report(&pod, "Unschedulable", &message, None);
+        self.requeue(queued, Outcome::Rejected { by: &[by], pending: &[] });
+    }
+
+    /// Finds pods to evict and starts doing so. Gives the node that was promised; `Some("")` voids an old promise.
+    async fn preempt(&mut self, profile: usize, pod: &Arc<PodInfo>, error: &mut FitError) -> Option<Arc<str>> {
+        let args = self.preemption[profile]?;
+        self.metrics.preemption_attempt();
+        let candidates = match self.core.preempt(profile, &self.cluster, pod, &error.diagnosis, &args) {
+            Preemption::Candidates(candidates) => candidates,
+            Preemption::Hopeless { message, clear } => {
+                error.post_filter = message;
+                let void = clear && self.cluster.nominated.node_of(&pod.uid).is_some();
+                if void {
+                    self.cluster.nominated.remove(&pod.uid);
+                }
+                return void.then(|| "".into());
+            }
+        };
+        let candidates = self.ask_extenders(pod, candidates).await;
+        let Some(chosen) = best(candidates) else {
+            error.post_filter = "preemption: no candidate node for preemption".to_string();
+            return None;
+        };
+        let node = chosen.name.clone();
+        self.cluster.nominated.add(pod.clone(), &node);
+        self.void_lesser_promises(pod, &node);
+        self.evict(profile, pod, chosen);
+        Some(node)
+    }
+
+    async fn ask_extenders(&mut self, pod: &Arc<PodInfo>, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+        let extenders: Vec<_> = (self.extenders.iter())
+            .filter(|e| e.preempts() && e.is_interested(&pod.class.spec))
+            .cloned()
+            .collect();
+        for extender in extenders {
+            let question = extender.preempt_question(pod, &candidates);
+            let answer = extender.ask(question).await;
+            candidates = extender.apply_preempt(answer, candidates);
+        }
+        candidates
+    }
+
+    /// Pods of lower priority that were promised the node look elsewhere.
+    fn void_lesser_promises(&mut self, pod: &PodInfo, node: &str) {
+        let lesser: Vec<Arc<PodInfo>> = (self.cluster.nominated.on(node).iter())
+            .filter(|p| p.priority() < pod.priority())
+            .cloned()
+            .collect();
+        for other in lesser {
+            self.cluster.nominated.remove(&other.uid);
+            let (api, at) = (self.api.clone(), status_path(&other));
+            tokio::spawn(async move {
+                let patch = json!({"status": {"nominatedNodeName": null}});
+                if let Err(e) = api.patch_strategic::<IgnoredAny>(&at, &patch).await {
+                    tracing::debug!("{at}: {}", e.chain());
+                }
+            });
+        }
+    }
+
+    fn evict(&mut self, profile: usize, pod: &Arc<PodInfo>, chosen: Candidate) {
+        self.metrics.preemption_victims(chosen.victims.len());
+        for victim in &chosen.victims {
+            let note = format!("Preempted by pod {} on node {}", pod.uid, chosen.name);
+            let mut event = event(victim, EventType::Normal, "Preempted", "Preempting", note);
+            event.related = Some(reference(pod));
+            self.recorders[profile].record(event);
+        }
+        self.preempting.insert(pod.uid.clone());
+        let scheduler = self.core.profiles[profile].name.clone();
+        let (api, outbox, uid, now) = (self.api.clone(), self.outbox.clone(), pod.uid.clone(), self.clock.now());
+        let victims = chosen.victims;
+        tokio::spawn(async move {
+            use futures::{StreamExt, TryStreamExt};
+            let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
+            let (last, rest) = victims.split_last().expect("a candidate has victims");
+            let evict = |victim: Arc<PodInfo>| evict_one(api.clone(), victim, message.clone(), rfc3339(now));
+            let mut result = futures::stream::iter(rest.to_vec())
+                .map(evict)
+                .buffer_unordered(EVICTIONS)
+                .try_collect::<Vec<()>>()
+                .await
+                .map(drop);
+            // The last one is what makes the pod try again, so it goes when the others are gone.
+            if result.is_ok() {
+                result = evict(last.clone()).await;
+            }
+            let _ = outbox.send(Input::Preempted { uid, result }).await;
+        });
+    }
+
+    pub(super) fn preempted(&mut self, uid: Arc<str>, result: Result<(), String>) {
+        self.preempting.remove(&uid);
+        if let Err(message) = result {
+            tracing::warn!(pod = %uid, "preemption failed: {message}");
+            self.cluster.nominated.remove(&uid);
+        }
+        let now = self.clock.now();
+        self.queue.activate(&uid, now, &advisor!(self));
+    }
+
+    /// Writes the pod's condition, if it says something new.
+    pub(super) fn report(&mut self, pod: &Arc<PodInfo>, reason: &str, message: &str, nominated: Option<&str>) {
+        let mut hasher = rustc_hash::FxHasher::default();
+        (reason, message, nominated).hash(&mut hasher);
+        let before = self.reported.insert(pod.uid.clone(), hasher.finish());
+        if before == Some(hasher.finish()) {
+            return;
+        }
+        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        if before.is_none() {
+            condition["lastTransitionTime"] = rfc3339(self.clock.now()).into();
+        }
+        let mut status = json!({"conditions": [condition]});
+        match nominated {
+            Some("") => status["nominatedNodeName"] = Value::Null,
+            Some(node) => status["nominatedNodeName"] = node.into(),
+            None => {}
+        }
+        let (api, at) = (self.api.clone(), status_path(pod));
+        tokio::spawn(async move {
+            let patch = json!({"status": status});
+            match api.patch_strategic::<IgnoredAny>(&at, &patch).await {
+                Ok(_) | Err(Error::NotFound(_)) => {}
+                Err(e) => tracing::debug!("{at}: {}", e.chain()),
+            }
+        });
+    }
+
+    pub(super) fn warn(&self, profile: usize, pod: &PodInfo, reason: &'static str, action: &'static str, note: String) {
+        self.record(profile, pod, EventType::Warning, reason, action, note);
+    }
+
+    pub(super) fn record(
+        &self,
+        profile: usize,
+        pod: &PodInfo,
+        kind: EventType,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) {
+        self.recorders[profile].record(event(pod, kind, reason, action, note));
+    }
+}
+
+fn event(pod: &PodInfo, kind: EventType, reason: &'static str, action: &'static str, note: String) -> Event {
+    Event {
+        regarding: reference(pod),
+        related: None,
+        kind,
+        reason: reason.into(),
+        action: action.into(),
+        note,
+    }
+}
+
+fn reference(pod: &PodInfo) -> ObjectReference {
+    ObjectReference {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        namespace: pod.key.namespace.to_string(),
+        name: pod.key.name.to_string(),
+        uid: pod.uid.to_string(),
+        resource_version: pod.revision.to_string(),
+        field_path: String::new(),
+    }
+}
+
+fn status_path(pod: &PodInfo) -> String {
+    path::subresource("v1", Some(&pod.key.namespace), "pods", &pod.key.name, "status")
+}
+
+/// Says why, then deletes. One that is gone already is fine.
+async fn evict_one(api: Api, victim: Arc<PodInfo>, message: String, now: String) -> Result<(), String> {
+    let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [{
+        "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+        "message": message, "lastTransitionTime": now,
+    }]}});
+    match api.patch_strategic::<IgnoredAny>(&status_path(&victim), &patch).await {
+        Ok(_) => {}
+        Err(Error::NotFound(_) | Error::Conflict(_)) => return Ok(()),
+        Err(e) => return Err(format!("{}: {}", victim.key, e.chain())),
+    }
+    let options = DeleteOptions {
+        preconditions: Some(Preconditions {
+            uid: Some(victim.uid.to_string()),
+            resource_version: None,
+        }),
+        ..DeleteOptions::default()
+    };
+    let at = path::object("v1", Some(&victim.key.namespace), "pods", &victim.key.name);
+    match api.delete(&at, &options).await {
+        Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(()),
+        Err(e) => Err(format!("{}: {}", victim.key, e.chain())),
+    }
+}

@@ -1,0 +1,63 @@
+//! The shell: watches the cluster, feeds the core, and carries out what it decides.
+//!
+//! ```text
+//!   informers ──▶ inbox ──▶ engine (cluster, queue, core; one task, one pod at a time)
+//!                   ▲          │ assume, then
+//!                   │          ├──▶ bindings   (tasks, bounded)
+//!                   └──────────┼──▶ evictions  (tasks, bounded)
+//!                    outcomes  └──▶ conditions, events
+//! ```
+//!
+//! Whatever a task does comes back as a message, so only the engine changes the picture of the cluster. A binding that
+//! fails is forgotten and the pod is queued again; one whose outcome is not known is queued too, and the API server
+//! refuses the second binding.
+
+mod bind;
+mod engine;
+mod failure;
+mod inbox;
+mod observe;
+
+use std::sync::Arc;
+
+use orlop_base::{Clock, Shutdown};
+use orlop_client::Api;
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+
+pub use inbox::Kinds;
+
+/// What a scheduler is started with, beside its configuration.
+pub struct Options {
+    pub api: Api,
+    pub config: Config,
+    pub clock: Clock,
+    /// Ties are broken by it; the same seed gives the same choices.
+    pub seed: u64,
+    pub metrics: Arc<Metrics>,
+    /// Who we are among candidates of the same lease; None for a name of our own.
+    pub identity: Option<String>,
+    pub shutdown: Shutdown,
+}
+
+/// Schedules until the shutdown. An error is the loss of the lease: nothing may be scheduled any more.
+pub async fn run(options: Options) -> Result<(), String> {
+    let engine = engine::Engine::start(&options)?;
+    let leader = &options.config.leader_election;
+    if !leader.leader_elect {
+        engine.run(options.shutdown, None).await;
+        return Ok(());
+    }
+    let mut config = orlop_client::leader::Config::new(&leader.resource_namespace, &leader.resource_name);
+    config.lease_duration = leader.lease_duration;
+    config.renew_deadline = leader.renew_deadline;
+    config.retry_period = leader.retry_period;
+    config.clock = options.clock.clone();
+    if let Some(identity) = options.identity {
+        config.identity = identity;
+    }
+    let election = orlop_client::elect(options.api.clone(), config, options.shutdown.clone());
+    engine.run(options.shutdown, Some(election)).await;
+    Ok(())
+}
