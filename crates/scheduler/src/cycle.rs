@@ -194,7 +194,10 @@ impl Core {
         columns.catch_up(profile, cluster, pod);
         let mut totals = vec![0; feasible.nodes.len()];
         columns.add_scores(profile, &feasible.nodes, &mut totals);
-        cluster_scores(profile, cluster, pod, &feasible.nodes, |i, scores| {
+        cluster_scores(profile, cluster, pod, &feasible.nodes, |i, stage, scores| {
+            if stage == Stage::Raw {
+                return;
+            }
             for (total, score) in totals.iter_mut().zip(scores) {
                 *total += profile.score[i].1 * score;
             }
@@ -337,7 +340,8 @@ struct Search<'a> {
 impl Search<'_> {
     /// A pod that was promised a node is tried there first, and alone.
     fn nominated_first(&self) -> Option<Feasible> {
-        let name = self.pod.nominated_node.as_ref()?;
+        let promised = self.cluster.nominated.node_of(&self.pod.uid);
+        let name = promised.or(self.pod.nominated_node.as_ref())?;
         let node = self.cluster.node_named(name)?;
         if self.prepared.only.as_ref().is_some_and(|only| !only.contains(name)) {
             return None;
@@ -569,13 +573,20 @@ impl WhatIf {
     }
 }
 
-/// Normalised scores of plugins of `Scope::Cluster`, one plugin (place in `profile.score`) after the other.
+/// How far a plugin's scores are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Raw,
+    Normalized,
+}
+
+/// Scores of plugins of `Scope::Cluster`, raw and then normalised, one plugin (place in `profile.score`) after the other.
 pub fn cluster_scores(
     profile: &Profile,
     cluster: &Cluster,
     pod: &PodInfo,
     nodes: &[NodeId],
-    mut take: impl FnMut(usize, &[i64]),
+    mut take: impl FnMut(usize, Stage, &[i64]),
 ) -> Result<(), String> {
     let mut scores = vec![];
     for (i, (place, _)) in profile.score.iter().enumerate() {
@@ -587,6 +598,7 @@ pub fn cluster_scores(
             continue;
         };
         score.score_all(&state, pod, cluster, nodes, &mut scores);
+        take(i, Stage::Raw, &scores);
         normalize(score.normalize_rule(), &mut scores, |scores| {
             score.normalize(&state, pod, nodes, scores)
         });
@@ -596,7 +608,7 @@ pub fn cluster_scores(
                 "plugin {name:?} returns an invalid score {wrong}, it should in the range of [0, {MAX_SCORE}] after normalizing"
             ));
         }
-        take(i, &scores);
+        take(i, Stage::Normalized, &scores);
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ pub mod plugins;
 
 pub mod columns;
 pub mod cycle;
+pub mod explain;
 pub mod fit_error;
 pub mod preemption;
 pub mod tournament;

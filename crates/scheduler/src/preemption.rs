@@ -114,7 +114,8 @@ fn not_eligible(cluster: &Cluster, pod: &PodInfo, diagnosis: &Diagnosis) -> Opti
     if pod.class.spec.preemption_policy.as_deref() == Some("Never") {
         return Some("not eligible due to preemptionPolicy=Never.");
     }
-    let node = cluster.node_named(pod.nominated_node.as_deref()?)?;
+    let promised = cluster.nominated.node_of(&pod.uid).or(pod.nominated_node.as_ref())?;
+    let node = cluster.node_named(promised)?;
     let ruled_out = diagnosis
         .nodes
         .iter()
