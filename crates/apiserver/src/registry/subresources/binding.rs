@@ -122,6 +122,10 @@ fn bound(pod: &Value, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<
     }
     let mut pod = pod.clone();
     pod["spec"]["nodeName"] = node.into();
+    // A promise of some node is over once the pod has one.
+    if let Some(status) = pod["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
     for (key, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
         pod["metadata"]["annotations"][key.as_str()] = value.clone();
     }
