@@ -58,7 +58,7 @@ impl Target {
         Ok(Target {
             host: host.trim_matches(['[', ']']).to_string(),
             port: url.port_u16().unwrap_or(443),
-            tls: Arc::new(tls(&cluster, &user)?),
+            tls: Arc::new(tls(path.parent().unwrap_or(Path::new("")), &cluster, &user)?),
             token: user["token"].as_str().map(str::to_string),
         })
     }
@@ -112,13 +112,14 @@ impl Target {
     }
 }
 
-fn tls(cluster: &Value, user: &Value) -> anyhow::Result<rustls::ClientConfig> {
+/// Files named in a kubeconfig are looked for beside it, in `dir`.
+fn tls(dir: &Path, cluster: &Value, user: &Value) -> anyhow::Result<rustls::ClientConfig> {
     let data = |value: &Value, name: &str| -> anyhow::Result<Vec<u8>> {
         if let Some(encoded) = value[format!("{name}-data")].as_str() {
             return Ok(BASE64_STANDARD.decode(encoded)?);
         }
         match value[name].as_str() {
-            Some(path) => Ok(std::fs::read(path)?),
+            Some(path) => std::fs::read(dir.join(path)).with_context(|| format!("{path} can't be read")),
             None => Ok(vec![]),
         }
     };

@@ -52,7 +52,8 @@ made by its rules. Nodes are plain Node objects without a kubelet.
 
 On a cluster of your own (--kubeconfig): it should have no other nodes, and no node lifecycle controller, which would \
 mark the nodes NotReady after 40 s as nobody renews them (kube-controller-manager --controllers=*,-node-lifecycle-controller). \
-Everything made has a name that begins with that of the run, and is deleted at the end, also after Ctrl-C.";
+Everything made has a name that begins with that of the run, and is deleted at the end, also after Ctrl-C; namespaces without a namespace controller \
+stay Terminating.";
 
 #[derive(clap::Args)]
 #[command(after_long_help = SCHEDULING_HELP)]
@@ -168,8 +169,13 @@ fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
     let (mut outcomes, mut failures) = (vec![], vec![]);
     for (workload, params) in planned {
         let name = workload.name.clone();
-        eprintln!("· {name} ({})", args.size);
-        match one_workload(&args, workload, params) {
+        // With other numbers it is another size, not to be mixed up with the one asked for.
+        let size = match workload.sizes.get(&args.size) == Some(&params) {
+            true => &args.size,
+            false => "changed",
+        };
+        eprintln!("· {name} ({size})");
+        match one_workload(&args, workload, size, params) {
             Ok(Some(outcome)) => {
                 eprintln!("{}", outcome.details());
                 outcomes.push(outcome);
@@ -227,7 +233,12 @@ fn plan(args: &SchedulingArgs, workloads: Vec<Workload>) -> anyhow::Result<Vec<(
 }
 
 /// None when it was interrupted.
-fn one_workload(args: &SchedulingArgs, workload: Workload, params: Params) -> anyhow::Result<Option<Outcome>> {
+fn one_workload(
+    args: &SchedulingArgs,
+    workload: Workload,
+    size: &str,
+    params: Params,
+) -> anyhow::Result<Option<Outcome>> {
     // A server of its own for each workload: the peak of memory is that of the workload.
     let own = match &args.kubeconfig {
         Some(_) => None,
@@ -250,7 +261,7 @@ fn one_workload(args: &SchedulingArgs, workload: Workload, params: Params) -> an
     // One thread: the client shares the processors with what it measures, and needs a part of one only.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut run = Run::prepare(&target, workload, &args.size, params, settings).await?;
+        let mut run = Run::prepare(&target, workload, size, params, settings).await?;
         let outcome = tokio::select! {
             outcome = run.execute() => outcome.map(Some),
             _ = tokio::signal::ctrl_c() => Ok(None),

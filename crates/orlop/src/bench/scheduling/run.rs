@@ -58,6 +58,11 @@ impl NamedSet {
         format!("/api/v1/namespaces/{namespace}/pods")
     }
 
+    fn full_name(&self, index: usize) -> String {
+        let namespace = &self.namespaces[index % self.namespaces.len()];
+        format!("pod {namespace}/{}", Bindings::pod_name(self.number, index))
+    }
+
     fn pod_path(&self, index: usize) -> String {
         format!("{}/{}", self.path(index), Bindings::pod_name(self.number, index))
     }
@@ -348,7 +353,7 @@ impl Run {
             "{pending} of {} pods are still pending and none was bound for {:.0} s; {} {reason}",
             set.pods.len(),
             waited.as_secs_f64(),
-            set.pod_path(index).trim_start_matches("/api/v1/namespaces/"),
+            set.full_name(index),
         )
     }
 
@@ -369,8 +374,8 @@ impl Run {
             return Ok(Some(text.to_string()));
         }
         let pod = self.cluster.get(&set.pod_path(index)).await?;
-        let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-        let scheduled = conditions.filter(|c| c["type"] == "PodScheduled").next_back();
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let scheduled = conditions.find(|c| c["type"] == "PodScheduled");
         Ok(scheduled.and_then(|c| c["message"].as_str()).map(str::to_string))
     }
 
