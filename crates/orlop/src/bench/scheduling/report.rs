@@ -52,8 +52,12 @@ impl Outcome {
         windows
     }
 
-    fn peak_mb(&self) -> f64 {
-        self.processes.iter().map(|p| p.usage.peak as f64 / MB).sum()
+    /// Of all processes together.
+    fn peak(&self) -> String {
+        match self.processes.as_slice() {
+            [] => "-".to_string(),
+            all => format!("{:.1}", all.iter().map(|p| p.usage.peak as f64 / MB).sum::<f64>()),
+        }
     }
 
     pub fn to_json(&self) -> Value {
@@ -161,7 +165,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
         };
         let latency = |share| shown_ms(percentile(&o.latencies_ms, share));
         rows.push(format!(
-            "{:<48} {:>6} {:>6} {:>8.2} {:>8.0} {:>8} {:>8} {:>8} {:>7} {:>9} {:>9} {:>9} {:>8.1}",
+            "{:<48} {:>6} {:>6} {:>8.2} {:>8.0} {:>8} {:>8} {:>8} {:>7} {:>9} {:>9} {:>9} {:>8}",
             match o.size.as_str() {
                 "full" => o.workload.clone(),
                 size => format!("{} ({size})", o.workload),
@@ -177,7 +181,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
             latency(0.5),
             latency(0.99),
             latency(1.0),
-            o.peak_mb(),
+            o.peak(),
         ));
     }
     rows.join("\n")
@@ -244,5 +248,7 @@ mod tests {
         assert_eq!(outcome.to_json()["windows"]["count"], 0);
         assert_eq!(outcome.rate(), 0.0);
         assert!(outcome.details().contains("too short"));
+        outcome.processes.clear();
+        assert!(table(&[outcome]).ends_with(" -"));
     }
 }

@@ -478,7 +478,7 @@ impl Run {
 
 /// Shows bound pods, or the mere creation of those nobody waits for.
 fn bound_phase(label: &str, set: &NamedSet, wait: bool) -> Phase {
-    let (label, pods) = (if wait { label } else { "pods that stay pending" }, set.pods.clone());
+    let (label, pods) = (if wait { label } else { "pods not waited for" }, set.pods.clone());
     Phase::start(label, set.pods.len(), move || pods.bound_count())
 }
 
