@@ -87,8 +87,8 @@ impl fmt::Display for Point {
 pub struct PluginRow {
     pub name: &'static str,
     pub points: &'static [Point],
-    /// The weight in the default profile; 0 is "not given", which counts as 1 where the plugin scores. Not looked at for
-    /// custom plugins: they have the weight the configuration gives them, else 1.
+    /// The weight in the default profile; 0 is "not given", which counts as 1 where the plugin scores. Not looked at
+    /// for custom plugins: they have the weight the configuration gives them, else 1.
     pub weight: i64,
 }
 

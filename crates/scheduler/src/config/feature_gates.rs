@@ -216,8 +216,13 @@ mod tests {
 
     #[test]
     fn gates_are_switched() {
-        let (gates, warnings) =
-            parse_feature_gates("NodeDeclaredFeatures=false, StorageCapacityScoring=T,,InPlacePodLevelResourcesVerticalScaling=0,ExtendWebSocketsToKubelet=false,InPlacePodVerticalScalingInitContainers=false,RestartAllContainersOnContainerExits=false,UserNamespacesHostNetworkSupport=false").unwrap();
+        // Everything that needs NodeDeclaredFeatures goes off with it.
+        let off: String = (DEPENDENCIES.iter())
+            .filter(|(_, needs)| needs.contains(&"NodeDeclaredFeatures"))
+            .map(|(name, _)| format!("{name}=0,"))
+            .collect();
+        let text = format!("NodeDeclaredFeatures=false, StorageCapacityScoring=T,,{off}");
+        let (gates, warnings) = parse_feature_gates(&text).unwrap();
         assert!(!gates.node_declared_features && gates.storage_capacity_scoring);
         assert_eq!(warnings, Vec::<String>::new());
         let (gates, warnings) = parse_feature_gates("SchedulerQueueingHints=true,GenericWorkload=true").unwrap();

@@ -31,7 +31,7 @@ const fn locked(name: &'static str, on: bool, stage: Stage) -> Gate {
 }
 
 /// Sorted by name.
-// Upstream: pkg/features, and the feature gates of apiserver, apiextensions-apiserver, client-go and component-base (v1.36)
+// Upstream: pkg/features, and the gates of apiserver, apiextensions-apiserver, client-go and component-base (v1.36)
 pub const GATES: &[Gate] = &[
     gate("APIResponseCompression", true, Beta),
     gate("APIServerIdentity", true, Beta),

@@ -1,4 +1,4 @@
-//! The configuration of the scheduler: `KubeSchedulerConfiguration` text in, plain values out, or every problem at once.
+//! The configuration of the scheduler: `KubeSchedulerConfiguration` text in, plain values or every problem out.
 //!
 //! What comes out is the whole meaning: defaults filled in, plugins expanded to ordered lists per extension point,
 //! arguments typed and checked. Nothing here reads files or flags.

@@ -321,3 +321,44 @@ fn check_points(points: &Points, sets: &Sets, profile: &Path, scheduler_name: &s
         p.required(&plugins.field("bind"), &text);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_whose_sum_could_overflow_are_refused() {
+        let gates = FeatureGates::default();
+        let cx = Context {
+            version: ApiVersion::V1,
+            registry: Registry { custom: &[] },
+            gates: &gates,
+        };
+        let total = |first: i64| {
+            let named = |(i, (name, weight)): (usize, (&str, i64))| Named {
+                name: name.to_string(),
+                weight,
+                path: Path::default().field("score").index(i),
+            };
+            let enabled = [("ImageLocality", first), ("NodeAffinity", 1)];
+            let set = Set {
+                enabled: enabled.into_iter().enumerate().map(named).collect(),
+                ..Set::default()
+            };
+            let sets = Sets {
+                points: BTreeMap::from([(Point::Score, set)]),
+                ..Sets::default()
+            };
+            let mut p = Problems::default();
+            sets.weigh(&mut Points::default(), &[], &cx, &mut p);
+            p.into_list().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let most = i64::MAX / MAX_SCORE;
+        assert_eq!(total(most - 1), Vec::<String>::new());
+        assert_eq!(
+            total(most),
+            ["score[1].weight: Invalid value: 1: total score of Score plugins could overflow"]
+        );
+        assert_eq!(total(most + 1).len(), 1);
+    }
+}
