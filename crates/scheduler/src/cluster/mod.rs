@@ -189,6 +189,7 @@ impl Cluster {
         let topology = self.topology.get_mut();
         for pod in &info.pods {
             topology.pod_removed(pod, &info);
+            self.storage.pod_displaced(pod);
         }
         topology.node_removed(&info);
         if !info.pods.is_empty() {
@@ -265,6 +266,7 @@ impl Cluster {
     fn place(&mut self, pod: Arc<PodInfo>, id: NodeId) {
         let info = self.nodes[id.index()].as_mut().expect("a named node is in the table");
         self.topology.get_mut().pod_added(&pod, info);
+        self.storage.pod_placed(&pod);
         info.add_pod(pod);
         self.log.touch(id);
     }
@@ -277,6 +279,7 @@ impl Cluster {
             let info = self.nodes[id.index()].as_mut().expect("a named node is in the table");
             info.remove_pod(uid);
             self.topology.get_mut().pod_removed(&pod, info);
+            self.storage.pod_displaced(&pod);
             self.log.touch(id);
         } else if let Some(waiting) = self.stranded.get_mut(&node) {
             waiting.retain(|p| &*p.uid != uid);

@@ -20,7 +20,8 @@ pub use pod::{
 };
 pub use selector::{LabelSelector, NodeRequirement, NodeSelector, NodeSelectorTerm, Requirement};
 pub use storage::{
-    CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
+    BIND_COMPLETED, BOUND_BY_CONTROLLER, CsiDriver, CsiNode, CsiStorageCapacity, MIGRATED_PLUGINS, ObjectRef,
+    PersistentVolume, PersistentVolumeClaim, SELECTED_NODE, StorageClass, VolumeAttachment,
 };
 
 pub type Labels = BTreeMap<String, String>;

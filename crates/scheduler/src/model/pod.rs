@@ -115,6 +115,13 @@ pub struct Container {
     pub ports: Vec<ContainerPort>,
     pub resources: ContainerResources,
     pub restart_policy: Option<String>,
+    pub restart_policy_rules: Vec<RestartRule>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct RestartRule {
+    pub action: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
