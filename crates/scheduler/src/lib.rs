@@ -14,4 +14,7 @@ pub mod preemption;
 pub mod tournament;
 
 pub mod config;
+pub mod extender;
+pub mod metrics;
 pub mod queue;
+pub mod serving;

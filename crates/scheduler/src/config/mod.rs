@@ -193,6 +193,11 @@ impl Default for Profile {
     }
 }
 
+/// A duration as Go writes it (`1m30s`, `500ms`), if it is not negative.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    u64::try_from(duration::parse(text)?).ok().map(Duration::from_nanos)
+}
+
 /// Reads a `KubeSchedulerConfiguration` in YAML or JSON under the default feature gates. Gives it with its defaults and
 /// warnings, or every problem. `custom` are the plugins that are built in beside Kubernetes' own.
 pub fn parse(text: &str, custom: &[PluginRow]) -> Result<(Config, Vec<String>), Vec<Problem>> {

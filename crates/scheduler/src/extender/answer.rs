@@ -1,0 +1,212 @@
+//! What extenders answer. They are written against Go's JSON, which takes field names in any case: so do we.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::cluster::node::NodeId;
+use crate::cluster::pod::PodInfo;
+use crate::framework::verdict::Rejection;
+use crate::preemption::Candidate;
+
+/// A field of an object, null as if it were not there.
+fn field<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
+    let map = object.as_object()?;
+    let found = map.get(name).or_else(|| map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v));
+    found.filter(|v| !v.is_null())
+}
+
+fn expect_object<'a>(value: &'a Value, what: &str) -> Result<&'a Value, String> {
+    match value {
+        Value::Object(_) | Value::Null => Ok(value),
+        _ => Err(format!("{what} must be an object")),
+    }
+}
+
+fn text(object: &Value, name: &str) -> Result<Option<String>, String> {
+    match field(object, name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(format!("{name} must be a string")),
+    }
+}
+
+fn list<'a>(object: &'a Value, name: &str) -> Result<Option<&'a Vec<Value>>, String> {
+    match field(object, name) {
+        None => Ok(None),
+        Some(Value::Array(items)) => Ok(Some(items)),
+        Some(_) => Err(format!("{name} must be a list")),
+    }
+}
+
+fn whole_number(object: &Value, name: &str) -> Result<i64, String> {
+    match field(object, name) {
+        None => Ok(0),
+        Some(number) => number.as_i64().ok_or_else(|| format!("{name} must be a whole number")),
+    }
+}
+
+/// The `Error` that every answer may have.
+pub(super) fn error(answer: &Value) -> Option<String> {
+    text(answer, "Error").unwrap_or_else(Some).filter(|e| !e.is_empty())
+}
+
+/// Which nodes passed, and why others did not.
+pub(super) struct Filtered {
+    passed: Vec<String>,
+    failed: BTreeMap<String, String>,
+    unresolvable: BTreeMap<String, String>,
+}
+
+impl Filtered {
+    pub fn read(answer: &Value, names: bool) -> Result<Filtered, String> {
+        let answer = expect_object(answer, "the answer")?;
+        if let Some(error) = error(answer) {
+            return Err(error);
+        }
+        let passed = match list(answer, "NodeNames")?.filter(|_| names) {
+            Some(names) => names.iter().map(|n| n.as_str().map(str::to_string)).collect::<Option<_>>(),
+            None => match field(answer, "Nodes") {
+                // Neither: no node will do.
+                None => Some(vec![]),
+                Some(nodes) => list(nodes, "items")?.map_or(Some(vec![]), |items| {
+                    let name = |node: &Value| text(field(node, "metadata")?, "name").ok().flatten();
+                    items.iter().map(name).collect()
+                }),
+            },
+        };
+        Ok(Filtered {
+            passed: passed.ok_or("every node must have a name")?,
+            failed: messages(answer, "FailedNodes")?,
+            unresolvable: messages(answer, "FailedAndUnresolvableNodes")?,
+        })
+    }
+
+    /// The nodes that passed, in the extender's order; each must be one that was asked about.
+    pub fn kept(&self, cluster: &Cluster, asked: &[NodeId], extender: &str) -> Result<Vec<NodeId>, String> {
+        let asked: HashSet<NodeId> = asked.iter().copied().collect();
+        let mut seen = HashSet::new();
+        let mut kept = vec![];
+        for name in &self.passed {
+            let id = cluster.node_named(name).map(|n| n.id).filter(|id| asked.contains(id));
+            let id = id.ok_or_else(|| {
+                format!(
+                    "extender {extender:?} claims a filtered node {name:?} which is not found in the input node list"
+                )
+            })?;
+            if seen.insert(id) {
+                kept.push(id);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Of nodes that are in both lists, what eviction can't mend counts.
+    pub fn rejections(&self, cluster: &Cluster) -> Vec<(NodeId, Rejection)> {
+        let known = |name: &String| cluster.node_named(name).map(|n| n.id);
+        let reject = |(name, why): (&String, &String), unresolvable| {
+            Some((known(name)?, Rejection::because(why.clone(), unresolvable)))
+        };
+        let failed = self.failed.iter().filter(|(name, _)| !self.unresolvable.contains_key(*name));
+        (self.unresolvable.iter().filter_map(|entry| reject(entry, true)))
+            .chain(failed.filter_map(|entry| reject(entry, false)))
+            .collect()
+    }
+}
+
+fn messages(answer: &Value, name: &str) -> Result<BTreeMap<String, String>, String> {
+    let Some(map) = field(answer, name) else {
+        return Ok(BTreeMap::new());
+    };
+    serde_json::from_value(map.clone()).map_err(|_| format!("{name} must give a message for each node"))
+}
+
+/// Scores by node; of a node that is named twice, all count.
+pub(super) fn scores(answer: &Value) -> Result<HashMap<String, i64>, String> {
+    let mut scores: HashMap<String, i64> = HashMap::new();
+    let items = match answer {
+        Value::Null => return Ok(scores),
+        Value::Array(items) => items,
+        _ => return Err("the answer must be a list of hosts with scores".to_string()),
+    };
+    for item in items {
+        let item = expect_object(item, "a score")?;
+        let host = text(item, "Host")?.unwrap_or_default();
+        let score = scores.entry(host).or_default();
+        *score = score.saturating_add(whole_number(item, "Score")?);
+    }
+    Ok(scores)
+}
+
+/// What is to go from a node: uids of pods, and how many disruption budgets it breaks.
+pub(super) struct Victims {
+    uids: Vec<String>,
+    violations: usize,
+}
+
+/// By node; `None` where the extender names a node and says nothing of it.
+pub(super) fn victims(answer: &Value) -> Result<BTreeMap<String, Option<Victims>>, String> {
+    let answer = expect_object(answer, "the answer")?;
+    let map = match field(answer, "NodeNameToMetaVictims") {
+        None => return Ok(BTreeMap::new()),
+        Some(Value::Object(map)) => map,
+        Some(_) => return Err("NodeNameToMetaVictims must be an object".to_string()),
+    };
+    let read = |victims: &Value| -> Result<Option<Victims>, String> {
+        if expect_object(victims, "victims")?.is_null() {
+            return Ok(None);
+        }
+        let pods = list(victims, "Pods")?.map_or(&[][..], Vec::as_slice);
+        let uids: Result<Vec<String>, String> = pods.iter().map(|p| Ok(text(p, "UID")?.unwrap_or_default())).collect();
+        let violations = usize::try_from(whole_number(victims, "NumPDBViolations")?).unwrap_or(0);
+        Ok(Some(Victims { uids: uids?, violations }))
+    };
+    map.iter().map(|(node, victims)| Ok((node.clone(), read(victims)?))).collect()
+}
+
+/// Makes candidates of what the extender wants. It may drop nodes, and choose other pods, but only such as are there.
+pub(super) fn candidates(
+    victims: BTreeMap<String, Option<Victims>>,
+    cluster: &Cluster,
+    before: &[Candidate],
+    ignorable: bool,
+    extender: &str,
+) -> Result<Vec<Candidate>, String> {
+    let mut changed = vec![];
+    for (name, victims) in victims {
+        let node = cluster.node_named(&name).ok_or_else(|| format!("node {name:?} not found"))?;
+        let victims = victims.unwrap_or(Victims {
+            uids: vec![],
+            violations: 0,
+        });
+        let find = |uid: &String| -> Result<Arc<PodInfo>, String> {
+            let found = node.pods.iter().find(|p| *p.uid == **uid).cloned();
+            found.ok_or_else(|| {
+                format!(
+                    "extender: {extender} claims to preempt pod (UID: {uid}) on node: {name}, but the pod is not found \
+                     on that node"
+                )
+            })
+        };
+        let mut pods = victims.uids.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        if pods.is_empty() {
+            if ignorable {
+                continue;
+            }
+            return Err(format!("expected at least one victim pod on node {name:?}"));
+        }
+        pods.sort_by(|a, b| crate::preemption::more_important(a, b));
+        changed.push(Candidate {
+            node: node.id,
+            name: node.name.clone(),
+            victims: pods,
+            violations: victims.violations,
+        });
+    }
+    // As they were, as far as they were.
+    let place = |c: &Candidate| before.iter().position(|b| b.node == c.node).unwrap_or(before.len());
+    changed.sort_by_key(place);
+    Ok(changed)
+}

@@ -1,0 +1,126 @@
+//! The way to an extender: plain or TLS, as its URL says.
+
+use std::sync::Arc;
+
+use hyper_rustls::{ConfigBuilderExt, FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::config::{Extender, Tls};
+
+pub(super) fn connector(config: &Extender, https: bool) -> Result<HttpsConnector<HttpConnector>, String> {
+    let none = Tls::default();
+    let tls = config.tls.as_ref().unwrap_or(&none);
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(client_config(config, tls, https)?).https_or_http();
+    if !tls.server_name.is_empty() {
+        let name = ServerName::try_from(tls.server_name.clone());
+        let name = name.map_err(|_| format!("its tlsConfig has no valid serverName: {:?}", tls.server_name))?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    Ok(builder.enable_http1().wrap_connector(http))
+}
+
+fn client_config(config: &Extender, tls: &Tls, https: bool) -> Result<ClientConfig, String> {
+    let authority = part("caData", &tls.ca_data, &tls.ca_file)?;
+    if authority.is_some() && tls.insecure {
+        return Err("its tlsConfig has an authority and says insecure: only one of them can hold".to_string());
+    }
+    // With enableHTTPS and no authority the extender is not verified. Upstream: makeTransport in extender.go.
+    let trusting = tls.insecure || (config.enable_https && authority.is_none());
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
+    let builder = if trusting {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
+    } else if let (None, true) = (&authority, https) {
+        builder.with_native_roots().map_err(|e| format!("the system's authorities can't be read: {e}"))?
+    } else {
+        builder.with_root_certificates(roots(authority.as_deref())?)
+    };
+    let certificate = part("certData", &tls.cert_data, &tls.cert_file)?;
+    let key = part("keyData", &tls.key_data, &tls.key_file)?;
+    match (certificate, key) {
+        (None, None) => Ok(builder.with_no_client_auth()),
+        (Some(certificate), Some(key)) => {
+            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| "its tlsConfig has a key that is no PEM")?;
+            let chain = certificates(&certificate, "certificate")?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| format!("its client certificate: {e}"))
+        }
+        _ => Err("its tlsConfig must have both a certificate and a key, or neither".to_string()),
+    }
+}
+
+/// Data goes before a file.
+fn part(name: &str, data: &[u8], file: &str) -> Result<Option<Vec<u8>>, String> {
+    if !data.is_empty() {
+        return Ok(Some(data.to_vec()));
+    }
+    if file.is_empty() {
+        return Ok(None);
+    }
+    let read = std::fs::read(file).map_err(|e| format!("{file}, in place of {name}, can't be read: {e}"));
+    read.map(Some)
+}
+
+fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err(format!("its tlsConfig has a {what} that is no PEM")),
+    }
+}
+
+fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authority.map_or(Ok(vec![]), |pem| certificates(pem, "authority"))? {
+        roots.add(certificate).map_err(|e| format!("its authority: {e}"))?;
+    }
+    Ok(roots)
+}
+
+/// Takes any certificate, as the configuration says.
+#[derive(Debug)]
+struct TrustAnyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TrustAnyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,214 @@
+//! The scheduler's own port: health for anyone, metrics and configuration for those whom the cluster lets see them.
+//!
+//! HTTPS only. Who asks is told by a client certificate of the cluster's authority or by a bearer token, and what they
+//! may see is the API server's to say (TokenReview, SubjectAccessReview).
+//!
+//! Upstream: cmd/kube-scheduler/app/server.go (v1.36). Left out: profiles, /flagz, /statusz, /metrics/slis,
+//! /metrics/resources, the front proxy's headers; files and authorities are read once, at the start.
+
+mod access;
+mod certificate;
+mod health;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use orlop_base::{Clock, Shutdown};
+use orlop_client::Api;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::{self, Config};
+use crate::metrics::Metrics;
+use access::{Access, Denial, User};
+pub use certificate::Certificate;
+
+/// kube-scheduler's port.
+pub const DEFAULT_PORT: u16 = 10259;
+/// What anyone may see unless it is said otherwise.
+pub const ALWAYS_ALLOWED: [&str; 3] = ["/healthz", "/readyz", "/livez"];
+
+/// Connections beyond this wait to be accepted.
+const CONNECTIONS_MAX: usize = 256;
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long requests may go on once the process is told to stop.
+const DRAIN: Duration = Duration::from_secs(2);
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+/// Upstream: expfmt's text format.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+pub struct Options {
+    pub bind: IpAddr,
+    /// 0 takes any free one.
+    pub port: u16,
+    pub certificate: Certificate,
+    /// Paths that need no permission; one that ends with `*` stands for all that begin with the rest.
+    pub always_allow_paths: Vec<String>,
+    /// Who is asked about tokens.
+    pub authentication: Api,
+    /// Who is asked what users may see.
+    pub authorization: Api,
+    pub metrics: Arc<Metrics>,
+    /// Shown at /configz.
+    pub config: Config,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+}
+
+struct Server {
+    access: Access,
+    metrics: Arc<Metrics>,
+    configz: Bytes,
+    leader_elect: bool,
+    clock: Clock,
+    shutdown: Shutdown,
+}
+
+/// Listens, and serves until the shutdown. Gives the address once it listens.
+pub async fn start(options: Options) -> Result<SocketAddr, String> {
+    let address = SocketAddr::new(options.bind, options.port);
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
+    let address = listener.local_addr().map_err(|e| e.to_string())?;
+    let clients = access::client_authority(&options.authentication).await;
+    let tls = certificate::server_config(&options.certificate, clients.as_deref(), options.clock.now())?;
+    let server = Arc::new(Server {
+        access: Access::new(options.authentication, options.authorization, options.always_allow_paths),
+        metrics: options.metrics,
+        configz: configz(&options.config),
+        leader_elect: options.config.leader_election.leader_elect,
+        clock: options.clock,
+        shutdown: options.shutdown,
+    });
+    tokio::spawn(serve(server, listener, TlsAcceptor::from(Arc::new(tls))));
+    Ok(address)
+}
+
+fn configz(config: &Config) -> Bytes {
+    let document: Value = serde_saphyr::from_str(&config::render(config)).expect("what is rendered can be read");
+    serde_json::to_vec(&json!({"componentconfig": document})).expect("plain JSON").into()
+}
+
+async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor) {
+    let graceful = GracefulShutdown::new();
+    let room = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = server.shutdown.wait() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
+                tokio::spawn(async move {
+                    if let Err(e) = connection(server, acceptor, stream, watcher).await {
+                        tracing::debug!(%peer, "connection ended: {e}");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(e) => {
+                // Out of file descriptors, most likely: nothing to do but let some connections end.
+                tracing::warn!("a connection could not be accepted: {e}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+}
+
+async fn connection(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    watcher: Watcher,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let tls = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let certified: Option<Arc<User>> = leaf.and_then(|der| access::user_of_certificate(der)).map(Arc::new);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (server, certified) = (server.clone(), certified.clone());
+        async move { Ok::<_, Infallible>(server.respond(&request, certified.as_deref()).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(100);
+    watcher.watch(builder.serve_connection(TokioIo::new(tls), service).into_owned()).await
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Server {
+    async fn respond<B>(&self, request: &Request<B>, certified: Option<&User>) -> Answer {
+        let header = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
+        let verb = request.method().as_str().to_ascii_lowercase();
+        let path = request.uri().path();
+        let now = self.clock.now();
+        match self.access.check(certified, header, &verb, path, now).await {
+            Ok(()) => self.show(request.method(), path, request.uri().query().unwrap_or("")),
+            Err(denial) => refuse(&denial),
+        }
+    }
+
+    fn show(&self, method: &Method, path: &str, query: &str) -> Answer {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return answer(405, PLAIN, "only GET is served here\n");
+        }
+        match path {
+            "/metrics" => answer(200, PROMETHEUS, self.metrics.render()),
+            "/configz" => answer(200, JSON, self.configz.clone()),
+            _ => {
+                let state = health::State {
+                    leader_elect: self.leader_elect,
+                    synced: self.metrics.is_synced(),
+                    stopping: self.shutdown.is_triggered(),
+                };
+                match health::respond(&state, path, query) {
+                    Some((code, text)) => answer(code, PLAIN, text),
+                    None => answer(404, PLAIN, "404 page not found\n"),
+                }
+            }
+        }
+    }
+}
+
+fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = http::StatusCode::from_u16(code).expect("a code from above");
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+fn refuse(denial: &Denial) -> Answer {
+    let (code, reason, message) = match denial {
+        Denial::Unauthenticated => (401, "Unauthorized", "Unauthorized".to_string()),
+        Denial::Forbidden { user, verb, path } => {
+            (403, "Forbidden", format!("forbidden: User {user:?} cannot {verb} path {path:?}"))
+        }
+        Denial::Unknown(why) => return answer(500, PLAIN, format!("Internal Server Error: {why}\n")),
+    };
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    });
+    answer(code, JSON, status.to_string())
+}

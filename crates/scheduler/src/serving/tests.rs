@@ -1,0 +1,133 @@
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+
+use super::*;
+
+/// Knows the token `good` as ann, who may see /metrics; counts what it is asked.
+fn cluster(log: &Arc<Mutex<Vec<String>>>) -> Api {
+    let log = log.clone();
+    let service = tower::service_fn(move |request: Request<Full<Bytes>>| {
+        let log = log.clone();
+        async move {
+            let path = request.uri().path().to_string();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let spec = &body["spec"];
+            let (code, answer) = match path.rsplit('/').next().unwrap() {
+                "tokenreviews" if spec["token"] == "good" => {
+                    let user = json!({"username": "ann", "uid": "7", "groups": ["dev"], "extra": {"k": ["v"]}});
+                    (201, json!({"status": {"authenticated": true, "user": user}}))
+                }
+                "tokenreviews" => (201, json!({"status": {"authenticated": false}})),
+                "subjectaccessreviews" => {
+                    let asked = &spec["nonResourceAttributes"];
+                    log.lock().push(format!("{} {} {}", spec["user"], spec["groups"], asked["path"]));
+                    let allowed = spec["user"] == "ann" && *asked == json!({"path": "/metrics", "verb": "get"});
+                    (201, json!({"status": {"allowed": allowed}}))
+                }
+                _ => (404, json!({"reason": "NotFound", "message": "none"})),
+            };
+            let response = Response::builder().status(code).body(Full::new(Bytes::from(answer.to_string())));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    Api::in_process(service, "test")
+}
+
+fn server(log: &Arc<Mutex<Vec<String>>>) -> Server {
+    Server {
+        access: Access::new(cluster(log), cluster(log), ALWAYS_ALLOWED.map(str::to_string).to_vec()),
+        metrics: Arc::default(),
+        configz: configz(&Config::default()),
+        leader_elect: true,
+        clock: Clock::manual("2026-11-16T00:00:00Z".parse().unwrap()),
+        shutdown: Shutdown::default(),
+    }
+}
+
+async fn get(server: &Server, path: &str, token: &str, certified: Option<&User>) -> (u16, String) {
+    let mut request = Request::get(path);
+    if !token.is_empty() {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let response = server.respond(&request.body(()).unwrap(), certified).await;
+    let code = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (code, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn who_may_see_what() {
+    let log = Arc::default();
+    let server = server(&log);
+    let admin = User {
+        name: "admin".to_string(),
+        groups: vec!["system:masters".to_string()],
+        ..User::default()
+    };
+    let forbidden = |user: &str, path: &str| format!("forbidden: User \\\"{user}\\\" cannot get path \\\"{path}\\\"");
+    let cases = [
+        ("/healthz", "", None, 200, "ok".to_string()),
+        ("/livez?verbose", "", None, 200, "[+]ping ok\nlivez check passed\n".to_string()),
+        ("/readyz", "", None, 500, "[-]sched-handler-sync failed".to_string()),
+        ("/metrics", "", None, 403, forbidden("system:anonymous", "/metrics")),
+        ("/metrics", "bad", None, 401, "Unauthorized".to_string()),
+        ("/healthz", "bad", None, 401, "Unauthorized".to_string()),
+        ("/metrics", "good", None, 200, "# TYPE scheduler_pending_pods gauge\n".to_string()),
+        ("/metrics", "good", None, 200, "process_open_fds".to_string()),
+        ("/configz", "good", None, 403, forbidden("ann", "/configz")),
+        ("/configz", "", Some(&admin), 200, "{\"componentconfig\":{".to_string()),
+        ("/none", "", Some(&admin), 404, "404 page not found\n".to_string()),
+    ];
+    for (path, token, certified, code, text) in cases {
+        let answer = get(&server, path, token, certified).await;
+        assert_eq!(answer.0, code, "{path} {token}: {}", answer.1);
+        assert!(answer.1.contains(&text), "{path} {token}: {}", answer.1);
+    }
+    // Asked once each: answers are remembered for a while.
+    let asked = [
+        r#""system:anonymous" ["system:unauthenticated"] "/metrics""#,
+        r#""ann" ["dev"] "/metrics""#,
+        r#""ann" ["dev"] "/configz""#,
+    ];
+    assert_eq!(*log.lock(), asked);
+    server.clock.advance(Duration::from_secs(11));
+    assert_eq!(get(&server, "/metrics", "good", None).await.0, 200);
+    assert_eq!(log.lock().len(), 4);
+    server.metrics.set_synced(true);
+    assert_eq!(get(&server, "/readyz", "", None).await, (200, "ok".to_string()));
+    server.shutdown.trigger();
+    assert_eq!(get(&server, "/readyz", "", None).await.0, 500);
+}
+
+#[tokio::test]
+async fn the_port_speaks_tls() {
+    let shutdown = Shutdown::default();
+    let options = Options {
+        bind: IpAddr::from([127, 0, 0, 1]),
+        port: 0,
+        certificate: Certificate::Temporary,
+        always_allow_paths: ALWAYS_ALLOWED.map(str::to_string).to_vec(),
+        authentication: cluster(&Arc::default()),
+        authorization: cluster(&Arc::default()),
+        metrics: Arc::default(),
+        config: Config::default(),
+        clock: Clock::System,
+        shutdown: shutdown.clone(),
+    };
+    let address = start(options).await.unwrap();
+    let config = crate::config::Extender {
+        url_prefix: format!("https://{address}"),
+        enable_https: true,
+        bind_verb: "healthz".to_string(),
+        http_timeout: Duration::from_secs(20),
+        ..crate::config::Extender::default()
+    };
+    // An extender's client is at hand; it posts, which is not served here.
+    let extender = crate::extender::Extender::all(&[config], &cluster(&Arc::default())).unwrap().remove(0);
+    let mut cluster = crate::cluster::Cluster::default();
+    let pod = cluster.decode(serde_json::from_value(json!({"metadata": {"name": "p"}})).unwrap());
+    let error = extender.bind(&pod, "n").await.unwrap_err().to_string();
+    assert!(error.ends_with("code 405"), "{error}");
+    shutdown.trigger();
+}
