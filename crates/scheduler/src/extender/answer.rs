@@ -14,7 +14,11 @@ use crate::preemption::Candidate;
 /// A field of an object, null as if it were not there.
 fn field<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     let map = object.as_object()?;
-    let found = map.get(name).or_else(|| map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v));
+    let found = map.get(name).or_else(|| {
+        map.iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v)
+    });
     found.filter(|v| !v.is_null())
 }
 
@@ -67,7 +71,10 @@ impl Filtered {
             return Err(error);
         }
         let passed = match list(answer, "NodeNames")?.filter(|_| names) {
-            Some(names) => names.iter().map(|n| n.as_str().map(str::to_string)).collect::<Option<_>>(),
+            Some(names) => names
+                .iter()
+                .map(|n| n.as_str().map(str::to_string))
+                .collect::<Option<_>>(),
             None => match field(answer, "Nodes") {
                 // Neither: no node will do.
                 None => Some(vec![]),
@@ -109,7 +116,10 @@ impl Filtered {
         let reject = |(name, why): (&String, &String), unresolvable| {
             Some((known(name)?, Rejection::because(why.clone(), unresolvable)))
         };
-        let failed = self.failed.iter().filter(|(name, _)| !self.unresolvable.contains_key(*name));
+        let failed = self
+            .failed
+            .iter()
+            .filter(|(name, _)| !self.unresolvable.contains_key(*name));
         (self.unresolvable.iter().filter_map(|entry| reject(entry, true)))
             .chain(failed.filter_map(|entry| reject(entry, false)))
             .collect()
@@ -161,9 +171,14 @@ pub(super) fn victims(answer: &Value) -> Result<BTreeMap<String, Option<Victims>
         let pods = list(victims, "Pods")?.map_or(&[][..], Vec::as_slice);
         let uids: Result<Vec<String>, String> = pods.iter().map(|p| Ok(text(p, "UID")?.unwrap_or_default())).collect();
         let violations = usize::try_from(whole_number(victims, "NumPDBViolations")?).unwrap_or(0);
-        Ok(Some(Victims { uids: uids?, violations }))
+        Ok(Some(Victims {
+            uids: uids?,
+            violations,
+        }))
     };
-    map.iter().map(|(node, victims)| Ok((node.clone(), read(victims)?))).collect()
+    map.iter()
+        .map(|(node, victims)| Ok((node.clone(), read(victims)?)))
+        .collect()
 }
 
 /// Makes candidates of what the extender wants. It may drop nodes, and choose other pods, but only such as are there.
@@ -176,7 +191,9 @@ pub(super) fn candidates(
 ) -> Result<Vec<Candidate>, String> {
     let mut changed = vec![];
     for (name, victims) in victims {
-        let node = cluster.node_named(&name).ok_or_else(|| format!("node {name:?} not found"))?;
+        let node = cluster
+            .node_named(&name)
+            .ok_or_else(|| format!("node {name:?} not found"))?;
         let victims = victims.unwrap_or(Victims {
             uids: vec![],
             violations: 0,

@@ -9,9 +9,9 @@
 
 mod answer;
 mod question;
-mod tls;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,10 @@ impl Extender {
 
     fn new(config: &config::Extender, api: &Api) -> Result<Extender, String> {
         let wrong = |why: String| format!("extender {:?}: {why}", config.url_prefix);
-        let uri: http::Uri = config.url_prefix.parse().map_err(|e| wrong(format!("its urlPrefix is no URL: {e}")))?;
+        let uri: http::Uri = config
+            .url_prefix
+            .parse()
+            .map_err(|e| wrong(format!("its urlPrefix is no URL: {e}")))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(wrong("its urlPrefix must begin with http:// or https://".to_string()));
         }
@@ -158,7 +161,9 @@ impl Extender {
         if !rejections.is_empty() {
             let told: std::collections::HashSet<NodeId> = rejections.iter().map(|(id, _)| *id).collect();
             diagnosis.nodes.retain(|(id, _, _)| !told.contains(id));
-            diagnosis.nodes.extend(rejections.into_iter().map(|(id, r)| (id, NAME, r)));
+            diagnosis
+                .nodes
+                .extend(rejections.into_iter().map(|(id, r)| (id, NAME, r)));
         }
         if kept.len() != feasible.nodes.len() {
             diagnosis.rejected_by.insert(NAME);

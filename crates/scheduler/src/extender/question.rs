@@ -68,7 +68,12 @@ impl Question {
         Some(Question {
             verb: verb.to_string(),
             pod: Named::of(pod),
-            about: About::Victims(candidates.iter().map(|c| (c.name.clone(), victims(c), c.violations)).collect()),
+            about: About::Victims(
+                candidates
+                    .iter()
+                    .map(|c| (c.name.clone(), victims(c), c.violations))
+                    .collect(),
+            ),
         })
     }
 
@@ -134,10 +139,7 @@ async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, String
     Ok(names.iter().filter_map(|name| nodes.remove(&**name)).collect())
 }
 
-async fn whole_victims(
-    api: &Api,
-    victims: &[(Arc<str>, Vec<Named>, usize)],
-) -> Result<Map<String, Value>, String> {
+async fn whole_victims(api: &Api, victims: &[(Arc<str>, Vec<Named>, usize)]) -> Result<Map<String, Value>, String> {
     let mut by_node = Map::new();
     for (node, pods, violations) in victims {
         let fetched = futures::stream::iter(pods.clone()).map(async |pod| fetch_pod(api, &pod).await);

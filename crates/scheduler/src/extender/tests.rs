@@ -50,9 +50,14 @@ fn api(log: &Arc<Mutex<Vec<String>>>) -> Api {
             "POST /api/v1/namespaces/ns/pods/p/binding" => (201, json!({"kind": "Status"})),
             "GET /api/v1/nodes/a" => (200, object("a", "uid-a")),
             "GET /api/v1/nodes/b" => (200, object("b", "uid-b")),
-            _ => (404, json!({"kind": "Status", "reason": "NotFound", "message": "not found"})),
+            _ => (
+                404,
+                json!({"kind": "Status", "reason": "NotFound", "message": "not found"}),
+            ),
         };
-        let response = Response::builder().status(code).body(Full::new(Bytes::from(body.to_string())));
+        let response = Response::builder()
+            .status(code)
+            .body(Full::new(Bytes::from(body.to_string())));
         std::future::ready(Ok::<_, Infallible>(response.unwrap()))
     });
     Api::in_process(service, "test")
@@ -158,7 +163,10 @@ async fn filters_by_names() {
     let seen = Arc::new(Mutex::new(vec![]));
     let asked = seen.clone();
     let url = serve(move |path, body| {
-        asked.lock().push(format!("{path} {} {}", body["Pod"]["metadata"]["uid"], body["NodeNames"]));
+        asked.lock().push(format!(
+            "{path} {} {}",
+            body["Pod"]["metadata"]["uid"], body["NodeNames"]
+        ));
         let answer = json!({
             "NodeNames": ["b"],
             "FailedNodes": {"a": "busy", "c": "busy"},
@@ -181,7 +189,10 @@ async fn filters_by_whole_nodes() {
     let url = serve(|_, body| {
         let items = body["Nodes"]["items"].as_array().unwrap().clone();
         assert_eq!((items.len(), &body["NodeNames"]), (2, &Value::Null));
-        Some((200, json!({"nodes": {"items": [items[1]]}, "nodeNames": ["a"], "error": ""}).to_string()))
+        Some((
+            200,
+            json!({"nodes": {"items": [items[1]]}, "nodeNames": ["a"], "error": ""}).to_string(),
+        ))
     });
     let extender = world.extender(config::Extender {
         node_cache_capable: false,
@@ -201,9 +212,15 @@ async fn bad_answers_fail_the_attempt_unless_the_extender_may_fail() {
     };
     let cases: Vec<(Option<(u16, &'static str)>, &str)> = vec![
         (Some((200, r#"{"Error": "no mood"}"#)), "no mood"),
-        (Some((200, r#"{"NodeNames": ["z"]}"#)), "claims a filtered node \"z\" which is not found in the input"),
+        (
+            Some((200, r#"{"NodeNames": ["z"]}"#)),
+            "claims a filtered node \"z\" which is not found in the input",
+        ),
         (Some((200, r#"{"NodeNames": "a"}"#)), "NodeNames must be a list"),
-        (Some((200, r#"{"NodeNames": [], "FailedNodes": {"a": 1}}"#)), "FailedNodes must give a message for each node"),
+        (
+            Some((200, r#"{"NodeNames": [], "FailedNodes": {"a": 1}}"#)),
+            "FailedNodes must give a message for each node",
+        ),
         (Some((200, "[]")), "the answer must be an object"),
         (Some((200, "{")), "is no JSON"),
         (Some((500, "{}")), "failed filter with extender at URL http://127.0.0.1"),
@@ -232,7 +249,10 @@ async fn check_failure(world: &World, url: &str, expected: &str, slow: bool) {
 async fn scores_are_weighed_and_failures_give_none() {
     let world = World::new();
     let cases = [
-        (r#"[{"Host": "c", "Score": 3}, {"host": "a", "score": 1}, {"Host": "z", "Score": 9}]"#, [21, 1, 61]),
+        (
+            r#"[{"Host": "c", "Score": 3}, {"host": "a", "score": 1}, {"Host": "z", "Score": 9}]"#,
+            [21, 1, 61],
+        ),
         (r#"[{"Host": "c", "Score": 3}, {"Host": "a", "Score": 1.5}]"#, [1, 1, 1]),
         ("null", [1, 1, 1]),
         ("{}", [1, 1, 1]),
@@ -263,8 +283,18 @@ async fn preemption() {
         ("{}", true, true, ""),
         (r#"{"NodeNameToMetaVictims": {"a": {"Pods": []}}}"#, true, false, ""),
         (r#"{"NodeNameToMetaVictims": {"a": null}}"#, true, true, ""),
-        (r#"{"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-v"}]}}}"#, true, false, ""),
-        (r#"{"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-v"}]}}}"#, true, true, "a v 1"),
+        (
+            r#"{"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-v"}]}}}"#,
+            true,
+            false,
+            "",
+        ),
+        (
+            r#"{"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-v"}]}}}"#,
+            true,
+            true,
+            "a v 1",
+        ),
         (r#"{"NodeNameToMetaVictims": []}"#, true, true, "a v 1"),
     ];
     for (reply, names, ignorable, expected) in cases {
@@ -272,8 +302,15 @@ async fn preemption() {
             assert_eq!(path, "/scheduler/preempt");
             let meta = json!({"a": {"Pods": [{"UID": "uid-v"}], "NumPDBViolations": 1}});
             let whole = json!({"a": {"Pods": [object("v", "uid-v")], "NumPDBViolations": 1}});
-            let (want, want_meta) = if names { (Value::Null, meta) } else { (whole, Value::Null) };
-            assert_eq!((&body["NodeNameToVictims"], &body["NodeNameToMetaVictims"]), (&want, &want_meta));
+            let (want, want_meta) = if names {
+                (Value::Null, meta)
+            } else {
+                (whole, Value::Null)
+            };
+            assert_eq!(
+                (&body["NodeNameToVictims"], &body["NodeNameToMetaVictims"]),
+                (&want, &want_meta)
+            );
             Some((200, reply.to_string()))
         });
         let extender = world.extender(config::Extender {
@@ -282,10 +319,14 @@ async fn preemption() {
             ..config(&url.await)
         });
         assert!(extender.preempts());
-        let answer = extender.ask(extender.preempt_question(&world.pod, &world.candidates())).await;
+        let answer = extender
+            .ask(extender.preempt_question(&world.pod, &world.candidates()))
+            .await;
         let after = extender.apply_preempt(answer, &world.cluster, world.candidates());
-        let shown: Vec<String> =
-            after.iter().map(|c| format!("{} {} {}", c.name, c.victims[0].key.name, c.violations)).collect();
+        let shown: Vec<String> = after
+            .iter()
+            .map(|c| format!("{} {} {}", c.name, c.victims[0].key.name, c.violations))
+            .collect();
         assert_eq!(shown.join(";"), expected, "{reply}");
     }
 }
@@ -293,7 +334,11 @@ async fn preemption() {
 #[tokio::test]
 async fn binding() {
     let world = World::new();
-    for (reply, ignorable, expected) in [("{}", false, ""), (r#"{"Error": "full"}"#, false, "full"), ("-", true, "")] {
+    for (reply, ignorable, expected) in [
+        ("{}", false, ""),
+        (r#"{"Error": "full"}"#, false, "full"),
+        ("-", true, ""),
+    ] {
         let url = serve(move |path, body| {
             assert_eq!(path, "/scheduler/bind");
             let want = json!({"PodName": "p", "PodNamespace": "ns", "PodUID": "uid-p", "Node": "b"});
@@ -330,8 +375,16 @@ async fn who_is_asked_at_all() {
         url_prefix: "http://127.0.0.1:1".to_string(),
         ..config::Extender::default()
     });
-    assert!(silent.filter_question(&world.cluster, &world.pod, &world.nodes).is_none());
-    assert!(silent.prioritize_question(&world.cluster, &world.pod, &world.nodes).is_none());
+    assert!(
+        silent
+            .filter_question(&world.cluster, &world.pod, &world.nodes)
+            .is_none()
+    );
+    assert!(
+        silent
+            .prioritize_question(&world.cluster, &world.pod, &world.nodes)
+            .is_none()
+    );
     assert!(silent.preempt_question(&world.pod, &world.candidates()).is_none());
     assert!(silent.ask(None).await.is_none() && !silent.preempts() && !silent.binds(spec));
     let mut feasible = world.feasible();
@@ -384,14 +437,19 @@ async fn https() {
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![der], rustls_pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into()))
+        .with_single_cert(
+            vec![der],
+            rustls_pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+        )
         .unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let Ok(stream) = acceptor.accept(stream).await else { continue };
+            let Ok(stream) = acceptor.accept(stream).await else {
+                continue;
+            };
             let service = service_fn(|_: Request<Incoming>| {
                 let response = Response::new(Full::new(Bytes::from(r#"{"NodeNames": ["a"]}"#)));
                 std::future::ready(Ok::<_, Infallible>(response))

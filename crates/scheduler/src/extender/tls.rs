@@ -18,7 +18,9 @@ pub(super) fn connector(config: &Extender, https: bool) -> Result<HttpsConnector
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
-    let mut builder = HttpsConnectorBuilder::new().with_tls_config(client_config(config, tls, https)?).https_or_http();
+    let mut builder = HttpsConnectorBuilder::new()
+        .with_tls_config(client_config(config, tls, https)?)
+        .https_or_http();
     if !tls.server_name.is_empty() {
         let name = ServerName::try_from(tls.server_name.clone());
         let name = name.map_err(|_| format!("its tlsConfig has no valid serverName: {:?}", tls.server_name))?;
@@ -39,9 +41,13 @@ fn client_config(config: &Extender, tls: &Tls, https: bool) -> Result<ClientConf
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?;
     let builder = if trusting {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
     } else if let (None, true) = (&authority, https) {
-        builder.with_native_roots().map_err(|e| format!("the system's authorities can't be read: {e}"))?
+        builder
+            .with_native_roots()
+            .map_err(|e| format!("the system's authorities can't be read: {e}"))?
     } else {
         builder.with_root_certificates(roots(authority.as_deref())?)
     };
@@ -52,7 +58,9 @@ fn client_config(config: &Extender, tls: &Tls, https: bool) -> Result<ClientConf
         (Some(certificate), Some(key)) => {
             let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| "its tlsConfig has a key that is no PEM")?;
             let chain = certificates(&certificate, "certificate")?;
-            builder.with_client_auth_cert(chain, key).map_err(|e| format!("its client certificate: {e}"))
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| format!("its client certificate: {e}"))
         }
         _ => Err("its tlsConfig must have both a certificate and a key, or neither".to_string()),
     }

@@ -21,12 +21,36 @@ use series::{Buckets, Family, Histogram, Series};
 /// Attempts beyond this share one label.
 const ATTEMPTS_MAX: u32 = 15;
 
-const SCHEDULING: Buckets = Buckets { start: 0.001, factor: 2.0, count: 15 };
-const SLI: Buckets = Buckets { start: 0.01, factor: 2.0, count: 20 };
-const ATTEMPTS: Buckets = Buckets { start: 1.0, factor: 2.0, count: 5 };
-const VICTIMS: Buckets = Buckets { start: 1.0, factor: 2.0, count: 7 };
-const POINT: Buckets = Buckets { start: 0.0001, factor: 2.0, count: 12 };
-const PLUGIN: Buckets = Buckets { start: 0.00001, factor: 1.5, count: 20 };
+const SCHEDULING: Buckets = Buckets {
+    start: 0.001,
+    factor: 2.0,
+    count: 15,
+};
+const SLI: Buckets = Buckets {
+    start: 0.01,
+    factor: 2.0,
+    count: 20,
+};
+const ATTEMPTS: Buckets = Buckets {
+    start: 1.0,
+    factor: 2.0,
+    count: 5,
+};
+const VICTIMS: Buckets = Buckets {
+    start: 1.0,
+    factor: 2.0,
+    count: 7,
+};
+const POINT: Buckets = Buckets {
+    start: 0.0001,
+    factor: 2.0,
+    count: 12,
+};
+const PLUGIN: Buckets = Buckets {
+    start: 0.00001,
+    factor: 1.5,
+    count: 20,
+};
 
 pub struct Metrics {
     lease: String,
@@ -120,11 +144,19 @@ impl Metrics {
     }
 
     pub fn observe_queue(&self, counts: Counts, incoming: &Incoming) {
-        let now = [counts.active, counts.backoff, counts.unschedulable, counts.gated, counts.in_flight];
+        let now = [
+            counts.active,
+            counts.backoff,
+            counts.unschedulable,
+            counts.gated,
+            counts.in_flight,
+        ];
         for (held, now) in self.pending.iter().zip(now) {
             held.store(now as u64, Ordering::Relaxed);
         }
-        let seen = incoming.iter().fold((0, 0), |(kinds, pods), (_, _, n)| (kinds + 1, pods + n));
+        let seen = incoming
+            .iter()
+            .fold((0, 0), |(kinds, pods), (_, _, n)| (kinds + 1, pods + n));
         if std::mem::replace(&mut *self.incoming_seen.lock(), seen) == seen {
             return;
         }
@@ -181,12 +213,14 @@ impl Metrics {
 
     /// All plugins of a point (`PreFilter`, `Score`, …) with what they came to (`Success`, `Unschedulable`, …).
     pub fn extension_point(&self, name: &str, status: &str, profile: &str, took: Duration) {
-        self.points.with([name, profile, status], |h| h.observe(took.as_secs_f64()));
+        self.points
+            .with([name, profile, status], |h| h.observe(took.as_secs_f64()));
     }
 
     /// One plugin at one point. Worth measuring for some of the cycles only.
     pub fn plugin(&self, name: &str, point: &str, status: &str, took: Duration) {
-        self.plugins.with([point, name, status], |h| h.observe(took.as_secs_f64()));
+        self.plugins
+            .with([point, name, status], |h| h.observe(took.as_secs_f64()));
     }
 
     /// One more pod waits because this plugin rejected it (`by` 1), or one less (`by` -1).
@@ -210,8 +244,18 @@ impl Metrics {
 
     fn write_leader(&self, out: &mut String) {
         let name = "leader_election_master_status";
-        text::header(out, name, "gauge", "Whether this process holds the lease: 1 if so, 0 if it stands by.");
-        text::line(out, name, &text::label("name", &self.lease), u8::from(self.is_leading()));
+        text::header(
+            out,
+            name,
+            "gauge",
+            "Whether this process holds the lease: 1 if so, 0 if it stands by.",
+        );
+        text::line(
+            out,
+            name,
+            &text::label("name", &self.lease),
+            u8::from(self.is_leading()),
+        );
     }
 
     fn write_gauges(&self, out: &mut String) {
@@ -222,17 +266,31 @@ impl Metrics {
             }
         };
         let help = "Nodes, pods and assumed pods in the scheduler's picture of the cluster.";
-        let sizes = [("assumed_pods", &self.assumed), ("nodes", &self.nodes), ("pods", &self.pods)];
+        let sizes = [
+            ("assumed_pods", &self.assumed),
+            ("nodes", &self.nodes),
+            ("pods", &self.pods),
+        ];
         gauge("scheduler_cache_size", help, "type", &sizes);
         let [active, backoff, unschedulable, gated, in_flight] = &self.pending;
         let help = "What the queue keeps track of; PodPopped are the pods that are being tried or bound.";
         gauge("scheduler_inflight_events", help, "event", &[("PodPopped", in_flight)]);
         let help = "Pods that wait, by queue: active is tried next, backoff after a while, unschedulable once something \
                     changes, gated once its gates are gone.";
-        let queues = [("active", active), ("backoff", backoff), ("gated", gated), ("unschedulable", unschedulable)];
+        let queues = [
+            ("active", active),
+            ("backoff", backoff),
+            ("gated", gated),
+            ("unschedulable", unschedulable),
+        ];
         gauge("scheduler_pending_pods", help, "queue", &queues);
         let name = "scheduler_queue_incoming_pods_total";
-        text::header(out, name, "counter", "Pods that came into a queue, by queue and by what brought them there.");
+        text::header(
+            out,
+            name,
+            "counter",
+            "Pods that came into a queue, by queue and by what brought them there.",
+        );
         for ((event, queue), n) in self.incoming.lock().iter() {
             let labels = format!("{},{}", text::label("event", event), text::label("queue", queue));
             text::line(out, name, &labels, n);
@@ -245,10 +303,20 @@ impl Metrics {
 
     fn write_attempts(&self, out: &mut String) {
         let name = "scheduler_schedule_attempts_total";
-        text::header(out, name, "counter", "Attempts to schedule a pod, by result and profile.");
+        text::header(
+            out,
+            name,
+            "counter",
+            "Attempts to schedule a pod, by result and profile.",
+        );
         self.attempts.write(out, name);
         let name = "scheduler_scheduling_attempt_duration_seconds";
-        text::header(out, name, "histogram", "How long attempts took, from the queue to the binding.");
+        text::header(
+            out,
+            name,
+            "histogram",
+            "How long attempts took, from the queue to the binding.",
+        );
         self.attempt_duration.write(out, name);
         let name = "scheduler_scheduling_algorithm_duration_seconds";
         text::header(out, name, "histogram", "How long the choice of a node took.");
@@ -268,7 +336,12 @@ impl Metrics {
 
     fn write_framework(&self, out: &mut String) {
         let name = "scheduler_framework_extension_point_duration_seconds";
-        text::header(out, name, "histogram", "How long all plugins of an extension point took together.");
+        text::header(
+            out,
+            name,
+            "histogram",
+            "How long all plugins of an extension point took together.",
+        );
         self.points.write(out, name);
         let name = "scheduler_plugin_execution_duration_seconds";
         text::header(out, name, "histogram", "How long a plugin took at an extension point.");
@@ -280,7 +353,12 @@ impl Metrics {
         text::header(out, name, "counter", "Attempts to make room by evicting pods.");
         self.preemptions.write(out, name, "");
         let name = "scheduler_preemption_victims";
-        text::header(out, name, "histogram", "Pods chosen for eviction, for each pod that got room by it.");
+        text::header(
+            out,
+            name,
+            "histogram",
+            "Pods chosen for eviction, for each pod that got room by it.",
+        );
         self.victims.write(out, name, "");
     }
 }

@@ -27,7 +27,12 @@ pub fn write(out: &mut String) {
     }
     if let (Some(started), Some(booted)) = (field(19), boot_time()) {
         let name = "process_start_time_seconds";
-        text::header(out, name, "gauge", "Start time of the process since unix epoch in seconds.");
+        text::header(
+            out,
+            name,
+            "gauge",
+            "Start time of the process since unix epoch in seconds.",
+        );
         text::line(out, name, "", text::float(booted + started / TICKS_PER_SECOND));
     }
     if let Some(bytes) = field(20) {
@@ -57,7 +62,12 @@ mod tests {
         assert_eq!(fields_of_stat("7 (a) b) S 1 2"), ["S", "1", "2"]);
         let mut out = String::new();
         write(&mut out);
-        for name in ["cpu_seconds_total", "open_fds", "resident_memory_bytes", "start_time_seconds"] {
+        for name in [
+            "cpu_seconds_total",
+            "open_fds",
+            "resident_memory_bytes",
+            "start_time_seconds",
+        ] {
             assert!(out.contains(&format!("\nprocess_{name} ")), "{out}");
         }
     }

@@ -65,7 +65,11 @@ impl Series for Histogram {
         let comma = if labels.is_empty() { "" } else { "," };
         let bucket = format!("{name}_bucket");
         let mut seen = 0;
-        for (count, bound) in self.counts.iter().zip(self.bounds.iter().copied().chain([f64::INFINITY])) {
+        for (count, bound) in self
+            .counts
+            .iter()
+            .zip(self.bounds.iter().copied().chain([f64::INFINITY]))
+        {
             seen += count.load(Ordering::Relaxed);
             let le = format!("{labels}{comma}le=\"{}\"", text::float(bound));
             text::line(out, &bucket, &le, seen);
@@ -136,7 +140,14 @@ mod tests {
 
     #[test]
     fn a_value_on_a_bound_is_below_it() {
-        let histogram = Histogram::new(Buckets { start: 1.0, factor: 2.0, count: 3 }.bounds());
+        let histogram = Histogram::new(
+            Buckets {
+                start: 1.0,
+                factor: 2.0,
+                count: 3,
+            }
+            .bounds(),
+        );
         for value in [0.0, 1.0, 1.5, 4.0, 4.5] {
             histogram.observe(value);
         }

@@ -4,7 +4,8 @@ use super::*;
 fn lines(text: &str, name: &str) -> Vec<String> {
     let of = |line: &&str| {
         let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
-        line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ', '_']))
+        line.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(['{', ' ', '_']))
     };
     text.lines().filter(of).map(str::to_string).collect()
 }
@@ -14,7 +15,13 @@ fn counters_and_gauges() {
     let metrics = Metrics::for_lease("mine");
     metrics.set_leading(true);
     metrics.observe_cache(3, 20, 1);
-    let counts = Counts { active: 1, backoff: 2, unschedulable: 3, gated: 4, in_flight: 5 };
+    let counts = Counts {
+        active: 1,
+        backoff: 2,
+        unschedulable: 3,
+        gated: 4,
+        in_flight: 5,
+    };
     metrics.observe_queue(counts, &Incoming::default());
     metrics.attempt("unschedulable", "default-scheduler", Duration::from_millis(3));
     metrics.attempt("error", "default-scheduler", Duration::from_millis(3));
@@ -82,9 +89,8 @@ scheduler_scheduling_algorithm_duration_seconds_count 2";
     assert_eq!(lines(&text, name).join("\n"), expected);
     let plugin = lines(&text, "scheduler_plugin_execution_duration_seconds");
     let labels = "extension_point=\"Filter\",plugin=\"NodePorts\",status=\"Success\"";
-    let at = |le: &str, n: u64| {
-        format!("scheduler_plugin_execution_duration_seconds_bucket{{{labels},le=\"{le}\"}} {n}")
-    };
+    let at =
+        |le: &str, n: u64| format!("scheduler_plugin_execution_duration_seconds_bucket{{{labels},le=\"{le}\"}} {n}");
     assert_eq!(plugin[2], at("1e-05", 0));
     assert_eq!(plugin[3], at("1.5000000000000002e-05", 1));
     assert_eq!(plugin.len(), 2 + 20 + 3);
@@ -99,7 +105,10 @@ fn every_metric_is_described() {
     let text = Metrics::default().render();
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
-        let base = ["_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
+        let base = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|s| name.strip_suffix(s))
+            .unwrap_or(name);
         for what in ["HELP", "TYPE"] {
             let described = |n: &str| text.contains(&format!("# {what} {n} "));
             assert!(described(base) || described(name), "{what} {line}");

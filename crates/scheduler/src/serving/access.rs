@@ -35,7 +35,11 @@ pub(super) struct User {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Denial {
     Unauthenticated,
-    Forbidden { user: String, verb: String, path: String },
+    Forbidden {
+        user: String,
+        verb: String,
+        path: String,
+    },
     /// Nobody could say.
     Unknown(String),
 }
@@ -111,7 +115,9 @@ impl Access {
             Denial::Unauthenticated
         })?;
         let authenticated = review["status"]["authenticated"] == true;
-        let user = authenticated.then(|| serde_json::from_value(review["status"]["user"].clone()).ok()).flatten();
+        let user = authenticated
+            .then(|| serde_json::from_value(review["status"]["user"].clone()).ok())
+            .flatten();
         self.users.keep(token.to_string(), user.clone(), now);
         user.ok_or(Denial::Unauthenticated)
     }
@@ -151,9 +157,15 @@ pub(super) async fn client_authority(api: &Api) -> Option<String> {
     let name = "extension-apiserver-authentication";
     let at = path::object("v1", Some("kube-system"), "configmaps", name);
     match api.with_timeout(TIMEOUT).get::<Value>(&at).await {
-        Ok(found) => found["data"]["client-ca-file"].as_str().filter(|pem| !pem.is_empty()).map(str::to_string),
+        Ok(found) => found["data"]["client-ca-file"]
+            .as_str()
+            .filter(|pem| !pem.is_empty())
+            .map(str::to_string),
         Err(e) => {
-            tracing::warn!("client certificates are not accepted here, tokens are: {at}: {}", e.chain());
+            tracing::warn!(
+                "client certificates are not accepted here, tokens are: {at}: {}",
+                e.chain()
+            );
             None
         }
     }
@@ -164,7 +176,11 @@ pub(super) fn user_of_certificate(der: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
     let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_string);
-    let name = subject.iter_common_name().last().and_then(text).filter(|name| !name.is_empty())?;
+    let name = subject
+        .iter_common_name()
+        .last()
+        .and_then(text)
+        .filter(|name| !name.is_empty())?;
     let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
     groups.push("system:authenticated".to_string());
     Some(User {
@@ -186,7 +202,9 @@ impl<K, V> Default for Remembered<K, V> {
 impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
     fn get(&self, key: &K, now: Timestamp) -> Option<V> {
         let held = self.0.lock();
-        held.get(key).filter(|(until, _)| now < *until).map(|(_, value)| value.clone())
+        held.get(key)
+            .filter(|(until, _)| now < *until)
+            .map(|(_, value)| value.clone())
     }
 
     fn keep(&self, key: K, value: V, now: Timestamp) {

@@ -23,7 +23,10 @@ const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 /// Where the certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    Files { certificate: PathBuf, key: PathBuf },
+    Files {
+        certificate: PathBuf,
+        key: PathBuf,
+    },
     /// Taken from here; made and left here if there is none.
     Directory(PathBuf),
     /// Made now, gone with the process.
@@ -38,8 +41,12 @@ pub(super) fn server_config(
 ) -> Result<ServerConfig, String> {
     let (pem, key) = pair(certificate, now)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-    let chain = chain.ok().filter(|c| !c.is_empty()).ok_or("the serving certificate is no PEM")?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| "the key of the serving certificate is no PEM")?;
+    let chain = chain
+        .ok()
+        .filter(|c| !c.is_empty())
+        .ok_or("the serving certificate is no PEM")?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| "the key of the serving certificate is no PEM")?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -68,7 +75,10 @@ fn pair(certificate: &Certificate, now: Timestamp) -> Result<(String, String), S
         Certificate::Files { certificate, key } => Ok((read(certificate)?, read(key)?)),
         Certificate::Temporary => self_signed(now),
         Certificate::Directory(directory) => {
-            let (certificate, key) = (directory.join(format!("{PAIR}.crt")), directory.join(format!("{PAIR}.key")));
+            let (certificate, key) = (
+                directory.join(format!("{PAIR}.crt")),
+                directory.join(format!("{PAIR}.key")),
+            );
             if certificate.exists() && key.exists() {
                 return Ok((read(&certificate)?, read(&key)?));
             }
@@ -86,7 +96,12 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|e| format!("{} can't be written: {e}", path.display()))
 }
@@ -133,6 +148,10 @@ mod tests {
             certificate: directory.join("a"),
             key: directory.join("b"),
         };
-        assert!(server_config(&missing, None, now()).unwrap_err().contains("/a can't be read: "));
+        assert!(
+            server_config(&missing, None, now())
+                .unwrap_err()
+                .contains("/a can't be read: ")
+        );
     }
 }

@@ -88,7 +88,11 @@ mod tests {
 
     #[test]
     fn answers() {
-        let state = |leader_elect, synced, stopping| State { leader_elect, synced, stopping };
+        let state = |leader_elect, synced, stopping| State {
+            leader_elect,
+            synced,
+            stopping,
+        };
         let waiting = "[+]leaderElection ok\n[+]shutdown ok\n[-]sched-handler-sync failed: reason withheld\n\
                        readyz check failed\n";
         let cases = [
@@ -100,15 +104,37 @@ mod tests {
                 200,
                 "[+]ping ok\n[+]leaderElection ok\nhealthz check passed\n",
             ),
-            (state(false, false, false), "/livez", "verbose=1", 200, "[+]ping ok\nlivez check passed\n"),
+            (
+                state(false, false, false),
+                "/livez",
+                "verbose=1",
+                200,
+                "[+]ping ok\nlivez check passed\n",
+            ),
             (state(true, false, false), "/readyz", "", 500, waiting),
             (state(true, true, false), "/readyz", "", 200, "ok"),
-            (state(true, false, false), "/readyz", "exclude=sched-handler-sync", 200, "ok"),
+            (
+                state(true, false, false),
+                "/readyz",
+                "exclude=sched-handler-sync",
+                200,
+                "ok",
+            ),
             (state(false, true, false), "/readyz/shutdown", "", 200, "ok"),
-            (state(false, true, true), "/readyz/shutdown", "", 500, "internal server error: check failed\n"),
+            (
+                state(false, true, true),
+                "/readyz/shutdown",
+                "",
+                500,
+                "internal server error: check failed\n",
+            ),
         ];
         for (state, path, query, code, text) in cases {
-            assert_eq!(respond(&state, path, query), Some((code, text.to_string())), "{path}?{query}");
+            assert_eq!(
+                respond(&state, path, query),
+                Some((code, text.to_string())),
+                "{path}?{query}"
+            );
         }
         for path in ["/", "/metrics", "/readyz/none", "/health", "healthz"] {
             assert_eq!(respond(&state(true, true, false), path, ""), None, "{path}");

@@ -89,7 +89,11 @@ pub async fn start(options: Options) -> Result<SocketAddr, String> {
     let clients = access::client_authority(&options.authentication).await;
     let tls = certificate::server_config(&options.certificate, clients.as_deref(), options.clock.now())?;
     let server = Arc::new(Server {
-        access: Access::new(options.authentication, options.authorization, options.always_allow_paths),
+        access: Access::new(
+            options.authentication,
+            options.authorization,
+            options.always_allow_paths,
+        ),
         metrics: options.metrics,
         configz: configz(&options.config),
         leader_elect: options.config.leader_election.leader_elect,
@@ -102,14 +106,20 @@ pub async fn start(options: Options) -> Result<SocketAddr, String> {
 
 fn configz(config: &Config) -> Bytes {
     let document: Value = serde_saphyr::from_str(&config::render(config)).expect("what is rendered can be read");
-    serde_json::to_vec(&json!({"componentconfig": document})).expect("plain JSON").into()
+    serde_json::to_vec(&json!({"componentconfig": document}))
+        .expect("plain JSON")
+        .into()
 }
 
 async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor) {
     let graceful = GracefulShutdown::new();
     let room = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let permit = room
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = server.shutdown.wait() => break,
@@ -149,9 +159,14 @@ async fn connection(
         async move { Ok::<_, Infallible>(server.respond(&request, certified.as_deref()).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs(30));
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(100);
-    watcher.watch(builder.serve_connection(TokioIo::new(tls), service).into_owned()).await
+    watcher
+        .watch(builder.serve_connection(TokioIo::new(tls), service).into_owned())
+        .await
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -193,17 +208,23 @@ impl Server {
 fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = http::StatusCode::from_u16(code).expect("a code from above");
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
 }
 
 fn refuse(denial: &Denial) -> Answer {
     let (code, reason, message) = match denial {
         Denial::Unauthenticated => (401, "Unauthorized", "Unauthorized".to_string()),
-        Denial::Forbidden { user, verb, path } => {
-            (403, "Forbidden", format!("forbidden: User {user:?} cannot {verb} path {path:?}"))
-        }
+        Denial::Forbidden { user, verb, path } => (
+            403,
+            "Forbidden",
+            format!("forbidden: User {user:?} cannot {verb} path {path:?}"),
+        ),
         Denial::Unknown(why) => return answer(500, PLAIN, format!("Internal Server Error: {why}\n")),
     };
     let status = json!({

@@ -21,13 +21,16 @@ fn cluster(log: &Arc<Mutex<Vec<String>>>) -> Api {
                 "tokenreviews" => (201, json!({"status": {"authenticated": false}})),
                 "subjectaccessreviews" => {
                     let asked = &spec["nonResourceAttributes"];
-                    log.lock().push(format!("{} {} {}", spec["user"], spec["groups"], asked["path"]));
+                    log.lock()
+                        .push(format!("{} {} {}", spec["user"], spec["groups"], asked["path"]));
                     let allowed = spec["user"] == "ann" && *asked == json!({"path": "/metrics", "verb": "get"});
                     (201, json!({"status": {"allowed": allowed}}))
                 }
                 _ => (404, json!({"reason": "NotFound", "message": "none"})),
             };
-            let response = Response::builder().status(code).body(Full::new(Bytes::from(answer.to_string())));
+            let response = Response::builder()
+                .status(code)
+                .body(Full::new(Bytes::from(answer.to_string())));
             Ok::<_, Infallible>(response.unwrap())
         }
     });
@@ -68,12 +71,24 @@ async fn who_may_see_what() {
     let forbidden = |user: &str, path: &str| format!("forbidden: User \\\"{user}\\\" cannot get path \\\"{path}\\\"");
     let cases = [
         ("/healthz", "", None, 200, "ok".to_string()),
-        ("/livez?verbose", "", None, 200, "[+]ping ok\nlivez check passed\n".to_string()),
+        (
+            "/livez?verbose",
+            "",
+            None,
+            200,
+            "[+]ping ok\nlivez check passed\n".to_string(),
+        ),
         ("/readyz", "", None, 500, "[-]sched-handler-sync failed".to_string()),
         ("/metrics", "", None, 403, forbidden("system:anonymous", "/metrics")),
         ("/metrics", "bad", None, 401, "Unauthorized".to_string()),
         ("/healthz", "bad", None, 401, "Unauthorized".to_string()),
-        ("/metrics", "good", None, 200, "# TYPE scheduler_pending_pods gauge\n".to_string()),
+        (
+            "/metrics",
+            "good",
+            None,
+            200,
+            "# TYPE scheduler_pending_pods gauge\n".to_string(),
+        ),
         ("/metrics", "good", None, 200, "process_open_fds".to_string()),
         ("/configz", "good", None, 403, forbidden("ann", "/configz")),
         ("/configz", "", Some(&admin), 200, "{\"componentconfig\":{".to_string()),
@@ -124,7 +139,9 @@ async fn the_port_speaks_tls() {
         ..crate::config::Extender::default()
     };
     // An extender's client is at hand; it posts, which is not served here.
-    let extender = crate::extender::Extender::all(&[config], &cluster(&Arc::default())).unwrap().remove(0);
+    let extender = crate::extender::Extender::all(&[config], &cluster(&Arc::default()))
+        .unwrap()
+        .remove(0);
     let mut cluster = crate::cluster::Cluster::default();
     let pod = cluster.decode(serde_json::from_value(json!({"metadata": {"name": "p"}})).unwrap());
     let error = extender.bind(&pod, "n").await.unwrap_err().to_string();
