@@ -2,6 +2,7 @@
 
 mod bench;
 mod commands;
+mod components;
 mod logging;
 
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cycle::{Core, Failure};
-use orlop_scheduler::framework::profile::Profile;
+use orlop_scheduler::config::Config;
 use orlop_scheduler::model::{Node, Pod};
 use orlop_scheduler::plugins;
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ fn run(workload: &Workload, nodes: usize) -> f64 {
     for i in 0..nodes {
         cluster.observe_node(&node(i));
     }
-    let mut core = Core::new(vec![Profile::of("default-scheduler", plugins::default_set())], 1);
+    let mut core = Core::new(plugins::profiles(&Config::default()).unwrap(), 1);
     let pods: Vec<_> = (0..workload.pods)
         .map(|i| {
             let pod = pod(i, &workload.labels, &workload.extra);

@@ -18,3 +18,4 @@ pub mod extender;
 pub mod metrics;
 pub mod queue;
 pub mod serving;
+pub mod shell;

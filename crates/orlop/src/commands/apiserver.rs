@@ -12,6 +12,8 @@ use orlop_apiserver::{Config, Running};
 use orlop_base::Clock;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::components::Components;
+
 #[derive(clap::Args)]
 pub struct Args {
     /// Where the server keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
@@ -85,11 +87,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     config.audit_log = args.audit_log_path;
     serve(config, |running, kubeconfig| {
         tracing::info!(address = %running.address, kubeconfig = %kubeconfig.display(), "serving");
+        Components::default()
     })
 }
 
-/// Runs a server until it is told to stop. `ready` is called once it serves and its kubeconfig is there.
-pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path)) -> anyhow::Result<()> {
+/// Runs a server until it is told to stop. `ready` is called once it serves and its kubeconfig is there, and starts what
+/// runs beside it.
+pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -103,12 +107,13 @@ pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path)) -> anyhow::Res
         let url = format!("https://{}", reachable(running.address));
         write_private(&kubeconfig, &running.pki.kubeconfig(&url, "orlop"))
             .with_context(|| format!("{} can't be written", kubeconfig.display()))?;
-        ready(&running, &kubeconfig);
+        let components = ready(&running, &kubeconfig);
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
         tracing::info!("stopping");
+        components.stop().await;
         running.stop().await;
         Ok(())
     })

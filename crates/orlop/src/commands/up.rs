@@ -1,10 +1,13 @@
 //! `orlop up`: a cluster in the foreground.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use orlop_apiserver::Config;
+
+use crate::components::Components;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -23,10 +26,14 @@ pub struct Args {
     /// Write one JSON line for each request to this file
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
+    /// A KubeSchedulerConfiguration for the scheduler
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
+    let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let mut config = Config::new(data_dir);
     config.bind = args.bind;
@@ -40,9 +47,32 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             orlop_apiserver::discovery::GIT_VERSION,
             running.address
         );
-        println!("No nodes yet: this is the control plane alone.");
+        println!("No nodes yet: this is the control plane alone. Pods are placed as soon as there are Node objects.");
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
+        let mut components = Components::default();
+        components.start_scheduler(running, scheduler);
+        components
     })
+}
+
+/// What the file says, or the defaults. Every problem of a bad file is named.
+fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::config::Config> {
+    let Some(file) = file else {
+        return Ok(orlop_scheduler::config::Config::default());
+    };
+    let text = std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))?;
+    match orlop_scheduler::config::parse(&text, &[]) {
+        Ok((config, warnings)) => {
+            for warning in warnings {
+                tracing::warn!("{}: {warning}", file.display());
+            }
+            Ok(config)
+        }
+        Err(problems) => {
+            let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
+            anyhow::bail!("{} is no usable scheduler configuration:\n{}", file.display(), lines.join("\n"))
+        }
+    }
 }
 
 /// Root's state belongs to the machine, anyone else's to their home.

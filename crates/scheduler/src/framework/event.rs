@@ -93,15 +93,31 @@ pub struct Event {
     pub new: Object,
 }
 
-impl Event {
-    pub fn pods(&self) -> (Option<&Arc<PodInfo>>, Option<&Arc<PodInfo>>) {
-        let pod = |o| if let &Object::Pod(ref p) = o { Some(p) } else { None };
-        (pod(&self.old), pod(&self.new))
+impl Object {
+    fn pod(&self) -> Option<&Arc<PodInfo>> {
+        match self {
+            Object::Pod(pod) => Some(pod),
+            _ => None,
+        }
     }
 
+    fn node(&self) -> Option<&Arc<NodeInfo>> {
+        match self {
+            Object::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+impl Event {
+    /// Before and after, if it is about a pod.
+    pub fn pods(&self) -> (Option<&Arc<PodInfo>>, Option<&Arc<PodInfo>>) {
+        (self.old.pod(), self.new.pod())
+    }
+
+    /// Before and after, if it is about a node.
     pub fn nodes(&self) -> (Option<&Arc<NodeInfo>>, Option<&Arc<NodeInfo>>) {
-        let node = |o| if let &Object::Node(ref n) = o { Some(n) } else { None };
-        (node(&self.old), node(&self.new))
+        (self.old.node(), self.new.node())
     }
 }
 

@@ -56,7 +56,6 @@ pub struct Engine {
     pub(super) outbox: mpsc::Sender<Input>,
     pub(super) inbox: mpsc::Receiver<Input>,
     pub(super) listed: Kinds,
-    pub(super) shutdown: Shutdown,
 }
 
 /// A pod between decision and binding.
@@ -149,7 +148,7 @@ impl Engine {
             preemption: crate::plugins::preemption_args(config),
             core: Core::new(built, options.seed),
             by_name,
-            extenders: Extender::all(&config.extenders)?,
+            extenders: Extender::all(&config.extenders, &options.api)?,
             waiting: FxHashMap::default(),
             binding: FxHashMap::default(),
             preempting: HashSet::new(),
@@ -158,7 +157,6 @@ impl Engine {
             outbox,
             inbox,
             listed: Kinds::default(),
-            shutdown: options.shutdown.clone(),
         })
     }
 

@@ -95,7 +95,7 @@ impl Engine {
         for extender in extenders {
             let question = extender.preempt_question(pod, &candidates);
             let answer = extender.ask(question).await;
-            candidates = extender.apply_preempt(answer, candidates);
+            candidates = extender.apply_preempt(answer, &self.cluster, candidates);
         }
         candidates
     }

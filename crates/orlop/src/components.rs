@@ -1,0 +1,47 @@
+//! What runs beside the API server in one process, and in which order it starts and stops.
+
+use std::sync::Arc;
+
+use orlop_apiserver::Running;
+use orlop_base::{Clock, Random, Shutdown};
+use orlop_client::Api;
+use orlop_scheduler::config::Config as SchedulerConfig;
+use orlop_scheduler::metrics::Metrics;
+use orlop_scheduler::shell;
+use tokio::task::JoinHandle;
+
+/// Components under way. They stop before the server does, so that their last words are heard.
+#[derive(Default)]
+pub struct Components {
+    shutdown: Shutdown,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Components {
+    pub async fn stop(self) {
+        self.shutdown.trigger();
+        for task in self.tasks {
+            let _ = task.await;
+        }
+    }
+
+    /// The scheduler, as kube-scheduler's user and with its rights.
+    pub fn start_scheduler(&mut self, running: &Running, config: SchedulerConfig) {
+        let service = orlop_apiserver::in_process::service(running.server.clone(), "system:kube-scheduler", &[]);
+        let options = shell::Options {
+            api: Api::in_process(service, "orlop-scheduler"),
+            config,
+            clock: Clock::System,
+            seed: Random::from_entropy().next_u64(),
+            metrics: Arc::new(Metrics::default()),
+            // One process has the data directory, so the name may stay the same: after a crash the lease is ours still.
+            identity: Some("orlop-up".to_string()),
+            shutdown: self.shutdown.clone(),
+        };
+        self.tasks.push(tokio::spawn(async move {
+            if let Err(e) = shell::run(options).await {
+                tracing::error!("the scheduler stopped: {e}");
+            }
+        }));
+    }
+}
