@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use orlop_scheduler::cluster::Cluster;
-use orlop_scheduler::cycle::{Core, Failure};
 use orlop_scheduler::config::Config;
+use orlop_scheduler::cycle::{Core, Failure};
 use orlop_scheduler::model::{Node, Pod};
 use orlop_scheduler::plugins;
 use serde_json::{Value, json};

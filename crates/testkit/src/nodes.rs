@@ -19,7 +19,12 @@ pub async fn add_node(http: &Http, name: &str, cpu: &str, memory: &str, labels: 
     let status = json!({"status": {"capacity": size, "allocatable": size,
         "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "an object only"}]}});
     let answer = http
-        .ask(Method::PATCH, &format!("{path}/status"), &merge, status.to_string().into_bytes())
+        .ask(
+            Method::PATCH,
+            &format!("{path}/status"),
+            &merge,
+            status.to_string().into_bytes(),
+        )
         .await;
     answer.expect("the server answers").expect(200);
     let clean = json!({"spec": {"taints": null}}).to_string().into_bytes();

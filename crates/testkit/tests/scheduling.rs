@@ -59,16 +59,25 @@ async fn three_nodes(server: &Server) -> Http {
 async fn pods_get_nodes_and_reasons() {
     let server = Server::with_accounts();
     apply(&server, &pod("first", json!({})));
-    assert_eq!(why_not(&server, "first", "nodes"), "no nodes available to schedule pods");
+    assert_eq!(
+        why_not(&server, "first", "nodes"),
+        "no nodes available to schedule pods"
+    );
     let http = three_nodes(&server).await;
     let node = node_of(&server, "first");
     let event = eventually("an event tells", || {
         let text = server.run("kubectl get events --field-selector reason=Scheduled -o jsonpath='{.items[0].message} {.items[0].type} {.items[0].reportingComponent}'");
         (!text.trim().is_empty()).then_some(text)
     });
-    assert_eq!(event, format!("Successfully assigned default/first to {node} Normal default-scheduler"));
+    assert_eq!(
+        event,
+        format!("Successfully assigned default/first to {node} Normal default-scheduler")
+    );
     let described = server.run("kubectl describe pod first");
-    assert!(described.contains("PodScheduled") && described.contains("Successfully assigned"), "{described}");
+    assert!(
+        described.contains("PodScheduled") && described.contains("Successfully assigned"),
+        "{described}"
+    );
 
     // The least used node is taken: three pods, three nodes.
     for name in ["a", "b", "c"] {
@@ -92,7 +101,10 @@ async fn pods_get_nodes_and_reasons() {
     });
     assert_eq!(event, why);
     // Room is made: it goes there by itself.
-    let freed = ["a", "b", "c"].into_iter().find(|p| node_of(&server, p) == "n3").unwrap();
+    let freed = ["a", "b", "c"]
+        .into_iter()
+        .find(|p| node_of(&server, p) == "n3")
+        .unwrap();
     server.run(&format!("kubectl delete pod {freed} --grace-period=0 --force"));
     assert_eq!(node_of(&server, "large"), "n3");
     drop(http);
@@ -158,9 +170,15 @@ async fn pods_mind_each_other() {
         let names: Vec<&str> = waiting.lines().collect();
         (names.len() == 1).then(|| why_not(&server, names[0].trim_start_matches("pod/"), "anti-affinity"))
     });
-    assert!(why.starts_with("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."), "{why}");
+    assert!(
+        why.starts_with("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."),
+        "{why}"
+    );
     let near = json!({"affinity": {"podAffinity": term("db", "topology.kubernetes.io/zone")}});
-    apply(&server, &labelled("db", "db", json!({"nodeSelector": {"kubernetes.io/hostname": "n2"}})));
+    apply(
+        &server,
+        &labelled("db", "db", json!({"nodeSelector": {"kubernetes.io/hostname": "n2"}})),
+    );
     assert_eq!(node_of(&server, "db"), "n2");
     apply(&server, &labelled("near", "client", near));
     assert_eq!(node_of(&server, "near"), "n2");
@@ -208,9 +226,16 @@ async fn important_pods_preempt() {
         let victim = server.get("pod victim");
         victim["metadata"]["deletionTimestamp"].is_string().then_some(victim)
     });
-    let target = victim["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "DisruptionTarget");
+    let target = victim["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|c| c["type"] == "DisruptionTarget");
     assert_eq!(target.unwrap()["reason"], "PreemptionByScheduler");
-    assert_eq!(target.unwrap()["message"], "default-scheduler: preempting to accommodate a higher priority pod");
+    assert_eq!(
+        target.unwrap()["message"],
+        "default-scheduler: preempting to accommodate a higher priority pod"
+    );
     eventually("the node is promised", || {
         (server.get("pod urgent")["status"]["nominatedNodeName"] == "n2").then_some(())
     });
@@ -228,7 +253,10 @@ async fn important_pods_preempt() {
 async fn gates_and_other_schedulers() {
     let server = Server::with_accounts();
     let http = server.http().await;
-    apply(&server, &pod("gated", json!({"schedulingGates": [{"name": "example.com/wait"}]})));
+    apply(
+        &server,
+        &pod("gated", json!({"schedulingGates": [{"name": "example.com/wait"}]})),
+    );
     apply(&server, &pod("elsewhere", json!({"schedulerName": "somebody-else"})));
     add_node(&http, "n1", "4", "8Gi", &[]).await;
     apply(&server, &pod("free", json!({})));
@@ -236,7 +264,10 @@ async fn gates_and_other_schedulers() {
     let gated = server.get("pod gated");
     assert_eq!(gated["spec"]["nodeName"], Value::Null);
     let condition = &gated["status"]["conditions"][0];
-    assert_eq!((&condition["reason"], &condition["status"]), (&json!("SchedulingGated"), &json!("False")));
+    assert_eq!(
+        (&condition["reason"], &condition["status"]),
+        (&json!("SchedulingGated"), &json!("False"))
+    );
     server.run("kubectl patch pod gated --type=json -p '[{\"op\":\"remove\",\"path\":\"/spec/schedulingGates\"}]'");
     assert_eq!(node_of(&server, "gated"), "n1");
     assert_eq!(server.get("pod elsewhere")["spec"]["nodeName"], Value::Null);
@@ -256,7 +287,10 @@ async fn profiles_from_a_file() {
          - schedulerName: careless\n  plugins: {filter: {disabled: [{name: TaintToleration}]}}\n",
     )
     .unwrap();
-    let server = Launch::up().arg("--scheduler-config").arg(file.to_str().unwrap()).start();
+    let server = Launch::up()
+        .arg("--scheduler-config")
+        .arg(file.to_str().unwrap())
+        .start();
     let http = server.http().await;
     eventually("the default account is there", || {
         (server.sh("kubectl get sa default").code == Some(0)).then_some(())
@@ -314,7 +348,9 @@ async fn a_crash_in_the_middle_loses_no_pod() {
         body
     };
     for i in 0..400 {
-        http.post("/api/v1/namespaces/default/pods", &create(i)).await.expect(201);
+        http.post("/api/v1/namespaces/default/pods", &create(i))
+            .await
+            .expect(201);
     }
     server.kill();
     server.start_again();
@@ -332,7 +368,10 @@ async fn the_notes_pods_are_placed() {
     let http = server.http().await;
     add_node(&http, "worker-1", "8", "16Gi", &[("size", "Large"), ("color", "blue")]).await;
     for name in ["pod-tolerations", "pod-requests", "pod-limits"] {
-        server.run(&format!("kubectl create -f {}", fixture(&format!("notes/{name}.yaml")).display()));
+        server.run(&format!(
+            "kubectl create -f {}",
+            fixture(&format!("notes/{name}.yaml")).display()
+        ));
     }
     eventually("all are placed", || {
         let waiting = server.run("kubectl get pods --field-selector spec.nodeName= -o name");

@@ -70,7 +70,11 @@ fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::conf
         }
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
-            anyhow::bail!("{} is no usable scheduler configuration:\n{}", file.display(), lines.join("\n"))
+            anyhow::bail!(
+                "{} is no usable scheduler configuration:\n{}",
+                file.display(),
+                lines.join("\n")
+            )
         }
     }
 }

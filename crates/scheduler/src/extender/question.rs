@@ -126,8 +126,11 @@ async fn fetch(api: &Api, at: &str) -> Result<Option<Value>, String> {
 /// In the order of the names; those that are gone are left out.
 async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, String> {
     if names.len() <= SINGLE_NODES_MAX {
-        let each = names.iter().map(|name| path::object("v1", None, "nodes", name));
-        let fetched = futures::stream::iter(each).map(async |at| fetch(api, &at).await);
+        let each: Vec<String> = names.iter().map(|name| path::object("v1", None, "nodes", name)).collect();
+        let fetched = futures::stream::iter(each).map(|at| {
+            let api = api.clone();
+            async move { fetch(&api, &at).await }
+        });
         let found: Vec<Option<Value>> = fetched.buffered(FETCHES).try_collect().await?;
         return Ok(found.into_iter().flatten().collect());
     }
@@ -142,7 +145,10 @@ async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, String
 async fn whole_victims(api: &Api, victims: &[(Arc<str>, Vec<Named>, usize)]) -> Result<Map<String, Value>, String> {
     let mut by_node = Map::new();
     for (node, pods, violations) in victims {
-        let fetched = futures::stream::iter(pods.clone()).map(async |pod| fetch_pod(api, &pod).await);
+        let fetched = futures::stream::iter(pods.clone()).map(|pod| {
+            let api = api.clone();
+            async move { fetch_pod(&api, &pod).await }
+        });
         let found: Vec<Option<Value>> = fetched.buffered(FETCHES).try_collect().await?;
         let pods: Vec<Value> = found.into_iter().flatten().collect();
         by_node.insert(node.to_string(), json!({"Pods": pods, "NumPDBViolations": violations}));

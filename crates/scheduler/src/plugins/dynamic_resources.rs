@@ -8,8 +8,9 @@ use crate::framework::event::{Actions, EventKind, Resource};
 use crate::framework::points::{AnyFilter, Filter, Plugin, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
 
-const REFUSED: Rejection =
-    Rejection::unresolvable("pods with resource claims can't be scheduled: dynamic resource allocation is not supported");
+const REFUSED: Rejection = Rejection::unresolvable(
+    "pods with resource claims can't be scheduled: dynamic resource allocation is not supported",
+);
 
 pub struct DynamicResources;
 

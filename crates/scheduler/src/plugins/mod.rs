@@ -32,15 +32,25 @@ pub type Make = fn(&Args) -> Result<Box<dyn Plugin>, String>;
 pub const ALL: &[(&str, Make)] = &[
     ("SchedulingGates", |_| Ok(Box::new(scheduling_gates::SchedulingGates))),
     ("PrioritySort", |_| Ok(Box::new(Marker("PrioritySort")))),
-    ("NodeUnschedulable", |_| Ok(Box::<node_unschedulable::NodeUnschedulable>::default())),
+    ("NodeUnschedulable", |_| {
+        Ok(Box::<node_unschedulable::NodeUnschedulable>::default())
+    }),
     ("NodeName", |_| Ok(Box::new(node_name::NodeName))),
     ("TaintToleration", |_| Ok(Box::new(taint_toleration::TaintToleration))),
     ("NodeAffinity", make_node_affinity),
     ("NodePorts", |_| Ok(Box::new(node_ports::NodePorts))),
     ("NodeResourcesFit", |args| Ok(Box::new(make_fit(args)))),
-    ("VolumeRestrictions", |_| Ok(Box::new(volume_restrictions::VolumeRestrictions))),
-    ("NodeVolumeLimits", |_| Ok(Box::new(node_volume_limits::NodeVolumeLimits))),
-    ("VolumeBinding", |args| Ok(Box::new(volume_binding::VolumeBinding::new(args.volume_binding.bind_timeout)))),
+    ("VolumeRestrictions", |_| {
+        Ok(Box::new(volume_restrictions::VolumeRestrictions))
+    }),
+    ("NodeVolumeLimits", |_| {
+        Ok(Box::new(node_volume_limits::NodeVolumeLimits))
+    }),
+    ("VolumeBinding", |args| {
+        Ok(Box::new(volume_binding::VolumeBinding::new(
+            args.volume_binding.bind_timeout,
+        )))
+    }),
     ("VolumeZone", |_| Ok(Box::new(volume_zone::VolumeZone))),
     ("PodTopologySpread", |args| Ok(Box::new(make_spread(args)))),
     ("InterPodAffinity", |args| {
@@ -50,7 +60,9 @@ pub const ALL: &[(&str, Make)] = &[
             args.ignore_preferred_terms_of_existing_pods,
         )))
     }),
-    ("DynamicResources", |_| Ok(Box::new(dynamic_resources::DynamicResources))),
+    ("DynamicResources", |_| {
+        Ok(Box::new(dynamic_resources::DynamicResources))
+    }),
     ("DefaultPreemption", |args| Ok(Box::new(make_preemption(args)))),
     ("NodeResourcesBalancedAllocation", |args| {
         let resources = &args.node_resources_balanced_allocation.resources;
@@ -61,7 +73,9 @@ pub const ALL: &[(&str, Make)] = &[
     }),
     ("ImageLocality", |_| Ok(Box::new(image_locality::ImageLocality))),
     ("DefaultBinder", |_| Ok(Box::new(Marker("DefaultBinder")))),
-    ("NodeDeclaredFeatures", |_| Ok(Box::new(node_declared_features::NodeDeclaredFeatures))),
+    ("NodeDeclaredFeatures", |_| {
+        Ok(Box::new(node_declared_features::NodeDeclaredFeatures))
+    }),
 ];
 
 /// A plugin beside Kubernetes' own.
@@ -100,16 +114,27 @@ fn profile(config: &Config, wanted: &crate::config::Profile, extra: &[Extra]) ->
         let make = make.ok_or_else(|| format!("profile {}: there is no plugin {name:?}", wanted.scheduler_name))?;
         plugins.push(make(&wanted.args).map_err(|e| format!("profile {}: plugin {name}: {e}", wanted.scheduler_name))?);
     }
-    let place = |e: &Enabled| names.iter().position(|n| *n == e.name).expect("every enabled plugin is listed");
+    let place = |e: &Enabled| {
+        names
+            .iter()
+            .position(|n| *n == e.name)
+            .expect("every enabled plugin is listed")
+    };
     let at = |enabled: &[Enabled], has: fn(&dyn Plugin) -> bool| -> Vec<usize> {
-        enabled.iter().map(place).filter(|i| has(plugins[*i].as_ref())).collect()
+        enabled
+            .iter()
+            .map(place)
+            .filter(|i| has(plugins[*i].as_ref()))
+            .collect()
     };
     let points = &wanted.points;
     let score = (points.score.iter())
         .map(|e| (place(e), e.weight))
         .filter(|(i, _)| plugins[*i].score().is_some())
         .collect();
-    let percentage = wanted.percentage_of_nodes_to_score.or(config.percentage_of_nodes_to_score);
+    let percentage = wanted
+        .percentage_of_nodes_to_score
+        .or(config.percentage_of_nodes_to_score);
     Ok(Profile {
         name: wanted.scheduler_name.clone(),
         pre_enqueue: at(&points.pre_enqueue, |p| p.pre_enqueue().is_some()),
@@ -129,7 +154,9 @@ fn profile(config: &Config, wanted: &crate::config::Profile, extra: &[Extra]) ->
 /// Per profile: how to preempt, if it does.
 pub fn preemption_args(config: &Config) -> Vec<Option<DefaultPreemption>> {
     let enabled = |p: &crate::config::Profile| p.points.post_filter.iter().any(|e| e.name == "DefaultPreemption");
-    (config.profiles.iter()).map(|p| enabled(p).then(|| make_preemption(&p.args))).collect()
+    (config.profiles.iter())
+        .map(|p| enabled(p).then(|| make_preemption(&p.args)))
+        .collect()
 }
 
 fn make_preemption(args: &Args) -> DefaultPreemption {
@@ -154,9 +181,9 @@ fn make_fit(args: &Args) -> node_resources_fit::NodeResourcesFit {
         ScoringStrategyType::LeastAllocated => Strategy::LeastAllocated,
         ScoringStrategyType::MostAllocated => Strategy::MostAllocated,
         // Shapes are written with scores up to 10.
-        ScoringStrategyType::RequestedToCapacityRatio { shape } => Strategy::RequestedToCapacityRatio(
-            shape.iter().map(|p| (p.utilization, p.score * 10)).collect(),
-        ),
+        ScoringStrategyType::RequestedToCapacityRatio { shape } => {
+            Strategy::RequestedToCapacityRatio(shape.iter().map(|p| (p.utilization, p.score * 10)).collect())
+        }
     };
     let resources = &args.scoring_strategy.resources;
     node_resources_fit::NodeResourcesFit::new(

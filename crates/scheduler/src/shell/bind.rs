@@ -16,7 +16,10 @@ use crate::queue::Outcome;
 impl Engine {
     pub(super) fn pre_bind_writes(&self, profile: usize, pod: &PodInfo, node: &NodeInfo) -> Vec<Write> {
         let plugins = &self.core.profiles[profile];
-        let each = plugins.pre_bind.iter().filter_map(|place| plugins.plugins[*place].pre_bind());
+        let each = plugins
+            .pre_bind
+            .iter()
+            .filter_map(|place| plugins.plugins[*place].pre_bind());
         each.flat_map(|p| p.writes(pod, node, &self.cluster)).collect()
     }
 
@@ -47,8 +50,10 @@ impl Engine {
 
     /// Looks at all that wait, after something changed.
     pub(super) fn check_pre_binds(&mut self) {
-        let waiting: Vec<Arc<str>> =
-            (self.binding.iter()).filter(|(_, a)| a.pre_bind.is_some()).map(|(uid, _)| uid.clone()).collect();
+        let waiting: Vec<Arc<str>> = (self.binding.iter())
+            .filter(|(_, a)| a.pre_bind.is_some())
+            .map(|(uid, _)| uid.clone())
+            .collect();
         for uid in waiting {
             self.check_pre_bind(&uid);
         }
@@ -61,7 +66,10 @@ impl Engine {
             return self.give_up(uid, format!("node \"{}\" is gone", attempt.node));
         };
         let plugins = &self.core.profiles[attempt.profile];
-        let points = plugins.pre_bind.iter().filter_map(|place| plugins.plugins[*place].pre_bind());
+        let points = plugins
+            .pre_bind
+            .iter()
+            .filter_map(|place| plugins.plugins[*place].pre_bind());
         let mut limit: Option<Duration> = None;
         for point in points {
             match point.progress(&pod, node, &self.cluster) {
@@ -85,7 +93,9 @@ impl Engine {
     }
 
     fn bind(&self, pod: &Arc<PodInfo>) {
-        let Some(attempt) = self.binding.get(&pod.uid) else { return };
+        let Some(attempt) = self.binding.get(&pod.uid) else {
+            return;
+        };
         let (api, outbox) = (self.api.clone(), self.outbox.clone());
         let (pod, node) = (pod.clone(), attempt.node.clone());
         if let Some(extender) = self.extenders.iter().find(|e| e.binds(&pod.class.spec)).cloned() {
@@ -123,7 +133,9 @@ impl Engine {
     }
 
     fn finish(&mut self, uid: &str) {
-        let Some(attempt) = self.binding.remove(uid) else { return };
+        let Some(attempt) = self.binding.remove(uid) else {
+            return;
+        };
         let pod = &attempt.queued.pod;
         self.cluster.finish_binding(uid, None);
         self.queue.done(uid);
@@ -132,9 +144,14 @@ impl Engine {
         let note = format!("Successfully assigned {} to {}", pod.key, attempt.node);
         self.record(attempt.profile, pod, EventType::Normal, "Scheduled", "Binding", note);
         let name = &self.core.profiles[attempt.profile].name;
-        self.metrics.scheduled(name, attempt.started.elapsed(), &attempt.queued, self.clock.now());
+        self.metrics
+            .scheduled(name, attempt.started.elapsed(), &attempt.queued, self.clock.now());
         let plugins = &self.core.profiles[attempt.profile];
-        for point in plugins.post_bind.iter().filter_map(|place| plugins.plugins[*place].post_bind()) {
+        for point in plugins
+            .post_bind
+            .iter()
+            .filter_map(|place| plugins.plugins[*place].post_bind())
+        {
             point.bound(pod, &attempt.node);
         }
     }

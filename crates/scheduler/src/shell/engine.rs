@@ -163,13 +163,16 @@ impl Engine {
     pub async fn run(mut self, shutdown: Shutdown, election: Option<Election>) {
         let mut leading = election.as_ref().map(Election::subscribe);
         loop {
-            let may = leading.as_ref().is_none_or(|l| *l.borrow() == orlop_client::Leadership::Leading);
+            let may = leading
+                .as_ref()
+                .is_none_or(|l| *l.borrow() == orlop_client::Leadership::Leading);
             self.metrics.set_leading(may);
             let now = self.clock.now();
             self.queue.flush(now, &advisor!(self));
             let busy = may && self.listed.all() && self.try_some().await;
             self.metrics.observe_queue(self.queue.counts(), self.queue.incoming());
-            self.metrics.observe_cache(self.cluster.len(), self.cluster.pod_count(), self.binding.len());
+            self.metrics
+                .observe_cache(self.cluster.len(), self.cluster.pod_count(), self.binding.len());
             if busy {
                 // Take what is there, and go on.
                 let mut taken = 0;
@@ -212,7 +215,11 @@ impl Engine {
 
     fn sleep(&self, now: Timestamp) -> Duration {
         let due = self.queue.next_deadline().map(|at| at.duration_since(now));
-        due.map_or(IDLE, |d| Duration::try_from(d).unwrap_or_default().clamp(Duration::from_millis(1), IDLE))
+        due.map_or(IDLE, |d| {
+            Duration::try_from(d)
+                .unwrap_or_default()
+                .clamp(Duration::from_millis(1), IDLE)
+        })
     }
 
     /// Whatever waits for time to pass.
@@ -271,16 +278,17 @@ impl Engine {
     }
 
     async fn decide(&mut self, profile: usize, pod: &Arc<PodInfo>) -> Result<Choice, Failure> {
-        let interested = |e: &&Extender| e.is_interested(&pod.class.spec);
-        if !self.extenders.iter().any(|e| interested(&e)) {
+        let extenders = self.interested_extenders(pod);
+        if extenders.is_empty() {
             return self.core.schedule(profile, &self.cluster, pod);
         }
         let mut feasible = self.core.feasible(profile, &self.cluster, pod)?;
-        let extenders: Vec<Extender> = self.extenders.iter().filter(interested).cloned().collect();
         for extender in &extenders {
             let question = extender.filter_question(&self.cluster, pod, &feasible.nodes);
             let answer = extender.ask(question).await;
-            extender.apply_filter(answer, &self.cluster, &mut feasible).map_err(Failure::Error)?;
+            extender
+                .apply_filter(answer, &self.cluster, &mut feasible)
+                .map_err(Failure::Error)?;
             if feasible.nodes.is_empty() {
                 let mut diagnosis = std::mem::take(&mut feasible.diagnosis);
                 diagnosis.rejected_by.insert("Extender");
@@ -300,6 +308,13 @@ impl Engine {
         self.core.choose(profile, &self.cluster, pod, &feasible, Some(&extra))
     }
 
+    pub(super) fn interested_extenders(&self, pod: &PodInfo) -> Vec<Extender> {
+        (self.extenders.iter())
+            .filter(|e| e.is_interested(&pod.class.spec))
+            .cloned()
+            .collect()
+    }
+
     /// The pod has a node: reserve, ask for permission, assume, and bind beside the next cycles.
     fn place(&mut self, profile: usize, queued: QueuedPod, choice: Choice, started: Instant) {
         let pod = queued.pod.clone();
@@ -309,7 +324,9 @@ impl Engine {
         let name = node.name.clone();
         let plugins = &self.core.profiles[profile];
         for (n, place) in plugins.reserve.iter().enumerate() {
-            let Some(reserve) = plugins.plugins[*place].reserve() else { continue };
+            let Some(reserve) = plugins.plugins[*place].reserve() else {
+                continue;
+            };
             if let Err(rejection) = reserve.reserve(&pod, node, &self.cluster) {
                 for place in plugins.reserve[..=n].iter().rev() {
                     if let Some(reserve) = plugins.plugins[*place].reserve() {
@@ -321,7 +338,9 @@ impl Engine {
             }
         }
         for place in &plugins.permit {
-            let Some(permit) = plugins.plugins[*place].permit() else { continue };
+            let Some(permit) = plugins.plugins[*place].permit() else {
+                continue;
+            };
             let by = plugins.plugins[*place].name();
             match permit.permit(&pod, node) {
                 Permission::Allow => {}

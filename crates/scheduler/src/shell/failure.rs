@@ -52,12 +52,22 @@ impl Engine {
         started: Instant,
     ) {
         let pod = queued.pod.clone();
-        let message = format!("0/{} nodes are available: 1 {}.", self.cluster.len(), rejection.message());
+        let message = format!(
+            "0/{} nodes are available: 1 {}.",
+            self.cluster.len(),
+            rejection.message()
+        );
         let name = &self.core.profiles[profile].name;
         self.metrics.attempt("unschedulable", name, started.elapsed());
         self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
         self.report(&pod, "Unschedulable", &message, None);
-        self.requeue(queued, Outcome::Rejected { by: &[by], pending: &[] });
+        self.requeue(
+            queued,
+            Outcome::Rejected {
+                by: &[by],
+                pending: &[],
+            },
+        );
     }
 
     /// Finds pods to evict and starts doing so. Gives the node that was promised; `Some("")` voids an old promise.
@@ -88,10 +98,8 @@ impl Engine {
     }
 
     async fn ask_extenders(&mut self, pod: &Arc<PodInfo>, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
-        let extenders: Vec<_> = (self.extenders.iter())
-            .filter(|e| e.preempts() && e.is_interested(&pod.class.spec))
-            .cloned()
-            .collect();
+        let mut extenders = self.interested_extenders(pod);
+        extenders.retain(crate::extender::Extender::preempts);
         for extender in extenders {
             let question = extender.preempt_question(pod, &candidates);
             let answer = extender.ask(question).await;
@@ -131,19 +139,20 @@ impl Engine {
         let (api, outbox, uid, now) = (self.api.clone(), self.outbox.clone(), pod.uid.clone(), self.clock.now());
         let victims = chosen.victims;
         tokio::spawn(async move {
-            use futures::{StreamExt, TryStreamExt};
             let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
             let (last, rest) = victims.split_last().expect("a candidate has victims");
-            let evict = |victim: Arc<PodInfo>| evict_one(api.clone(), victim, message.clone(), rfc3339(now));
-            let mut result = futures::stream::iter(rest.to_vec())
-                .map(evict)
-                .buffer_unordered(EVICTIONS)
-                .try_collect::<Vec<()>>()
-                .await
-                .map(drop);
+            let evict = |victim: &Arc<PodInfo>| evict_one(api.clone(), victim.clone(), message.clone(), rfc3339(now));
+            let mut result = Ok(());
+            for some in rest.chunks(EVICTIONS) {
+                let running: Vec<_> = some.iter().map(evict).collect();
+                result = futures::future::try_join_all(running).await.map(drop);
+                if result.is_err() {
+                    break;
+                }
+            }
             // The last one is what makes the pod try again, so it goes when the others are gone.
             if result.is_ok() {
-                result = evict(last.clone()).await;
+                result = evict(last).await;
             }
             let _ = outbox.send(Input::Preempted { uid, result }).await;
         });

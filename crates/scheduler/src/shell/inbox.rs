@@ -25,9 +25,15 @@ pub enum Input {
         result: Result<(), orlop_client::Error>,
     },
     /// What must come before the binding was written (or not).
-    PreBound { uid: Arc<str>, result: Result<(), String> },
+    PreBound {
+        uid: Arc<str>,
+        result: Result<(), String>,
+    },
     /// Evictions for this pod were asked for; an error names the victim that would not go.
-    Preempted { uid: Arc<str>, result: Result<(), String> },
+    Preempted {
+        uid: Arc<str>,
+        result: Result<(), String>,
+    },
 }
 
 macro_rules! kinds {

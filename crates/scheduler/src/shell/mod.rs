@@ -42,7 +42,11 @@ pub struct Options {
 }
 
 /// Schedules until the shutdown. An error is the loss of the lease: nothing may be scheduled any more.
-pub async fn run(options: Options) -> Result<(), String> {
+pub fn run(options: Options) -> impl Future<Output = Result<(), String>> + Send {
+    schedule(options)
+}
+
+async fn schedule(options: Options) -> Result<(), String> {
     let engine = engine::Engine::start(&options)?;
     let leader = &options.config.leader_election;
     if !leader.leader_elect {

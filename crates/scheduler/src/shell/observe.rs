@@ -94,7 +94,10 @@ impl Engine {
                 e.storage_changed(event);
             }),
             Changes::Capacities(deltas) => self.table(deltas, "CSIStorageCapacity", |e, meta, capacity| {
-                let event = e.cluster.storage.observe_capacity(&meta.namespace, &meta.name, capacity);
+                let event = e
+                    .cluster
+                    .storage
+                    .observe_capacity(&meta.namespace, &meta.name, capacity);
                 e.storage_changed(event);
             }),
             Changes::Attachments(deltas) => self.table(deltas, "VolumeAttachment", |e, meta, attachment| {
@@ -160,7 +163,8 @@ impl Engine {
 
     fn observe_namespaces(&mut self, deltas: Vec<Delta<Namespace>>) {
         self.table(deltas, "Namespace", |e, meta, namespace| {
-            e.cluster.observe_namespace(&meta.name, namespace.map(|n| n.metadata.labels));
+            e.cluster
+                .observe_namespace(&meta.name, namespace.map(|n| n.metadata.labels));
         });
     }
 
@@ -242,7 +246,9 @@ impl Engine {
         }
         self.cluster.nominated.remove(uid);
         self.reported.remove(uid);
-        let Some((pod, _)) = self.cluster.placed(uid) else { return };
+        let Some((pod, _)) = self.cluster.placed(uid) else {
+            return;
+        };
         let pod = pod.clone();
         self.cluster.remove_pod(uid);
         self.announce_release(&pod);
@@ -322,7 +328,9 @@ fn changed(before: &PodInfo, now: &PodInfo) -> Actions {
         actions = actions.or(Actions::UPDATE_LABEL);
     }
     let (was, is) = (&before.requests().exact, &now.requests().exact);
-    let names = ["cpu", "memory", "ephemeral-storage"].into_iter().chain(was.scalars.iter().map(|(n, _)| &**n));
+    let names = ["cpu", "memory", "ephemeral-storage"]
+        .into_iter()
+        .chain(was.scalars.iter().map(|(n, _)| &**n));
     if names.into_iter().any(|n| was.amount(n) > is.amount(n)) {
         actions = actions.or(Actions::SCALE_DOWN);
     }
@@ -350,6 +358,9 @@ fn node_changed(before: &NodeInfo, now: &NodeInfo) -> Actions {
         before.taints != now.taints || before.unschedulable != now.unschedulable,
         Actions::UPDATE_TAINT,
     );
-    note(before.declared_features != now.declared_features, Actions::UPDATE_DECLARED_FEATURES);
+    note(
+        before.declared_features != now.declared_features,
+        Actions::UPDATE_DECLARED_FEATURES,
+    );
     actions
 }
