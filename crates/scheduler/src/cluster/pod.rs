@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use jiff::Timestamp;
 
 use super::resources::{Requests, Resources, scoring_requests};
-use crate::model::{Labels, OwnerReference, Pod, PodSpec};
+use crate::model::{Labels, OwnerReference, Pod, PodSpec, Volume};
 
 /// Namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ pub struct PodClass {
     /// Never reused: what is cached by class is keyed by this.
     pub id: u64,
     pub namespace: Arc<str>,
-    /// `node_name` is empty here.
+    /// `node_name` is empty here; of `volumes` there are only images.
     pub spec: PodSpec,
     pub requests: Requests,
     /// What NodeResourcesFit's score counts.
@@ -164,6 +164,8 @@ pub struct PodInfo {
     pub start_time: Option<Timestamp>,
     pub creation_time: Option<Timestamp>,
     pub controller: Option<Box<OwnerReference>>,
+    /// Claims, disks and the like. Not the class's: pods of a StatefulSet differ in nothing but their claims.
+    pub volumes: Box<[Volume]>,
     /// Differs from the class's while the pod is being resized.
     resized: Option<Box<Requests>>,
     /// Is going because some pod of ours preempted it.
@@ -254,6 +256,9 @@ impl Pods {
             || !pod.status.resources.requests.is_empty())
         .then(|| Requests::of_pod(&pod));
         let node_name = non_empty(std::mem::take(&mut pod.spec.node_name));
+        let volumes = std::mem::take(&mut pod.spec.volumes);
+        let (images, volumes): (Vec<Volume>, Vec<Volume>) = volumes.into_iter().partition(|v| v.image.is_some());
+        pod.spec.volumes = images;
         let class = self
             .classes
             .get((namespace.clone(), pod.spec), |id, (namespace, spec)| {
@@ -290,6 +295,7 @@ impl Pods {
             controller: (pod.metadata.owner_references.into_iter())
                 .find(|o| o.controller)
                 .map(Box::new),
+            volumes: volumes.into(),
             preempted: pod
                 .status
                 .conditions

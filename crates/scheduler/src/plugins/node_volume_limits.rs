@@ -159,7 +159,7 @@ impl Plugin for NodeVolumeLimits {
             }
             (_, Object::PersistentVolumeClaim(claim)) => Hint::queue_if(uses_claim(pod, claim)),
             (Object::VolumeAttachment(_), Object::None) => {
-                Hint::queue_if(pod.class.spec.volumes.iter().any(|v| v.claim.is_some()))
+                Hint::queue_if(pod.volumes.iter().any(|v| v.claim.is_some()))
             }
             (Object::Pod(deleted), Object::None) => {
                 let was_somewhere = deleted.node_name.is_some() || deleted.nominated_node.is_some();

@@ -31,7 +31,7 @@ impl State {
         if pod.namespace() != other.namespace() {
             return 0;
         }
-        let claims = other.class.spec.volumes.iter().filter_map(|v| v.claim.as_ref());
+        let claims = other.volumes.iter().filter_map(|v| v.claim.as_ref());
         claims.filter(|c| self.exclusive.contains(&c.claim_name)).count() as i64
     }
 }
@@ -71,8 +71,8 @@ fn conflicts(one: &Volume, other: &Volume) -> bool {
 }
 
 fn pods_conflict(pod: &PodInfo, other: &PodInfo) -> bool {
-    let mut restricted = pod.class.spec.volumes.iter().filter(|v| is_restricted(v));
-    restricted.any(|one| other.class.spec.volumes.iter().any(|o| conflicts(one, o)))
+    let mut restricted = pod.volumes.iter().filter(|v| is_restricted(v));
+    restricted.any(|one| other.volumes.iter().any(|o| conflicts(one, o)))
 }
 
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl Plugin for VolumeRestrictions {
 
     fn hint(&self, pod: &PodInfo, event: &Event, _: &Cluster) -> Hint {
         let names = |claim: &str| {
-            let mut claims = pod.class.spec.volumes.iter().filter_map(|v| v.claim.as_ref());
+            let mut claims = pod.volumes.iter().filter_map(|v| v.claim.as_ref());
             claims.any(|c| c.claim_name == claim)
         };
         if let Object::PersistentVolumeClaim(claim) = &event.new {
@@ -106,7 +106,7 @@ impl Plugin for VolumeRestrictions {
         let (Some(deleted), None) = event.pods() else {
             return Hint::Queue;
         };
-        let mut claims = deleted.class.spec.volumes.iter().filter_map(|v| v.claim.as_ref());
+        let mut claims = deleted.volumes.iter().filter_map(|v| v.claim.as_ref());
         Hint::queue_if(
             deleted.namespace() == pod.namespace()
                 && (pods_conflict(pod, deleted) || claims.any(|c| names(&c.claim_name))),
@@ -119,7 +119,7 @@ impl Filter for VolumeRestrictions {
     const SCOPE: Scope = Scope::Cluster;
 
     fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<State> {
-        let volumes = &pod.class.spec.volumes;
+        let volumes = &pod.volumes;
         if volumes.is_empty() {
             return PreFilter::Skip;
         }

@@ -73,7 +73,7 @@ impl Plugin for VolumeZone {
         match (&event.old, &event.new) {
             (_, Object::StorageClass(class)) => Hint::queue_if(class.waits_for_consumer()),
             (_, Object::PersistentVolumeClaim(claim)) => {
-                let mut claims = pod.class.spec.volumes.iter().filter_map(|v| v.claim.as_ref());
+                let mut claims = pod.volumes.iter().filter_map(|v| v.claim.as_ref());
                 let is_own = claim.namespace() == &**pod.namespace() && claims.any(|c| c.claim_name == claim.name());
                 Hint::queue_if(is_own)
             }
@@ -96,7 +96,7 @@ impl Filter for VolumeZone {
     fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<Arc<[Wanted]>> {
         let tables = cluster.storage.tables();
         let mut all = vec![];
-        for source in pod.class.spec.volumes.iter().filter_map(|v| v.claim.as_ref()) {
+        for source in pod.volumes.iter().filter_map(|v| v.claim.as_ref()) {
             let name = &source.claim_name;
             if name.is_empty() {
                 return reject("PersistentVolumeClaim had no name".into());

@@ -56,7 +56,7 @@ impl Storage {
 
     /// A pod is on a node from now on.
     pub fn pod_placed(&mut self, pod: &PodInfo) {
-        for volume in &pod.class.spec.volumes {
+        for volume in &pod.volumes {
             let Some(source) = &volume.claim else { continue };
             let claims = self.in_use.entry(pod.namespace().clone()).or_default();
             *claims.entry(source.claim_name.clone()).or_default() += 1;
@@ -65,7 +65,7 @@ impl Storage {
 
     /// Takes back `pod_placed`.
     pub fn pod_displaced(&mut self, pod: &PodInfo) {
-        for volume in &pod.class.spec.volumes {
+        for volume in &pod.volumes {
             let (Some(source), Some(claims)) = (&volume.claim, self.in_use.get_mut(pod.namespace())) else {
                 continue;
             };
@@ -191,7 +191,7 @@ pub struct NamedClaim<'a> {
 
 /// The pod's claims, in the order of its volumes.
 pub fn claims_of(pod: &PodInfo) -> impl Iterator<Item = NamedClaim<'_>> {
-    pod.class.spec.volumes.iter().filter_map(|volume| {
+    pod.volumes.iter().filter_map(|volume| {
         if let Some(source) = &volume.claim {
             return Some(NamedClaim {
                 name: Cow::Borrowed(&source.claim_name),

@@ -90,7 +90,7 @@ impl Plugin for VolumeBinding {
                 Hint::queue_if(migrated(old).unwrap_or_default() != migrated(new).unwrap_or_default())
             }
             (Object::CsiDriver(old), Object::CsiDriver(new)) => {
-                let mut inline = pod.class.spec.volumes.iter().filter_map(|v| v.csi.as_ref());
+                let mut inline = pod.volumes.iter().filter_map(|v| v.csi.as_ref());
                 let uses_driver = inline.any(|v| v.driver == new.metadata.name);
                 Hint::queue_if(uses_driver && old.spec.storage_capacity && !new.spec.storage_capacity)
             }
