@@ -30,6 +30,8 @@ pub struct Columns {
     scores: Vec<Option<PreScore<AnyState>>>,
     stamps: Vec<u64>,
     outcomes: Vec<Outcome>,
+    /// How many of the outcomes say that the node fits.
+    fitting: usize,
     /// Position in `profile.filter` of the plugin that rejects, and why.
     rejections: Vec<(usize, Rejection)>,
     known: FxHashMap<(usize, Rejection), Outcome>,
@@ -64,6 +66,7 @@ impl Columns {
             scores: vec![],
             stamps: vec![],
             outcomes: vec![],
+            fitting: 0,
             rejections: vec![],
             known: FxHashMap::default(),
             base: vec![],
@@ -119,6 +122,7 @@ impl Columns {
         self.race = None;
         self.outcomes.clear();
         self.outcomes.resize(width, Outcome::MAX);
+        self.fitting = 0;
         self.base.clear();
         self.base.resize(width, 0);
         for column in &mut self.raw {
@@ -137,7 +141,7 @@ impl Columns {
             (self.outcomes[at] == 0).then(|| self.raw.iter().map(|c| c[at]).collect::<smallvec::SmallVec<[i64; 4]>>());
         match cluster.node(id) {
             Some(node) => self.evaluate(profile, pod, node),
-            None => self.outcomes[at] = Outcome::MAX,
+            None => self.note(at, Outcome::MAX),
         }
         let Some(race) = &mut self.race else { return };
         let fits = self.outcomes[at] == 0;
@@ -164,11 +168,12 @@ impl Columns {
 
     fn evaluate(&mut self, profile: &Profile, pod: &PodInfo, node: &NodeInfo) {
         let at = node.id.index();
-        self.outcomes[at] = match self.judge(profile, pod, node) {
+        let outcome = match self.judge(profile, pod, node) {
             Ok(()) => 0,
             Err((position, rejection)) => self.intern(position, rejection),
         };
-        if self.outcomes[at] != 0 {
+        self.note(at, outcome);
+        if outcome != 0 {
             return;
         }
         let mut base = 0;
@@ -186,6 +191,12 @@ impl Columns {
             }
         }
         self.base[at] = base;
+    }
+
+    fn note(&mut self, at: usize, outcome: Outcome) {
+        self.fitting -= usize::from(self.outcomes[at] == 0);
+        self.fitting += usize::from(outcome == 0);
+        self.outcomes[at] = outcome;
     }
 
     /// The first filter of `Scope::Node` that rejects the node.
@@ -232,6 +243,10 @@ impl Columns {
     pub fn fitting(&self) -> Vec<NodeId> {
         let fits = |(i, o): (usize, &Outcome)| (*o == 0).then_some(NodeId(i as u32));
         self.outcomes.iter().enumerate().filter_map(fits).collect()
+    }
+
+    pub fn fitting_count(&self) -> usize {
+        self.fitting
     }
 
     /// Adds the weighted scores of `Scope::Node` plugins of these nodes to `totals`.

@@ -128,6 +128,7 @@ impl Core {
         }
         let columns = self.columns.get(index, profile, cluster, pod);
         columns.catch_up(profile, cluster, pod);
+        let feasible = columns.fitting_count();
         let race = columns.race(profile);
         let (_, ties) = race.top()?;
         let nth = match ties {
@@ -137,7 +138,7 @@ impl Core {
         Some(Choice {
             node: NodeId(race.nth_best(nth) as u32),
             evaluated: cluster.len(),
-            feasible: race.len(),
+            feasible,
         })
     }
 
@@ -354,10 +355,10 @@ impl Search<'_> {
         })
     }
 
-    /// All filters on one node, also with the pods that were promised it.
+    /// All filters on one node: first with the pods that were promised it, as Kubernetes does, then without.
     fn verdict(&self, node: &NodeInfo) -> Result<(), (usize, Rejection)> {
-        judge(self.profile, self.columns, self.prepared, self.pod, node)?;
-        self.verdict_with_nominated(node)
+        self.verdict_with_nominated(node)?;
+        judge(self.profile, self.columns, self.prepared, self.pod, node)
     }
 
     fn verdict_with_nominated(&self, node: &NodeInfo) -> Result<(), (usize, Rejection)> {
@@ -427,9 +428,8 @@ impl Search<'_> {
     fn everywhere(self) -> Feasible {
         self.columns.catch_up(self.profile, self.cluster, self.pod);
         let mut nodes = self.columns.fitting();
-        let mut refused = vec![];
         if !self.cluster.nominated.is_empty() {
-            self.drop_promised(&mut nodes, &mut refused);
+            self.drop_promised(&mut nodes);
         }
         for place in &self.profile.filter {
             if let Some(state) = &self.prepared.states[*place] {
@@ -438,7 +438,7 @@ impl Search<'_> {
             }
         }
         let diagnosis = if nodes.is_empty() {
-            self.diagnose(refused)
+            self.diagnose()
         } else {
             Diagnosis::default()
         };
@@ -450,33 +450,26 @@ impl Search<'_> {
     }
 
     /// Takes out nodes that do not do any more once those that were promised them are there.
-    fn drop_promised(&self, nodes: &mut Vec<NodeId>, refused: &mut Vec<(NodeId, usize, Rejection)>) {
-        for name in self.cluster.nominated.nodes() {
-            let Some(node) = self.cluster.node_named(name) else {
-                continue;
-            };
-            if !self.columns.fits(node.id) {
-                continue;
-            }
-            if let Err((position, rejection)) = self.verdict_with_nominated(node) {
-                refused.push((node.id, position, rejection));
-            }
-        }
-        refused.sort_by_key(|(id, _, _)| *id);
-        nodes.retain(|id| refused.binary_search_by_key(id, |(id, _, _)| *id).is_err());
+    fn drop_promised(&self, nodes: &mut Vec<NodeId>) {
+        let promised = self
+            .cluster
+            .nominated
+            .nodes()
+            .filter_map(|n| self.cluster.node_named(n));
+        let refused: BTreeSet<NodeId> = promised
+            .filter(|n| self.columns.fits(n.id) && self.verdict_with_nominated(n).is_err())
+            .map(|n| n.id)
+            .collect();
+        nodes.retain(|id| !refused.contains(id));
     }
 
     /// Why each node was rejected: the first filter that does so.
-    fn diagnose(&self, refused: Vec<(NodeId, usize, Rejection)>) -> Diagnosis {
+    fn diagnose(&self) -> Diagnosis {
         let mut diagnosis = Diagnosis::default();
         diagnosis.nodes.reserve(self.cluster.len());
-        let promised: std::collections::HashMap<NodeId, (usize, Rejection)> = refused
-            .into_iter()
-            .map(|(id, position, rejection)| (id, (position, rejection)))
-            .collect();
         for node in self.cluster.nodes() {
-            let first = self.first_rejection(node).or_else(|| promised.get(&node.id).cloned());
-            if let Some((position, rejection)) = first {
+            let first = self.verdict_with_nominated(node).err();
+            if let Some((position, rejection)) = first.or_else(|| self.first_rejection(node)) {
                 self.note(&mut diagnosis, node.id, position, rejection);
             }
         }

@@ -101,10 +101,7 @@ impl Core {
                     };
                     run.candidates(diagnosis, args, random)
                 }
-                Err((_, rejection)) => Preemption::Hopeless {
-                    message: format!("preemption: {}", rejection.message()),
-                    clear: true,
-                },
+                Err(_) => hopeless(cluster, Diagnosis::default()),
             }
         })
     }
@@ -116,10 +113,9 @@ fn not_eligible(cluster: &Cluster, pod: &PodInfo, diagnosis: &Diagnosis) -> Opti
     }
     let promised = cluster.nominated.node_of(&pod.uid).or(pod.nominated_node.as_ref())?;
     let node = cluster.node_named(promised)?;
-    let ruled_out = diagnosis
-        .nodes
-        .iter()
-        .any(|(id, _, r)| *id == node.id && r.unresolvable);
+    let status = diagnosis.nodes.iter().find(|(id, _, _)| *id == node.id);
+    let status = status.map(|(_, _, r)| r).or(diagnosis.others.as_ref());
+    let ruled_out = status.is_some_and(|r| r.unresolvable);
     let leaving = |p: &Arc<PodInfo>| p.priority() < pod.priority() && p.is_terminating() && p.preempted;
     (!ruled_out && node.pods.iter().any(leaving))
         .then_some("not eligible due to a terminating pod on the nominated node.")
@@ -131,6 +127,22 @@ pub fn more_important(a: &PodInfo, b: &PodInfo) -> std::cmp::Ordering {
     (b.priority().cmp(&a.priority()))
         .then_with(|| started(a).cmp(&started(b)))
         .then_with(|| a.key.cmp(&b.key))
+}
+
+/// No node could be made to fit: why each that was tried could not.
+fn hopeless(cluster: &Cluster, failed: Diagnosis) -> Preemption {
+    let error = FitError {
+        all_nodes: cluster.len(),
+        diagnosis: Diagnosis {
+            others: Some(NOT_HELPFUL),
+            ..failed
+        },
+        post_filter: String::new(),
+    };
+    Preemption::Hopeless {
+        message: format!("preemption: {}", error.message()),
+        clear: true,
+    }
 }
 
 struct DryRun<'a> {
@@ -170,16 +182,7 @@ impl DryRun<'_> {
         if !found.is_empty() {
             return Preemption::Candidates(found);
         }
-        failed.others = Some(NOT_HELPFUL);
-        let error = FitError {
-            all_nodes: self.cluster.len(),
-            diagnosis: failed,
-            post_filter: String::new(),
-        };
-        Preemption::Hopeless {
-            message: format!("preemption: {}", error.message()),
-            clear: true,
-        }
+        hopeless(self.cluster, failed)
     }
 
     /// Nodes that were rejected for something that fewer pods could mend.

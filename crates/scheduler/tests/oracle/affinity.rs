@@ -19,7 +19,11 @@ fn means(world: &World, term: &PodAffinityTerm, owner: &Pod, other: &Pod, owner_
         (Some(selector), None) => selects(selector, &Labels::new()),
         (None, _) => false,
     };
-    (named || selected) && term.label_selector.as_ref().is_some_and(|s| selects(s, &other.metadata.labels))
+    (named || selected)
+        && term
+            .label_selector
+            .as_ref()
+            .is_some_and(|s| selects(s, &other.metadata.labels))
 }
 
 fn means_all(world: &World, terms: &[PodAffinityTerm], owner: &Pod, other: &Pod) -> bool {
@@ -45,7 +49,10 @@ pub fn skips(world: &World, pod: &Pod) -> bool {
     if !own.pod_affinity.required.is_empty() || !own.pod_anti_affinity.required.is_empty() {
         return false;
     }
-    let pods = world.placed.values().filter_map(|(p, n)| Some((p, world.nodes.get(n)?)));
+    let pods = world
+        .placed
+        .values()
+        .filter_map(|(p, n)| Some((p, world.nodes.get(n)?)));
     for (other, node) in pods {
         for term in &other.spec.affinity.pod_anti_affinity.required {
             if node.metadata.labels.contains_key(&term.topology_key) && means(world, term, other, pod, false) {
@@ -64,18 +71,27 @@ pub fn filter(world: &World, pod: &Pod, node: &Node, what: &WhatIf) -> Option<(&
 
     let wanted = &own.pod_affinity.required;
     if !wanted.is_empty() {
-        let labelled = wanted.iter().all(|t| node.metadata.labels.contains_key(&t.topology_key));
+        let labelled = wanted
+            .iter()
+            .all(|t| node.metadata.labels.contains_key(&t.topology_key));
         let friends: Vec<&(&Pod, &Node)> = all.iter().filter(|(p, _)| means_all(world, wanted, pod, p)).collect();
-        let met = wanted.iter().all(|t| friends.iter().any(|(_, n)| together(n, &t.topology_key)));
+        let met = wanted
+            .iter()
+            .all(|t| friends.iter().any(|(_, n)| together(n, &t.topology_key)));
         // A friend on a node without any of the keys counts nowhere.
-        let nobody = friends.iter().all(|(_, n)| wanted.iter().all(|t| domain(n, &t.topology_key).is_none()));
+        let nobody = friends
+            .iter()
+            .all(|(_, n)| wanted.iter().all(|t| domain(n, &t.topology_key).is_none()));
         let first = nobody && means_all(world, wanted, pod, pod);
         if !labelled || !(met || first) {
             return Some(("node(s) didn't match pod affinity rules", true));
         }
     }
     for term in &own.pod_anti_affinity.required {
-        if all.iter().any(|(p, n)| together(n, &term.topology_key) && means(world, term, pod, p, true)) {
+        if all
+            .iter()
+            .any(|(p, n)| together(n, &term.topology_key) && means(world, term, pod, p, true))
+        {
             return Some(("node(s) didn't match pod anti-affinity rules", false));
         }
     }
@@ -124,12 +140,17 @@ pub fn score(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Scores> {
         return None;
     }
     let raw = feasible.iter().map(|node| {
-        let here = counts.iter().filter(|((key, value), _)| node.metadata.labels.get(key) == Some(value));
+        let here = counts
+            .iter()
+            .filter(|((key, value), _)| node.metadata.labels.get(key) == Some(value));
         here.map(|(_, n)| n).sum::<i64>()
     });
     let raw: Vec<i64> = raw.collect();
     let (least, most) = (*raw.iter().min()?, *raw.iter().max()?);
     let share = |r: &i64| (100.0 * ((r - least) as f64 / (most - least) as f64)) as i64;
     let normalized = raw.iter().map(|r| if most == least { 0 } else { share(r) });
-    Some(Scores { normalized: normalized.collect(), raw })
+    Some(Scores {
+        normalized: normalized.collect(),
+        raw,
+    })
 }

@@ -16,7 +16,11 @@ pub struct Rejected {
 }
 
 fn rejected(plugin: &'static str, reason: &str, unresolvable: bool) -> Option<Rejected> {
-    Some(Rejected { plugin, reasons: vec![reason.to_string()], unresolvable })
+    Some(Rejected {
+        plugin,
+        reasons: vec![reason.to_string()],
+        unresolvable,
+    })
 }
 
 /// A pod about to be placed, and what is settled before nodes are looked at.
@@ -48,7 +52,12 @@ impl<'a> Cycle<'a> {
     }
 
     pub fn verdicts(&self) -> Verdicts {
-        let mut all = Verdicts { ruled_out: None, only: None, nodes: BTreeMap::new(), feasible: vec![] };
+        let mut all = Verdicts {
+            ruled_out: None,
+            only: None,
+            nodes: BTreeMap::new(),
+            feasible: vec![],
+        };
         match self.named() {
             Some(names) if names.is_empty() => {
                 all.ruled_out = rejected("NodeAffinity", "pod affinity terms conflict", true);
@@ -143,7 +152,11 @@ impl<'a> Cycle<'a> {
         if wants_node(self.pod, node) {
             return None;
         }
-        rejected("NodeAffinity", "node(s) didn't match Pod's node affinity/selector", true)
+        rejected(
+            "NodeAffinity",
+            "node(s) didn't match Pod's node affinity/selector",
+            true,
+        )
     }
 
     fn ports(&self, node: &Node, what: &WhatIf) -> Option<Rejected> {
@@ -153,7 +166,11 @@ impl<'a> Cycle<'a> {
                 for (my_ip, my_protocol, my_port) in &wanted {
                     let same_ip = ip == *my_ip || ip == "0.0.0.0" || my_ip == "0.0.0.0";
                     if same_ip && protocol == *my_protocol && port == *my_port {
-                        return rejected("NodePorts", "node(s) didn't have free ports for the requested pod ports", false);
+                        return rejected(
+                            "NodePorts",
+                            "node(s) didn't have free ports for the requested pod ports",
+                            false,
+                        );
                     }
                 }
             }
@@ -184,7 +201,11 @@ impl<'a> Cycle<'a> {
                 unresolvable |= want > get(&have, name);
             }
         }
-        (!reasons.is_empty()).then_some(Rejected { plugin: "NodeResourcesFit", reasons, unresolvable })
+        (!reasons.is_empty()).then_some(Rejected {
+            plugin: "NodeResourcesFit",
+            reasons,
+            unresolvable,
+        })
     }
 
     fn spreading(&self, node: &Node, what: &WhatIf) -> Option<Rejected> {
@@ -195,9 +216,11 @@ impl<'a> Cycle<'a> {
                 "node(s) didn't match pod topology spread constraints (missing required label)",
                 true,
             ),
-            spread::Verdict::Skewed => {
-                rejected("PodTopologySpread", "node(s) didn't match pod topology spread constraints", false)
-            }
+            spread::Verdict::Skewed => rejected(
+                "PodTopologySpread",
+                "node(s) didn't match pod topology spread constraints",
+                false,
+            ),
         }
     }
 
@@ -213,17 +236,28 @@ impl<'a> Cycle<'a> {
         let needs = self.pod.spec.host_network && self.pod.spec.host_users == Some(false);
         let feature = "UserNamespacesHostNetworkSupport".to_string();
         if needs && !node.status.declared_features.contains(&feature) {
-            return rejected("NodeDeclaredFeatures", "node(s) didn't match Pod's required features", true);
+            return rejected(
+                "NodeDeclaredFeatures",
+                "node(s) didn't match Pod's required features",
+                true,
+            );
         }
         None
     }
 }
 
 fn host_ports(pod: &Pod) -> Vec<(String, String, i32)> {
-    let or = |text: &str, default: &str| if text.is_empty() { default.to_string() } else { text.to_string() };
+    let or = |text: &str, default: &str| {
+        if text.is_empty() {
+            default.to_string()
+        } else {
+            text.to_string()
+        }
+    };
     let sidecars = (pod.spec.init_containers.iter()).filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let all = pod.spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
-    all.map(|p| (or(&p.host_ip, "0.0.0.0"), or(&p.protocol, "TCP"), p.host_port)).collect()
+    all.map(|p| (or(&p.host_ip, "0.0.0.0"), or(&p.protocol, "TCP"), p.host_port))
+        .collect()
 }
 
 impl Verdicts {

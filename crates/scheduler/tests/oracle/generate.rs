@@ -67,17 +67,24 @@ pub fn node(dice: &mut Dice, name: &str) -> Node {
         node.spec.taints = dice.several(2, |dice| Taint {
             key: dice.pick(&["dedicated", "dedicated", "flaky", UNSCHEDULABLE]).into(),
             value: dice.pick(&["gpu", "db", ""]).into(),
-            effect: dice.pick(&["NoSchedule", "PreferNoSchedule", "PreferNoSchedule", "NoExecute"]).into(),
+            effect: dice
+                .pick(&["NoSchedule", "PreferNoSchedule", "PreferNoSchedule", "NoExecute"])
+                .into(),
         });
     }
     node.status.allocatable = allocatable(dice);
     for (name, size_bytes) in IMAGES {
         if dice.chance(35) {
-            node.status.images.push(ContainerImage { names: vec![name.into()], size_bytes });
+            node.status.images.push(ContainerImage {
+                names: vec![name.into()],
+                size_bytes,
+            });
         }
     }
     if dice.chance(30) {
-        node.status.declared_features.push("UserNamespacesHostNetworkSupport".into());
+        node.status
+            .declared_features
+            .push("UserNamespacesHostNetworkSupport".into());
     }
     node
 }
@@ -88,7 +95,10 @@ fn allocatable(dice: &mut Dice) -> ResourceList {
         list.insert("cpu".into(), dice.pick(&["500m", "1", "2", "4", "3500m"]).into());
     }
     if dice.chance(97) {
-        list.insert("memory".into(), dice.pick(&["512Mi", "1Gi", "2Gi", "4Gi", "3000Mi"]).into());
+        list.insert(
+            "memory".into(),
+            dice.pick(&["512Mi", "1Gi", "2Gi", "4Gi", "3000Mi"]).into(),
+        );
     }
     if dice.chance(40) {
         list.insert("ephemeral-storage".into(), dice.pick(&["1Gi", "10Gi"]).into());
@@ -105,10 +115,16 @@ fn allocatable(dice: &mut Dice) -> ResourceList {
 fn requests(dice: &mut Dice) -> ResourceList {
     let mut list = ResourceList::new();
     if dice.chance(65) {
-        list.insert("cpu".into(), dice.pick(&["50m", "100m", "250m", "500m", "1", "2", "0"]).into());
+        list.insert(
+            "cpu".into(),
+            dice.pick(&["50m", "100m", "250m", "500m", "1", "2", "0"]).into(),
+        );
     }
     if dice.chance(65) {
-        list.insert("memory".into(), dice.pick(&["64Mi", "128Mi", "500Mi", "1Gi", "2Gi", "0"]).into());
+        list.insert(
+            "memory".into(),
+            dice.pick(&["64Mi", "128Mi", "500Mi", "1Gi", "2Gi", "0"]).into(),
+        );
     }
     if dice.chance(8) {
         list.insert("ephemeral-storage".into(), dice.pick(&["100Mi", "2Gi"]).into());
@@ -135,9 +151,14 @@ fn container(dice: &mut Dice, name: String) -> Container {
     };
     Container {
         name,
-        image: dice.pick(&["app:1", "db", "web", "web:latest", "reg.io:5000/tool", "app:2"]).into(),
+        image: dice
+            .pick(&["app:1", "db", "web", "web:latest", "reg.io:5000/tool", "app:2"])
+            .into(),
         ports,
-        resources: ContainerResources { requests: requests(dice), limits: ResourceList::new() },
+        resources: ContainerResources {
+            requests: requests(dice),
+            limits: ResourceList::new(),
+        },
         restart_policy: None,
         ..Container::default()
     }
@@ -168,14 +189,20 @@ fn requirement(dice: &mut Dice, key: &str, values: &[&str]) -> Requirement {
         "In" | "NotIn" => (0..1 + dice.below(2)).map(|_| dice.pick(values).to_string()).collect(),
         _ => vec![],
     };
-    Requirement { key: key.into(), operator: operator.into(), values }
+    Requirement {
+        key: key.into(),
+        operator: operator.into(),
+        values,
+    }
 }
 
 /// Of pods.
 pub fn selector(dice: &mut Dice) -> LabelSelector {
     let mut selector = LabelSelector::default();
     if dice.chance(75) {
-        selector.match_labels.insert("app".into(), dice.pick(&["x", "x", "y", "z"]).into());
+        selector
+            .match_labels
+            .insert("app".into(), dice.pick(&["x", "x", "y", "z"]).into());
     }
     if dice.chance(20) {
         selector.match_expressions.push(requirement(dice, "tier", &["1", "2"]));
@@ -189,7 +216,9 @@ pub fn selector(dice: &mut Dice) -> LabelSelector {
 fn namespace_selector(dice: &mut Dice) -> LabelSelector {
     let mut selector = LabelSelector::default();
     if dice.chance(75) {
-        selector.match_expressions.push(requirement(dice, "team", &["red", "blue"]));
+        selector
+            .match_expressions
+            .push(requirement(dice, "team", &["red", "blue"]));
     }
     selector
 }
@@ -197,7 +226,11 @@ fn namespace_selector(dice: &mut Dice) -> LabelSelector {
 fn term(dice: &mut Dice) -> PodAffinityTerm {
     PodAffinityTerm {
         label_selector: dice.chance(95).then(|| selector(dice)),
-        namespaces: if dice.chance(25) { vec![dice.pick(&NAMESPACES).into()] } else { vec![] },
+        namespaces: if dice.chance(25) {
+            vec![dice.pick(&NAMESPACES).into()]
+        } else {
+            vec![]
+        },
         namespace_selector: dice.chance(25).then(|| namespace_selector(dice)),
         topology_key: dice.pick(&[HOSTNAME, ZONE, ZONE, "disk"]).into(),
     }
@@ -228,12 +261,21 @@ fn node_term(dice: &mut Dice) -> NodeSelectorTerm {
     if dice.chance(30) {
         let operator = dice.pick(&["Gt", "Lt"]);
         let values = vec![dice.pick(&["1", "2"]).to_string()];
-        term.match_expressions.push(Requirement { key: "rank".into(), operator: operator.into(), values });
+        term.match_expressions.push(Requirement {
+            key: "rank".into(),
+            operator: operator.into(),
+            values,
+        });
     }
     if dice.chance(25) {
-        term.match_expressions.push(requirement(dice, ZONE, &["z1", "z2", "z3"]));
+        term.match_expressions
+            .push(requirement(dice, ZONE, &["z1", "z2", "z3"]));
     }
-    term.match_fields = if dice.chance(25) { dice.several(2, by_name) } else { vec![] };
+    term.match_fields = if dice.chance(25) {
+        dice.several(2, by_name)
+    } else {
+        vec![]
+    };
     term
 }
 
@@ -250,12 +292,17 @@ fn node_affinity(dice: &mut Dice) -> Option<NodeAffinity> {
     if dice.chance(14) {
         let terms = if dice.chance(30) {
             (0..1 + dice.below(3))
-                .map(|_| NodeSelectorTerm { match_fields: vec![by_name(dice)], ..NodeSelectorTerm::default() })
+                .map(|_| NodeSelectorTerm {
+                    match_fields: vec![by_name(dice)],
+                    ..NodeSelectorTerm::default()
+                })
                 .collect()
         } else {
             dice.several(2, node_term)
         };
-        affinity.required = Some(NodeSelector { node_selector_terms: terms });
+        affinity.required = Some(NodeSelector {
+            node_selector_terms: terms,
+        });
     }
     if dice.chance(20) {
         affinity.preferred = dice.several(3, |dice| PreferredNodeTerm {
@@ -267,15 +314,26 @@ fn node_affinity(dice: &mut Dice) -> Option<NodeAffinity> {
 }
 
 fn toleration(dice: &mut Dice) -> Toleration {
-    let effect = dice.pick(&["", "", "NoSchedule", "PreferNoSchedule", "NoExecute"]).to_string();
+    let effect = dice
+        .pick(&["", "", "NoSchedule", "PreferNoSchedule", "NoExecute"])
+        .to_string();
     if dice.chance(15) {
-        return Toleration { operator: "Exists".into(), effect, ..Toleration::default() };
+        return Toleration {
+            operator: "Exists".into(),
+            effect,
+            ..Toleration::default()
+        };
     }
     let operator = dice.pick(&["", "Equal", "Exists"]);
     Toleration {
         key: dice.pick(&["dedicated", "dedicated", "flaky", UNSCHEDULABLE]).into(),
         operator: operator.into(),
-        value: if operator == "Exists" { "" } else { dice.pick(&["gpu", "db", ""]) }.into(),
+        value: if operator == "Exists" {
+            ""
+        } else {
+            dice.pick(&["gpu", "db", ""])
+        }
+        .into(),
         effect,
     }
 }
@@ -297,8 +355,13 @@ fn constraint(dice: &mut Dice) -> TopologySpreadConstraint {
 
 /// Pods are made of few of these, as pods of a Deployment are.
 pub fn spec(dice: &mut Dice) -> PodSpec {
-    let mut spec = PodSpec { scheduler_name: "default-scheduler".into(), ..PodSpec::default() };
-    spec.containers = (0..1 + dice.below(2)).map(|i| container(dice, format!("c{i}"))).collect();
+    let mut spec = PodSpec {
+        scheduler_name: "default-scheduler".into(),
+        ..PodSpec::default()
+    };
+    spec.containers = (0..1 + dice.below(2))
+        .map(|i| container(dice, format!("c{i}")))
+        .collect();
     if dice.chance(20) {
         for i in 0..1 + dice.below(3) {
             let mut c = container(dice, format!("i{i}"));
@@ -310,13 +373,18 @@ pub fn spec(dice: &mut Dice) -> PodSpec {
         spec.overhead = labels([("cpu", dice.pick(&["50m", "200m"])), ("memory", "32Mi")]);
     }
     if dice.chance(10) {
-        spec.resources.requests.insert("cpu".into(), dice.pick(&["500m", "1500m"]).into());
+        spec.resources
+            .requests
+            .insert("cpu".into(), dice.pick(&["500m", "1500m"]).into());
         if dice.chance(50) {
-            spec.resources.requests.insert("memory".into(), dice.pick(&["256Mi", "1Gi"]).into());
+            spec.resources
+                .requests
+                .insert("memory".into(), dice.pick(&["256Mi", "1Gi"]).into());
         }
     }
     if dice.chance(10) {
-        spec.node_selector.insert("disk".into(), dice.pick(&["ssd", "hdd"]).into());
+        spec.node_selector
+            .insert("disk".into(), dice.pick(&["ssd", "hdd"]).into());
     }
     if dice.chance(40) {
         spec.tolerations = dice.several(3, toleration);
@@ -327,8 +395,16 @@ pub fn spec(dice: &mut Dice) -> PodSpec {
     let quiet = dice.chance(35);
     spec.affinity = Affinity {
         node_affinity: node_affinity(dice),
-        pod_affinity: if quiet { PodAffinity::default() } else { pod_affinity(dice, 15, 20) },
-        pod_anti_affinity: if quiet { PodAffinity::default() } else { pod_affinity(dice, 15, 20) },
+        pod_affinity: if quiet {
+            PodAffinity::default()
+        } else {
+            pod_affinity(dice, 15, 20)
+        },
+        pod_anti_affinity: if quiet {
+            PodAffinity::default()
+        } else {
+            pod_affinity(dice, 15, 20)
+        },
     };
     if !quiet && dice.chance(40) {
         spec.topology_spread_constraints = dice.several(3, constraint);
@@ -373,10 +449,17 @@ pub fn run(dice: &mut Dice, pod: &mut Pod, number: usize, node: &str) {
         pod.status.start_time = Some(Timestamp::from_second(at).expect("a time"));
     }
     if dice.chance(6) {
-        let actual = ContainerResources { requests: requests(dice), limits: ResourceList::new() };
+        let actual = ContainerResources {
+            requests: requests(dice),
+            limits: ResourceList::new(),
+        };
         pod.status.container_statuses.push(ContainerStatus {
             name: "c0".into(),
-            allocated_resources: if dice.chance(50) { requests(dice) } else { actual.requests.clone() },
+            allocated_resources: if dice.chance(50) {
+                requests(dice)
+            } else {
+                actual.requests.clone()
+            },
             resources: Some(actual),
         });
         if dice.chance(30) {
@@ -411,7 +494,9 @@ pub fn budget(dice: &mut Dice, name: &str) -> PodDisruptionBudget {
             namespace: dice.pick(&NAMESPACES).into(),
             ..ObjectMeta::default()
         },
-        spec: WorkloadSpec { selector: dice.chance(95).then(|| selector(dice)) },
+        spec: WorkloadSpec {
+            selector: dice.chance(95).then(|| selector(dice)),
+        },
         status: DisruptionStatus {
             disruptions_allowed: dice.below(3) as i64,
             disrupted_pods: disrupted.into_iter().collect(),

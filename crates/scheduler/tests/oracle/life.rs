@@ -6,11 +6,15 @@ use std::sync::Arc;
 use orlop_base::Random;
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::pod::{PodInfo, PodKey};
-use orlop_scheduler::config::Config;
 use orlop_scheduler::cycle::{Choice, Core, Failure};
 use orlop_scheduler::fit_error::FitError;
+use orlop_scheduler::framework::points::Plugin;
+use orlop_scheduler::framework::profile::Profile;
 use orlop_scheduler::model::{Pod, PodSpec};
-use orlop_scheduler::plugins;
+use orlop_scheduler::plugins::{
+    self,
+    pod_topology_spread::{Defaults, PodTopologySpread},
+};
 use orlop_scheduler::preemption::{self as core_preemption, DefaultPreemption, Preemption};
 
 use crate::filters::{Cycle, Rejected, Verdicts};
@@ -57,8 +61,32 @@ struct Life {
     events: Vec<String>,
 }
 
+/// The default plugins with their weights, but for those that look at volumes.
+fn default_profile() -> Profile {
+    let plugins: Vec<(Box<dyn Plugin>, i64)> = vec![
+        (Box::new(plugins::scheduling_gates::SchedulingGates), 0),
+        (Box::new(plugins::node_unschedulable::NodeUnschedulable::default()), 0),
+        (Box::new(plugins::node_name::NodeName), 0),
+        (Box::new(plugins::taint_toleration::TaintToleration), 3),
+        (Box::new(plugins::node_affinity::NodeAffinity::default()), 2),
+        (Box::new(plugins::node_ports::NodePorts), 0),
+        (Box::new(plugins::node_resources_fit::NodeResourcesFit::default()), 1),
+        (Box::new(PodTopologySpread::new(Defaults::System)), 2),
+        (
+            Box::new(plugins::inter_pod_affinity::InterPodAffinity::new(1, false)),
+            2,
+        ),
+        (
+            Box::new(plugins::node_resources_balanced_allocation::NodeResourcesBalancedAllocation::default()),
+            1,
+        ),
+        (Box::new(plugins::image_locality::ImageLocality), 1),
+        (Box::new(plugins::node_declared_features::NodeDeclaredFeatures), 0),
+    ];
+    Profile::of("default-scheduler", plugins)
+}
+
 pub fn live(seed: u64, loud: bool) -> Tally {
-    let profiles = plugins::profiles(&Config::default()).expect("the default configuration is sound");
     let mut dice = Dice(Random::seeded(seed));
     let specs = (0..2 + dice.below(5)).map(|_| generate::spec(&mut dice)).collect();
     let mut life = Life {
@@ -71,7 +99,7 @@ pub fn live(seed: u64, loud: bool) -> Tally {
         assumed: vec![],
         world: World::default(),
         cluster: Cluster::default(),
-        core: Core::new(profiles, seed),
+        core: Core::new(vec![default_profile()], seed),
         tally: Tally::default(),
         events: vec![],
     };
@@ -191,7 +219,10 @@ impl Life {
     }
 
     fn show(&mut self, pod: Pod, node: String) {
-        self.tell(format!("{} on {node}: {:?} {:?}", pod.metadata.uid, pod.metadata, pod.status));
+        self.tell(format!(
+            "{} on {node}: {:?} {:?}",
+            pod.metadata.uid, pod.metadata, pod.status
+        ));
         let info = self.cluster.decode(pod.clone());
         self.cluster.add_pod(info);
         self.world.placed.insert(pod.metadata.uid.clone(), (pod, node));
@@ -270,10 +301,15 @@ impl Life {
             }
             return;
         }
-        let (kind, name) = (self.dice.pick(&["ReplicaSet", "StatefulSet"]), self.dice.pick(&["one", "two"]));
+        let (kind, name) = (
+            self.dice.pick(&["ReplicaSet", "StatefulSet"]),
+            self.dice.pick(&["one", "two"]),
+        );
         let selector = there.then_some(selector);
         self.tell(format!("{kind} {namespace}/{name}: {selector:?}"));
-        self.cluster.owners.observe_workload(kind, PodKey::new(namespace, name), selector.clone());
+        self.cluster
+            .owners
+            .observe_workload(kind, PodKey::new(namespace, name), selector.clone());
         let key = (kind.to_string(), namespace.to_string(), name.to_string());
         match selector {
             Some(selector) => drop(self.world.workloads.insert(key, selector)),
@@ -289,7 +325,9 @@ impl Life {
             (b.metadata.namespace.clone(), b.metadata.name.clone()) == (budget.metadata.namespace.clone(), name.into())
         };
         self.world.budgets.retain(|b| !known(b));
-        self.cluster.budgets.insert(PodKey::new(&budget.metadata.namespace, name), budget.clone());
+        self.cluster
+            .budgets
+            .insert(PodKey::new(&budget.metadata.namespace, name), budget.clone());
         self.world.budgets.push(budget);
     }
 
@@ -299,7 +337,11 @@ impl Life {
             return;
         }
         let at = self.dice.below(self.pending.len());
-        let node = if self.dice.chance(75) { format!("node-{}", self.dice.below(7)) } else { String::new() };
+        let node = if self.dice.chance(75) {
+            format!("node-{}", self.dice.below(7))
+        } else {
+            String::new()
+        };
         self.pending[at].status.nominated_node_name = node.clone();
         let pod = self.pending[at].clone();
         self.tell(format!("nominate {} to {node:?}", pod.metadata.uid));
@@ -353,15 +395,26 @@ impl Life {
     fn fits(&mut self, pod: &Pod, info: &Arc<PodInfo>, verdicts: &Verdicts, choice: Choice, at: usize) {
         self.compare_feasible(pod, info, verdicts);
         self.compare_scores(pod, info, verdicts);
-        let chosen = self.cluster.node(choice.node).expect("the chosen node is there").name.to_string();
+        let chosen = self
+            .cluster
+            .node(choice.node)
+            .expect("the chosen node is there")
+            .name
+            .to_string();
         let scores = scores(&self.world, pod, &verdicts.feasible);
         let totals: BTreeMap<&String, i64> = scores.iter().map(|(n, lines)| (n, total(lines))).collect();
         let best = totals.values().max();
         if best.is_none() || totals.get(&chosen) != best {
-            self.wrong(pod, &format!("{chosen} is not one of the best: {totals:?}\n{scores:#?}"));
+            self.wrong(
+                pod,
+                &format!("{chosen} is not one of the best: {totals:?}\n{scores:#?}"),
+            );
         }
         if choice.feasible != verdicts.feasible.len() {
-            self.wrong(pod, &format!("{} nodes fit, not {}", verdicts.feasible.len(), choice.feasible));
+            self.wrong(
+                pod,
+                &format!("{} nodes fit, not {}", verdicts.feasible.len(), choice.feasible),
+            );
         }
         self.tally.placed += 1;
         self.tally.promised += usize::from(!self.world.nominated.is_empty());
@@ -381,11 +434,20 @@ impl Life {
             self.wrong(pod, "schedule finds a node, feasible does not");
         };
         let mut names: Vec<String> = (feasible.nodes.iter())
-            .map(|id| self.cluster.node(*id).expect("a feasible node is there").name.to_string())
+            .map(|id| {
+                self.cluster
+                    .node(*id)
+                    .expect("a feasible node is there")
+                    .name
+                    .to_string()
+            })
             .collect();
         names.sort();
         if names != verdicts.feasible {
-            self.wrong(pod, &format!("feasible: {names:?} in the core\n{verdicts:#?} in the oracle"));
+            self.wrong(
+                pod,
+                &format!("feasible: {names:?} in the core\n{verdicts:#?} in the oracle"),
+            );
         }
     }
 
@@ -395,19 +457,27 @@ impl Life {
             Ok(account) => account,
             Err(error) => self.wrong(pod, &error),
         };
-        let mut fitting: Vec<String> = (account.nodes.iter()).filter(|n| n.fits()).map(|n| n.name.clone()).collect();
+        let mut fitting: Vec<String> = (account.nodes.iter())
+            .filter(|n| n.fits())
+            .map(|n| n.name.clone())
+            .collect();
         fitting.sort();
         if fitting.is_empty() || fitting != verdicts.feasible {
             return;
         }
         let scores = scores(&self.world, pod, &verdicts.feasible);
         for node in account.nodes.iter().filter(|n| n.fits()) {
-            let theirs: Vec<_> = (node.scores.iter()).map(|s| (s.plugin, s.raw, s.normalized, s.weight)).collect();
+            let theirs: Vec<_> = (node.scores.iter())
+                .map(|s| (s.plugin, s.raw, s.normalized, s.weight))
+                .collect();
             // Plugins that the oracle does not know say nothing about these pods.
             let ours = &scores[&node.name];
             let theirs: Vec<_> = theirs.into_iter().filter(|l| l.0 != "DynamicResources").collect();
             if theirs != *ours || node.total != Some(total(ours)) {
-                self.wrong(pod, &format!("{}: {theirs:#?} in the core\n{ours:#?} in the oracle", node.name));
+                self.wrong(
+                    pod,
+                    &format!("{}: {theirs:#?} in the core\n{ours:#?} in the oracle", node.name),
+                );
             }
         }
         self.tally.compared_scores += 1;
@@ -416,18 +486,36 @@ impl Life {
     fn fits_nowhere(&mut self, cycle: &Cycle, info: &PodInfo, verdicts: &Verdicts, error: &FitError) {
         let pod = cycle.pod;
         if !verdicts.feasible.is_empty() {
-            self.wrong(pod, &format!("fits in the oracle: {verdicts:#?}\ncore: {}", error.message()));
+            self.wrong(
+                pod,
+                &format!("fits in the oracle: {verdicts:#?}\ncore: {}", error.message()),
+            );
         }
         self.tally.unfit += 1;
         let said: BTreeMap<String, Option<Rejected>> = (error.diagnosis.nodes.iter())
             .map(|(id, plugin, rejection)| {
-                let name = self.cluster.node(*id).expect("a rejected node is there").name.to_string();
+                let name = self
+                    .cluster
+                    .node(*id)
+                    .expect("a rejected node is there")
+                    .name
+                    .to_string();
                 let reasons = rejection.reasons().map(str::to_string).collect();
-                (name, Some(Rejected { plugin, reasons, unresolvable: rejection.unresolvable }))
+                (
+                    name,
+                    Some(Rejected {
+                        plugin,
+                        reasons,
+                        unresolvable: rejection.unresolvable,
+                    }),
+                )
             })
             .collect();
         if said != verdicts.nodes {
-            self.wrong(pod, &format!("{said:#?} in the core\n{:#?} in the oracle", verdicts.nodes));
+            self.wrong(
+                pod,
+                &format!("{said:#?} in the core\n{:#?} in the oracle", verdicts.nodes),
+            );
         }
         if error.message() != verdicts.message(cycle.world) {
             let (core, oracle) = (error.message(), verdicts.message(cycle.world));
@@ -452,15 +540,26 @@ impl Life {
                 let said: BTreeMap<String, Victims> = (found.iter())
                     .map(|c| {
                         let pods = c.victims.iter().map(uid).collect();
-                        (c.name.to_string(), Victims { pods, violations: c.violations })
+                        (
+                            c.name.to_string(),
+                            Victims {
+                                pods,
+                                violations: c.violations,
+                            },
+                        )
                     })
                     .collect();
                 if said != wanted {
-                    self.wrong(pod, &format!("victims: {said:#?} in the core\n{wanted:#?} in the oracle"));
+                    self.wrong(
+                        pod,
+                        &format!("victims: {said:#?} in the core\n{wanted:#?} in the oracle"),
+                    );
                 }
-                let best = core_preemption::best(found).expect("there are candidates").name.to_string();
-                let harms: BTreeMap<&String, _> =
-                    wanted.iter().map(|(n, v)| (n, preemption::harm(world, v))).collect();
+                let best = core_preemption::best(found)
+                    .expect("there are candidates")
+                    .name
+                    .to_string();
+                let harms: BTreeMap<&String, _> = wanted.iter().map(|(n, v)| (n, preemption::harm(world, v))).collect();
                 if harms.get(&best) != harms.values().min() {
                     self.wrong(pod, &format!("{best} does not do least harm: {harms:#?}"));
                 }
@@ -470,7 +569,10 @@ impl Life {
                     Plan::Candidates(candidates) => format!("{candidates:?}"),
                     Plan::Hopeless(message) => message,
                 };
-                self.wrong(pod, &format!("preemption: {outcome:?} in the core\n{plan} in the oracle"));
+                self.wrong(
+                    pod,
+                    &format!("preemption: {outcome:?} in the core\n{plan} in the oracle"),
+                );
             }
         }
     }

@@ -35,6 +35,13 @@ fn core_and_oracle_agree() {
     }
     println!("{cases} clusters: {sum:?}");
     // Agreement on nothing would mean nothing.
-    let each = [sum.placed, sum.unfit, sum.preempting, sum.hopeless, sum.compared_scores, sum.promised];
+    let each = [
+        sum.placed,
+        sum.unfit,
+        sum.preempting,
+        sum.hopeless,
+        sum.compared_scores,
+        sum.promised,
+    ];
     assert!(each.iter().all(|n| *n > 0), "something never happens: {sum:?}");
 }

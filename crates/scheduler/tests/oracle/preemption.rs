@@ -82,9 +82,16 @@ fn victims(cycle: &Cycle, node: &Node) -> Result<Victims, Rejected> {
     lower.retain(|p| priority(p) < priority(cycle.pod));
     if lower.is_empty() {
         let reasons = vec!["No preemption victims found for incoming pod".to_string()];
-        return Err(Rejected { plugin: "DefaultPreemption", reasons, unresolvable: true });
+        return Err(Rejected {
+            plugin: "DefaultPreemption",
+            reasons,
+            unresolvable: true,
+        });
     }
-    let mut what = WhatIf { added: vec![], removed: lower.clone() };
+    let mut what = WhatIf {
+        added: vec![],
+        removed: lower.clone(),
+    };
     if let Some(rejected) = cycle.with_nominated(node, &what) {
         return Err(rejected);
     }
@@ -105,7 +112,10 @@ fn victims(cycle: &Cycle, node: &Node) -> Result<Victims, Rejected> {
         }
     }
     important_first(&mut gone);
-    Ok(Victims { pods: gone.iter().map(|p| p.metadata.uid.clone()).collect(), violations })
+    Ok(Victims {
+        pods: gone.iter().map(|p| p.metadata.uid.clone()).collect(),
+        violations,
+    })
 }
 
 /// Uids of those whose eviction a budget does not allow any more.
@@ -115,7 +125,9 @@ fn protected(world: &World, pods: &[&Pod]) -> Vec<String> {
     for pod in pods {
         let mut violates = false;
         for (budget, left) in world.budgets.iter().zip(&mut left) {
-            let Some(selector) = &budget.spec.selector else { continue };
+            let Some(selector) = &budget.spec.selector else {
+                continue;
+            };
             let empty = selector.match_labels.is_empty() && selector.match_expressions.is_empty();
             if budget.metadata.namespace == pod.metadata.namespace
                 && !pod.metadata.labels.is_empty()

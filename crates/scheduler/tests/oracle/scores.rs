@@ -14,12 +14,27 @@ pub type Line = (&'static str, i64, i64, i64);
 /// For each of these nodes what each plugin says, in order; plugins that skip say nothing.
 pub fn scores(world: &World, pod: &Pod, feasible: &[String]) -> BTreeMap<String, Vec<Line>> {
     let nodes: Vec<&Node> = feasible.iter().map(|n| &world.nodes[n]).collect();
-    let as_is = |raw: Vec<i64>| Scores { normalized: raw.clone(), raw };
+    let as_is = |raw: Vec<i64>| Scores {
+        normalized: raw.clone(),
+        raw,
+    };
     let each = |f: &dyn Fn(&Node) -> i64| nodes.iter().map(|n| f(n)).collect::<Vec<i64>>();
     let plugins: Vec<(&'static str, i64, Option<Scores>)> = vec![
-        ("TaintToleration", 3, Some(share(each(&|n| disliked_taints(pod, n)), true))),
-        ("NodeAffinity", 2, has_preferences(pod).then(|| share(each(&|n| preference(pod, n)), false))),
-        ("NodeResourcesFit", 1, Some(as_is(each(&|n| least_allocated(world, pod, n))))),
+        (
+            "TaintToleration",
+            3,
+            Some(share(each(&|n| disliked_taints(pod, n)), true)),
+        ),
+        (
+            "NodeAffinity",
+            2,
+            has_preferences(pod).then(|| share(each(&|n| preference(pod, n)), false)),
+        ),
+        (
+            "NodeResourcesFit",
+            1,
+            Some(as_is(each(&|n| least_allocated(world, pod, n)))),
+        ),
         ("PodTopologySpread", 2, spread::score(world, pod, &nodes)),
         ("InterPodAffinity", 2, affinity::score(world, pod, &nodes)),
         (
@@ -27,7 +42,11 @@ pub fn scores(world: &World, pod: &Pod, feasible: &[String]) -> BTreeMap<String,
             1,
             asks_for_something(pod).then(|| as_is(each(&|n| balanced(world, pod, n)))),
         ),
-        ("ImageLocality", 1, Some(as_is(each(&|n| image_locality(world, pod, n))))),
+        (
+            "ImageLocality",
+            1,
+            Some(as_is(each(&|n| image_locality(world, pod, n)))),
+        ),
     ];
     let mut lines: BTreeMap<String, Vec<Line>> = feasible.iter().map(|n| (n.clone(), vec![])).collect();
     for (plugin, weight, scores) in plugins {
@@ -53,23 +72,38 @@ fn share(raw: Vec<i64>, reversed: bool) -> Scores {
         (_, true) => 100 - 100 * r / most,
         (_, false) => 100 * r / most,
     };
-    Scores { normalized: raw.iter().map(one).collect(), raw }
+    Scores {
+        normalized: raw.iter().map(one).collect(),
+        raw,
+    }
 }
 
 fn disliked_taints(pod: &Pod, node: &Node) -> i64 {
-    let relevant = pod.spec.tolerations.iter().filter(|t| t.effect.is_empty() || t.effect == "PreferNoSchedule");
+    let relevant = pod
+        .spec
+        .tolerations
+        .iter()
+        .filter(|t| t.effect.is_empty() || t.effect == "PreferNoSchedule");
     let relevant: Vec<_> = relevant.collect();
     let soft = node.spec.taints.iter().filter(|t| t.effect == "PreferNoSchedule");
-    soft.filter(|taint| !relevant.iter().any(|t| tolerates(t, taint))).count() as i64
+    soft.filter(|taint| !relevant.iter().any(|t| tolerates(t, taint)))
+        .count() as i64
 }
 
 fn has_preferences(pod: &Pod) -> bool {
-    pod.spec.affinity.node_affinity.as_ref().is_some_and(|a| !a.preferred.is_empty())
+    pod.spec
+        .affinity
+        .node_affinity
+        .as_ref()
+        .is_some_and(|a| !a.preferred.is_empty())
 }
 
 fn preference(pod: &Pod, node: &Node) -> i64 {
     let preferred = pod.spec.affinity.node_affinity.iter().flat_map(|a| &a.preferred);
-    preferred.filter(|p| term_holds(&p.preference, node)).map(|p| i64::from(p.weight)).sum()
+    preferred
+        .filter(|p| term_holds(&p.preference, node))
+        .map(|p| i64::from(p.weight))
+        .sum()
 }
 
 fn of(amounts: &Amounts, name: &str) -> i64 {
@@ -78,7 +112,15 @@ fn of(amounts: &Amounts, name: &str) -> i64 {
 
 fn least_allocated(world: &World, pod: &Pod, node: &Node) -> i64 {
     let have = amounts(&node.status.allocatable);
-    let asked = requests(pod, Counting { status: false, pod_level: false, default_cpu: true, default_memory: true });
+    let asked = requests(
+        pod,
+        Counting {
+            status: false,
+            pod_level: false,
+            default_cpu: true,
+            default_memory: true,
+        },
+    );
     let (mut cpu, mut memory) = (of(&asked, "cpu"), of(&asked, "memory"));
     for other in world.pods_on(&node.metadata.name) {
         let (c, m) = nonzero(other);
@@ -113,7 +155,11 @@ fn balanced(world: &World, pod: &Pod, node: &Node) -> i64 {
                 fractions.push((of(used, name) as f64 / of(&have, name) as f64).min(1.0));
             }
         }
-        let deviation = if fractions.len() == 2 { ((fractions[0] - fractions[1]) / 2.0).abs() } else { 0.0 };
+        let deviation = if fractions.len() == 2 {
+            ((fractions[0] - fractions[1]) / 2.0).abs()
+        } else {
+            0.0
+        };
         ((1.0 - deviation) * 100.0) as i64
     };
     let before = balance(&used);
@@ -126,12 +172,26 @@ fn image_locality(world: &World, pod: &Pod, node: &Node) -> i64 {
         let found = node.status.images.iter().find(|i| i.names.iter().any(|n| n == image));
         found.map(|i| i.size_bytes)
     };
-    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers).map(|c| &c.image);
-    let volumes = pod.spec.volumes.iter().filter_map(|v| v.image.as_ref()).map(|i| &i.reference);
+    let containers = pod
+        .spec
+        .init_containers
+        .iter()
+        .chain(&pod.spec.containers)
+        .map(|c| &c.image);
+    let volumes = pod
+        .spec
+        .volumes
+        .iter()
+        .filter_map(|v| v.image.as_ref())
+        .map(|i| &i.reference);
     let mut sum = 0;
     for image in containers.chain(volumes) {
         let last = image.rsplit('/').next().expect("split gives something");
-        let image = if last.contains(':') { image.clone() } else { format!("{image}:latest") };
+        let image = if last.contains(':') {
+            image.clone()
+        } else {
+            format!("{image}:latest")
+        };
         if let Some(size) = size_on(node, &image) {
             let having = world.nodes.values().filter(|n| size_on(n, &image).is_some()).count();
             sum += (size as f64 * (having as f64 / world.nodes.len() as f64)) as i64;

@@ -49,7 +49,11 @@ impl Constraint {
 
 /// The pod's own constraints of one kind.
 pub fn own(pod: &Pod, kind: &str) -> Vec<Constraint> {
-    let wanted = pod.spec.topology_spread_constraints.iter().filter(|c| c.when_unsatisfiable == kind);
+    let wanted = pod
+        .spec
+        .topology_spread_constraints
+        .iter()
+        .filter(|c| c.when_unsatisfiable == kind);
     wanted
         .map(|c| {
             let mut selector = c.label_selector.clone();
@@ -122,7 +126,10 @@ pub fn filter(world: &World, pod: &Pod, constraints: &[Constraint], node: &Node,
 fn default_selector(world: &World, pod: &Pod) -> Option<LabelSelector> {
     let mut all = LabelSelector::default();
     for ((namespace, _), selector) in &world.services {
-        let mine = LabelSelector { match_labels: selector.clone(), match_expressions: vec![] };
+        let mine = LabelSelector {
+            match_labels: selector.clone(),
+            match_expressions: vec![],
+        };
         if *namespace == pod.metadata.namespace && selects(&mine, &pod.metadata.labels) {
             all.match_labels.extend(selector.clone());
         }
@@ -179,17 +186,21 @@ pub fn score(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Scores> {
             if !node.metadata.labels.contains_key(&c.key) {
                 continue;
             }
-            let values: BTreeSet<String> =
-                feasible.iter().filter(|n| !ignored(n)).map(|n| label(n, &c.key)).collect();
+            let values: BTreeSet<String> = feasible
+                .iter()
+                .filter(|n| !ignored(n))
+                .map(|n| label(n, &c.key))
+                .collect();
             let (size, count) = if c.key == HOSTNAME {
                 let size = feasible.iter().filter(|n| !ignored(n)).count();
                 (size, c.count_on(world, &pod.metadata.namespace, &node.metadata.name))
             } else {
-                let same = |n: &&Node| {
-                    !ignored(n) && c.includes(pod, n) && label(n, &c.key) == node.metadata.labels[&c.key]
-                };
+                let same =
+                    |n: &&Node| !ignored(n) && c.includes(pod, n) && label(n, &c.key) == node.metadata.labels[&c.key];
                 let counted = world.nodes.values().filter(same);
-                let count = counted.map(|n| c.count_on(world, &pod.metadata.namespace, &n.metadata.name)).sum();
+                let count = counted
+                    .map(|n| c.count_on(world, &pod.metadata.namespace, &n.metadata.name))
+                    .sum();
                 (values.len(), count)
             };
             sum += count as f64 * ((size + 2) as f64).ln() + (c.max_skew - 1) as f64;
@@ -203,5 +214,8 @@ pub fn score(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Scores> {
         () if most == 0 => 100,
         () => 100 * (most + least - raw) / most,
     });
-    Some(Scores { normalized: normalized.collect(), raw })
+    Some(Scores {
+        normalized: normalized.collect(),
+        raw,
+    })
 }

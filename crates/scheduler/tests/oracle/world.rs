@@ -110,7 +110,13 @@ pub fn wants_node(pod: &Pod, node: &Node) -> bool {
             return false;
         }
     }
-    match pod.spec.affinity.node_affinity.as_ref().and_then(|a| a.required.as_ref()) {
+    match pod
+        .spec
+        .affinity
+        .node_affinity
+        .as_ref()
+        .and_then(|a| a.required.as_ref())
+    {
         Some(required) => required.node_selector_terms.iter().any(|t| term_holds(t, node)),
         None => true,
     }
@@ -160,7 +166,9 @@ pub fn amount(name: &str, text: &str) -> i64 {
 pub type Amounts = BTreeMap<String, i64>;
 
 pub fn amounts(list: &ResourceList) -> Amounts {
-    list.iter().map(|(name, text)| (name.clone(), amount(name, text))).collect()
+    list.iter()
+        .map(|(name, text)| (name.clone(), amount(name, text)))
+        .collect()
 }
 
 pub fn plus(to: &mut Amounts, from: &Amounts) {
@@ -236,7 +244,12 @@ pub fn requests(pod: &Pod, how: Counting) -> Amounts {
 }
 
 pub fn exact(pod: &Pod, placed: bool) -> Amounts {
-    let how = Counting { status: placed, pod_level: true, default_cpu: false, default_memory: false };
+    let how = Counting {
+        status: placed,
+        pod_level: true,
+        default_cpu: false,
+        default_memory: false,
+    };
     requests(pod, how)
 }
 
