@@ -15,14 +15,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::pod::{PodInfo, PodKey};
+use orlop_scheduler::config::Config;
 use orlop_scheduler::cycle::{Core, Failure};
 use orlop_scheduler::fit_error::FitError;
 use orlop_scheduler::framework::points::Plugin;
 use orlop_scheduler::framework::profile::Profile;
-use orlop_scheduler::plugins::{
-    self,
-    pod_topology_spread::{Defaults, PodTopologySpread},
-};
+use orlop_scheduler::plugins;
 use orlop_scheduler::preemption::{Candidate, DefaultPreemption, Preemption, best};
 use serde_json::{Value, json};
 
@@ -154,35 +152,13 @@ fn decode<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("a sound object")
 }
 
-/// The default plugins with their weights, but for those that look at volumes.
-fn default_profile() -> Profile {
-    let plugins: Vec<(Box<dyn Plugin>, i64)> = vec![
-        (Box::new(plugins::scheduling_gates::SchedulingGates), 0),
-        (Box::new(plugins::node_unschedulable::NodeUnschedulable::default()), 0),
-        (Box::new(plugins::node_name::NodeName), 0),
-        (Box::new(plugins::taint_toleration::TaintToleration), 3),
-        (Box::new(plugins::node_affinity::NodeAffinity::default()), 2),
-        (Box::new(plugins::node_ports::NodePorts), 0),
-        (Box::new(plugins::node_resources_fit::NodeResourcesFit::default()), 1),
-        (Box::new(PodTopologySpread::new(Defaults::System)), 2),
-        (
-            Box::new(plugins::inter_pod_affinity::InterPodAffinity::new(1, false)),
-            2,
-        ),
-        (
-            Box::new(plugins::node_resources_balanced_allocation::NodeResourcesBalancedAllocation::default()),
-            1,
-        ),
-        (Box::new(plugins::image_locality::ImageLocality), 1),
-        (Box::new(plugins::node_declared_features::NodeDeclaredFeatures), 0),
-    ];
-    Profile::of("default-scheduler", plugins)
-}
-
 impl Fixture {
     /// Under the default profile.
     pub fn new(text: &str) -> Fixture {
-        Fixture::under(vec![default_profile()], text)
+        Fixture::under(
+            plugins::profiles(&Config::default()).expect("the default configuration is sound"),
+            text,
+        )
     }
 
     /// With one plugin only.

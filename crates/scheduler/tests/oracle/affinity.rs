@@ -2,23 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use orlop_scheduler::model::{LabelSelector, Labels, Node, Pod, PodAffinityTerm};
+use orlop_scheduler::model::{Labels, Node, Pod, PodAffinityTerm};
 
 use crate::spread::Scores;
 use crate::world::{WhatIf, World, selects};
 
-/// Whether `term` of `owner` means `other`. Of a namespace that is not known, the incoming pod's terms only know that a
-/// selector of everything selects it, while other pods' terms take it to have no labels.
+/// Whether `term` of `owner` means `other`. A namespace that is not known has no labels. Terms of the incoming pod have
+/// a peculiarity: Kubernetes asks their namespace selectors a second time, of no labels at all, so that one that selects
+/// a namespace without labels selects every namespace.
 fn means(world: &World, term: &PodAffinityTerm, owner: &Pod, other: &Pod, owner_comes: bool) -> bool {
     let namespace = &other.metadata.namespace;
     let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();
     let named = term.namespaces.contains(namespace) || own_only && *namespace == owner.metadata.namespace;
-    let selected = match (&term.namespace_selector, world.namespaces.get(namespace)) {
-        (Some(selector), Some(labels)) => selects(selector, labels),
-        (Some(selector), None) if owner_comes => *selector == LabelSelector::default(),
-        (Some(selector), None) => selects(selector, &Labels::new()),
-        (None, _) => false,
-    };
+    let nothing = Labels::new();
+    let labels = world.namespaces.get(namespace).unwrap_or(&nothing);
+    let selected =
+        (term.namespace_selector.as_ref()).is_some_and(|s| selects(s, labels) || owner_comes && selects(s, &nothing));
     (named || selected)
         && term
             .label_selector

@@ -6,15 +6,11 @@ use std::sync::Arc;
 use orlop_base::Random;
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::pod::{PodInfo, PodKey};
+use orlop_scheduler::config::Config;
 use orlop_scheduler::cycle::{Choice, Core, Failure};
 use orlop_scheduler::fit_error::FitError;
-use orlop_scheduler::framework::points::Plugin;
-use orlop_scheduler::framework::profile::Profile;
 use orlop_scheduler::model::{Pod, PodSpec};
-use orlop_scheduler::plugins::{
-    self,
-    pod_topology_spread::{Defaults, PodTopologySpread},
-};
+use orlop_scheduler::plugins;
 use orlop_scheduler::preemption::{self as core_preemption, DefaultPreemption, Preemption};
 
 use crate::filters::{Cycle, Rejected, Verdicts};
@@ -61,32 +57,8 @@ struct Life {
     events: Vec<String>,
 }
 
-/// The default plugins with their weights, but for those that look at volumes.
-fn default_profile() -> Profile {
-    let plugins: Vec<(Box<dyn Plugin>, i64)> = vec![
-        (Box::new(plugins::scheduling_gates::SchedulingGates), 0),
-        (Box::new(plugins::node_unschedulable::NodeUnschedulable::default()), 0),
-        (Box::new(plugins::node_name::NodeName), 0),
-        (Box::new(plugins::taint_toleration::TaintToleration), 3),
-        (Box::new(plugins::node_affinity::NodeAffinity::default()), 2),
-        (Box::new(plugins::node_ports::NodePorts), 0),
-        (Box::new(plugins::node_resources_fit::NodeResourcesFit::default()), 1),
-        (Box::new(PodTopologySpread::new(Defaults::System)), 2),
-        (
-            Box::new(plugins::inter_pod_affinity::InterPodAffinity::new(1, false)),
-            2,
-        ),
-        (
-            Box::new(plugins::node_resources_balanced_allocation::NodeResourcesBalancedAllocation::default()),
-            1,
-        ),
-        (Box::new(plugins::image_locality::ImageLocality), 1),
-        (Box::new(plugins::node_declared_features::NodeDeclaredFeatures), 0),
-    ];
-    Profile::of("default-scheduler", plugins)
-}
-
 pub fn live(seed: u64, loud: bool) -> Tally {
+    let profiles = plugins::profiles(&Config::default()).expect("the default configuration is sound");
     let mut dice = Dice(Random::seeded(seed));
     let specs = (0..2 + dice.below(5)).map(|_| generate::spec(&mut dice)).collect();
     let mut life = Life {
@@ -99,7 +71,7 @@ pub fn live(seed: u64, loud: bool) -> Tally {
         assumed: vec![],
         world: World::default(),
         cluster: Cluster::default(),
-        core: Core::new(vec![default_profile()], seed),
+        core: Core::new(profiles, seed),
         tally: Tally::default(),
         events: vec![],
     };
