@@ -3,8 +3,8 @@
 use tracing_subscriber::EnvFilter;
 
 /// `RUST_LOG` overrides the level; JSON lines for machines with `--log-format json`.
-pub fn start(json: bool) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+pub fn start(json: bool, level: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod bench;
+mod scheduler;
 mod up;
 mod version;
 
@@ -26,6 +27,8 @@ enum Command {
     Up(up::Args),
     /// Run the API server alone
     Apiserver(apiserver::Args),
+    /// Run the scheduler alone, against any cluster
+    Scheduler(Box<scheduler::Args>),
     /// Load an API server and report rates and latencies
     Bench(bench::Args),
     /// Show the version of Orlop and of the Kubernetes API it serves
@@ -35,10 +38,15 @@ enum Command {
 /// 0 done, 1 failed, 2 wrong usage (clap exits with 2 by itself).
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    crate::logging::start(cli.log_format == "json");
+    let level = match &cli.command {
+        Command::Scheduler(args) => args.log_level(),
+        _ => "info",
+    };
+    crate::logging::start(cli.log_format == "json", level);
     let result = match cli.command {
         Command::Up(args) => up::run(args),
         Command::Apiserver(args) => apiserver::run(args),
+        Command::Scheduler(args) => scheduler::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Version(args) => version::run(args),
     };

@@ -47,6 +47,9 @@ use read::Fields;
 /// The scheduler name of pods that name none.
 pub const DEFAULT_SCHEDULER_NAME: &str = "default-scheduler";
 
+// Upstream: backend/queue (v1.36), DefaultPodMaxInUnschedulablePodsDuration
+const MAX_IN_UNSCHEDULABLE: Duration = Duration::from_secs(5 * 60);
+
 /// The effective configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -56,6 +59,8 @@ pub struct Config {
     pub percentage_of_nodes_to_score: Option<u32>,
     pub pod_initial_backoff: Duration,
     pub pod_max_backoff: Duration,
+    /// After this long a pod that found no node is tried again, though nothing has changed. A flag's, not the file's.
+    pub pod_max_in_unschedulable: Duration,
     pub leader_election: LeaderElection,
     pub client_connection: ClientConnection,
     pub enable_profiling: bool,
@@ -256,6 +261,7 @@ fn read_document(
         percentage_of_nodes_to_score,
         pod_initial_backoff,
         pod_max_backoff,
+        pod_max_in_unschedulable: MAX_IN_UNSCHEDULABLE,
         leader_election,
         client_connection,
         enable_profiling,

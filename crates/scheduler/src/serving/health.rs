@@ -51,9 +51,7 @@ pub(super) fn respond(state: &State, path: &str, query: &str) -> Option<(u16, St
         None => (&path[1..], ""),
     };
     let here = || CHECKS.iter().filter(|c| c.at.contains(&endpoint) && (c.applies)(state));
-    if here().next().is_none() {
-        return None;
-    }
+    here().next()?;
     if !one.is_empty() {
         let check = here().find(|c| c.name == one)?;
         return Some(match (check.passes)(state) {

@@ -230,6 +230,8 @@ fn config() -> impl Strategy<Value = Config> {
             percentage_of_nodes_to_score: Some(percentage).filter(|&n| n != 0),
             pod_initial_backoff: Duration::from_secs(seconds),
             pod_max_backoff: Duration::from_secs(seconds * 2),
+            // A flag's: no text changes it.
+            pod_max_in_unschedulable: Config::default().pod_max_in_unschedulable,
             leader_election: LeaderElection {
                 leader_elect: a,
                 lease_duration: Duration::from_millis(seconds * 40),
