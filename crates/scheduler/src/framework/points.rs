@@ -81,6 +81,28 @@ pub trait Filter: Send + Sync {
 
     fn filter(&self, state: &Self::State, pod: &PodInfo, node: &NodeInfo) -> Verdict;
 
+    /// Keeps the nodes that pass `filter`; tells `rejected` of the others. For plugins that can do so without looking at
+    /// the nodes themselves.
+    fn retain(
+        &self,
+        state: &Self::State,
+        pod: &PodInfo,
+        cluster: &Cluster,
+        nodes: &mut Vec<NodeId>,
+        rejected: &mut dyn FnMut(NodeId, Rejection),
+    ) {
+        nodes.retain(|id| {
+            let node = cluster.node(*id).expect("candidates are there");
+            match self.filter(state, pod, node) {
+                Ok(()) => true,
+                Err(rejection) => {
+                    rejected(*id, rejection);
+                    false
+                }
+            }
+        });
+    }
+
     /// What if `added` were on `node` too? Only plugins that look beyond the node have something to do here: the node
     /// handed to `filter` afterwards has the pod on it.
     fn add_pod(&self, state: &mut Self::State, pod: &PodInfo, added: &PodInfo, node: &NodeInfo) {}
@@ -114,6 +136,22 @@ pub trait Score: Send + Sync {
     fn pre_score(&self, pod: &PodInfo, cluster: &Cluster, nodes: &[NodeId]) -> PreScore<Self::State>;
 
     fn score(&self, state: &Self::State, pod: &PodInfo, node: &NodeInfo) -> i64;
+
+    /// `score` of each of `nodes`, into `scores`. For plugins that can do so without looking at the nodes themselves.
+    fn score_all(
+        &self,
+        state: &Self::State,
+        pod: &PodInfo,
+        cluster: &Cluster,
+        nodes: &[NodeId],
+        scores: &mut Vec<i64>,
+    ) {
+        scores.clear();
+        scores.extend(nodes.iter().map(|id| {
+            let node = cluster.node(*id).expect("candidates are there");
+            self.score(state, pod, node)
+        }));
+    }
 
     fn normalize(&self, state: &Self::State, pod: &PodInfo, nodes: &[NodeId], scores: &mut [i64]) {}
 
@@ -222,16 +260,7 @@ impl<P: Filter> AnyFilter for P {
         rejected: &mut dyn FnMut(NodeId, Rejection),
     ) {
         let state = state.downcast_ref().expect(OWN_STATE);
-        nodes.retain(|id| {
-            let node = cluster.node(*id).expect("candidates are there");
-            match Filter::filter(self, state, pod, node) {
-                Ok(()) => true,
-                Err(rejection) => {
-                    rejected(*id, rejection);
-                    false
-                }
-            }
-        });
+        Filter::retain(self, state, pod, cluster, nodes, rejected);
     }
 
     fn clone_state(&self, state: &AnyState) -> AnyState {
@@ -290,11 +319,7 @@ impl<P: Score> AnyScore for P {
 
     fn score_all(&self, state: &AnyState, pod: &PodInfo, cluster: &Cluster, nodes: &[NodeId], scores: &mut Vec<i64>) {
         let state = state.downcast_ref().expect(OWN_STATE);
-        scores.clear();
-        scores.extend(nodes.iter().map(|id| {
-            let node = cluster.node(*id).expect("candidates are there");
-            Score::score(self, state, pod, node)
-        }));
+        Score::score_all(self, state, pod, cluster, nodes, scores);
     }
 
     fn normalize(&self, state: &AnyState, pod: &PodInfo, nodes: &[NodeId], scores: &mut [i64]) {

@@ -76,6 +76,8 @@ struct Key {
     /// Domain → how many nodes are in it. Numbers of empty domains are given out again.
     nodes: Vec<u32>,
     free: Vec<u32>,
+    /// Nodes that are in some domain.
+    placed: usize,
 }
 
 impl Default for Keys {
@@ -100,6 +102,7 @@ impl Key {
             if value == before {
                 return;
             }
+            self.placed -= 1;
             self.nodes[old as usize] -= 1;
             if self.nodes[old as usize] == 0 {
                 self.values.remove(before.expect("the node was in a domain"));
@@ -120,6 +123,7 @@ impl Key {
                         domain
                     }
                 };
+                self.placed += 1;
                 self.nodes[domain as usize] += 1;
                 domain
             }
@@ -181,6 +185,12 @@ impl Keys {
         } else {
             key.nodes.len()
         }
+    }
+
+    /// How many domains there are, and how many nodes are in one.
+    pub fn extent(&self, id: KeyId) -> (usize, usize) {
+        let key = &self.keys[id];
+        (key.values.len(), key.placed)
     }
 
     pub fn differ(&self, before: Option<&NodeRecord>, after: Option<&NodeRecord>) -> bool {

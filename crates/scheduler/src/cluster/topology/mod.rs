@@ -238,6 +238,12 @@ impl Topology {
         self.keys.column(id).clone()
     }
 
+    /// How many domains of the key there are, and how many nodes are in one.
+    pub fn extent(&mut self, key: &str) -> (usize, usize) {
+        let id = self.keys.id(key, &self.nodes);
+        self.keys.extent(id)
+    }
+
     /// The number of the domain with this value of the key, if some node is in it.
     pub fn domain_of(&mut self, key: &str, value: &str) -> Option<u32> {
         let id = self.keys.id(key, &self.nodes);

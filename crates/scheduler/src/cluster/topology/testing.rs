@@ -70,8 +70,17 @@ impl World {
         match plugin.pre_filter(pod, &self.cluster) {
             PreFilter::Skip => None,
             PreFilter::Run(state) => {
-                let nodes = self.ids().into_iter().map(|id| self.cluster.node(id).unwrap());
-                Some(nodes.map(|n| verdict(&plugin.filter(&state, pod, n))).collect())
+                let ids = self.ids();
+                let nodes = ids.iter().map(|id| self.cluster.node(*id).unwrap());
+                let one_by_one: Vec<String> = nodes.map(|n| verdict(&plugin.filter(&state, pod, n))).collect();
+                let (mut kept, mut at_once) = (ids.clone(), vec!["ok".to_string(); ids.len()]);
+                plugin.retain(&state, pod, &self.cluster, &mut kept, &mut |id, why| {
+                    let at = ids.iter().position(|i| *i == id).unwrap();
+                    at_once[at] = verdict(&Err(why));
+                });
+                assert_eq!(at_once, one_by_one, "all nodes at once");
+                assert_eq!(kept.len(), at_once.iter().filter(|v| *v == "ok").count());
+                Some(one_by_one)
             }
             _ => panic!("neither of them narrows down nodes beforehand"),
         }
@@ -85,7 +94,9 @@ impl World {
         };
         let nodes = ids.iter().map(|id| self.cluster.node(*id).unwrap());
         let raw: Vec<i64> = nodes.map(|n| plugin.score(&state, pod, n)).collect();
-        let mut scores = raw.clone();
+        let mut scores = vec![];
+        plugin.score_all(&state, pod, &self.cluster, &ids, &mut scores);
+        assert_eq!(scores, raw, "all nodes at once");
         plugin.normalize(&state, pod, &ids, &mut scores);
         Some((raw, scores))
     }

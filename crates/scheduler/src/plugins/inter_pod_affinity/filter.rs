@@ -32,7 +32,26 @@ struct Extra {
     pods: i32,
 }
 
+#[inline]
+fn holds_some(domains: &Domains, node: NodeId) -> bool {
+    domains.count(node).is_some_and(|pods| pods > 0)
+}
+
 impl FilterState {
+    fn judge(&self, node: NodeId) -> Verdict {
+        if !self.affinity.is_empty() && !self.affinity_holds(node) {
+            return Err(Rejection::unresolvable(AFFINITY));
+        }
+        if self.anti_affinity.iter().any(|d| holds_some(d, node)) {
+            return Err(Rejection::unschedulable(ANTI_AFFINITY));
+        }
+        if self.existing.iter().any(|d| holds_some(d, node)) {
+            return Err(Rejection::unschedulable(EXISTING_ANTI_AFFINITY));
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn affinity_holds(&self, node: NodeId) -> bool {
         let mut found = true;
         for domains in &self.affinity {
@@ -83,6 +102,21 @@ impl FilterState {
     }
 }
 
+fn reject(
+    nodes: &mut Vec<NodeId>,
+    out: impl Fn(NodeId) -> bool,
+    why: Rejection,
+    rejected: &mut dyn FnMut(NodeId, Rejection),
+) {
+    nodes.retain(|id| {
+        let out = out(*id);
+        if out {
+            rejected(*id, why.clone());
+        }
+        !out
+    });
+}
+
 impl Filter for InterPodAffinity {
     type State = FilterState;
     const SCOPE: Scope = Scope::Cluster;
@@ -120,20 +154,44 @@ impl Filter for InterPodAffinity {
         PreFilter::Run(state)
     }
 
-    #[inline]
     fn filter(&self, state: &FilterState, _pod: &PodInfo, node: &NodeInfo) -> Verdict {
-        let full = |domains: &Vec<Domains>| domains.iter().any(|d| d.count(node.id).is_some_and(|pods| pods > 0));
-        if !state.affinity.is_empty() && !state.affinity_holds(node.id) {
-            return Err(Rejection::unresolvable(AFFINITY));
-        }
-        if full(&state.anti_affinity) {
-            return Err(Rejection::unschedulable(ANTI_AFFINITY));
-        }
+        state.judge(node.id)?;
         let extra = |e: &Extra| e.pods > 0 && node.labels.get(&e.key) == Some(&e.value);
-        if full(&state.existing) || state.extra.iter().any(extra) {
+        if state.extra.iter().any(extra) {
             return Err(Rejection::unschedulable(EXISTING_ANTI_AFFINITY));
         }
         Ok(())
+    }
+
+    /// Table by table, in the order of the reasons.
+    fn retain(
+        &self,
+        state: &FilterState,
+        pod: &PodInfo,
+        cluster: &Cluster,
+        nodes: &mut Vec<NodeId>,
+        rejected: &mut dyn FnMut(NodeId, Rejection),
+    ) {
+        const NEAR: Rejection = Rejection::unresolvable(AFFINITY);
+        const APART: Rejection = Rejection::unschedulable(ANTI_AFFINITY);
+        const EXISTING: Rejection = Rejection::unschedulable(EXISTING_ANTI_AFFINITY);
+        if !state.affinity.is_empty() {
+            reject(nodes, |id| !state.affinity_holds(id), NEAR, rejected);
+        }
+        for domains in &state.anti_affinity {
+            reject(nodes, |id| holds_some(domains, id), APART, rejected);
+        }
+        for domains in &state.existing {
+            reject(nodes, |id| holds_some(domains, id), EXISTING, rejected);
+        }
+        if !state.extra.is_empty() {
+            let refuses = |id| {
+                cluster
+                    .node(id)
+                    .is_none_or(|n| Filter::filter(self, state, pod, n).is_err())
+            };
+            reject(nodes, refuses, EXISTING, rejected);
+        }
     }
 
     fn add_pod(&self, state: &mut FilterState, pod: &PodInfo, added: &PodInfo, node: &NodeInfo) {

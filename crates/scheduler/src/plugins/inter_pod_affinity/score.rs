@@ -7,6 +7,7 @@ use crate::cluster::pod::PodInfo;
 use crate::cluster::topology::{Column, Domains, Group, NOWHERE};
 use crate::framework::points::{MAX_SCORE, Normalize, Scope, Score};
 use crate::framework::verdict::PreScore;
+use crate::plugins::pod_topology_spread::rescale;
 
 /// One table for each topology key that matters.
 pub struct ScoreState(Vec<Weights>);
@@ -15,6 +16,14 @@ struct Weights {
     column: Column,
     /// By domain.
     sums: Vec<i64>,
+}
+
+impl Weights {
+    #[inline]
+    fn of(&self, node: NodeId) -> i64 {
+        let domain = self.column.get(node.index()).copied().unwrap_or(NOWHERE);
+        self.sums.get(domain as usize).copied().unwrap_or(0)
+    }
 }
 
 impl ScoreState {
@@ -96,26 +105,36 @@ impl Score for InterPodAffinity {
             && topology.carried(pod, Group::Prefers).is_empty()
     }
 
-    #[inline]
     fn score(&self, state: &ScoreState, _pod: &PodInfo, node: &NodeInfo) -> i64 {
-        let mut score = 0;
+        state.0.iter().map(|w| w.of(node.id)).sum()
+    }
+
+    fn score_all(
+        &self,
+        state: &ScoreState,
+        _pod: &PodInfo,
+        _cluster: &Cluster,
+        nodes: &[NodeId],
+        scores: &mut Vec<i64>,
+    ) {
+        scores.clear();
+        scores.resize(nodes.len(), 0);
         for weights in &state.0 {
-            let domain = weights.column.get(node.id.index()).copied().unwrap_or(NOWHERE);
-            score += weights.sums.get(domain as usize).copied().unwrap_or(0);
+            for (score, node) in scores.iter_mut().zip(nodes) {
+                *score += weights.of(*node);
+            }
         }
-        score
     }
 
     fn normalize(&self, _state: &ScoreState, _pod: &PodInfo, _nodes: &[NodeId], scores: &mut [i64]) {
         let least = scores.iter().copied().min().unwrap_or(0);
         let most = scores.iter().copied().max().unwrap_or(0);
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
-        for score in scores.iter_mut() {
-            *score = if most > least {
-                (MAX_SCORE as f64 * ((*score - least) as f64 / (most - least) as f64)) as i64
-            } else {
-                0
-            };
+        if most == least {
+            scores.fill(0);
+            return;
         }
+        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+        let scale = |score: i64| (MAX_SCORE as f64 * ((score - least) as f64 / (most - least) as f64)) as i64;
+        rescale(scores, least, most, scale);
     }
 }

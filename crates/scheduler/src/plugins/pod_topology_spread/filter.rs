@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::constraint::{Action, Plan, Planned};
 use super::{NO_LABEL, PodTopologySpread, UNEVEN};
 use crate::cluster::Cluster;
-use crate::cluster::node::NodeInfo;
+use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::cluster::topology::Reading;
 use crate::framework::points::{Filter, Scope};
@@ -79,6 +79,18 @@ impl Part {
 }
 
 impl FilterState {
+    #[inline]
+    fn judge(&self, node: NodeId) -> Verdict {
+        for part in &self.parts {
+            match part.reading.domains.count(node) {
+                None => return Err(Rejection::unresolvable(NO_LABEL)),
+                Some(pods) if i64::from(pods) > part.limit => return Err(Rejection::unschedulable(UNEVEN)),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     fn change(&mut self, pod: &PodInfo, other: &PodInfo, node: &NodeInfo, by: i32) {
         if pod.namespace() != other.namespace() {
             return;
@@ -111,16 +123,25 @@ impl Filter for PodTopologySpread {
         })
     }
 
-    #[inline]
     fn filter(&self, state: &FilterState, _pod: &PodInfo, node: &NodeInfo) -> Verdict {
-        for part in &state.parts {
-            match part.reading.domains.count(node.id) {
-                None => return Err(Rejection::unresolvable(NO_LABEL)),
-                Some(pods) if i64::from(pods) > part.limit => return Err(Rejection::unschedulable(UNEVEN)),
-                Some(_) => {}
+        state.judge(node.id)
+    }
+
+    fn retain(
+        &self,
+        state: &FilterState,
+        _pod: &PodInfo,
+        _cluster: &Cluster,
+        nodes: &mut Vec<NodeId>,
+        rejected: &mut dyn FnMut(NodeId, Rejection),
+    ) {
+        nodes.retain(|id| match state.judge(*id) {
+            Ok(()) => true,
+            Err(rejection) => {
+                rejected(*id, rejection);
+                false
             }
-        }
-        Ok(())
+        });
     }
 
     fn add_pod(&self, state: &mut FilterState, pod: &PodInfo, added: &PodInfo, node: &NodeInfo) {

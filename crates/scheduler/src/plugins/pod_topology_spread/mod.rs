@@ -20,6 +20,7 @@ use crate::framework::event::{Event, EventKind, Hint};
 use crate::framework::points::{AnyFilter, AnyScore, Plugin};
 use crate::model::TopologySpreadConstraint;
 use constraint::{Action, Plan};
+pub(crate) use score::rescale;
 
 pub const NAME: &str = "PodTopologySpread";
 

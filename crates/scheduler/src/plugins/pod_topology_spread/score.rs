@@ -57,6 +57,14 @@ fn lacks(column: &Column, node: NodeId) -> bool {
 }
 
 impl ScoreState {
+    #[inline]
+    fn score(&self, node: NodeId) -> i64 {
+        if self.ignores(node) {
+            return 0;
+        }
+        round(self.parts.iter().filter_map(|p| p.worth(node)).sum())
+    }
+
     fn ignores(&self, node: NodeId) -> bool {
         self.all_keys && self.parts.iter().any(|p| lacks(&p.column, node))
     }
@@ -69,10 +77,22 @@ fn weight(domains: usize) -> f64 {
 }
 
 /// How many domains the nodes are in. Nodes without the label are in that of the empty value.
-fn spanned(column: &Column, nodes: &[NodeId], ignored: impl Fn(NodeId) -> bool, unnamed: Option<u32>) -> usize {
+///
+/// `domains` is how many there are at all: nothing more is to be found once all were seen.
+fn spanned(
+    column: &Column,
+    nodes: &[NodeId],
+    ignored: impl Fn(NodeId) -> bool,
+    unnamed: Option<u32>,
+    domains: usize,
+    lacking: bool,
+) -> usize {
     let mut seen: Vec<bool> = vec![];
-    let (mut domains, mut nowhere) = (0, false);
+    let (mut found, mut nowhere) = (0, false);
     for node in nodes {
+        if found == domains && (nowhere || !lacking) {
+            break;
+        }
         if ignored(*node) {
             continue;
         }
@@ -83,13 +103,13 @@ fn spanned(column: &Column, nodes: &[NodeId], ignored: impl Fn(NodeId) -> bool, 
                 if seen.len() <= at {
                     seen.resize(at + 1, false);
                 }
-                domains += usize::from(!seen[at]);
+                found += usize::from(!seen[at]);
                 seen[at] = true;
             }
         }
     }
     let named = unnamed.is_some_and(|d| seen.get(d as usize).copied().unwrap_or(false));
-    domains + usize::from(nowhere && !named)
+    found + usize::from(nowhere && !named)
 }
 
 fn tally(planned: &Planned, topology: &mut Topology, size: usize) -> Tally {
@@ -110,23 +130,25 @@ fn tally(planned: &Planned, topology: &mut Topology, size: usize) -> Tally {
     }
 }
 
-fn pre_score(plan: &Plan, topology: &mut Topology, nodes: &[NodeId]) -> ScoreState {
-    let columns: Vec<Column> = (plan.constraints.iter())
-        .map(|c| topology.column(&c.constraint.key))
-        .collect();
-    let ignored = |node: NodeId| plan.all_keys && columns.iter().any(|c| lacks(c, node));
-    let left = if plan.all_keys {
+fn pre_score(plan: &Plan, topology: &mut Topology, all: usize, nodes: &[NodeId]) -> ScoreState {
+    let keys = plan.constraints.iter().map(|c| &c.constraint.key);
+    let columns: Vec<Column> = keys.clone().map(|key| topology.column(key)).collect();
+    let extents: Vec<(usize, usize)> = keys.map(|key| topology.extent(key)).collect();
+    let some_ignored = plan.all_keys && extents.iter().any(|(_, placed)| *placed < all);
+    let ignored = |node: NodeId| some_ignored && columns.iter().any(|c| lacks(c, node));
+    let left = if some_ignored {
         nodes.iter().filter(|n| !ignored(**n)).count()
     } else {
         nodes.len()
     };
     let mut parts = Vec::with_capacity(columns.len());
-    for (planned, column) in plan.constraints.iter().zip(&columns) {
+    for ((planned, column), (domains, placed)) in plan.constraints.iter().zip(&columns).zip(extents) {
         let size = if planned.by_node {
             left
         } else {
             let unnamed = topology.domain_of(&planned.constraint.key, "");
-            spanned(column, nodes, ignored, unnamed)
+            let lacking = !plan.all_keys && placed < all;
+            spanned(column, nodes, ignored, unnamed, domains, lacking)
         };
         parts.push(Part {
             column: column.clone(),
@@ -135,7 +157,30 @@ fn pre_score(plan: &Plan, topology: &mut Topology, nodes: &[NodeId]) -> ScoreSta
     }
     ScoreState {
         parts,
-        all_keys: plan.all_keys && left < nodes.len(),
+        all_keys: left < nodes.len(),
+    }
+}
+
+/// To the nearest whole number, halves up. Scores are never negative.
+#[inline]
+#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+fn round(score: f64) -> i64 {
+    let whole = score as i64;
+    whole + i64::from(score - whole as f64 >= 0.5)
+}
+
+/// Gives every score, all of which are `least..=most`, its new value; works out each only once if they are many.
+pub(crate) fn rescale(scores: &mut [i64], least: i64, most: i64, scale: impl Fn(i64) -> i64) {
+    let range = usize::try_from(most - least).unwrap_or(usize::MAX);
+    if range >= scores.len() {
+        for score in scores {
+            *score = scale(*score);
+        }
+        return;
+    }
+    let scaled: Vec<i64> = (least..=most).map(scale).collect();
+    for score in scores {
+        *score = scaled[usize::try_from(*score - least).unwrap_or(0)];
     }
 }
 
@@ -150,7 +195,7 @@ impl Score for PodTopologySpread {
         }
         let topology = &mut cluster.topology.borrow_mut();
         match self.plan(pod, cluster, topology, Action::Prefer) {
-            Some(plan) => PreScore::Run(pre_score(&plan, topology, nodes)),
+            Some(plan) => PreScore::Run(pre_score(&plan, topology, cluster.len(), nodes)),
             None => PreScore::Skip,
         }
     }
@@ -160,19 +205,33 @@ impl Score for PodTopologySpread {
             || (self.plan(pod, cluster, &mut cluster.topology.borrow_mut(), Action::Prefer)).is_none()
     }
 
-    #[inline]
     fn score(&self, state: &ScoreState, _pod: &PodInfo, node: &NodeInfo) -> i64 {
-        if state.ignores(node.id) {
-            return 0;
-        }
-        let sum: f64 = state.parts.iter().filter_map(|p| p.worth(node.id)).sum();
-        #[allow(clippy::cast_possible_truncation)]
-        {
-            sum.round() as i64
-        }
+        state.score(node.id)
+    }
+
+    fn score_all(
+        &self,
+        state: &ScoreState,
+        _pod: &PodInfo,
+        _cluster: &Cluster,
+        nodes: &[NodeId],
+        scores: &mut Vec<i64>,
+    ) {
+        scores.clear();
+        scores.extend(nodes.iter().map(|node| state.score(*node)));
     }
 
     fn normalize(&self, state: &ScoreState, _pod: &PodInfo, nodes: &[NodeId], scores: &mut [i64]) {
+        let scale = |score: i64, least: i64, most: i64| match most {
+            0 => MAX_SCORE,
+            _ => MAX_SCORE * (most + least - score) / most,
+        };
+        if !state.all_keys {
+            let least = scores.iter().copied().min().unwrap_or(0);
+            let most = scores.iter().copied().max().unwrap_or(0);
+            rescale(scores, least, most, |score| scale(score, least, most));
+            return;
+        }
         let (mut least, mut most) = (i64::MAX, 0);
         for (node, score) in nodes.iter().zip(scores.iter()) {
             if !state.ignores(*node) {
@@ -183,10 +242,8 @@ impl Score for PodTopologySpread {
         for (node, score) in nodes.iter().zip(scores.iter_mut()) {
             *score = if state.ignores(*node) {
                 0
-            } else if most == 0 {
-                MAX_SCORE
             } else {
-                MAX_SCORE * (most + least - *score) / most
+                scale(*score, least, most)
             };
         }
     }
