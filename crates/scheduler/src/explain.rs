@@ -168,13 +168,13 @@ fn add_cluster_scores(
 fn rank(accounts: &mut [NodeAccount]) {
     accounts.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
     let mut before = None;
-    for at in 0..accounts.len() {
-        let Some(total) = accounts[at].total else { break };
+    for (at, account) in accounts.iter_mut().enumerate() {
+        let Some(total) = account.total else { break };
         let rank = match before {
             Some((t, r)) if t == total => r,
             _ => at + 1,
         };
         before = Some((total, rank));
-        accounts[at].rank = Some(rank);
+        account.rank = Some(rank);
     }
 }

@@ -61,7 +61,8 @@ fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::conf
         return Ok(orlop_scheduler::config::Config::default());
     };
     let text = std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))?;
-    match orlop_scheduler::config::parse(&text, &[]) {
+    let extra: Vec<_> = orlop_scheduler::plugins::EXTRA.iter().map(|e| e.row).collect();
+    match orlop_scheduler::config::parse(&text, &extra) {
         Ok((config, warnings)) => {
             for warning in warnings {
                 tracing::warn!("{}: {warning}", file.display());

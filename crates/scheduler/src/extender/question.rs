@@ -126,7 +126,10 @@ async fn fetch(api: &Api, at: &str) -> Result<Option<Value>, String> {
 /// In the order of the names; those that are gone are left out.
 async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, String> {
     if names.len() <= SINGLE_NODES_MAX {
-        let each: Vec<String> = names.iter().map(|name| path::object("v1", None, "nodes", name)).collect();
+        let each: Vec<String> = names
+            .iter()
+            .map(|name| path::object("v1", None, "nodes", name))
+            .collect();
         let fetched = futures::stream::iter(each).map(|at| {
             let api = api.clone();
             async move { fetch(&api, &at).await }

@@ -23,9 +23,10 @@ impl Engine {
         each.flat_map(|p| p.writes(pod, node, &self.cluster)).collect()
     }
 
-    pub(super) fn start_binding(&self, pod: Arc<PodInfo>, writes: Vec<Write>) {
+    pub(super) fn start_binding(&mut self, pod: Arc<PodInfo>, writes: Vec<Write>) {
         if writes.is_empty() {
-            return self.bind(&pod);
+            // Written by an earlier attempt, perhaps, and not seen to have happened yet.
+            return self.pre_bound(pod.uid.clone(), Ok(()));
         }
         let (api, outbox) = (self.api.clone(), self.outbox.clone());
         tokio::spawn(async move {

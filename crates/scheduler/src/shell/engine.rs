@@ -129,6 +129,7 @@ impl Engine {
         let queue_config = QueueConfig {
             initial_backoff: config.pod_initial_backoff,
             max_backoff: config.pod_max_backoff,
+            max_in_unschedulable: config.pod_max_in_unschedulable,
             ..QueueConfig::default()
         };
         let (recorder, _) = Recorder::start(
@@ -160,13 +161,15 @@ impl Engine {
         })
     }
 
-    pub async fn run(mut self, shutdown: Shutdown, election: Option<Election>) {
-        let mut leading = election.as_ref().map(Election::subscribe);
+    /// Schedules while we lead, until the shutdown. False if the lease was lost.
+    pub async fn run(mut self, shutdown: Shutdown, election: Option<&Election>) -> bool {
+        let mut leading = election.map(Election::subscribe);
         loop {
             let may = leading
                 .as_ref()
                 .is_none_or(|l| *l.borrow() == orlop_client::Leadership::Leading);
             self.metrics.set_leading(may);
+            self.metrics.set_synced(self.listed.all());
             let now = self.clock.now();
             self.queue.flush(now, &advisor!(self));
             let busy = may && self.listed.all() && self.try_some().await;
@@ -184,7 +187,7 @@ impl Engine {
                 }
                 tokio::task::yield_now().await;
                 if shutdown.is_triggered() {
-                    return;
+                    return true;
                 }
                 continue;
             }
@@ -196,18 +199,17 @@ impl Engine {
                 }
             };
             tokio::select! {
-                _ = shutdown.wait() => return,
-                input = self.inbox.recv() => match input {
-                    Some(input) => self.take(input),
-                    None => return,
-                },
+                biased;
+                _ = shutdown.wait() => return true,
                 alive = changed => {
                     if !alive || leading.as_ref().is_some_and(|l| *l.borrow() == orlop_client::Leadership::Lost) {
-                        tracing::error!("leader election lost");
-                        shutdown.trigger();
-                        return;
+                        return shutdown.is_triggered();
                     }
                 }
+                input = self.inbox.recv() => match input {
+                    Some(input) => self.take(input),
+                    None => return true,
+                },
                 _ = tokio::time::sleep(wait) => self.tick(),
             }
         }

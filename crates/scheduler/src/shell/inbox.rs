@@ -47,13 +47,12 @@ macro_rules! kinds {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Kinds(u32);
 
-        #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
-        enum Bit { $($name,)* COUNT }
+        enum Bit { $($name,)* Count }
 
         impl Kinds {
             pub fn all(self) -> bool {
-                self.0 == (1 << Bit::COUNT as u32) - 1
+                self.0 == (1 << Bit::Count as u32) - 1
             }
         }
 

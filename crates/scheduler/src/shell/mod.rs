@@ -58,10 +58,17 @@ async fn schedule(options: Options) -> Result<(), String> {
     config.renew_deadline = leader.renew_deadline;
     config.retry_period = leader.retry_period;
     config.clock = options.clock.clone();
+    // What was decided is bound or forgotten by then: another may start at once.
+    config.release_on_shutdown = true;
     if let Some(identity) = options.identity {
         config.identity = identity;
     }
     let election = orlop_client::elect(options.api.clone(), config, options.shutdown.clone());
-    engine.run(options.shutdown, Some(election)).await;
-    Ok(())
+    let shutdown = options.shutdown;
+    if engine.run(shutdown.clone(), Some(&election)).await {
+        election.stopped().await;
+        return Ok(());
+    }
+    shutdown.trigger();
+    Err("leaderelection lost".to_string())
 }

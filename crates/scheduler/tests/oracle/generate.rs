@@ -140,12 +140,11 @@ fn requests(dice: &mut Dice) -> ResourceList {
 
 fn container(dice: &mut Dice, name: String) -> Container {
     let ports = if dice.chance(12) {
-        let some = dice.several(2, |dice| ContainerPort {
+        dice.several(2, |dice| ContainerPort {
             host_port: if dice.chance(60) { 80 } else { 443 },
             host_ip: dice.pick(&["", "", "0.0.0.0", "10.0.0.1", "10.0.0.2"]).into(),
             protocol: dice.pick(&["", "TCP", "UDP"]).into(),
-        });
-        some
+        })
     } else {
         vec![]
     };
