@@ -109,15 +109,24 @@ impl Server {
         Launch::up().start()
     }
 
-    /// `orlop up` whose namespaces take pods: their service accounts, which appear by themselves, are there.
+    /// `orlop apiserver` whose namespaces take pods: their service accounts, which appear by themselves, are there. From
+    /// then on nobody acts but the test.
     pub fn with_accounts() -> Server {
-        let server = Server::start();
+        Launch::apiserver().start().await_accounts()
+    }
+
+    /// `orlop up` whose namespaces take pods: the scheduler and all else at work.
+    pub fn at_work() -> Server {
+        Server::start().await_accounts()
+    }
+
+    fn await_accounts(self) -> Server {
         eventually("every namespace has its account and its CA", || {
-            let names = server.run("kubectl get sa,cm -A -o name");
+            let names = self.run("kubectl get sa,cm -A -o name");
             let count = |name: &str| names.lines().filter(|l| *l == name).count();
             (count("serviceaccount/default") == 4 && count("configmap/kube-root-ca.crt") == 4).then_some(())
         });
-        server
+        self
     }
 
     pub fn home(&self) -> &Path {

@@ -62,7 +62,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test]
 async fn objects_are_written_and_read_in_protobuf() {
-    let server = Server::start();
+    let server = Server::with_accounts();
     server.run("kubectl wait --for=create sa/default --timeout=60s");
     let http = server.http().await;
     let pods = "/api/v1/namespaces/default/pods";
@@ -176,7 +176,7 @@ async fn objects_are_written_and_read_in_protobuf() {
 
 #[tokio::test]
 async fn every_built_in_kind_is_read_in_protobuf() {
-    let server = Server::start();
+    let server = Server::with_accounts();
     let http = server.http().await;
     let mut tried = 0;
     for kind in orlop_api::kinds::all().filter(|k| k.is_stored()) {
@@ -199,7 +199,7 @@ async fn every_built_in_kind_is_read_in_protobuf() {
 
 #[tokio::test]
 async fn broken_protobuf_is_refused() {
-    let server = Server::start();
+    let server = Server::with_accounts();
     let http = server.http().await;
     let whole = bytes(&config_map("broken", "1"));
     let mut bodies: Vec<Vec<u8>> = vec![
@@ -282,7 +282,7 @@ fn event(frame: &[u8]) -> (String, Value) {
 
 #[tokio::test]
 async fn watches_are_read_in_protobuf() {
-    let server = Server::start();
+    let server = Server::with_accounts();
     server.run("kubectl wait --for=create configmap/kube-root-ca.crt --timeout=60s");
     let http = server.http().await;
     for name in ["a", "b"] {
@@ -342,7 +342,7 @@ async fn watches_are_read_in_protobuf() {
 /// The same in JSON, and with the state left out.
 #[tokio::test]
 async fn streaming_lists_in_json() {
-    let server = Server::start();
+    let server = Server::with_accounts();
     let http = server.http().await;
     server.run("kubectl create configmap a");
     let base = format!(

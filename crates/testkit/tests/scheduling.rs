@@ -57,7 +57,7 @@ async fn three_nodes(server: &Server) -> Http {
 /// S1, S2, S12: a pod gets a node, a node gets full, and each step says so.
 #[tokio::test]
 async fn pods_get_nodes_and_reasons() {
-    let server = Server::with_accounts();
+    let server = Server::at_work();
     apply(&server, &pod("first", json!({})));
     assert_eq!(
         why_not(&server, "first", "nodes"),
@@ -113,7 +113,7 @@ async fn pods_get_nodes_and_reasons() {
 /// S7, S8, S9, S11: taints, selectors and affinity, together and apart, with the manifests of the notes.
 #[tokio::test]
 async fn taints_selectors_and_affinity() {
-    let server = Server::with_accounts();
+    let server = Server::at_work();
     three_nodes(&server).await;
     server.run("kubectl label node n2 size=Large && kubectl taint node n1 app=blue:NoSchedule");
     apply(&server, &pod("picky", json!({"nodeSelector": {"size": "Large"}})));
@@ -150,7 +150,7 @@ async fn taints_selectors_and_affinity() {
 /// S2: pods that want to be together, apart, or spread out.
 #[tokio::test]
 async fn pods_mind_each_other() {
-    let server = Server::with_accounts();
+    let server = Server::at_work();
     three_nodes(&server).await;
     let labelled = |name: &str, app: &str, spec: Value| {
         let mut pod = pod(name, spec);
@@ -197,7 +197,7 @@ async fn pods_mind_each_other() {
 /// S17: a more important pod takes the place of lesser ones, and a disruption budget is heeded.
 #[tokio::test]
 async fn important_pods_preempt() {
-    let server = Server::with_accounts();
+    let server = Server::at_work();
     let http = server.http().await;
     add_node(&http, "n1", "2", "8Gi", &[]).await;
     add_node(&http, "n2", "2", "8Gi", &[]).await;
@@ -251,7 +251,7 @@ async fn important_pods_preempt() {
 /// Gates hold a pod back; taking them off lets it go. Pods of other schedulers are left alone.
 #[tokio::test]
 async fn gates_and_other_schedulers() {
-    let server = Server::with_accounts();
+    let server = Server::at_work();
     let http = server.http().await;
     apply(
         &server,
@@ -336,7 +336,7 @@ fn bad_configurations_are_refused() {
 /// S4, faults: thousands of pods, a server killed in the middle, and a scheduler that starts anew. All get a node, once.
 #[tokio::test]
 async fn a_crash_in_the_middle_loses_no_pod() {
-    let mut server = Server::with_accounts();
+    let mut server = Server::at_work();
     let http = server.http().await;
     for i in 0..20 {
         add_node(&http, &format!("n{i}"), "64", "256Gi", &[]).await;
@@ -364,7 +364,7 @@ async fn a_crash_in_the_middle_loses_no_pod() {
 /// The pods of the notes find their places.
 #[tokio::test]
 async fn the_notes_pods_are_placed() {
-    let server = Server::with_accounts();
+    let server = Server::at_work();
     let http = server.http().await;
     add_node(&http, "worker-1", "8", "16Gi", &[("size", "Large"), ("color", "blue")]).await;
     for name in ["pod-tolerations", "pod-requests", "pod-limits"] {
