@@ -378,3 +378,56 @@ async fn the_notes_pods_are_placed() {
         waiting.is_empty().then_some(())
     });
 }
+
+/// S16: two schedulers, one lease. The leader is killed under load; the other goes on, and every pod has one node.
+#[tokio::test]
+async fn the_second_scheduler_takes_over() {
+    let server = Server::with_accounts();
+    let http = server.http().await;
+    for i in 0..5 {
+        add_node(&http, &format!("n{i}"), "64", "256Gi", &[]).await;
+    }
+    let scheduler = |name: &str| {
+        let log = std::fs::File::create(server.home().join(name)).unwrap();
+        std::process::Command::new(orlop_testkit::orlop())
+            .args(["scheduler", "--secure-port=0", "--leader-elect-lease-duration=3s"])
+            .args(["--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"])
+            .arg("--kubeconfig")
+            .arg(server.kubeconfig())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    };
+    let holder = || {
+        server.run(
+            "kubectl get lease -n kube-system kube-scheduler -o jsonpath={.spec.holderIdentity} --ignore-not-found",
+        )
+    };
+    let mut first = scheduler("first.log");
+    let leader = eventually("the first leads", || Some(holder()).filter(|h| !h.is_empty()));
+    let mut second = scheduler("second.log");
+    let create = async |i: usize| {
+        let body = asks(&format!("p{i}"), "100m", json!({}));
+        http.post("/api/v1/namespaces/default/pods", &body).await.expect(201);
+    };
+    for i in 0..150 {
+        create(i).await;
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    for i in 150..300 {
+        create(i).await;
+    }
+    eventually("every pod has a node", || {
+        let waiting = server.run("kubectl get pods --field-selector spec.nodeName= -o name");
+        waiting.is_empty().then_some(())
+    });
+    assert_ne!(holder(), leader);
+    // Nothing was bound twice: a second binding would have been refused, and told as a failure.
+    assert_eq!(server.run("kubectl get pods -o name | wc -l").trim(), "300");
+    let failures = server.run("kubectl get events --field-selector reason=FailedScheduling -o name");
+    assert_eq!(failures, "");
+    second.kill().unwrap();
+    second.wait().unwrap();
+}

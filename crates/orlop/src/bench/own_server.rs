@@ -1,4 +1,4 @@
-//! A cluster of our own to measure: an `orlop up` in a temporary directory.
+//! A cluster of our own to measure, in a temporary directory.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -21,8 +21,17 @@ pub struct OwnServer {
     pub idle_mb: f64,
 }
 
+/// What of a cluster is started.
+#[derive(Clone, Copy)]
+pub enum Part {
+    /// `orlop up`.
+    Everything,
+    /// `orlop apiserver`: nobody acts on what is created.
+    ApiServer,
+}
+
 impl OwnServer {
-    pub fn start() -> anyhow::Result<OwnServer> {
+    pub fn start(part: Part) -> anyhow::Result<OwnServer> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("orlop-bench-{}-{number}", std::process::id()));
@@ -30,7 +39,11 @@ impl OwnServer {
         let log = std::fs::File::create(dir.join("orlop.log"))?;
         let started = Instant::now();
         let child = Command::new(std::env::current_exe()?)
-            .args(["up", "--port", "0", "--data-dir"])
+            .args(match part {
+                Part::Everything => ["up", "--port=0", "--bind=127.0.0.1"],
+                Part::ApiServer => ["apiserver", "--secure-port=0", "--bind-address=127.0.0.1"],
+            })
+            .arg("--data-dir")
             .arg(&dir)
             .stdout(Stdio::null())
             .stderr(log)
@@ -71,7 +84,7 @@ impl OwnServer {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         while started.elapsed() < Duration::from_secs(30) {
             if let Some(status) = self.child.try_wait()? {
-                bail!("orlop up ended early: {status}\n{}", self.log_tail());
+                bail!("orlop ended early: {status}\n{}", self.log_tail());
             }
             let ready = async {
                 let mut connection = Target::from_kubeconfig(&self.kubeconfig())?.connect().await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use crate::bench::client::Target;
-use crate::bench::own_server::OwnServer;
+use crate::bench::own_server::{OwnServer, Part};
 use crate::bench::scheduling::catalogue;
 use crate::bench::scheduling::report::{self, Outcome};
 use crate::bench::scheduling::run::{Run, Settings};
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn api(args: ApiArgs) -> anyhow::Result<()> {
     let own = match &args.kubeconfig {
         Some(_) => None,
-        None => Some(OwnServer::start()?),
+        None => Some(OwnServer::start(Part::ApiServer)?),
     };
     let kubeconfig = args
         .kubeconfig
@@ -242,7 +242,7 @@ fn one_workload(
     // A server of its own for each workload: the peak of memory is that of the workload.
     let own = match &args.kubeconfig {
         Some(_) => None,
-        None => Some(OwnServer::start()?),
+        None => Some(OwnServer::start(Part::Everything)?),
     };
     let kubeconfig = match (&args.kubeconfig, &own) {
         (Some(path), _) => path.clone(),

@@ -292,28 +292,12 @@ impl Cluster {
 
     /// A namespace's labels, for selectors of namespaces.
     pub fn observe_namespace(&mut self, name: &str, labels: Option<Labels>) {
-        let before = match labels {
-            Some(labels) => {
-                if self.namespaces.get(name) == Some(&labels) {
-                    return;
-                }
-                self.namespaces.insert(name.to_string(), labels)
-            }
+        match labels {
+            Some(labels) if self.namespaces.get(name) == Some(&labels) => return,
+            Some(labels) => self.namespaces.insert(name.to_string(), labels),
             None => self.namespaces.remove(name),
         };
-        drop(before);
-        let pods: Vec<(Arc<PodInfo>, NodeId)> = self.pods_on_nodes();
-        let nodes = &self.nodes;
-        self.topology.get_mut().namespaces_changed(
-            pods.iter()
-                .map(|(pod, id)| (&**pod, nodes[id.index()].as_ref().expect("listed just now"))),
-        );
-    }
-
-    fn pods_on_nodes(&self) -> Vec<(Arc<PodInfo>, NodeId)> {
-        self.nodes()
-            .flat_map(|n| n.pods.iter().map(|p| (p.clone(), n.id)))
-            .collect()
+        self.topology.get_mut().namespaces_changed();
     }
 }
 

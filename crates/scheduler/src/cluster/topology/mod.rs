@@ -138,7 +138,7 @@ impl Topology {
     }
 
     /// Looked at when somebody next asks for something.
-    pub fn namespaces_changed<'a>(&mut self, _pods: impl Iterator<Item = (&'a PodInfo, &'a NodeInfo)>) {
+    pub fn namespaces_changed(&mut self) {
         self.stale = true;
     }
 
