@@ -63,7 +63,7 @@ pub fn node(dice: &mut Dice, name: &str) -> Node {
         put("rank", dice.pick(&["1", "2", "3", "x"]));
     }
     node.spec.unschedulable = dice.chance(8);
-    if dice.chance(35) {
+    if dice.chance(28) {
         node.spec.taints = dice.several(2, |dice| Taint {
             key: dice.pick(&["dedicated", "dedicated", "flaky", UNSCHEDULABLE]).into(),
             value: dice.pick(&["gpu", "db", ""]).into(),
@@ -90,14 +90,25 @@ pub fn node(dice: &mut Dice, name: &str) -> Node {
 }
 
 fn allocatable(dice: &mut Dice) -> ResourceList {
+    // Room for everything, so that other plugins have their say.
+    if dice.chance(45) {
+        return labels([
+            ("pods", "110"),
+            ("cpu", "32"),
+            ("memory", "64Gi"),
+            ("ephemeral-storage", "10Gi"),
+            ("example.com/gpu", "8"),
+            ("hugepages-2Mi", "64Mi"),
+        ]);
+    }
     let mut list = labels([("pods", dice.pick(&["2", "4", "8", "110", "110"]))]);
     if dice.chance(97) {
-        list.insert("cpu".into(), dice.pick(&["500m", "1", "2", "4", "3500m"]).into());
+        list.insert("cpu".into(), dice.pick(&["500m", "1", "2", "4", "3500m", "8"]).into());
     }
     if dice.chance(97) {
         list.insert(
             "memory".into(),
-            dice.pick(&["512Mi", "1Gi", "2Gi", "4Gi", "3000Mi"]).into(),
+            dice.pick(&["512Mi", "1Gi", "2Gi", "4Gi", "3000Mi", "16Gi"]).into(),
         );
     }
     if dice.chance(40) {
@@ -288,7 +299,7 @@ fn by_name(dice: &mut Dice) -> Requirement {
 
 fn node_affinity(dice: &mut Dice) -> Option<NodeAffinity> {
     let mut affinity = NodeAffinity::default();
-    if dice.chance(14) {
+    if dice.chance(10) {
         let terms = if dice.chance(30) {
             (0..1 + dice.below(3))
                 .map(|_| NodeSelectorTerm {
@@ -397,12 +408,12 @@ pub fn spec(dice: &mut Dice) -> PodSpec {
         pod_affinity: if quiet {
             PodAffinity::default()
         } else {
-            pod_affinity(dice, 15, 20)
+            pod_affinity(dice, 10, 20)
         },
         pod_anti_affinity: if quiet {
             PodAffinity::default()
         } else {
-            pod_affinity(dice, 15, 20)
+            pod_affinity(dice, 10, 20)
         },
     };
     if !quiet && dice.chance(40) {
@@ -447,6 +458,8 @@ pub fn run(dice: &mut Dice, pod: &mut Pod, number: usize, node: &str) {
         let at = 1_700_000_000 + (number * 7919 % 1000) as i64;
         pod.status.start_time = Some(Timestamp::from_second(at).expect("a time"));
     }
+    pod.status.container_statuses.clear();
+    pod.status.conditions.retain(|c| c.kind != "PodResizePending");
     if dice.chance(6) {
         let actual = ContainerResources {
             requests: requests(dice),
@@ -476,6 +489,7 @@ pub fn run(dice: &mut Dice, pod: &mut Pod, number: usize, node: &str) {
 
 pub fn terminate(dice: &mut Dice, pod: &mut Pod) {
     pod.metadata.deletion_timestamp = Some(Timestamp::from_second(1_700_009_000).expect("a time"));
+    pod.status.conditions.retain(|c| c.kind != "DisruptionTarget");
     if dice.chance(50) {
         pod.status.conditions.push(PodCondition {
             kind: "DisruptionTarget".into(),

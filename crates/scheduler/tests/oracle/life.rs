@@ -28,6 +28,10 @@ pub struct Tally {
     pub hopeless: usize,
     pub compared_scores: usize,
     pub promised: usize,
+    /// By plugin.
+    pub rejected: BTreeMap<&'static str, usize>,
+    /// By plugin: how often its scores were not the same for all nodes.
+    pub told_apart: BTreeMap<&'static str, usize>,
 }
 
 impl Tally {
@@ -38,6 +42,12 @@ impl Tally {
         self.hopeless += other.hopeless;
         self.compared_scores += other.compared_scores;
         self.promised += other.promised;
+        for (plugin, n) in &other.rejected {
+            *self.rejected.entry(plugin).or_default() += n;
+        }
+        for (plugin, n) in &other.told_apart {
+            *self.told_apart.entry(plugin).or_default() += n;
+        }
     }
 }
 
@@ -98,7 +108,7 @@ impl Life {
         for name in NAMESPACES {
             self.relabel(name);
         }
-        for i in 0..1 + self.dice.below(6) {
+        for i in 0..1 + self.dice.below(7) {
             self.put_node(&format!("node-{i}"));
         }
         for _ in 0..self.dice.below(12) {
@@ -314,6 +324,10 @@ impl Life {
         } else {
             String::new()
         };
+        self.promise(at, node);
+    }
+
+    fn promise(&mut self, at: usize, node: String) {
         self.pending[at].status.nominated_node_name = node.clone();
         let pod = self.pending[at].clone();
         self.tell(format!("nominate {} to {node:?}", pod.metadata.uid));
@@ -323,6 +337,18 @@ impl Life {
             self.cluster.nominated.add(info, &node.as_str().into());
             self.world.nominated.push((pod, node));
         }
+    }
+
+    /// Does what preemption decided: its victims go, and the node is promised to the pod.
+    fn evict(&mut self, pod: &Pod, node: &str, victims: &Victims) {
+        for uid in &victims.pods {
+            self.tell(format!("evict {uid}"));
+            assert!(self.cluster.remove_pod(uid));
+            self.world.placed.remove(uid);
+            self.assumed.retain(|u| u != uid);
+        }
+        let at = self.pending.iter().position(|p| p.metadata.uid == pod.metadata.uid);
+        self.promise(at.expect("it is pending"), node.to_string());
     }
 
     fn denominate(&mut self, uid: &str) {
@@ -359,7 +385,15 @@ impl Life {
         }
         match self.core.schedule(0, &self.cluster, &info) {
             Ok(choice) => self.fits(&pod, &info, &verdicts, choice, at),
-            Err(Failure::Unfit(error)) => self.fits_nowhere(&cycle, &info, &verdicts, &error),
+            Err(Failure::Unfit(error)) => {
+                self.fits_nowhere(&cycle, &info, &verdicts, &error);
+                // Some pods are given up, lest only hopeless ones be left.
+                if self.dice.chance(60) {
+                    self.tell(format!("delete {}", pod.metadata.uid));
+                    self.denominate(&pod.metadata.uid);
+                    self.pending.retain(|p| p.metadata.uid != pod.metadata.uid);
+                }
+            }
             Err(Failure::Error(error)) => self.wrong(&pod, &error),
         }
     }
@@ -453,6 +487,11 @@ impl Life {
             }
         }
         self.tally.compared_scores += 1;
+        for (i, line) in scores.values().next().into_iter().flatten().enumerate() {
+            if scores.values().any(|lines| lines[i].2 != line.2) {
+                *self.tally.told_apart.entry(line.0).or_default() += 1;
+            }
+        }
     }
 
     fn fits_nowhere(&mut self, cycle: &Cycle, info: &PodInfo, verdicts: &Verdicts, error: &FitError) {
@@ -464,6 +503,9 @@ impl Life {
             );
         }
         self.tally.unfit += 1;
+        for rejected in verdicts.nodes.values().flatten() {
+            *self.tally.rejected.entry(rejected.plugin).or_default() += 1;
+        }
         let said: BTreeMap<String, Option<Rejected>> = (error.diagnosis.nodes.iter())
             .map(|(id, plugin, rejection)| {
                 let name = self
@@ -534,6 +576,9 @@ impl Life {
                 let harms: BTreeMap<&String, _> = wanted.iter().map(|(n, v)| (n, preemption::harm(world, v))).collect();
                 if harms.get(&best) != harms.values().min() {
                     self.wrong(pod, &format!("{best} does not do least harm: {harms:#?}"));
+                }
+                if self.dice.chance(50) {
+                    self.evict(pod, &best, &wanted[&best]);
                 }
             }
             (outcome, plan) => {
