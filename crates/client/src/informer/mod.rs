@@ -199,7 +199,9 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                     continue;
                 }
             }
-            if self.streams_lists && self.position.is_none() && matches!(error, Error::Invalid(_)) {
+            // An API server whose etcd is too old for them answers with an internal error.
+            let refused = matches!(error, Error::Invalid(_) | Error::Unavailable(Trouble::Server(_)));
+            if self.streams_lists && self.position.is_none() && refused {
                 tracing::info!("no streaming lists of {path} here ({error}); listing in pages");
                 self.streams_lists = false;
                 continue;
