@@ -110,7 +110,8 @@ async fn the_first_leads_and_a_second_follows_when_it_is_gone() {
     let since = Instant::now();
     assert!(second.acquired().await);
     let waited = since.elapsed().as_secs();
-    assert!((11..=20).contains(&waited), "a lease runs out first: {waited}");
+    // 15 s from when the last renewal was seen; both looks may be late by a whole retry with its jitter, 4.4 s.
+    assert!((11..=24).contains(&waited), "a lease runs out first: {waited}");
     let taken = server.spec();
     assert_eq!((taken.holder(), taken.lease_transitions), ("second", Some(1)));
 }
