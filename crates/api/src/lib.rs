@@ -13,6 +13,7 @@ pub mod kind;
 pub mod kinds;
 pub mod printing;
 
+pub mod duration;
 pub mod int_or_string;
 pub mod ip;
 pub mod patch;

@@ -24,39 +24,18 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Serves until the server's shutdown is triggered, then lets requests under way finish.
 pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
     let acceptor = TlsAcceptor::from(tls);
-    let graceful = Arc::new(GracefulShutdown::new());
-    let room = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let permit = room
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = server.shutdown.wait() => break,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
-                tokio::spawn(async move {
-                    if let Err(e) = connection(server, acceptor, stream, peer, watcher).await {
-                        tracing::debug!(%peer, "connection ended: {e}");
-                    }
-                    drop(permit);
-                });
-            }
-            Err(e) => {
-                // Out of file descriptors, most likely: nothing to do but let some connections end.
-                tracing::warn!("a connection could not be accepted: {e}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+    let graceful = GracefulShutdown::new();
+    let take = |stream: TcpStream, peer: SocketAddr| {
+        let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
+        async move {
+            if let Err(e) = connection(server, acceptor, stream, peer, watcher).await {
+                tracing::debug!(%peer, "connection ended: {e}");
             }
         }
-    }
-    drop(listener);
-    if let Some(graceful) = Arc::into_inner(graceful) {
-        let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
-    }
+    };
+    let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
+    orlop_base::accept(listener, MAX_CONNECTIONS, &server.shutdown, take, failed).await;
+    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
 }
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,11 +1,13 @@
 //! What the standard library lacks and every crate of Orlop needs: a clock that tests can hold still, a seeded random
-//! source and a shutdown signal. Kept tiny on purpose; nothing here knows about Kubernetes.
+//! source, a shutdown signal, a bounded accept loop. Kept tiny on purpose; nothing here knows about Kubernetes.
 
+pub mod accept;
 pub mod clock;
 pub mod join;
 pub mod random;
 pub mod shutdown;
 
+pub use accept::accept;
 pub use clock::Clock;
 pub use join::join_all;
 pub use random::Random;

@@ -97,8 +97,9 @@ impl Columns {
         self.raw = vec![vec![]; self.shared.len()];
     }
 
-    /// Brings everything up to date with the cluster.
-    fn refresh(&mut self, profile: &Profile, cluster: &Cluster, pod: &PodInfo) {
+    /// Brings everything up to date with the cluster. Not needed (and not called) where only a few named nodes are in
+    /// question.
+    pub fn catch_up(&mut self, profile: &Profile, cluster: &Cluster, pod: &PodInfo) {
         let width = cluster.width();
         let stale = self.stamps != stamps(profile, cluster, pod);
         if stale {
@@ -360,12 +361,5 @@ impl ColumnCache {
             let Some(oldest) = oldest else { break };
             self.by_class.remove(&oldest);
         }
-    }
-}
-
-impl Columns {
-    /// Looks at changed nodes. Not needed (and not called) where only a few named nodes are in question.
-    pub fn catch_up(&mut self, profile: &Profile, cluster: &Cluster, pod: &PodInfo) {
-        self.refresh(profile, cluster, pod);
     }
 }

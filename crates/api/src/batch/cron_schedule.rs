@@ -9,6 +9,8 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
+use crate::duration::parse_duration;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
     Fields(Box<Fields>),
@@ -88,9 +90,9 @@ impl Schedule {
             _ => text,
         };
         if let Some(period) = fields.strip_prefix("@every ") {
-            let period = parse_duration(period)
-                .ok_or_else(|| format!("failed to parse duration {fields}: time: invalid duration {period:?}"))?;
-            return Ok(Schedule::Every(Duration::from_secs(period.as_secs().max(1))));
+            let nanos = parse_duration(period).map_err(|e| format!("failed to parse duration {fields}: {e}"))?;
+            let seconds = u64::try_from(nanos / 1_000_000_000).unwrap_or(0);
+            return Ok(Schedule::Every(Duration::from_secs(seconds.max(1))));
         }
         if fields.starts_with('@') {
             return Err(format!("unrecognized descriptor: {fields}"));
@@ -235,39 +237,6 @@ fn parse_number(text: &str) -> Result<u32, String> {
             "failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax"
         )),
     }
-}
-
-/// A duration as Go writes it: `1h30m`, `1.5s`. Negative ones are taken as 0.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let negative = text.starts_with('-');
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest == "0" {
-        return Some(Duration::ZERO);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(rest.len());
-        total += number
-            * match &rest[..unit] {
-                "h" => 3600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 1e-3,
-                "us" | "µs" | "μs" => 1e-6,
-                "ns" => 1e-9,
-                _ => return None,
-            };
-        rest = &rest[unit..];
-    }
-    Duration::try_from_secs_f64(if negative { 0.0 } else { total }).ok()
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{MAGIC, ProtoError, name, open, type_of};
+use crate::duration::duration_text;
 use crate::quantity::Quantity;
 use crate::schema::{
-    Builder, MAX_DEPTH, Ty, Type, TypeMeta, TypeRef, Wire, any_json, base64_text, duration_text, float,
-    micro_time_text, schema, time_text, unless_zero, zero,
+    Builder, MAX_DEPTH, Ty, Type, TypeMeta, TypeRef, Wire, any_json, base64_text, float, micro_time_text, schema,
+    time_text, unless_zero, zero,
 };
 
 type Result<T> = std::result::Result<T, ProtoError>;

@@ -4,9 +4,8 @@
 use serde_json::Value;
 
 use super::MAGIC;
-use crate::schema::{
-    Presence, Ty, Type, TypeRef, Wire, base64_bytes, parse_duration, parse_micro_time, parse_time, schema,
-};
+use crate::duration::parse_duration;
+use crate::schema::{Presence, Ty, Type, TypeRef, Wire, base64_bytes, parse_micro_time, parse_time, schema};
 
 /// An object in its envelope.
 pub fn encode(value: &Value, api_version: &str, kind: &str, ty: TypeRef) -> Vec<u8> {

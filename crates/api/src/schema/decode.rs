@@ -11,7 +11,8 @@ use serde_json::{Map, Number, Value};
 
 use super::build::{Builder, zero};
 use super::{Ty, Type, TypeRef, schema};
-use super::{duration_text, is_plain_time, micro_time_text, parse_duration, parse_micro_time, parse_time, time_text};
+use super::{is_plain_time, micro_time_text, parse_micro_time, parse_time, time_text};
+use crate::duration::{duration_text, parse_duration};
 use crate::quantity::Quantity;
 
 /// How deep lists and objects may nest. A few levels fewer than serde_json reads, so that what was accepted can still

@@ -6,7 +6,6 @@
 
 mod build;
 mod decode;
-mod duration;
 mod names;
 mod syntax;
 mod table;
@@ -22,7 +21,6 @@ pub(crate) use build::Builder;
 pub use build::zero;
 pub use decode::{DecodeError, Decoded, MAX_DEPTH, TypeMeta, decode_json, from_value, peek_type};
 pub(crate) use decode::{any_json, base64_bytes, base64_text, float};
-pub(crate) use duration::{duration_text, parse_duration};
 pub use syntax::json_syntax_error;
 pub(crate) use time::{is_plain_time, micro_time_text, parse_micro_time, parse_time, time_text, unless_zero};
 pub use yaml::{decode_yaml, peek_yaml_type, yaml_to_value};

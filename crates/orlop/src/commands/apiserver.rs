@@ -12,6 +12,7 @@ use orlop_apiserver::{Config, Running};
 use orlop_base::Clock;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::parse_duration;
 use crate::components::Components;
 
 #[derive(clap::Args)]
@@ -149,18 +150,4 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     range
         .filter(|(a, b)| 0 < *a && a <= b)
         .ok_or_else(|| "a range such as 30000-32767 is wanted".to_string())
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wanted = || "a duration such as 60s, 5m or 1h is wanted".to_string();
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_alphabetic()).ok_or_else(wanted)?);
-    let n: u64 = number.parse().map_err(|_| wanted())?;
-    let seconds = match unit {
-        "ms" => return Ok(Duration::from_millis(n)),
-        "s" => n,
-        "m" => n * 60,
-        "h" => n * 3600,
-        _ => return Err(wanted()),
-    };
-    Ok(Duration::from_secs(seconds))
 }

@@ -58,3 +58,9 @@ pub fn main() -> ExitCode {
         }
     }
 }
+
+/// A flag's value in Go's notation.
+fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+    orlop_scheduler::config::parse_duration(text)
+        .ok_or_else(|| "a duration such as 60s, 5m or 1h is wanted".to_string())
+}

@@ -15,6 +15,8 @@ use orlop_scheduler::{plugins, serving, shell};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::parse_duration;
+
 #[derive(clap::Args)]
 pub struct Args {
     /// The scheduler's configuration (KubeSchedulerConfiguration, YAML or JSON)
@@ -329,10 +331,6 @@ fn parse_bool(text: &str) -> Result<bool, String> {
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("true or false is wanted".to_string()),
     }
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    config::parse_duration(text).ok_or_else(|| "a duration such as 60s, 5m or 1h is wanted".to_string())
 }
 
 #[cfg(test)]

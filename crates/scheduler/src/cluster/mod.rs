@@ -115,10 +115,6 @@ impl Cluster {
         matches!(self.placed.get(uid), Some(p) if p.state != PlacedState::Added)
     }
 
-    pub fn assumed_count(&self) -> usize {
-        self.placed.values().filter(|p| p.state != PlacedState::Added).count()
-    }
-
     /// The pod with this uid, and the node that it is (or is assumed to be) on.
     pub fn placed(&self, uid: &str) -> Option<(&Arc<PodInfo>, &Arc<str>)> {
         self.placed.get(uid).map(|p| (&p.pod, &p.node))
@@ -307,5 +303,65 @@ fn release(images: &mut FxHashMap<String, u32>, image: &str) {
         if *count == 0 {
             images.remove(image);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str) -> Node {
+        let node = json!({"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}});
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn pod(node: &str) -> Pod {
+        let pod = json!({"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": {"nodeName": node,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}});
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn used(cluster: &Cluster, node: &str) -> i64 {
+        cluster.node_named(node).map_or(0, |n| n.requested.milli_cpu)
+    }
+
+    #[test]
+    fn an_assumed_pod_counts_until_it_is_confirmed_forgotten_or_expired() {
+        let mut cluster = Cluster::default();
+        let a = cluster.observe_node(&node("a"));
+        cluster.observe_node(&node("b"));
+        let waiting = cluster.decode(pod(""));
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+
+        cluster.assume(&waiting, a);
+        assert_eq!((used(&cluster, "a"), cluster.is_assumed("u")), (1000, true));
+        assert!(cluster.forget("u") && !cluster.forget("u"));
+        assert_eq!((used(&cluster, "a"), cluster.pod_count()), (0, 0));
+
+        // Without a deadline it stays for good; with one, until then.
+        cluster.assume(&waiting, a);
+        cluster.finish_binding("u", None);
+        assert!(cluster.expire(at(1_000_000)).is_empty());
+        cluster.finish_binding("u", Some(at(10)));
+        assert!(cluster.expire(at(9)).is_empty());
+        assert_eq!(cluster.expire(at(10)), [Arc::from("u")]);
+        assert_eq!(used(&cluster, "a"), 0);
+
+        // The watch has the last word, also on another node; nothing can be forgotten or expire then.
+        cluster.assume(&waiting, a);
+        let bound = cluster.decode(pod("b"));
+        cluster.add_pod(bound);
+        assert_eq!((used(&cluster, "a"), used(&cluster, "b")), (0, 1000));
+        cluster.finish_binding("u", Some(at(0)));
+        assert!(!cluster.forget("u") && cluster.expire(at(10)).is_empty());
+
+        // A node that goes and comes back still has its pod.
+        cluster.remove_node("b");
+        assert_eq!(cluster.pod_count(), 1);
+        cluster.observe_node(&node("b"));
+        assert_eq!(used(&cluster, "b"), 1000);
+        assert!(cluster.remove_pod("u"));
+        assert_eq!(used(&cluster, "b"), 0);
     }
 }

@@ -35,8 +35,6 @@ pub struct NodeInfo {
     pub nonzero_milli_cpu: i64,
     pub nonzero_memory: i64,
     pub ports: Vec<HostPort>,
-    /// How many of the pods have required anti-affinity or any affinity: most nodes can be passed over quickly.
-    pub pods_with_affinity: u32,
 }
 
 impl NodeInfo {
@@ -56,7 +54,6 @@ impl NodeInfo {
             nonzero_milli_cpu: 0,
             nonzero_memory: 0,
             ports: vec![],
-            pods_with_affinity: 0,
         };
         info.describe(node);
         info
@@ -84,7 +81,6 @@ impl NodeInfo {
         self.nonzero_milli_cpu += requests.nonzero_milli_cpu;
         self.nonzero_memory += requests.nonzero_memory;
         self.ports.extend(pod.class.ports.iter().cloned());
-        self.pods_with_affinity += u32::from(pod.class.has_affinity());
         self.pods.push(pod);
     }
 
@@ -103,7 +99,6 @@ impl NodeInfo {
                 self.ports.swap_remove(at);
             }
         }
-        self.pods_with_affinity -= u32::from(pod.class.has_affinity());
         true
     }
 }

@@ -7,7 +7,7 @@ use orlop_api::Cursor;
 
 use super::problem::Problems;
 use super::read::Fields;
-use super::{ClientConnection, LeaderElection, duration};
+use super::{ClientConnection, LeaderElection};
 
 pub(super) fn client_connection(c: Cursor<'_>, p: &mut Problems) -> ClientConnection {
     let mut f = Fields::open(c, p);
@@ -52,7 +52,7 @@ pub(super) fn leader_election(c: Cursor<'_>, p: &mut Problems) -> LeaderElection
     };
     f.close(p);
     if leader_elect {
-        let shown = duration::text(election.renew_deadline.as_nanos());
+        let shown = super::render::time(election.renew_deadline);
         if election.lease_duration <= election.renew_deadline {
             let path = path.field("leaseDuration");
             p.invalid(&path, shown.as_str(), "must be greater than `RenewDeadline`");

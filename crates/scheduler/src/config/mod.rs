@@ -6,7 +6,6 @@
 mod affinity;
 mod args;
 mod defaults;
-mod duration;
 mod extenders;
 pub mod feature_gates;
 mod gate_table;
@@ -200,7 +199,9 @@ impl Default for Profile {
 
 /// A duration as Go writes it (`1m30s`, `500ms`), if it is not negative.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    u64::try_from(duration::parse(text)?).ok().map(Duration::from_nanos)
+    u64::try_from(orlop_api::duration::parse_duration(text).ok()?)
+        .ok()
+        .map(Duration::from_nanos)
 }
 
 /// Reads a `KubeSchedulerConfiguration` in YAML or JSON under the default feature gates. Gives it with its defaults and

@@ -1,12 +1,12 @@
 //! Reading words: YAML or JSON to a value without losing keys given twice, and objects field by field so that what
 //! nobody asked for is reported as unknown.
 
+use orlop_api::duration::parse_duration;
 use orlop_api::{Cursor, Path};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::options::DuplicateKeyPolicy;
 
-use super::duration;
 use super::problem::Problems;
 
 /// The document as a value. Keys given twice are reported; the last one counts.
@@ -227,7 +227,7 @@ impl<'a> Fields<'a> {
     /// Nanoseconds of a duration.
     pub fn duration(&mut self, name: &'static str, p: &mut Problems) -> Option<i64> {
         self.typed(name, "must be a duration such as \"15s\" or \"1m30s\"", p, |v| {
-            v.as_str().and_then(duration::parse)
+            v.as_str().and_then(|text| parse_duration(text).ok())
         })
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::version::{API_VERSION, KIND};
 use super::{
     Args, Config, DEFAULT_PLUGINS, DefaultConstraint, DefaultingType, Enabled, Extender, Point, Points, Profile,
-    ResourceSpec, ScoringStrategyType, ShapePoint, Tls, duration,
+    ResourceSpec, ScoringStrategyType, ShapePoint, Tls,
 };
 
 /// A `KubeSchedulerConfiguration` in YAML.
@@ -52,8 +52,9 @@ pub fn render(config: &Config) -> String {
     serde_saphyr::to_string(&document).expect("a plain value can be written as YAML")
 }
 
-fn time(duration: Duration) -> String {
-    duration::text(duration.as_nanos())
+/// As Go writes it.
+pub(super) fn time(duration: Duration) -> String {
+    orlop_api::duration::duration_text(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
 /// Whole numbers without a point, others with the digits of an f32.

@@ -113,35 +113,16 @@ fn configz(config: &Config) -> Bytes {
 
 async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor) {
     let graceful = GracefulShutdown::new();
-    let room = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let permit = room
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = server.shutdown.wait() => break,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
-                tokio::spawn(async move {
-                    if let Err(e) = connection(server, acceptor, stream, watcher).await {
-                        tracing::debug!(%peer, "connection ended: {e}");
-                    }
-                    drop(permit);
-                });
-            }
-            Err(e) => {
-                // Out of file descriptors, most likely: nothing to do but let some connections end.
-                tracing::warn!("a connection could not be accepted: {e}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+    let take = |stream: TcpStream, peer: SocketAddr| {
+        let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
+        async move {
+            if let Err(e) = connection(server, acceptor, stream, watcher).await {
+                tracing::debug!(%peer, "connection ended: {e}");
             }
         }
-    }
-    drop(listener);
+    };
+    let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
+    orlop_base::accept(listener, CONNECTIONS_MAX, &server.shutdown, take, failed).await;
     let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
 }
 

@@ -26,8 +26,6 @@ use orlop_client::Api;
 use crate::config::Config;
 use crate::metrics::Metrics;
 
-pub use inbox::Kinds;
-
 /// What a scheduler is started with, beside its configuration.
 pub struct Options {
     pub api: Api,
