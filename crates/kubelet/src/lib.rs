@@ -1,0 +1,5 @@
+//! The node agent: it makes the containers of this node what the pods assigned to it say.
+//!
+//! Pods come from the API server and from files. One worker a pod asks a pure function for the next steps, given the
+//! pod, what the runtime shows and the time, and takes them; another pure function tells the pod's status from the same
+//! picture. A pod that is stuck holds up nobody else.

@@ -1,0 +1,39 @@
+//! What a runtime may answer instead.
+
+/// Why a call failed, as far as the agent's next step depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// There is no such sandbox, container or image.
+    NotFound,
+    /// The call took too long.
+    DeadlineExceeded,
+    /// The runtime can't be reached, or went away during the call.
+    Unavailable,
+    /// The runtime does not know the call.
+    Unimplemented,
+    /// Anything else: the message says it.
+    Other,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failed call: the message is the runtime's own, as it is shown to the user.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Error {
+    pub fn new(code: Code, message: impl Into<String>) -> Error {
+        Error {
+            code,
+            message: message.into(),
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.code == Code::NotFound
+    }
+}

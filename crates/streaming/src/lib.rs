@@ -1,0 +1,42 @@
+//! Streams to and from a container: commands, terminals and forwarded ports, over SPDY/3.1 and WebSocket.
+//!
+//! Every runtime hands out the same [`Session`] for exec and attach and the same [`Pipe`] for a forwarded port; this
+//! crate carries them over the wire protocols that Kubernetes' clients speak, in both directions. It knows nothing of
+//! pods, runtimes or who may do what.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+
+/// A byte stream both ways, such as a forwarded port.
+pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
+
+/// A new size of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct TerminalSize {
+    pub width: u16,
+    pub height: u16,
+}
+
+/// How a command in a container ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It ran and gave this exit code.
+    Code(i32),
+    /// It could not be run, or its streams broke: in words.
+    Failed(String),
+}
+
+/// A command that runs in a container, or a container's own streams: what one side offers and the other carries.
+/// A stream that was not asked for is `None`. Dropping the session lets the command go.
+pub struct Session {
+    pub stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    pub stdout: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    pub stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    pub resize: Option<mpsc::Sender<TerminalSize>>,
+    pub exit: Pin<Box<dyn Future<Output = Exit> + Send>>,
+}
