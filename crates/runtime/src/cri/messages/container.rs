@@ -17,9 +17,9 @@ pub struct Mount {
     #[prost(enumeration = "MountPropagation", tag = "5")]
     pub propagation: i32,
     #[prost(message, repeated, tag = "6")]
-    pub uidMappings: Vec<IDMapping>,
+    pub uid_mappings: Vec<IDMapping>,
     #[prost(message, repeated, tag = "7")]
-    pub gidMappings: Vec<IDMapping>,
+    pub gid_mappings: Vec<IDMapping>,
     #[prost(bool, tag = "8")]
     pub recursive_read_only: bool,
     #[prost(message, optional, tag = "9")]
@@ -211,7 +211,7 @@ pub struct ContainerConfig {
     #[prost(message, optional, tag = "15")]
     pub linux: Option<LinuxContainerConfig>,
     #[prost(message, repeated, tag = "17")]
-    pub CDI_devices: Vec<CDIDevice>,
+    pub cdi_devices: Vec<CDIDevice>,
     #[prost(enumeration = "Signal", tag = "18")]
     pub stop_signal: i32,
 }
