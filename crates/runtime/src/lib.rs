@@ -6,6 +6,7 @@
 
 pub mod cri;
 mod error;
+pub mod simulated;
 
 use std::time::Duration;
 

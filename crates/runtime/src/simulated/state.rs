@@ -1,0 +1,444 @@
+//! What a simulated node "runs": sandboxes, containers, images. Pure: time comes in as `now` (nanoseconds since the
+//! epoch), and what happened goes out as events.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use orlop_base::Random;
+
+use super::addresses::Pool;
+use super::behaviour::{Behaviour, INIT, asked_to_fail};
+use crate::cri::messages::*;
+use crate::{Code, Error, Event, Result};
+
+pub struct Sandbox {
+    pub config: PodSandboxConfig,
+    pub handler: String,
+    pub created_at: i64,
+    pub ready: bool,
+    pub addresses: Vec<IpAddr>,
+}
+
+pub struct SimulatedContainer {
+    pub sandbox: String,
+    /// Without environment, commands and devices: nobody asks a simulated container for them, and thousands of
+    /// containers stay small.
+    pub config: ContainerConfig,
+    pub behaviour: Behaviour,
+    pub state: ContainerState,
+    pub created_at: i64,
+    pub started_at: i64,
+    pub finished_at: i64,
+    pub exit_code: i32,
+    pub reason: &'static str,
+    /// When and how it ends if nothing else happens.
+    pub ending: Option<Ending>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub at: i64,
+    pub exit_code: i32,
+    pub reason: &'static str,
+}
+
+pub struct State {
+    pub sandboxes: BTreeMap<String, Sandbox>,
+    pub containers: BTreeMap<String, SimulatedContainer>,
+    /// By id.
+    pub images: BTreeMap<String, Image>,
+    pub pools: Vec<Pool>,
+    pub random: Random,
+}
+
+fn not_found(what: &str, id: &str) -> Error {
+    let message = format!("an error occurred when try to find {what} {id:?}: not found");
+    Error::new(Code::NotFound, message)
+}
+
+fn refused(message: impl Into<String>) -> Error {
+    Error::new(Code::Other, message)
+}
+
+pub fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl State {
+    fn new_id(&mut self) -> String {
+        let random = &mut self.random;
+        (0..4).map(|_| format!("{:016x}", random.next_u64())).collect()
+    }
+
+    pub fn sandbox(&self, id: &str) -> Result<&Sandbox> {
+        self.sandboxes.get(id).ok_or_else(|| not_found("sandbox", id))
+    }
+
+    pub fn container(&self, id: &str) -> Result<&SimulatedContainer> {
+        self.containers.get(id).ok_or_else(|| not_found("container", id))
+    }
+
+    fn container_mut(&mut self, id: &str) -> Result<&mut SimulatedContainer> {
+        self.containers.get_mut(id).ok_or_else(|| not_found("container", id))
+    }
+
+    /// `namespace/pod`; the id itself if there is no such sandbox.
+    pub fn sandbox_name(&self, id: &str) -> String {
+        self.sandboxes.get(id).map_or(id.to_string(), |s| pod_name(&s.config))
+    }
+
+    /// `namespace/pod/container`; the id itself if there is no such container.
+    pub fn container_name(&self, id: &str) -> String {
+        match self.containers.get(id) {
+            Some(found) => format!("{}/{}", self.sandbox_name(&found.sandbox), found.name()),
+            None => id.to_string(),
+        }
+    }
+
+    pub fn event(&self, container: &str) -> Event {
+        let sandbox = self.containers.get(container).map(|c| c.sandbox.clone());
+        Event {
+            sandbox,
+            container: container.to_string(),
+        }
+    }
+
+    pub fn run_sandbox(&mut self, config: PodSandboxConfig, handler: &str, now: i64) -> Result<String> {
+        if let Some(message) = asked_to_fail(&config.annotations, "sandbox") {
+            return Err(refused(message));
+        }
+        if let Some((id, _)) = self
+            .sandboxes
+            .iter()
+            .find(|(_, s)| s.config.metadata == config.metadata)
+        {
+            let name = pod_name(&config);
+            let message = format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {id:?}");
+            return Err(refused(message));
+        }
+        let addresses = if on_host_network(&config) {
+            vec![]
+        } else {
+            self.take_addresses()?
+        };
+        let id = self.new_id();
+        let handler = handler.to_string();
+        let sandbox = Sandbox {
+            config,
+            handler,
+            created_at: now,
+            ready: true,
+            addresses,
+        };
+        self.sandboxes.insert(id.clone(), sandbox);
+        Ok(id)
+    }
+
+    fn take_addresses(&mut self) -> Result<Vec<IpAddr>> {
+        let taken: Vec<Option<IpAddr>> = self.pools.iter_mut().map(Pool::take).collect();
+        if taken.iter().all(Option::is_some) {
+            return Ok(taken.into_iter().flatten().collect());
+        }
+        taken.into_iter().flatten().for_each(|a| self.give_back(a));
+        Err(refused(
+            "failed to setup network for sandbox: no IP addresses available in the node's range",
+        ))
+    }
+
+    fn give_back(&mut self, address: IpAddr) {
+        self.pools.iter_mut().for_each(|pool| pool.give_back(address));
+    }
+
+    pub fn stop_sandbox(&mut self, id: &str, now: i64) -> Vec<Event> {
+        let Some(sandbox) = self.sandboxes.get_mut(id) else {
+            return vec![];
+        };
+        let was_ready = std::mem::replace(&mut sandbox.ready, false);
+        let addresses = std::mem::take(&mut sandbox.addresses);
+        addresses.into_iter().for_each(|a| self.give_back(a));
+        let mut events = vec![];
+        for (container, found) in self.containers.iter_mut().filter(|(_, c)| c.sandbox == id) {
+            if found.end(Ending {
+                at: now,
+                exit_code: 137,
+                reason: "Error",
+            }) {
+                events.push(Event {
+                    sandbox: Some(id.to_string()),
+                    container: container.clone(),
+                });
+            }
+        }
+        if was_ready {
+            events.push(Event {
+                sandbox: Some(id.to_string()),
+                container: id.to_string(),
+            });
+        }
+        events
+    }
+
+    pub fn remove_sandbox(&mut self, id: &str, now: i64) -> Vec<Event> {
+        let events = self.stop_sandbox(id, now);
+        self.containers.retain(|_, c| c.sandbox != id);
+        self.sandboxes.remove(id);
+        events
+    }
+
+    pub fn create_container(&mut self, sandbox_id: &str, mut config: ContainerConfig, now: i64) -> Result<String> {
+        let sandbox = self.sandbox(sandbox_id)?;
+        if !sandbox.ready {
+            return Err(refused(format!("sandbox container {sandbox_id:?} is not running")));
+        }
+        let metadata = config.metadata.clone().unwrap_or_default();
+        let init = config.annotations.get(INIT).is_some_and(|v| v == "true");
+        let behaviour = Behaviour::read(&sandbox.config.annotations, &metadata.name, init).map_err(refused)?;
+        if let Some(message) = &behaviour.fail_create {
+            return Err(refused(message));
+        }
+        let taken = |c: &SimulatedContainer| c.sandbox == sandbox_id && c.config.metadata == config.metadata;
+        if let Some((id, _)) = self.containers.iter().find(|(_, c)| taken(c)) {
+            let name = format!("{}_{}", metadata.name, metadata.attempt);
+            let message = format!("failed to reserve container name {name:?}: name {name:?} is reserved for {id:?}");
+            return Err(refused(message));
+        }
+        config.envs = vec![];
+        config.command = vec![];
+        config.args = vec![];
+        config.devices = vec![];
+        let id = self.new_id();
+        let container = SimulatedContainer {
+            sandbox: sandbox_id.to_string(),
+            config,
+            behaviour,
+            state: ContainerState::Created,
+            created_at: now,
+            started_at: 0,
+            finished_at: 0,
+            exit_code: 0,
+            reason: "",
+            ending: None,
+        };
+        self.containers.insert(id.clone(), container);
+        Ok(id)
+    }
+
+    pub fn start_container(&mut self, id: &str, now: i64) -> Result<()> {
+        let container = self.container_mut(id)?;
+        if container.state != ContainerState::Created {
+            return Err(refused(format!(
+                "container {id:?} is in {} state",
+                state_name(container.state)
+            )));
+        }
+        if let Some(message) = container.behaviour.fail_start.clone() {
+            // As containerd does: a container that can't be started has ended, with code 128 and the reason.
+            container.finished_at = now;
+            container.state = ContainerState::Exited;
+            container.exit_code = 128;
+            container.reason = "StartError";
+            return Err(refused(message));
+        }
+        container.state = ContainerState::Running;
+        container.started_at = now;
+        let limit = container.memory_limit();
+        container.ending = if limit > 0 && container.behaviour.memory_bytes > limit {
+            Some(Ending {
+                at: now,
+                exit_code: 137,
+                reason: "OOMKilled",
+            })
+        } else {
+            container
+                .behaviour
+                .run_for
+                .map(|run_for| Ending::by_itself(container, now, run_for))
+        };
+        Ok(())
+    }
+
+    /// From now on it is about to end: by itself as it was asked to, or killed when the grace period is over.
+    pub fn ask_to_stop(&mut self, id: &str, grace: Duration, now: i64) {
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        if container.state == ContainerState::Created {
+            container.end(Ending {
+                at: now,
+                exit_code: 0,
+                reason: "Completed",
+            });
+            return;
+        }
+        let delay = container.behaviour.stop_delay;
+        let stopped = if delay <= grace {
+            let exit_code = container.behaviour.stop_exit_code;
+            Ending {
+                at: now.saturating_add(nanos(delay)),
+                exit_code,
+                reason: reason_of(exit_code),
+            }
+        } else {
+            Ending {
+                at: now.saturating_add(nanos(grace)),
+                exit_code: 137,
+                reason: "Error",
+            }
+        };
+        if container.ending.is_none_or(|planned| stopped.at < planned.at) {
+            container.ending = Some(stopped);
+        }
+    }
+
+    /// Ends what was to end by now.
+    pub fn settle(&mut self, now: i64) -> Vec<Event> {
+        let mut events = vec![];
+        for (id, container) in &mut self.containers {
+            if let Some(ending) = container.ending
+                && ending.at <= now
+                && container.end(ending)
+            {
+                events.push(Event {
+                    sandbox: Some(container.sandbox.clone()),
+                    container: id.clone(),
+                });
+            }
+        }
+        events
+    }
+
+    /// When the next container ends by itself.
+    pub fn next_ending(&self) -> Option<i64> {
+        let running = self.containers.values().filter(|c| c.state == ContainerState::Running);
+        running.filter_map(|c| c.ending).map(|e| e.at).min()
+    }
+
+    pub fn pull(&mut self, spec: &ImageSpec) -> String {
+        let name = full_image_name(&spec.image);
+        if let Some(image) = self.find_image(&name) {
+            return image.id.clone();
+        }
+        let mut random = Random::seeded(
+            name.bytes()
+                .fold(0, |h: u64, b| h.wrapping_mul(31).wrapping_add(b.into())),
+        );
+        let digest: String = (0..4).map(|_| format!("{:016x}", random.next_u64())).collect();
+        let repository = name.split('@').next().unwrap_or(&name);
+        let tag_at = repository.rfind(':').filter(|at| !repository[*at..].contains('/'));
+        let by_digest = name.contains('@');
+        let image = Image {
+            id: format!("sha256:{digest}"),
+            repo_tags: if by_digest { vec![] } else { vec![name.clone()] },
+            repo_digests: vec![if by_digest {
+                name.clone()
+            } else {
+                format!("{}@sha256:{digest}", &repository[..tag_at.unwrap_or(repository.len())])
+            }],
+            size: (1 << 20) + random.below(200 << 20),
+            ..Image::default()
+        };
+        let id = image.id.clone();
+        self.images.insert(id.clone(), image);
+        id
+    }
+
+    pub fn find_image(&self, name: &str) -> Option<&Image> {
+        let full = full_image_name(name);
+        let known = |i: &&Image| i.repo_tags.contains(&full) || i.repo_digests.contains(&full);
+        self.images.get(name).or_else(|| self.images.values().find(known))
+    }
+}
+
+impl Ending {
+    fn by_itself(container: &SimulatedContainer, now: i64, run_for: Duration) -> Ending {
+        let exit_code = container.behaviour.exit_code;
+        Ending {
+            at: now.saturating_add(nanos(run_for)),
+            exit_code,
+            reason: reason_of(exit_code),
+        }
+    }
+}
+
+pub fn reason_of(exit_code: i32) -> &'static str {
+    if exit_code == 0 { "Completed" } else { "Error" }
+}
+
+impl SimulatedContainer {
+    pub fn name(&self) -> &str {
+        self.config.metadata.as_ref().map_or("", |m| m.name.as_str())
+    }
+
+    pub fn resources(&self) -> Option<&LinuxContainerResources> {
+        self.config.linux.as_ref()?.resources.as_ref()
+    }
+
+    fn memory_limit(&self) -> u64 {
+        let limit = self.resources().map_or(0, |r| r.memory_limit_in_bytes);
+        u64::try_from(limit).unwrap_or(0)
+    }
+
+    /// Whether it had not ended before.
+    pub fn end(&mut self, ending: Ending) -> bool {
+        self.ending = None;
+        if self.state == ContainerState::Exited {
+            return false;
+        }
+        self.state = ContainerState::Exited;
+        self.finished_at = ending.at;
+        self.exit_code = ending.exit_code;
+        self.reason = ending.reason;
+        true
+    }
+}
+
+pub fn pod_name(config: &PodSandboxConfig) -> String {
+    let metadata = config.metadata.clone().unwrap_or_default();
+    format!("{}/{}", metadata.namespace, metadata.name)
+}
+
+fn on_host_network(config: &PodSandboxConfig) -> bool {
+    let security = config.linux.as_ref().and_then(|l| l.security_context.as_ref());
+    let namespaces = security.and_then(|s| s.namespace_options.as_ref());
+    namespaces.is_some_and(|n| n.network() == NamespaceMode::Node)
+}
+
+pub fn state_name(state: ContainerState) -> &'static str {
+    match state {
+        ContainerState::Created => "CONTAINER_CREATED",
+        ContainerState::Running => "CONTAINER_RUNNING",
+        ContainerState::Exited => "CONTAINER_EXITED",
+        ContainerState::Unknown => "CONTAINER_UNKNOWN",
+    }
+}
+
+/// `busybox` is short for `docker.io/library/busybox:latest`.
+fn full_image_name(name: &str) -> String {
+    let (host, path) = match name.split_once('/') {
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (host, path.to_string()),
+        Some(_) => ("docker.io", name.to_string()),
+        None => ("docker.io", format!("library/{name}")),
+    };
+    let tagged = path.contains('@') || path.contains(':');
+    format!("{host}/{path}{}", if tagged { "" } else { ":latest" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_names_in_full() {
+        for (short, full) in [
+            ("busybox", "docker.io/library/busybox:latest"),
+            ("busybox:1.36", "docker.io/library/busybox:1.36"),
+            ("me/app", "docker.io/me/app:latest"),
+            ("localhost/app", "localhost/app:latest"),
+            ("quay.io:443/a/b:2", "quay.io:443/a/b:2"),
+            ("quay.io/a@sha256:00", "quay.io/a@sha256:00"),
+        ] {
+            assert_eq!(full_image_name(short), full);
+        }
+    }
+}
