@@ -3,3 +3,5 @@
 //! Pods come from the API server and from files. One worker a pod asks a pure function for the next steps, given the
 //! pod, what the runtime shows and the time, and takes them; another pure function tells the pod's status from the same
 //! picture. A pod that is stuck holds up nobody else.
+
+pub mod objects;
