@@ -5,4 +5,5 @@
 //! picture. A pod that is stuck holds up nobody else.
 
 pub mod config;
+pub mod node;
 pub mod objects;

@@ -12,25 +12,133 @@ use super::{Config, parse_threshold};
 /// Numbers that must lie in a range: field, flag, least, most, and what is said of others.
 const RANGES: &[(&str, &str, i64, i64, &str)] = &[
     ("port", "--port", 1, 65535, "must be between 1 and 65535, inclusive"),
-    ("readOnlyPort", "--read-only-port", 0, 65535, "must be between 0 and 65535, inclusive"),
-    ("healthzPort", "--healthz-port", 0, 65535, "must be between 1 and 65535, inclusive"),
+    (
+        "readOnlyPort",
+        "--read-only-port",
+        0,
+        65535,
+        "must be between 0 and 65535, inclusive",
+    ),
+    (
+        "healthzPort",
+        "--healthz-port",
+        0,
+        65535,
+        "must be between 1 and 65535, inclusive",
+    ),
     ("maxPods", "--max-pods", 0, i64::MAX, "must not be a negative number"),
-    ("podsPerCore", "--pods-per-core", 0, i64::MAX, "must not be a negative number"),
-    ("eventBurst", "--event-burst", 0, i64::MAX, "must not be a negative number"),
-    ("eventRecordQPS", "--event-qps", 0, i64::MAX, "must not be a negative number"),
-    ("kubeAPIBurst", "--kube-api-burst", 0, i64::MAX, "must not be a negative number"),
-    ("kubeAPIQPS", "--kube-api-qps", 0, i64::MAX, "must not be a negative number"),
-    ("registryBurst", "--registry-burst", 0, i64::MAX, "must not be a negative number"),
-    ("registryPullQPS", "--registry-qps", 0, i64::MAX, "must not be a negative number"),
-    ("maxOpenFiles", "--max-open-files", 0, i64::MAX, "must not be a negative number"),
-    ("nodeStatusMaxImages", "--node-status-max-images", -1, i64::MAX, "must be -1 or greater"),
-    ("oomScoreAdj", "--oom-score-adj", -1000, 1000, "must be between -1000 and 1000, inclusive"),
-    ("imageGCHighThresholdPercent", "--image-gc-high-threshold", 0, 100, "must be between 0 and 100, inclusive"),
-    ("imageGCLowThresholdPercent", "--image-gc-low-threshold", 0, 100, "must be between 0 and 100, inclusive"),
-    ("iptablesDropBit", "--iptables-drop-bit", 0, 31, "must be between 0 and 31, inclusive"),
-    ("iptablesMasqueradeBit", "--iptables-masquerade-bit", 0, 31, "must be between 0 and 31, inclusive"),
-    ("containerLogMaxFiles", "--container-log-max-files", 2, i64::MAX, "must be greater than 1"),
-    ("containerLogMaxWorkers", "", 1, i64::MAX, "must be greater than or equal to 1"),
+    (
+        "podsPerCore",
+        "--pods-per-core",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "eventBurst",
+        "--event-burst",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "eventRecordQPS",
+        "--event-qps",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "kubeAPIBurst",
+        "--kube-api-burst",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "kubeAPIQPS",
+        "--kube-api-qps",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "registryBurst",
+        "--registry-burst",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "registryPullQPS",
+        "--registry-qps",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "maxOpenFiles",
+        "--max-open-files",
+        0,
+        i64::MAX,
+        "must not be a negative number",
+    ),
+    (
+        "nodeStatusMaxImages",
+        "--node-status-max-images",
+        -1,
+        i64::MAX,
+        "must be -1 or greater",
+    ),
+    (
+        "oomScoreAdj",
+        "--oom-score-adj",
+        -1000,
+        1000,
+        "must be between -1000 and 1000, inclusive",
+    ),
+    (
+        "imageGCHighThresholdPercent",
+        "--image-gc-high-threshold",
+        0,
+        100,
+        "must be between 0 and 100, inclusive",
+    ),
+    (
+        "imageGCLowThresholdPercent",
+        "--image-gc-low-threshold",
+        0,
+        100,
+        "must be between 0 and 100, inclusive",
+    ),
+    (
+        "iptablesDropBit",
+        "--iptables-drop-bit",
+        0,
+        31,
+        "must be between 0 and 31, inclusive",
+    ),
+    (
+        "iptablesMasqueradeBit",
+        "--iptables-masquerade-bit",
+        0,
+        31,
+        "must be between 0 and 31, inclusive",
+    ),
+    (
+        "containerLogMaxFiles",
+        "--container-log-max-files",
+        2,
+        i64::MAX,
+        "must be greater than 1",
+    ),
+    (
+        "containerLogMaxWorkers",
+        "",
+        1,
+        i64::MAX,
+        "must be greater than or equal to 1",
+    ),
     ("maxParallelImagePulls", "", 1, i64::MAX, "must be a positive number"),
 ];
 
@@ -51,7 +159,11 @@ pub(super) fn out_of_range(document: &Value) -> Vec<String> {
             continue;
         };
         if !(*least..=*most).contains(&n) {
-            let flag = if flag.is_empty() { String::new() } else { format!(" ({flag})") };
+            let flag = if flag.is_empty() {
+                String::new()
+            } else {
+                format!(" ({flag})")
+            };
             problems.push(format!("invalid configuration: {field}{flag} {n} {rule}"));
         }
     }
@@ -72,7 +184,11 @@ pub(super) fn out_of_range(document: &Value) -> Vec<String> {
 fn negative_times(value: &Value, at: &str, problems: &mut Vec<String>) {
     let Some(map) = value.as_object() else { return };
     for (name, value) in map {
-        let path = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+        let path = if at.is_empty() {
+            name.clone()
+        } else {
+            format!("{at}.{name}")
+        };
         match value {
             Value::String(text) if text.starts_with('-') && parse_duration(text).is_ok_and(|n| n < 0) => {
                 problems.push(format!("invalid configuration: {path} {text} must not be negative"));
@@ -107,9 +223,11 @@ pub(super) fn problems(c: &Config) -> Vec<String> {
         ));
     }
     if c.serialize_image_pulls && c.max_parallel_image_pulls.is_some_and(|n| n > 1) {
-        say("maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is \
+        say(
+            "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is \
              set to false"
-            .to_string());
+                .to_string(),
+        );
     }
     let (all, critical) = (c.shutdown_grace_period, c.shutdown_grace_period_critical_pods);
     if critical > all {
@@ -117,7 +235,10 @@ pub(super) fn problems(c: &Config) -> Vec<String> {
             "shutdownGracePeriodCriticalPods {critical:?} must be <= shutdownGracePeriod {all:?}"
         ));
     }
-    for (name, value) in [("shutdownGracePeriod", all), ("shutdownGracePeriodCriticalPods", critical)] {
+    for (name, value) in [
+        ("shutdownGracePeriod", all),
+        ("shutdownGracePeriodCriticalPods", critical),
+    ] {
         if !value.is_zero() && value < Duration::from_secs(1) {
             say(format!("{name} {value:?} must be either zero or otherwise >= 1 sec"));
         }
@@ -151,14 +272,18 @@ fn enforcement(c: &Config, say: &mut impl FnMut(String)) {
             ));
         }
         if value == "none" && c.enforce_node_allocatable.len() > 1 {
-            say("enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional enforcements when \
+            say(
+                "enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional enforcements when \
                  \"none\" is specified"
-                .to_string());
+                    .to_string(),
+            );
         }
         if value == "pods" && !c.cgroups_per_qos {
-            say("cgroupsPerQOS (--cgroups-per-qos) must be set to true when \"pods\" contained in \
+            say(
+                "cgroupsPerQOS (--cgroups-per-qos) must be set to true when \"pods\" contained in \
                  enforceNodeAllocatable (--enforce-node-allocatable)"
-                .to_string());
+                    .to_string(),
+            );
         }
     }
 }
@@ -172,10 +297,18 @@ fn eviction(c: &Config, say: &mut impl FnMut(String)) {
         }
     }
     for signal in c.eviction_soft.keys() {
-        match c.eviction_soft_grace_period.get(signal).map(|text| parse_duration(text)) {
+        match c
+            .eviction_soft_grace_period
+            .get(signal)
+            .map(|text| parse_duration(text))
+        {
             Some(Ok(n)) if n >= 0 => {}
-            Some(_) => say(format!("invalid eviction grace period specified: {signal}, must be a positive value")),
-            None => say(format!("grace period must be specified for the soft eviction threshold {signal}")),
+            Some(_) => say(format!(
+                "invalid eviction grace period specified: {signal}, must be a positive value"
+            )),
+            None => say(format!(
+                "grace period must be specified for the soft eviction threshold {signal}"
+            )),
         }
     }
 }

@@ -237,9 +237,13 @@ pub fn parse_threshold(signal: &str, text: &str) -> Result<Option<Threshold>, St
     match percent.parse::<f64>() {
         Ok(n) if n == 0.0 || n == 100.0 => Ok(None),
         Ok(n) if n < 0.0 => Err(format!("eviction percentage threshold {signal} must be >= 0%: {text}")),
-        Ok(n) if n > 100.0 => Err(format!("eviction percentage threshold {signal} must be <= 100%: {text}")),
+        Ok(n) if n > 100.0 => Err(format!(
+            "eviction percentage threshold {signal} must be <= 100%: {text}"
+        )),
         Ok(n) if n.is_finite() => Ok(Some(Threshold::Fraction(n / 100.0))),
-        _ => Err(format!("eviction percentage threshold {signal} is no percentage: {text}")),
+        _ => Err(format!(
+            "eviction percentage threshold {signal} is no percentage: {text}"
+        )),
     }
 }
 

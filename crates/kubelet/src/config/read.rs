@@ -87,7 +87,9 @@ impl Reader {
         if let Kind::Object(rows) = row.kind {
             return Some(self.object(value, rows, path));
         }
-        let given = value.filter(|v| !v.is_null()).and_then(|v| self.typed(v, row.kind, path));
+        let given = value
+            .filter(|v| !v.is_null())
+            .and_then(|v| self.typed(v, row.kind, path));
         given
             .filter(|v| !(row.zero_is_absent && is_zero(v, row.kind)))
             .or_else(|| filled(row.fill))

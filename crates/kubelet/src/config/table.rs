@@ -99,7 +99,11 @@ pub(super) const EVICTION_HARD: &[(&str, &str)] = &[
 ];
 
 const AUTHENTICATION: &[Row] = &[
-    with("x509", Kind::Object(&[plain("clientCAFile", Kind::Text)]), Fill::Nothing),
+    with(
+        "x509",
+        Kind::Object(&[plain("clientCAFile", Kind::Text)]),
+        Fill::Nothing,
+    ),
     with(
         "webhook",
         Kind::Object(&[flag("enabled", true), time("cacheTTL", "2m0s")]),
@@ -112,10 +116,7 @@ const AUTHORIZATION: &[Row] = &[
     word("mode", &["AlwaysAllow", "Webhook"], "Webhook"),
     with(
         "webhook",
-        Kind::Object(&[
-            time("cacheAuthorizedTTL", "5m0s"),
-            time("cacheUnauthorizedTTL", "30s"),
-        ]),
+        Kind::Object(&[time("cacheAuthorizedTTL", "5m0s"), time("cacheUnauthorizedTTL", "30s")]),
         Fill::Nothing,
     ),
 ];
@@ -148,7 +149,12 @@ pub(super) const FIELDS: &[Row] = &[
     filled("registryBurst", Kind::Int, Fill::Int(10)),
     word(
         "imagePullCredentialsVerificationPolicy",
-        &["NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"],
+        &[
+            "NeverVerify",
+            "NeverVerifyPreloadedImages",
+            "NeverVerifyAllowlistedImages",
+            "AlwaysVerify",
+        ],
         "NeverVerifyPreloadedImages",
     ),
     plain("preloadedImagesVerificationAllowlist", Kind::Texts),
@@ -180,12 +186,20 @@ pub(super) const FIELDS: &[Row] = &[
     plain("cpuManagerPolicyOptions", Kind::TextMap),
     time("cpuManagerReconcilePeriod", "10s"),
     word("memoryManagerPolicy", &["None", "Static"], "None"),
-    word("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"], "none"),
+    word(
+        "topologyManagerPolicy",
+        &["none", "best-effort", "restricted", "single-numa-node"],
+        "none",
+    ),
     word("topologyManagerScope", &["container", "pod"], "container"),
     plain("topologyManagerPolicyOptions", Kind::TextMap),
     plain("qosReserved", Kind::TextMap),
     time("runtimeRequestTimeout", "2m0s"),
-    word("hairpinMode", &["hairpin-veth", "promiscuous-bridge", "none"], "promiscuous-bridge"),
+    word(
+        "hairpinMode",
+        &["hairpin-veth", "promiscuous-bridge", "none"],
+        "promiscuous-bridge",
+    ),
     filled("maxPods", Kind::Int, Fill::Int(110)),
     plain("podCIDR", Kind::Text),
     with("podPidsLimit", Kind::Long, Fill::Int(-1)),
@@ -224,7 +238,11 @@ pub(super) const FIELDS: &[Row] = &[
     with("containerLogMaxFiles", Kind::Int, Fill::Int(5)),
     with("containerLogMaxWorkers", Kind::Int, Fill::Int(1)),
     with("containerLogMonitorInterval", Kind::Duration, Fill::Text("10s")),
-    word("configMapAndSecretChangeDetectionStrategy", &["Get", "Cache", "Watch"], "Watch"),
+    word(
+        "configMapAndSecretChangeDetectionStrategy",
+        &["Get", "Cache", "Watch"],
+        "Watch",
+    ),
     plain("systemReserved", Kind::Quantities),
     plain("kubeReserved", Kind::Quantities),
     plain("reservedSystemCPUs", Kind::Text),
@@ -233,7 +251,10 @@ pub(super) const FIELDS: &[Row] = &[
     plain("kubeReservedCgroup", Kind::Text),
     with("enforceNodeAllocatable", Kind::Texts, Fill::Texts(&["pods"])),
     plain("allowedUnsafeSysctls", Kind::Texts),
-    text("volumePluginDir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"),
+    text(
+        "volumePluginDir",
+        "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/",
+    ),
     plain("providerID", Kind::Text),
     flag("kernelMemcgNotification", false),
     plain("logging", Kind::Opaque),

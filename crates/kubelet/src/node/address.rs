@@ -1,0 +1,148 @@
+//! What this node is called and which address it goes by, where nobody said so.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// The host's name as Kubernetes takes it: trimmed, in lower case.
+pub fn node_name(given: Option<&str>) -> Result<String, String> {
+    let name = match given {
+        Some(name) => name.to_string(),
+        None => nix::unistd::gethostname()
+            .map_err(|e| format!("the host's name can't be told: {e}"))?
+            .to_string_lossy()
+            .into_owned(),
+    };
+    let name = name.trim().to_lowercase();
+    if name.is_empty() {
+        return Err("empty hostname is invalid".to_string());
+    }
+    match orlop_api::names::dns_subdomain(&name).into_iter().next() {
+        None => Ok(name),
+        Some(why) => Err(format!("{name:?} can't be the name of a node: {why}")),
+    }
+}
+
+/// The address that packets to the rest of the world would carry; else that of some interface; else the loopback
+/// address, good enough for a cluster of this machine alone.
+pub fn default_address() -> IpAddr {
+    let outside: [(SocketAddr, SocketAddr); 2] = [
+        (
+            (Ipv4Addr::UNSPECIFIED, 0).into(),
+            (Ipv4Addr::new(192, 0, 2, 1), 9).into(),
+        ),
+        (
+            (Ipv6Addr::UNSPECIFIED, 0).into(),
+            ("2001:db8::1".parse::<Ipv6Addr>().expect("an address"), 9).into(),
+        ),
+    ];
+    let interfaces = interface_addresses();
+    // Connecting a datagram socket sends nothing: it only asks which way packets would go.
+    let by_route = outside.into_iter().filter_map(|(from, to)| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    });
+    let chosen = by_route.chain(interfaces.iter().copied().filter(IpAddr::is_ipv4));
+    let chosen = chosen.chain(interfaces.iter().copied().filter(IpAddr::is_ipv6));
+    chosen
+        .into_iter()
+        .find(|ip| check(*ip, &interfaces).is_ok())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// All addresses of this machine's interfaces.
+pub fn interface_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    let addresses = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    });
+    addresses.collect()
+}
+
+/// Whether a node may go by this address.
+pub fn check(ip: IpAddr, interfaces: &[IpAddr]) -> Result<(), String> {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let wrong = match ip {
+        ip if ip.is_loopback() => "nodeIP can't be loopback address",
+        ip if ip.is_multicast() => "nodeIP can't be a multicast address",
+        _ if link_local => "nodeIP can't be a link-local unicast address",
+        ip if ip.is_unspecified() => "nodeIP can't be an all zeros address",
+        ip if !interfaces.contains(&ip) => {
+            return Err(format!(
+                "node IP: {:?} not found in the host's network interfaces",
+                ip.to_string()
+            ));
+        }
+        _ => return Ok(()),
+    };
+    Err(wrong.to_string())
+}
+
+/// `--node-ip`: one address, or two of different families; unspecified ones are looked up.
+pub fn parse_node_ips(text: &str) -> Result<Vec<IpAddr>, String> {
+    let mut all = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let ip: IpAddr = part
+            .parse()
+            .map_err(|_| format!("could not parse {part:?} as an IP address"))?;
+        all.push(if ip.is_unspecified() { default_address() } else { ip });
+    }
+    match all.as_slice() {
+        [] | [_] => Ok(all),
+        [a, b] if a.is_ipv4() != b.is_ipv4() => Ok(all),
+        _ => Err("must contain either a single IP or a dual-stack pair of IPs".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_nodes() {
+        assert_eq!(node_name(Some(" Node-1.Example ")), Ok("node-1.example".to_string()));
+        assert!(node_name(Some(" ")).is_err());
+        assert!(
+            node_name(Some("a_b"))
+                .unwrap_err()
+                .starts_with("\"a_b\" can't be the name of a node")
+        );
+    }
+
+    #[test]
+    fn addresses_a_node_may_have() {
+        let own: IpAddr = "10.1.2.3".parse().unwrap();
+        let cases = [
+            ("10.1.2.3", None),
+            ("127.0.0.1", Some("nodeIP can't be loopback address")),
+            ("224.0.0.1", Some("nodeIP can't be a multicast address")),
+            ("169.254.1.1", Some("nodeIP can't be a link-local unicast address")),
+            ("fe80::1", Some("nodeIP can't be a link-local unicast address")),
+            ("::", Some("nodeIP can't be an all zeros address")),
+            (
+                "10.9.9.9",
+                Some("node IP: \"10.9.9.9\" not found in the host's network interfaces"),
+            ),
+        ];
+        for (ip, expected) in cases {
+            assert_eq!(check(ip.parse().unwrap(), &[own]).err().as_deref(), expected, "{ip}");
+        }
+        // Whatever this machine's network is, there is an address to go by.
+        default_address();
+    }
+
+    #[test]
+    fn node_ips() {
+        assert_eq!(parse_node_ips("10.0.0.1, fd00::1").unwrap().len(), 2);
+        assert_eq!(parse_node_ips("").unwrap().len(), 0);
+        for wrong in ["10.0.0.1,10.0.0.2", "x", "10.0.0.1,fd00::1,10.0.0.3"] {
+            assert!(parse_node_ips(wrong).is_err(), "{wrong}");
+        }
+    }
+}
