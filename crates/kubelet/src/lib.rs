@@ -7,3 +7,4 @@
 pub mod config;
 pub mod node;
 pub mod objects;
+pub mod pod;

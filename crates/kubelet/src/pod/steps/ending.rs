@@ -1,0 +1,198 @@
+//! How a pod ends: hooks first, then the containers, sidecars after the others and in reverse order, then the sandbox;
+//! all within the grace period, which may become shorter on the way.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::GRACE_MIN;
+use crate::pod::memory::{Ending, Hook, PodMemory};
+use crate::pod::observed::{ObservedContainer, ObservedPod, State};
+use crate::pod::{policy, status};
+
+/// Ends what runs. Steps that were taken already are not repeated, unless the time for them has become shorter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stop {
+    /// `None`: the pod goes on in a new sandbox, or is found to be over once all has stopped.
+    pub ending: Option<Ending>,
+    pub why: StopWhy,
+    /// Since when, to be remembered until all has stopped.
+    pub since: Timestamp,
+    /// preStop hooks to run.
+    pub hooks: Vec<StopContainer>,
+    pub containers: Vec<StopContainer>,
+    pub sandboxes: Vec<String>,
+    pub wake: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopWhy {
+    Ending,
+    SandboxChanged,
+    /// Only sidecars are left, or nothing at all.
+    Finished,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopContainer {
+    pub id: String,
+    pub name: String,
+    pub grace: Duration,
+}
+
+const DEADLINE_REASON: &str = "DeadlineExceeded";
+const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
+
+/// When the pod will have been active for too long.
+pub(super) fn active_deadline(pod: &Pod, memory: &PodMemory) -> Option<Timestamp> {
+    let allowed = policy::spec(pod).active_deadline_seconds?;
+    let start = memory.status.start_time.as_ref()?.0;
+    Some(start + Duration::from_secs(allowed.max(0) as u64))
+}
+
+/// Whether the pod ends, and how: for good once it does, with a grace that only shrinks.
+pub(super) fn ending(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, now: Timestamp) -> Option<Ending> {
+    let deleted = pod.metadata.deletion_timestamp.is_some() || memory.requests.removed;
+    let evict = memory.requests.evict.as_ref();
+    let late = active_deadline(pod, memory).is_some_and(|deadline| now >= deadline);
+    let failed = evict.map(|e| (e.reason.clone(), e.message.clone()));
+    let failed = failed.or_else(|| late.then(|| (DEADLINE_REASON.to_string(), DEADLINE_MESSAGE.to_string())));
+    let asked = [
+        pod.metadata.deletion_grace_period_seconds,
+        evict.and_then(|e| e.grace_seconds),
+    ];
+    let asked = asked.into_iter().flatten().min();
+    if let Some(before) = &memory.ending {
+        let mut ending = before.clone();
+        ending.deleted |= deleted;
+        ending.failed = ending.failed.or(failed);
+        if let Some(grace) = asked
+            .map(|grace| grace.max(1))
+            .filter(|grace| *grace < ending.grace_seconds)
+        {
+            ending.grace_seconds = grace;
+            ending.deadline = ending.deadline.min(after(now, grace));
+        }
+        return Some(ending);
+    }
+    let finished = || policy::is_terminal(&status::current_phase(pod, observed, memory));
+    if !deleted && failed.is_none() && !finished() {
+        return None;
+    }
+    let grace = asked
+        .or(policy::spec(pod).termination_grace_period_seconds)
+        .unwrap_or(0)
+        .max(1);
+    Some(Ending {
+        grace_seconds: grace,
+        deadline: after(now, grace),
+        failed,
+        deleted,
+    })
+}
+
+fn after(now: Timestamp, seconds: i64) -> Timestamp {
+    now + Duration::from_secs(seconds.max(0) as u64)
+}
+
+/// What is still to be stopped; `None` if nothing is.
+pub(super) fn stop(
+    pod: &Pod,
+    observed: &ObservedPod,
+    memory: &PodMemory,
+    ending: Option<Ending>,
+    why: StopWhy,
+    now: Timestamp,
+) -> Option<Stop> {
+    let since = memory.teardown.unwrap_or(now);
+    let deadline = ending.as_ref().map_or_else(
+        || after(since, policy::spec(pod).termination_grace_period_seconds.unwrap_or(0)),
+        |ending| ending.deadline,
+    );
+    let mut stop = Stop {
+        ending,
+        why,
+        since,
+        hooks: vec![],
+        containers: vec![],
+        sandboxes: vec![],
+        wake: None,
+    };
+    let alive: Vec<&ObservedContainer> = observed.containers.iter().filter(|c| is_alive(c, memory)).collect();
+    let held = memory.hold.filter(|hold| *hold > now);
+    if alive.is_empty() {
+        let unstopped = observed
+            .sandboxes
+            .iter()
+            .filter(|s| !memory.stopped_sandboxes.contains(&s.id));
+        stop.sandboxes = unstopped.map(|s| s.id.clone()).collect();
+        if stop.sandboxes.is_empty() {
+            return None;
+        }
+    }
+    if let Some(hold) = held {
+        stop.sandboxes.clear();
+        stop.wake = Some(hold);
+        return Some(stop);
+    }
+    let remaining = remaining(deadline, now);
+    for container in &alive {
+        let step = || StopContainer {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            grace: remaining,
+        };
+        let in_time = now < deadline;
+        let hook = memory.hooks.get(&container.id);
+        if in_time && hook.is_none() && has_pre_stop(pod, container) {
+            stop.hooks.push(step());
+        }
+        let hook_pending = hook == Some(&Hook::Running) || (hook.is_none() && has_pre_stop(pod, container));
+        if in_time && (hook_pending || waits_for_others(pod, container, &alive)) {
+            stop.wake = Some(deadline);
+            continue;
+        }
+        // A second of difference is not worth telling the runtime again.
+        let told = memory.stops.get(&container.id);
+        if told.is_none_or(|by| *by > now + remaining + Duration::from_secs(1)) {
+            stop.containers.push(step());
+        }
+    }
+    Some(stop)
+}
+
+fn remaining(deadline: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
+    left.max(Duration::from_secs(GRACE_MIN as u64))
+}
+
+/// A container in an unknown state may run; once it was told to end there is no more to do about it.
+fn is_alive(container: &ObservedContainer, memory: &PodMemory) -> bool {
+    match container.state {
+        State::Running => true,
+        State::Unknown => !memory.stops.contains_key(&container.id),
+        State::Created | State::Exited => false,
+    }
+}
+
+fn has_pre_stop(pod: &Pod, container: &ObservedContainer) -> bool {
+    match policy::container_named(pod, &container.name) {
+        Some(spec) => spec.lifecycle.as_ref().is_some_and(|l| l.pre_stop.is_some()),
+        None => container.pre_stop.is_some(),
+    }
+}
+
+/// Sidecars end after all regular containers, and after the sidecars that started later.
+fn waits_for_others(pod: &Pod, container: &ObservedContainer, alive: &[&ObservedContainer]) -> bool {
+    let init = policy::init_containers(pod);
+    let Some(own) = init
+        .iter()
+        .position(|c| c.name == container.name && policy::is_sidecar(c))
+    else {
+        return false;
+    };
+    let later = init[own + 1..].iter().filter(|c| policy::is_sidecar(c));
+    let mut before = later.chain(policy::regular_containers(pod));
+    before.any(|c| alive.iter().any(|other| other.name == c.name))
+}
