@@ -4,11 +4,28 @@
 //! crate carries them over the wire protocols that Kubernetes' clients speak, in both directions. It knows nothing of
 //! pods, runtimes or who may do what.
 
+mod client;
+mod handshake;
+mod idle;
+mod port_forward;
+mod server;
+mod session;
+mod spdy;
+mod status;
+#[cfg(test)]
+mod tests;
+mod websocket;
+
 use std::future::Future;
 use std::pin::Pin;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
+
+pub use client::{ConnectError, connect_port_forward, connect_session, port_forward_over, session_over};
+pub use handshake::{Refusal, is_upgrade, is_websocket, websocket_protocols};
+pub use port_forward::{PortForward, serve_port_forward};
+pub use server::{IDLE_DEFAULT, Upgrade, serve_session};
 
 /// A byte stream both ways, such as a forwarded port.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -22,17 +39,27 @@ pub struct TerminalSize {
     pub height: u16,
 }
 
+/// Which streams a client asks for. With a terminal there is no stderr, whatever is said here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streams {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
+}
+
 /// How a command in a container ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// It ran and gave this exit code.
     Code(i32),
-    /// It could not be run, or its streams broke: in words.
+    /// It could not be run, or its streams broke: in the words the client is told.
     Failed(String),
 }
 
 /// A command that runs in a container, or a container's own streams: what one side offers and the other carries.
-/// A stream that was not asked for is `None`. Dropping the session lets the command go.
+/// A stream that was not asked for is `None`. Shutting `stdin` down is the end of the command's input; output goes on. The
+/// exit may come before the output has been read to its end. Dropping the session lets the command go.
 pub struct Session {
     pub stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     pub stdout: Option<Box<dyn AsyncRead + Send + Unpin>>,
