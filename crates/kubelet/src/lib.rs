@@ -5,6 +5,8 @@
 //! picture. A pod that is stuck holds up nobody else.
 
 pub mod config;
+pub mod logs;
 pub mod node;
 pub mod objects;
 pub mod pod;
+pub mod sources;

@@ -1,0 +1,499 @@
+//! Whether a pod can run here at all. The scheduler has judged the same; but pods may come without it, and nodes change.
+// Upstream: pkg/kubelet/lifecycle/predicate.go, eviction_manager.go Admit, nodeshutdown (v1.36)
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use orlop_api::quantity::Quantity;
+use orlop_api::resources::{self, PodResourceOptions};
+
+use super::{CONFIG_MIRROR, CONFIG_SOURCE};
+use crate::node::Pressure;
+
+/// Pods of at least this priority keep the system going.
+const CRITICAL: i32 = 2_000_000_000;
+
+/// Why a pod can't run here: it becomes Failed with this reason, and `Pod was rejected: ` before the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: String,
+    pub message: String,
+}
+
+fn reject<T>(reason: impl Into<String>, message: impl Into<String>) -> Result<T, Rejection> {
+    Err(Rejection {
+        reason: reason.into(),
+        message: message.into(),
+    })
+}
+
+/// What of the node counts, beside its Node object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeState {
+    pub pressure: Pressure,
+    pub shutting_down: bool,
+}
+
+/// `others` are the pods that were let in before and have not ended.
+pub fn admit(pod: &Pod, others: &[&Pod], node: &Node, state: NodeState) -> Result<(), Rejection> {
+    if state.shutting_down {
+        return reject("NodeShutdown", "Pod was rejected as the node is shutting down.");
+    }
+    under_pressure(pod, state.pressure)?;
+    operating_system(pod, node)?;
+    groups_policy(pod, node)?;
+    fits(pod, others, node)?;
+    let predicate = |name: &str, why: &str| reject(name, format!("Predicate {name} failed: {why}"));
+    if !wants_node(pod, node) {
+        return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+    }
+    let spec = pod.spec.as_ref();
+    let name = spec.and_then(|s| s.node_name.as_deref()).unwrap_or_default();
+    if !name.is_empty() && Some(name) != node.metadata.name.as_deref() {
+        return predicate("NodeName", "node(s) didn't match the requested node name");
+    }
+    if ports_taken(pod, others) {
+        return predicate(
+            "NodePorts",
+            "node(s) didn't have free ports for the requested pod ports",
+        );
+    }
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
+    let tolerations = spec.and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
+    let tolerated = |taint: &Taint| tolerations.iter().any(|t| tolerates(t, taint));
+    if !is_static(pod)
+        && taints
+            .iter()
+            .any(|taint| taint.effect == "NoExecute" && !tolerated(taint))
+    {
+        return predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate");
+    }
+    Ok(())
+}
+
+fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+/// From a file or an address.
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
+}
+
+/// Pods that are let in, and kept, when resources run short.
+pub fn is_critical(pod: &Pod) -> bool {
+    let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
+    is_static(pod) || annotation(pod, CONFIG_MIRROR).is_some() || priority >= CRITICAL
+}
+
+fn under_pressure(pod: &Pod, pressure: Pressure) -> Result<(), Rejection> {
+    if pressure == Pressure::default() || is_critical(pod) {
+        return Ok(());
+    }
+    let only_memory = Pressure {
+        memory: true,
+        ..Pressure::default()
+    };
+    if pressure == only_memory {
+        let taint = Taint {
+            key: "node.kubernetes.io/memory-pressure".into(),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
+        let tolerations = pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.tolerations.as_deref())
+            .unwrap_or_default();
+        let best_effort = resources::qos_class(&to_value(pod)) == "BestEffort";
+        if !best_effort || tolerations.iter().any(|t| tolerates(t, &taint)) {
+            return Ok(());
+        }
+    }
+    let names = [
+        ("MemoryPressure", pressure.memory),
+        ("DiskPressure", pressure.disk),
+        ("PIDPressure", pressure.pid),
+    ];
+    let names: Vec<&str> = names
+        .into_iter()
+        .filter(|(_, yes)| *yes)
+        .map(|(name, _)| name)
+        .collect();
+    reject("Evicted", format!("The node had condition: [{}]. ", names.join(" ")))
+}
+
+fn operating_system(pod: &Pod, node: &Node) -> Result<(), Rejection> {
+    const OS: &str = "kubernetes.io/os";
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let labels = node.metadata.labels.as_ref();
+    let wanted = spec.node_selector.as_ref().and_then(|s| s.get(OS));
+    if let (Some(wanted), Some(is)) = (wanted, labels.and_then(|l| l.get(OS)))
+        && wanted != is
+    {
+        return reject(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        );
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name != crate::node::OS) {
+        return reject(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        );
+    }
+    Ok(())
+}
+
+fn groups_policy(pod: &Pod, node: &Node) -> Result<(), Rejection> {
+    let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
+    let features = node.status.as_ref().and_then(|s| s.features.as_ref());
+    let supported = features.and_then(|f| f.supplemental_groups_policy).unwrap_or(false);
+    match strict && !supported {
+        true => reject(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        ),
+        false => Ok(()),
+    }
+}
+
+fn to_value(pod: &Pod) -> serde_json::Value {
+    serde_json::to_value(pod).expect("a pod is plain JSON")
+}
+
+fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Rejection> {
+    let empty = BTreeMap::new();
+    let allocatable = node
+        .status
+        .as_ref()
+        .and_then(|s| s.allocatable.as_ref())
+        .unwrap_or(&empty);
+    let capacity = |name: &str| {
+        let text = allocatable.get(name).map_or("0", |quantity| quantity.0.as_str());
+        Quantity::parse(text).unwrap_or(Quantity::ZERO)
+    };
+    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
+        reject(
+            format!("OutOf{name}"),
+            format!(
+                "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+            ),
+        )
+    };
+    let pods = capacity("pods").value();
+    if others.len() as i64 + 1 > pods {
+        return short("pods", 1, others.len() as i64, pods);
+    }
+    let options = PodResourceOptions {
+        use_status: true,
+        ..PodResourceOptions::default()
+    };
+    let wanted = resources::pod_requests(&to_value(pod), options);
+    if wanted.iter().all(|(_, quantity)| quantity.is_zero()) {
+        return Ok(());
+    }
+    let mut used = resources::ResourceList::default();
+    for other in others {
+        resources::add(&mut used, &resources::pod_requests(&to_value(other), options));
+    }
+    let unit = |name: &str, quantity: &Quantity| match name {
+        "cpu" => quantity.milli_value(),
+        _ => quantity.value(),
+    };
+    // The main resources first, in this order.
+    let first = ["cpu", "memory", "ephemeral-storage"];
+    let rest = wanted
+        .keys()
+        .map(|name| name.as_ref())
+        .filter(|name| !first.contains(name));
+    for name in first.into_iter().chain(rest) {
+        let Some(requested) = wanted.get(name).filter(|quantity| !quantity.is_zero()) else {
+            continue;
+        };
+        // Resources that nodes know nothing of are the cluster's to count.
+        if resources::is_extended(name) && !allocatable.contains_key(name) {
+            continue;
+        }
+        let requested = unit(name, requested);
+        let used = used.get(name).map_or(0, |quantity| unit(name, quantity));
+        let capacity = unit(name, &capacity(name));
+        if requested > capacity.saturating_sub(used) {
+            return short(name, requested, used, capacity);
+        }
+    }
+    Ok(())
+}
+
+/// Node selector and required node affinity.
+fn wants_node(pod: &Pod, node: &Node) -> bool {
+    let Some(spec) = &pod.spec else { return true };
+    let empty = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
+    let selected = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(k, v)| labels.get(k) == Some(v));
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    selected
+        && required.is_none_or(|r| {
+            r.node_selector_terms
+                .iter()
+                .any(|term| term_matches(term, name, labels))
+        })
+}
+
+fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    // A term that says nothing matches nothing.
+    !(expressions.is_empty() && fields.is_empty())
+        && expressions
+            .iter()
+            .all(|e| requirement(e, labels.get(&e.key).map(String::as_str)))
+        && fields
+            .iter()
+            .all(|f| f.key == "metadata.name" && requirement(f, Some(name)))
+}
+
+fn requirement(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|value| values.iter().any(|v| v == value));
+    let number = |text: Option<&str>| text.and_then(|t| t.parse::<i64>().ok());
+    let compared = || Some((number(value)?, number(values.first().map(String::as_str))?));
+    match requirement.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared().is_some_and(|(a, b)| a > b),
+        "Lt" => compared().is_some_and(|(a, b)| a < b),
+        _ => false,
+    }
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let (key, effect) = (text(&toleration.key), text(&toleration.effect));
+    (effect.is_empty() || effect == taint.effect)
+        && (key.is_empty() || key == taint.key)
+        && match toleration.operator.as_deref() {
+            Some("Exists") => true,
+            None | Some("" | "Equal") => text(&toleration.value) == text(&taint.value),
+            _ => false,
+        }
+}
+
+/// Host address, protocol and port.
+type HostPort = (String, String, i32);
+
+fn host_ports(pod: &Pod) -> BTreeSet<HostPort> {
+    let Some(spec) = &pod.spec else {
+        return BTreeSet::new();
+    };
+    let sidecars = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = spec
+        .containers
+        .iter()
+        .chain(sidecars)
+        .flat_map(|c| c.ports.iter().flatten());
+    ports
+        .filter_map(|port| {
+            let number = port.host_port.filter(|n| *n > 0)?;
+            let address = port
+                .host_ip
+                .clone()
+                .filter(|ip| !ip.is_empty())
+                .unwrap_or("0.0.0.0".into());
+            Some((address, port.protocol.clone().unwrap_or("TCP".into()), number))
+        })
+        .collect()
+}
+
+fn ports_taken(pod: &Pod, others: &[&Pod]) -> bool {
+    let wanted = host_ports(pod);
+    if wanted.is_empty() {
+        return false;
+    }
+    let clash = |(ip, protocol, port): &HostPort, taken: &HostPort| {
+        (protocol, port) == (&taken.1, &taken.2) && (*ip == taken.0 || ip == "0.0.0.0" || taken.0 == "0.0.0.0")
+    };
+    let taken: BTreeSet<HostPort> = others.iter().flat_map(|other| host_ports(other)).collect();
+    wanted.iter().any(|port| taken.iter().any(|other| clash(port, other)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(spec: Value) -> Pod {
+        let mut whole = json!({"containers": [{"name": "c"}]});
+        for (key, value) in spec.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": whole})).unwrap()
+    }
+
+    fn asking(cpu: &str, memory: &str) -> Value {
+        json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]})
+    }
+
+    fn node() -> Node {
+        serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": {"kubernetes.io/os": "linux", "disk": "ssd", "size": "5"}},
+            "spec": {"taints": [{"key": "gone", "effect": "NoExecute"}, {"key": "soft", "effect": "NoSchedule"}]},
+            "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3"}},
+        }))
+        .unwrap()
+    }
+
+    /// With the toleration that the node asks for.
+    fn tolerant(mut spec: Value) -> Pod {
+        spec["tolerations"] = json!([{"key": "gone", "operator": "Exists"}]);
+        pod(spec)
+    }
+
+    fn verdict(pod: &Pod, others: &[&Pod]) -> String {
+        match admit(pod, others, &node(), NodeState::default()) {
+            Ok(()) => "yes".into(),
+            Err(Rejection { reason, message }) => format!("{reason}: {message}"),
+        }
+    }
+
+    #[test]
+    fn resources_run_out() {
+        let one = tolerant(asking("1500m", "512Mi"));
+        assert_eq!(verdict(&one, &[]), "yes");
+        assert_eq!(
+            verdict(&one, &[&one]),
+            "OutOfcpu: Node didn't have enough resource: cpu, requested: 1500, used: 1500, capacity: 2000"
+        );
+        let memory = tolerant(asking("100m", "600Mi"));
+        assert_eq!(
+            verdict(&memory, &[&one]),
+            "OutOfmemory: Node didn't have enough resource: memory, requested: 629145600, used: 536870912, capacity: \
+             1073741824"
+        );
+        let none = tolerant(json!({}));
+        assert_eq!(verdict(&none, &[&one, &one]), "yes");
+        assert_eq!(
+            verdict(&none, &[&none, &none, &none]),
+            "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"
+        );
+        let disk = json!({"containers": [{"name": "c", "resources": {"requests": {"ephemeral-storage": "1"}}}]});
+        assert!(verdict(&tolerant(disk), &[]).starts_with("OutOfephemeral-storage: "));
+        let extended = json!({"containers": [{"name": "c", "resources": {"requests": {"example.com/x": "1"}}}]});
+        assert_eq!(verdict(&tolerant(extended), &[]), "yes");
+    }
+
+    #[test]
+    fn nodes_that_are_not_wanted() {
+        let affinity = |expression: Value| {
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+                {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}})
+        };
+        let no = "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+        let cases = [
+            (json!({"nodeSelector": {"disk": "ssd"}}), "yes"),
+            (json!({"nodeSelector": {"disk": "hdd"}}), no),
+            (
+                affinity(json!({"key": "disk", "operator": "In", "values": ["ssd"]})),
+                "yes",
+            ),
+            (
+                affinity(json!({"key": "disk", "operator": "NotIn", "values": ["ssd"]})),
+                no,
+            ),
+            (
+                affinity(json!({"key": "size", "operator": "Gt", "values": ["4"]})),
+                "yes",
+            ),
+            (affinity(json!({"key": "size", "operator": "Lt", "values": ["4"]})), no),
+            (affinity(json!({"key": "other", "operator": "Exists"})), no),
+            (affinity(json!({"key": "other", "operator": "DoesNotExist"})), "yes"),
+            (
+                json!({"nodeName": "m"}),
+                "NodeName: Predicate NodeName failed: node(s) didn't match the requested node name",
+            ),
+            (
+                json!({"nodeSelector": {"kubernetes.io/os": "windows"}}),
+                "PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod as the `kubernetes.io/os` label doesn't \
+                 match node label",
+            ),
+            (
+                json!({"os": {"name": "windows"}}),
+                "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS",
+            ),
+            (
+                json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}),
+                "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node",
+            ),
+        ];
+        for (spec, expected) in cases {
+            assert_eq!(verdict(&tolerant(spec.clone()), &[]), expected, "{spec}");
+        }
+        assert!(verdict(&pod(json!({})), &[]).starts_with("TaintToleration: Predicate TaintToleration failed"));
+        let mut file = pod(json!({}));
+        file.metadata.annotations = Some([(CONFIG_SOURCE.to_string(), "file".to_string())].into());
+        assert_eq!(verdict(&file, &[]), "yes");
+    }
+
+    #[test]
+    fn ports_are_taken_once() {
+        let with = |port: Value| tolerant(json!({"containers": [{"name": "c", "ports": [port]}]}));
+        let web = with(json!({"containerPort": 80, "hostPort": 80}));
+        let local = with(json!({"containerPort": 80, "hostPort": 80, "hostIP": "127.0.0.1"}));
+        let other = with(json!({"containerPort": 80, "hostPort": 80, "hostIP": "10.0.0.1"}));
+        let udp = with(json!({"containerPort": 80, "hostPort": 80, "protocol": "UDP"}));
+        let taken = "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+        assert_eq!(verdict(&web, &[&udp]), "yes");
+        assert_eq!(verdict(&web, &[&local]), taken);
+        assert_eq!(verdict(&local, &[&web]), taken);
+        assert_eq!(verdict(&local, &[&other]), "yes");
+    }
+
+    #[test]
+    fn under_pressure_and_at_the_end() {
+        let state = |memory, disk| NodeState {
+            pressure: Pressure {
+                memory,
+                disk,
+                pid: false,
+            },
+            shutting_down: false,
+        };
+        let ask = |pod: &Pod, state| {
+            admit(pod, &[], &node(), state)
+                .err()
+                .map(|r| r.reason + ": " + &r.message)
+        };
+        let (poor, rich) = (tolerant(json!({})), tolerant(asking("1", "1")));
+        assert_eq!(
+            ask(&poor, state(true, false)).as_deref(),
+            Some("Evicted: The node had condition: [MemoryPressure]. ")
+        );
+        assert_eq!(ask(&rich, state(true, false)), None);
+        assert_eq!(
+            ask(&rich, state(true, true)).as_deref(),
+            Some("Evicted: The node had condition: [MemoryPressure DiskPressure]. ")
+        );
+        let mut critical = tolerant(json!({"priority": CRITICAL}));
+        assert_eq!(ask(&critical, state(true, true)), None);
+        let ending = NodeState {
+            shutting_down: true,
+            ..NodeState::default()
+        };
+        critical.metadata.annotations = None;
+        assert!(ask(&critical, ending).unwrap().starts_with("NodeShutdown: "));
+    }
+}

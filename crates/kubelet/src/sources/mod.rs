@@ -1,0 +1,295 @@
+//! Where this node's pods come from: the API server, a folder, an address. One stream of updates leaves here.
+//!
+//! Static pods (of a folder or an address) need no API server. Where there is one, each is shown there by a mirror pod
+//! ([`mirror`]), which is made anew when somebody deletes it. Whether a pod can run here is for [`admission`] to say.
+
+pub mod admission;
+mod desired;
+mod files;
+pub mod manifest;
+pub mod mirror;
+mod url;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_base::{Clock, Shutdown};
+use orlop_client::{Api, Delta, Selection, path};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use self::desired::Desired;
+use self::files::Folder;
+use self::mirror::Picture;
+use crate::config::Config;
+
+pub use desired::is_mirror;
+
+/// Marks on static pods and their mirrors.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Updates that may wait for the agent.
+const QUEUE: usize = 256;
+/// How often a folder is looked at; its files are all read anew every `fileCheckFrequency`.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    Api,
+    File,
+    Url,
+}
+
+impl Origin {
+    pub fn word(self) -> &'static str {
+        match self {
+            Origin::Api => "api",
+            Origin::File => "file",
+            Origin::Url => "http",
+        }
+    }
+}
+
+/// What the agent is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PodUpdate {
+    /// The pod as it is to be, new or changed. Its deletion, too, comes this way at first.
+    Set(Arc<Pod>),
+    /// Its source no longer has it: end what runs of it and forget it.
+    Removed(Arc<Pod>),
+    /// Every source has told its whole state: what runs and is in none of them may go. Comes once.
+    Synced,
+}
+
+pub struct Settings {
+    pub api: Option<Api>,
+    pub node_name: String,
+    /// The Node object, the owner of mirror pods.
+    pub nodes: watch::Receiver<Arc<Node>>,
+    pub config: Arc<Config>,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+}
+
+/// Starts all sources. The stream ends at the shutdown.
+pub fn start(settings: Settings) -> mpsc::Receiver<PodUpdate> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        let shutdown = settings.shutdown.clone();
+        tokio::select! {
+            _ = run(settings, sender) => {}
+            _ = shutdown.wait() => {}
+        }
+    });
+    receiver
+}
+
+/// All static pods of an origin.
+type Pods = (Origin, Vec<Arc<Pod>>);
+
+async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>) {
+    let (pods, mut static_pods) = mpsc::channel::<Pods>(4);
+    let mut awaited = Vec::new();
+    let config = &settings.config;
+    if let Some(folder) = config.static_pod_path.clone().filter(|p| !p.as_os_str().is_empty()) {
+        awaited.push(Origin::File);
+        let folder = Folder::new(folder, &settings.node_name);
+        let every = config.file_check_frequency;
+        tokio::spawn(look_at_folder(folder, every, settings.clock.clone(), pods.clone()));
+    }
+    if !config.static_pod_url.is_empty() {
+        awaited.push(Origin::Url);
+        let (node, clock) = (settings.node_name.clone(), settings.clock.clone());
+        tokio::spawn(ask_address(settings.config.clone(), node, clock, pods.clone()));
+    }
+    let (deltas, mut from_api) = mpsc::channel(QUEUE);
+    let (picture, pictures) = watch::channel(Picture::default());
+    if let Some(api) = &settings.api {
+        awaited.push(Origin::Api);
+        let selection = Selection::all(path::collection("v1", None, "pods"))
+            .with_fields(&format!("spec.nodeName={}", settings.node_name));
+        let shutdown = settings.shutdown.clone();
+        tokio::spawn(orlop_client::watch::<Pod>(
+            api.clone(),
+            selection,
+            deltas.clone(),
+            shutdown.clone(),
+        ));
+        tokio::spawn(mirror::run(api.clone(), pictures, settings.nodes.clone(), shutdown));
+    }
+    let mut desired = Desired::new(awaited);
+    let mut api_told = false;
+    loop {
+        let updates = tokio::select! {
+            delta = from_api.recv() => {
+                let Some(delta) = delta else { return };
+                api_told |= matches!(delta, Delta::Reset(_));
+                desired.observe(delta)
+            }
+            pods = static_pods.recv() => {
+                let Some((origin, pods)) = pods else { return };
+                desired.replace(origin, pods)
+            }
+            // The agent is gone.
+            _ = sink.closed() => return,
+        };
+        // Before the API has told what is there, mirrors can't be judged.
+        if api_told {
+            show(&picture, &desired);
+        }
+        for update in updates {
+            if sink.send(update).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn show(picture: &watch::Sender<Picture>, desired: &Desired) {
+    let new = Picture {
+        static_pods: desired.static_pods().cloned().collect(),
+        mirrors: desired.mirrors().cloned().collect(),
+    };
+    let key = |pods: &[Arc<Pod>]| {
+        let mut all: Vec<_> = pods
+            .iter()
+            .map(|pod| {
+                (
+                    pod.metadata.uid.clone(),
+                    pod.metadata.deletion_timestamp.clone().map(|t| t.0),
+                )
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    picture.send_if_modified(|old| {
+        let same = key(&old.static_pods) == key(&new.static_pods) && key(&old.mirrors) == key(&new.mirrors);
+        *old = new;
+        !same
+    });
+}
+
+async fn look_at_folder(mut folder: Folder, every: Duration, clock: Clock, sink: mpsc::Sender<Pods>) {
+    let mut thorough_at = Instant::now() + every;
+    let mut turns = tokio::time::interval(LOOK.min(every));
+    loop {
+        turns.tick().await;
+        let thorough = Instant::now() >= thorough_at;
+        if thorough {
+            thorough_at = Instant::now() + every;
+        }
+        let now: Timestamp = clock.now();
+        let looked = tokio::task::spawn_blocking(move || {
+            let pods = folder.look(thorough, now);
+            (folder, pods)
+        });
+        let Ok((same_folder, pods)) = looked.await else {
+            return;
+        };
+        folder = same_folder;
+        if let Some(pods) = pods
+            && sink.send((Origin::File, pods)).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+async fn ask_address(config: Arc<Config>, node: String, clock: Clock, sink: mpsc::Sender<Pods>) {
+    let address = &config.static_pod_url;
+    let mut last = None;
+    let mut failures = 0u32;
+    let mut turns = tokio::time::interval(config.http_check_frequency);
+    loop {
+        turns.tick().await;
+        let asked = url::fetch(address, &config.static_pod_url_header).await;
+        let place = manifest::Place {
+            origin: Origin::Url,
+            name: address,
+            node: &node,
+        };
+        let pods = match asked {
+            Ok(bytes) if last.as_ref() == Some(&bytes) => continue,
+            Ok(bytes) => {
+                let pods = manifest::pods(&bytes, &place, clock.now());
+                last = Some(bytes);
+                pods
+            }
+            Err(error) => Err(error),
+        };
+        match pods {
+            Ok(pods) => {
+                failures = 0;
+                let pods = pods.into_iter().map(Arc::new).collect();
+                if sink.send((Origin::Url, pods)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                failures = failures.saturating_add(1);
+                // The same trouble every 20 seconds is no news.
+                if failures.is_power_of_two() {
+                    tracing::error!("static pods can't be had from {address} (try {failures}): {error}");
+                }
+            }
+        }
+    }
+}
+
+/// Where static pods of the configuration lie, if anywhere.
+pub fn static_pod_path(config: &Config) -> Option<PathBuf> {
+    config.static_pod_path.clone().filter(|p| !p.as_os_str().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_folder_alone_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_string_lossy().into_owned();
+        let write = |image: &str| {
+            let text = format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{{name: c, image: {image}}}]}}"
+            );
+            std::fs::write(dir.path().join("a.yaml"), text).unwrap();
+        };
+        write("one");
+        let config = crate::config::parse(None, &[("staticPodPath", path.into())]).unwrap();
+        let shutdown = Shutdown::default();
+        let mut updates = start(Settings {
+            api: None,
+            node_name: "n".into(),
+            nodes: watch::channel(Arc::default()).1,
+            config: Arc::new(config),
+            clock: Clock::System,
+            shutdown: shutdown.clone(),
+        });
+        let name = |update: &PodUpdate| match update {
+            PodUpdate::Set(pod) => format!("+{}", pod.metadata.name.clone().unwrap()),
+            PodUpdate::Removed(pod) => format!("-{}", pod.metadata.name.clone().unwrap()),
+            PodUpdate::Synced => "synced".into(),
+        };
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            seen.push(name(&updates.recv().await.unwrap()));
+        }
+        write("two");
+        for _ in 0..2 {
+            seen.push(name(&updates.recv().await.unwrap()));
+        }
+        std::fs::remove_file(dir.path().join("a.yaml")).unwrap();
+        seen.push(name(&updates.recv().await.unwrap()));
+        assert_eq!(seen, ["+a-n", "synced", "-a-n", "+a-n", "-a-n"]);
+        shutdown.trigger();
+        assert_eq!(updates.recv().await, None);
+    }
+}
