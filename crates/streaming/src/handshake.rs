@@ -1,6 +1,8 @@
 //! The HTTP part: which protocol a client asks to switch to, and how it is answered.
 
-use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_TYPE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
@@ -13,17 +15,29 @@ const ACCEPTED_VERSIONS: HeaderName = HeaderName::from_static("x-accepted-stream
 pub struct Refusal {
     pub status: StatusCode,
     pub message: String,
-    /// More headers of the answer.
-    pub headers: HeaderMap,
+    /// The protocols that would have been accepted, where the client's were the trouble.
+    accepted: Vec<&'static str>,
 }
 
 impl Refusal {
-    fn new(status: StatusCode, message: String) -> Self {
+    pub(crate) fn new(status: StatusCode, message: String) -> Self {
         Refusal {
             status,
             message,
-            headers: HeaderMap::new(),
+            accepted: Vec::new(),
         }
+    }
+
+    /// The HTTP answer, in plain text.
+    pub fn response(self) -> Response<String> {
+        let mut response = Response::new(self.message + "\n");
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        for protocol in self.accepted {
+            headers.append(ACCEPTED_VERSIONS, HeaderValue::from_static(protocol));
+        }
+        response
     }
 }
 
@@ -58,13 +72,10 @@ pub(crate) fn agree(
             bracketed(&versions),
             bracketed(spdy)
         );
-        let mut refusal = Refusal::new(StatusCode::FORBIDDEN, text);
-        for name in spdy {
-            refusal
-                .headers
-                .append(ACCEPTED_VERSIONS, HeaderValue::from_static(name));
-        }
-        return Err(refusal);
+        return Err(Refusal {
+            accepted: spdy.to_vec(),
+            ..Refusal::new(StatusCode::FORBIDDEN, text)
+        });
     };
     if !is_upgrade(headers) || !has_word(headers, &UPGRADE, SPDY) {
         let text = "unable to upgrade: missing upgrade headers in request".to_owned();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, copy_bidirectional, split};
 use tokio::task::JoinSet;
@@ -41,11 +41,7 @@ where
     let (agreed, response) = agree(request.headers(), &[SPDY_PORT_FORWARD], &WEBSOCKET_PORT_FORWARD)?;
     let ports = match agreed {
         Agreed::WebSocket(protocol) if protocol != TUNNEL => parse_ports(request.uri().query().unwrap_or_default())
-            .map_err(|message| Refusal {
-                status: StatusCode::BAD_REQUEST,
-                message,
-                headers: HeaderMap::new(),
-            })?,
+            .map_err(|message| Refusal::new(StatusCode::BAD_REQUEST, message))?,
         _ => Vec::new(),
     };
     let upgraded = hyper::upgrade::on(request);

@@ -13,11 +13,9 @@ pub(super) const ID_MASK: u32 = 0x7fff_ffff;
 const SYN_STREAM: u16 = 1;
 const SYN_REPLY: u16 = 2;
 const RST_STREAM: u16 = 3;
-const SETTINGS: u16 = 4;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
-const WINDOW_UPDATE: u16 = 9;
 
 /// Why a stream is reset.
 pub(super) const RESET_PROTOCOL_ERROR: u32 = 1;
@@ -246,8 +244,8 @@ impl Decoder {
                 last_stream: word()? & ID_MASK,
                 status: word()?,
             },
-            // Unknown types are to be ignored too.
-            SETTINGS | WINDOW_UPDATE | _ => Frame::Ignored,
+            // Settings, windows, and types that nobody knows.
+            _ => Frame::Ignored,
         };
         Ok(frame)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use http::{Request, Response};
+use http::Request;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -33,10 +33,7 @@ fn serve(answer: impl Fn(&mut Request<Incoming>) -> Result<Upgrade, Refusal> + S
                     tokio::spawn(upgrade.run);
                     upgrade.response.map(|()| Full::new(Bytes::new()))
                 }
-                Err(refusal) => Response::builder()
-                    .status(refusal.status)
-                    .body(Full::from(refusal.message))
-                    .unwrap(),
+                Err(refusal) => refusal.response().map(Full::from),
             })
         }
     });
