@@ -10,3 +10,4 @@ pub mod node;
 pub mod objects;
 pub mod pod;
 pub mod sources;
+pub mod spec;
