@@ -66,7 +66,9 @@ impl<'a> ContainerInput<'a> {
 
 /// A container's message. An error waits as CreateContainerConfigError.
 pub fn container_config(input: &ContainerInput<'_>) -> Result<cri::ContainerConfig, SpecError> {
-    let ContainerInput { pod, container, facts, .. } = *input;
+    let ContainerInput {
+        pod, container, facts, ..
+    } = *input;
     let user = ImageUser::of(input.image);
     let mut security = security::container_security(pod, container, &user, facts, input.users)?;
     aim_at_target(&mut security, input);
@@ -97,7 +99,7 @@ pub fn container_config(input: &ContainerInput<'_>) -> Result<cri::ContainerConf
             resources: Some(resources::linux_resources(pod, container, facts)),
             security_context: Some(security),
         }),
-        CDI_devices: vec![],
+        cdi_devices: vec![],
         stop_signal: stop_signal(container),
     })
 }
@@ -114,7 +116,9 @@ fn aim_at_target(security: &mut cri::LinuxContainerSecurityContext, input: &Cont
 }
 
 fn mounts(input: &ContainerInput<'_>) -> Vec<cri::Mount> {
-    let ContainerInput { pod, container, facts, .. } = *input;
+    let ContainerInput {
+        pod, container, facts, ..
+    } = *input;
     let relabel = facts.selinux;
     let mut out = input.mounts.clone();
     let own_hosts = container.volume_mounts.iter().flatten().any(|m| m.mount_path == HOSTS);
@@ -138,8 +142,8 @@ fn mounts(input: &ContainerInput<'_>) -> Vec<cri::Mount> {
     }
     if let Some(users) = input.users {
         for mount in &mut out {
-            mount.uidMappings = users.uids.clone();
-            mount.gidMappings = users.gids.clone();
+            mount.uid_mappings = users.uids.clone();
+            mount.gid_mappings = users.gids.clone();
         }
     }
     out
@@ -227,20 +231,33 @@ mod tests {
         let config = container_config(&input).unwrap();
         assert_eq!(config.metadata.as_ref().unwrap().attempt, 3);
         let image = config.image.as_ref().unwrap();
-        assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("sha256:1234", "busybox:1"));
+        assert_eq!(
+            (image.image.as_str(), image.user_specified_image.as_str()),
+            ("sha256:1234", "busybox:1")
+        );
         assert_eq!(config.command, ["sh", "-c"]);
         assert_eq!(config.args, ["echo a $(A) $(B)"]);
-        assert_eq!((config.working_dir.as_str(), config.log_path.as_str()), ("/w", "c/3.log"));
+        assert_eq!(
+            (config.working_dir.as_str(), config.log_path.as_str()),
+            ("/w", "c/3.log")
+        );
         assert!(config.stdin && config.stdin_once && config.tty);
         assert_eq!(config.stop_signal, cri::Signal::Sigusr1 as i32);
         assert_eq!(config.envs, [kv("A", "a")]);
-        let mounts: Vec<_> = config.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str())).collect();
+        let mounts: Vec<_> = config
+            .mounts
+            .iter()
+            .map(|m| (m.container_path.as_str(), m.host_path.as_str()))
+            .collect();
         assert_eq!(
             mounts,
             [
                 ("/data", "/host"),
                 ("/etc/hosts", "/var/lib/kubelet/pods/u-1/etc-hosts"),
-                ("/dev/termination-log", "/var/lib/kubelet/pods/u-1/containers/c/0badcafe"),
+                (
+                    "/dev/termination-log",
+                    "/var/lib/kubelet/pods/u-1/containers/c/0badcafe"
+                ),
             ]
         );
         assert_eq!(config.labels["io.kubernetes.container.name"], "c");
@@ -294,7 +311,10 @@ mod tests {
         let ips = ["10.0.0.2".to_string()];
         let own = json!({"volumeMounts": [{"name": "v", "mountPath": "/etc/hosts"}]});
         let mounts = |pod, container, ips| {
-            let given = Given { ips, ..Given::default() };
+            let given = Given {
+                ips,
+                ..Given::default()
+            };
             with(pod, container, given).mounts.len()
         };
         assert_eq!(mounts(json!({}), json!({}), &[]), 0);
@@ -314,7 +334,10 @@ mod tests {
         };
         assert_eq!(mounts(json!({})), []);
         assert_eq!(mounts(json!({"terminationMessagePath": ""})), []);
-        assert_eq!(mounts(json!({"terminationMessagePath": "tmp/log"}))[0].container_path, "/tmp/log");
+        assert_eq!(
+            mounts(json!({"terminationMessagePath": "tmp/log"}))[0].container_path,
+            "/tmp/log"
+        );
     }
 
     #[test]
@@ -325,11 +348,23 @@ mod tests {
                 ..Given::default()
             };
             let config = with(pod, json!({}), given);
-            let namespaces = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
+            let namespaces = config
+                .linux
+                .unwrap()
+                .security_context
+                .unwrap()
+                .namespace_options
+                .unwrap();
             (namespaces.pid, namespaces.target_id)
         };
-        assert_eq!(pid(json!({}), None), (cri::NamespaceMode::Container as i32, String::new()));
-        assert_eq!(pid(json!({}), Some("id")), (cri::NamespaceMode::Target as i32, "id".into()));
+        assert_eq!(
+            pid(json!({}), None),
+            (cri::NamespaceMode::Container as i32, String::new())
+        );
+        assert_eq!(
+            pid(json!({}), Some("id")),
+            (cri::NamespaceMode::Target as i32, "id".into())
+        );
         let shared = json!({"shareProcessNamespace": true});
         assert_eq!(pid(shared, Some("id")), (cri::NamespaceMode::Pod as i32, String::new()));
     }
@@ -351,7 +386,7 @@ mod tests {
             ..Given::default()
         };
         let config = with(json!({"hostUsers": false, "hostNetwork": true}), json!({}), given);
-        assert_eq!(config.mounts[0].uidMappings, ids);
+        assert_eq!(config.mounts[0].uid_mappings, ids);
         let security = config.linux.unwrap().security_context.unwrap();
         assert_eq!(security.namespace_options.unwrap().userns_options.unwrap().uids, ids);
     }

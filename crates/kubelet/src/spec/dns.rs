@@ -112,7 +112,9 @@ fn parse_resolv_conf(text: &str) -> Result<DNSConfig, SpecError> {
                 }
             },
             Some("search") => {
-                let domains = words.filter(|d| *d != ".").map(|d| d.strip_suffix('.').unwrap_or(d).to_string());
+                let domains = words
+                    .filter(|d| *d != ".")
+                    .map(|d| d.strip_suffix('.').unwrap_or(d).to_string());
                 dns.searches = domains.collect();
             }
             Some("options") => words.for_each(|option| set_option(&mut dns.options, option.to_string())),
@@ -203,10 +205,13 @@ mod tests {
 
     /// `servers | searches | options`
     fn shown(dns: &DNSConfig) -> String {
-        [&dns.servers, &dns.searches, &dns.options].map(|l| l.join(" ")).join(" | ")
+        [&dns.servers, &dns.searches, &dns.options]
+            .map(|l| l.join(" "))
+            .join(" | ")
     }
 
-    const CLUSTER: &str = "10.96.0.10 | default.svc.cluster.local svc.cluster.local cluster.local example.com corp | ndots:5";
+    const CLUSTER: &str =
+        "10.96.0.10 | default.svc.cluster.local svc.cluster.local cluster.local example.com corp | ndots:5";
     const FROM_HOST: &str = "8.8.8.8 1.1.1.1 | example.com corp | timeout:1 ndots:3 rotate";
 
     #[test]
@@ -217,7 +222,10 @@ mod tests {
             (json!({}), CLUSTER),
             (json!({"dnsPolicy": "ClusterFirst"}), CLUSTER),
             (json!({"dnsPolicy": "ClusterFirst", "hostNetwork": true}), FROM_HOST),
-            (json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}), CLUSTER),
+            (
+                json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}),
+                CLUSTER,
+            ),
             (json!({"dnsPolicy": "Default"}), FROM_HOST),
             (json!({"dnsPolicy": "None"}), " |  | "),
             (
@@ -299,6 +307,9 @@ mod tests {
             error.0,
             "Encountered error while parsing resolv conf file. Error: nameserver list is empty "
         );
-        assert_eq!(parse_resolv_conf("nonsense\n;x\nsearch\n").unwrap(), DNSConfig::default());
+        assert_eq!(
+            parse_resolv_conf("nonsense\n;x\nsearch\n").unwrap(),
+            DNSConfig::default()
+        );
     }
 }

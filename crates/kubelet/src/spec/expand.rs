@@ -46,7 +46,11 @@ pub fn expand_all(words: Option<&[String]>, env: &[KeyValue]) -> Vec<String> {
         let last = env.iter().rev().find(|kv| kv.key == name)?;
         Some(String::from_utf8_lossy(&last.value))
     };
-    words.unwrap_or_default().iter().map(|word| expand(word, value)).collect()
+    words
+        .unwrap_or_default()
+        .iter()
+        .map(|word| expand(word, value))
+        .collect()
 }
 
 #[cfg(test)]

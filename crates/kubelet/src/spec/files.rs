@@ -51,13 +51,23 @@ pub fn write_hosts(pod: &Pod, facts: &NodeFacts, pod_ips: &[String]) -> Result<(
 /// Makes an empty file for a container's last words; any user may write it. `None` where the container wants none.
 /// Each start has a file of its own, by `tag`: the one before may still be read.
 pub fn termination_log(pod: &Pod, container: &Container, facts: &NodeFacts, tag: &str) -> io::Result<Option<PathBuf>> {
-    if container.termination_message_path.as_deref().unwrap_or_default().is_empty() {
+    if container
+        .termination_message_path
+        .as_deref()
+        .unwrap_or_default()
+        .is_empty()
+    {
         return Ok(None);
     }
     let dir = facts.container_dir(uid(pod), &container.name);
     make_dir(&dir, 0o750)?;
     let path = dir.join(tag);
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o666).open(&path)?;
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o666)
+        .open(&path)?;
     // The mode above goes through the umask.
     fs::set_permissions(&path, Permissions::from_mode(0o666))?;
     Ok(Some(path))
@@ -108,7 +118,11 @@ mod tests {
         assert_eq!(inode(&path), before);
         let host = testing::pod(json!({"hostNetwork": true}));
         write_hosts(&host, &facts, &[]).unwrap();
-        assert!(fs::read_to_string(&path).unwrap().starts_with("# Kubernetes-managed hosts file (host network).\n"));
+        assert!(
+            fs::read_to_string(&path)
+                .unwrap()
+                .starts_with("# Kubernetes-managed hosts file (host network).\n")
+        );
     }
 
     #[test]
@@ -122,6 +136,9 @@ mod tests {
         fs::write(&path, "old").unwrap();
         termination_log(&pod, &container, &facts, "0").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
-        assert_eq!(termination_log(&pod, &testing::container(json!({})), &facts, "0").unwrap(), None);
+        assert_eq!(
+            termination_log(&pod, &testing::container(json!({})), &facts, "0").unwrap(),
+            None
+        );
     }
 }

@@ -17,7 +17,12 @@ pub fn host_and_domain(pod: &Pod, facts: &NodeFacts) -> Result<(String, Option<S
     let spec = pod.spec.as_ref();
     let given = |field: Option<&String>| field.cloned().filter(|v| !v.is_empty());
     if let Some(hostname) = spec.and_then(|s| s.hostname_override.clone()) {
-        check("HostnameOverride", &hostname, "DNS subdomain", names::dns_subdomain(&hostname))?;
+        check(
+            "HostnameOverride",
+            &hostname,
+            "DNS subdomain",
+            names::dns_subdomain(&hostname),
+        )?;
         return Ok((cut(pod, &hostname)?, None));
     }
     let hostname = match given(spec.and_then(|s| s.hostname.as_ref())) {
@@ -41,16 +46,24 @@ fn check(field: &str, value: &str, what: &str, problems: Vec<String>) -> Result<
         return Ok(());
     }
     let problems = problems.join(";");
-    Err(SpecError(format!("pod {field} {value:?} is not a valid {what}: {problems}")))
+    Err(SpecError(format!(
+        "pod {field} {value:?} is not a valid {what}: {problems}"
+    )))
 }
 
 fn cut(pod: &Pod, hostname: &str) -> Result<String, SpecError> {
     if hostname.len() <= HOSTNAME_MAX {
         return Ok(hostname.to_string());
     }
-    let end = (0..=HOSTNAME_MAX).rev().find(|&i| hostname.is_char_boundary(i)).unwrap_or(0);
+    let end = (0..=HOSTNAME_MAX)
+        .rev()
+        .find(|&i| hostname.is_char_boundary(i))
+        .unwrap_or(0);
     match hostname[..end].trim_end_matches(['-', '.']) {
-        "" => Err(SpecError(format!("hostname for pod {:?} was invalid: {hostname:?}", name(pod)))),
+        "" => Err(SpecError(format!(
+            "hostname for pod {:?} was invalid: {hostname:?}",
+            name(pod)
+        ))),
         short => Ok(short.to_string()),
     }
 }
@@ -99,7 +112,11 @@ pub fn hosts_file(pod: &Pod, facts: &NodeFacts, pod_ips: &[String], host_file: &
             writeln!(text, "{ip}\t{names}").expect("writing to a string");
         }
     }
-    let aliases = pod.spec.as_ref().and_then(|s| s.host_aliases.as_deref()).unwrap_or_default();
+    let aliases = pod
+        .spec
+        .as_ref()
+        .and_then(|s| s.host_aliases.as_deref())
+        .unwrap_or_default();
     if !aliases.is_empty() {
         text.push_str("\n# Entries added by HostAliases.\n");
     }
@@ -136,7 +153,11 @@ mod tests {
                 "web",
                 Ok(("web", Some("sub.default.svc.cluster.local"))),
             ),
-            (json!({"hostnameOverride": "a.b", "subdomain": "s"}), "web", Ok(("a.b", None))),
+            (
+                json!({"hostnameOverride": "a.b", "subdomain": "s"}),
+                "web",
+                Ok(("a.b", None)),
+            ),
             (json!({}), long.as_str(), Ok((&long[..63], None))),
             (json!({}), ends_badly.as_str(), Ok((&ends_badly[..61], None))),
             (
@@ -158,7 +179,9 @@ mod tests {
             let mut pod = testing::pod(spec.clone());
             pod.metadata.name = Some(name.to_string());
             match (host_and_domain(&pod, &facts()), expected) {
-                (Ok((host, domain)), Ok(expected)) => assert_eq!((host.as_str(), domain.as_deref()), expected, "{spec}"),
+                (Ok((host, domain)), Ok(expected)) => {
+                    assert_eq!((host.as_str(), domain.as_deref()), expected, "{spec}")
+                }
                 (Err(e), Err(start)) => assert!(e.0.starts_with(start), "{spec}: {e}"),
                 (got, _) => panic!("{spec}: {got:?}"),
             }

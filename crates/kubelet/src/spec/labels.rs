@@ -26,8 +26,12 @@ pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 fn identity(pod: &Pod) -> [(String, String); 3] {
-    [(POD_NAME, name(pod)), (POD_NAMESPACE, namespace(pod)), (POD_UID, uid(pod))]
-        .map(|(key, value)| (key.to_string(), value.to_string()))
+    [
+        (POD_NAME, name(pod)),
+        (POD_NAMESPACE, namespace(pod)),
+        (POD_UID, uid(pod)),
+    ]
+    .map(|(key, value)| (key.to_string(), value.to_string()))
 }
 
 /// The pod's own labels, and who it is.
@@ -112,7 +116,9 @@ impl ContainerNotes {
             deletion_grace_period: number(DELETION_GRACE_PERIOD),
             termination_grace_period: number(TERMINATION_GRACE_PERIOD),
             pre_stop: get(PRE_STOP).and_then(|v| serde_json::from_str(v).ok()),
-            ports: get(PORTS).and_then(|v| serde_json::from_str(v).ok()).unwrap_or_default(),
+            ports: get(PORTS)
+                .and_then(|v| serde_json::from_str(v).ok())
+                .unwrap_or_default(),
         }
     }
 }
@@ -155,7 +161,10 @@ mod tests {
         }));
         let annotations = container_annotations(&pod, &container, 4);
         assert_eq!(annotations[PRE_STOP], r#"{"exec":{"command":["sh","-c","sleep 1"]}}"#);
-        assert_eq!(annotations[PORTS], r#"[{"containerPort":80,"name":"http","protocol":"TCP"}]"#);
+        assert_eq!(
+            annotations[PORTS],
+            r#"[{"containerPort":80,"name":"http","protocol":"TCP"}]"#
+        );
         let notes = ContainerNotes::read(&annotations);
         assert_eq!(
             notes,
@@ -175,8 +184,12 @@ mod tests {
 
     #[test]
     fn strange_annotations_are_read_as_nothing() {
-        let strange = [HASH, RESTART_COUNT, PRE_STOP, PORTS, TERMINATION_GRACE_PERIOD].map(|k| (k.to_string(), "?".into()));
-        assert_eq!(ContainerNotes::read(&BTreeMap::from(strange)), ContainerNotes::default());
+        let strange =
+            [HASH, RESTART_COUNT, PRE_STOP, PORTS, TERMINATION_GRACE_PERIOD].map(|k| (k.to_string(), "?".into()));
+        assert_eq!(
+            ContainerNotes::read(&BTreeMap::from(strange)),
+            ContainerNotes::default()
+        );
     }
 
     #[test]
@@ -190,10 +203,20 @@ mod tests {
             (json!({"resources": {"limits": {"cpu": "2"}}}), true),
             (json!({"command": ["x"]}), true),
         ] {
-            assert_eq!(container_hash(&testing::container(change.clone())) == hash, same, "{change}");
+            assert_eq!(
+                container_hash(&testing::container(change.clone())) == hash,
+                same,
+                "{change}"
+            );
         }
         // The border between name and image counts.
-        let (a, b) = (json!({"name": "cb", "image": "usy"}), json!({"name": "c", "image": "busy"}));
-        assert_ne!(container_hash(&testing::container(a)), container_hash(&testing::container(b)));
+        let (a, b) = (
+            json!({"name": "cb", "image": "usy"}),
+            json!({"name": "c", "image": "busy"}),
+        );
+        assert_ne!(
+            container_hash(&testing::container(a)),
+            container_hash(&testing::container(b))
+        );
     }
 }

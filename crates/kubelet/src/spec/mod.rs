@@ -207,7 +207,10 @@ mod tests {
     fn logs_lie_by_namespace_name_and_uid() {
         let pod = testing::pod(json!({}));
         let facts = NodeFacts::default();
-        assert_eq!(pod_log_dir(&pod, &facts), PathBuf::from("/var/log/pods/default_web_u-1"));
+        assert_eq!(
+            pod_log_dir(&pod, &facts),
+            PathBuf::from("/var/log/pods/default_web_u-1")
+        );
         assert_eq!(log_path("c", 3), "c/3.log");
         assert_eq!(describe(&pod), "web_default(u-1)");
     }

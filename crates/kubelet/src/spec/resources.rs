@@ -42,7 +42,11 @@ impl QosClass {
 
 /// The class the API server wrote into the status; what follows from the spec where it has not.
 pub fn qos_class(pod: &Pod) -> QosClass {
-    let written = pod.status.as_ref().and_then(|s| s.qos_class.as_deref()).filter(|c| !c.is_empty());
+    let written = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.qos_class.as_deref())
+        .filter(|c| !c.is_empty());
     let class = match written {
         Some(class) => class,
         None => rules::qos_class(&view(pod)),
@@ -89,7 +93,8 @@ fn options(with_overhead: bool) -> PodResourceOptions<'static> {
 /// A list of the API in numbers; what is no quantity is left out.
 pub fn quantities(list: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceList {
     let list = list.into_iter().flatten();
-    list.filter_map(|(name, q)| Some((name.clone(), Quantity::parse(&q.0).ok()?))).collect()
+    list.filter_map(|(name, q)| Some((name.clone(), Quantity::parse(&q.0).ok()?)))
+        .collect()
 }
 
 fn amount(list: Option<&BTreeMap<String, ApiQuantity>>, name: &str) -> Option<Quantity> {
@@ -174,7 +179,12 @@ pub fn linux_resources(pod: &Pod, container: &Container, facts: &NodeFacts) -> c
     let of_pod = pod.spec.as_ref().and_then(pod_level);
     let cpu_limit = limit(own, CPU).or_else(|| limit(of_pod, CPU));
     let memory_limit = limit(own, MEMORY).or_else(|| limit(of_pod, MEMORY));
-    let mut out = limits_of(request(own, CPU).as_ref(), cpu_limit.as_ref(), memory_limit.as_ref(), facts);
+    let mut out = limits_of(
+        request(own, CPU).as_ref(),
+        cpu_limit.as_ref(),
+        memory_limit.as_ref(),
+        facts,
+    );
     out.oom_score_adj = oom_score_adj(pod, container, facts.memory_capacity);
     out.hugepage_limits = hugepage_limits(of_pod, own, facts);
     set_swap(&mut out, pod, container, facts);

@@ -19,7 +19,10 @@ fn classes() {
     let equal = resources(both("1", "1Gi"), both("1", "1Gi"));
     for (spec, expected) in [
         (json!({}), QosClass::BestEffort),
-        (json!({"containers": [{"name": "c", "resources": equal}]}), QosClass::Guaranteed),
+        (
+            json!({"containers": [{"name": "c", "resources": equal}]}),
+            QosClass::Guaranteed,
+        ),
         (
             json!({"containers": [{"name": "c", "resources": equal}, {"name": "d"}]}),
             QosClass::Burstable,
@@ -49,7 +52,16 @@ fn classes() {
 
 #[test]
 fn shares_and_quotas() {
-    for (milli, shares) in [(0, 2), (1, 2), (2, 2), (3, 3), (100, 102), (1000, 1024), (1500, 1536), (300_000, 262_144)] {
+    for (milli, shares) in [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+        (3, 3),
+        (100, 102),
+        (1000, 1024),
+        (1500, 1536),
+        (300_000, 262_144),
+    ] {
         assert_eq!(milli_cpu_to_shares(milli), shares, "{milli}m");
     }
     for (milli, period, quota) in [
@@ -95,12 +107,18 @@ fn container_limits() {
     for (resources, expected) in [
         (json!({}), (2, 0, 0)),
         (json!({"requests": {"cpu": "250m", "memory": "1Gi"}}), (256, 0, 0)),
-        (json!({"limits": {"cpu": "500m", "memory": "64Mi"}}), (512, 50_000, 64 * MI)),
+        (
+            json!({"limits": {"cpu": "500m", "memory": "64Mi"}}),
+            (512, 50_000, 64 * MI),
+        ),
         (
             json!({"requests": {"cpu": "0"}, "limits": {"cpu": "2", "memory": "1G"}}),
             (2, 200_000, 1_000_000_000),
         ),
-        (json!({"requests": {"cpu": "1"}, "limits": {"cpu": "5m"}}), (1024, 1000, 0)),
+        (
+            json!({"requests": {"cpu": "1"}, "limits": {"cpu": "5m"}}),
+            (1024, 1000, 0),
+        ),
     ] {
         let pod = testing::pod(json!({}));
         let got = linux_resources(&pod, &testing::container(json!({"resources": resources})), &facts());
@@ -131,9 +149,14 @@ fn pod_level_limits_apply_where_the_container_has_none() {
     let got = linux_resources(&pod, &testing::container(json!({})), &facts);
     assert_eq!((got.cpu_quota, got.memory_limit_in_bytes), (200_000, GI));
     assert_eq!(got.cpu_shares, 2048);
-    let shown: Vec<_> = got.hugepage_limits.iter().map(|h| (h.page_size.as_str(), h.limit)).collect();
+    let shown: Vec<_> = got
+        .hugepage_limits
+        .iter()
+        .map(|h| (h.page_size.as_str(), h.limit))
+        .collect();
     assert_eq!(shown, [("2MB", 8 * MI as u64), ("1GB", 0)]);
-    let own = testing::container(json!({"resources": {"limits": {"cpu": "1", "memory": "1Mi", "hugepages-2Mi": "4Mi"}}}));
+    let own =
+        testing::container(json!({"resources": {"limits": {"cpu": "1", "memory": "1Mi", "hugepages-2Mi": "4Mi"}}}));
     let got = linux_resources(&pod, &own, &facts);
     assert_eq!((got.cpu_quota, got.memory_limit_in_bytes), (100_000, MI));
     assert_eq!(got.hugepage_limits[0].limit, 4 * MI as u64);
@@ -162,11 +185,19 @@ fn scores() {
     for (spec, name, expected) in [
         (json!({}), "c", 1000),
         (json!({"containers": [{"name": "c", "resources": equal}]}), "c", -997),
-        (json!({"containers": [{"name": "c", "resources": mem("1Gi")}]}), "c", 875),
+        (
+            json!({"containers": [{"name": "c", "resources": mem("1Gi")}]}),
+            "c",
+            875,
+        ),
         (json!({"containers": [{"name": "c", "resources": mem("1")}]}), "c", 999),
         (json!({"containers": [{"name": "c", "resources": mem("8Gi")}]}), "c", 3),
         (json!({"containers": [{"name": "c", "resources": mem("16Gi")}]}), "c", 3),
-        (json!({"containers": [{"name": "c"}, {"name": "d", "resources": mem("1Gi")}]}), "c", 999),
+        (
+            json!({"containers": [{"name": "c"}, {"name": "d", "resources": mem("1Gi")}]}),
+            "c",
+            999,
+        ),
         (
             json!({"priority": 2_000_001_000, "priorityClassName": "system-node-critical"}),
             "c",
@@ -227,7 +258,10 @@ fn swap() {
         facts.cgroups.version = version;
         let pod = testing::pod(spec.clone());
         let got = linux_resources(&pod, &pod.spec.as_ref().unwrap().containers[0], &facts);
-        (got.memory_swap_limit_in_bytes, got.unified.get("memory.swap.max").cloned())
+        (
+            got.memory_swap_limit_in_bytes,
+            got.unified.get("memory.swap.max").cloned(),
+        )
     };
     let swap = |controller, limited| Swap {
         controller,
@@ -237,7 +271,10 @@ fn swap() {
     let zero = Some("0".to_string());
     assert_eq!(run(swap(false, true), CgroupVersion::V2, &burstable), (0, None));
     assert_eq!(run(swap(true, false), CgroupVersion::V2, &burstable), (0, zero.clone()));
-    assert_eq!(run(swap(true, true), CgroupVersion::V2, &burstable), (0, Some(GI.to_string())));
+    assert_eq!(
+        run(swap(true, true), CgroupVersion::V2, &burstable),
+        (0, Some(GI.to_string()))
+    );
     assert_eq!(run(swap(true, true), CgroupVersion::V1, &burstable), (4 * GI, None));
     assert_eq!(run(swap(true, true), CgroupVersion::V2, &json!({})), (0, zero.clone()));
     let equal = json!({"containers": [{"name": "c", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}}]});
@@ -255,7 +292,11 @@ fn memory_is_kept_and_throttled_where_that_is_on() {
         facts.allocatable = quantities(Some(&[(MEMORY.to_string(), ApiQuantity("4Gi".into()))].into()));
         let pod = testing::pod(json!({"containers": [{"name": "c", "resources": resources}]}));
         let unified = linux_resources(&pod, &pod.spec.as_ref().unwrap().containers[0], &facts).unified;
-        unified.into_iter().map(|(k, v)| format!("{}={v}", k.trim_start_matches("memory."))).collect::<Vec<_>>().join(" ")
+        unified
+            .into_iter()
+            .map(|(k, v)| format!("{}={v}", k.trim_start_matches("memory.")))
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     let burstable = json!({"requests": {"memory": "100Mi"}, "limits": {"memory": "200Mi"}});
     let high = (100 * MI + 90 * MI) / 4096 * 4096;
@@ -265,7 +306,10 @@ fn memory_is_kept_and_throttled_where_that_is_on() {
     assert_eq!(run(true, equal), format!("min={MI}"));
     // Without a limit the node's memory stands for it; without a request too there is nothing to go by.
     let high = ((GI + (4 * GI - GI) / 10 * 9) / 4096) * 4096;
-    assert_eq!(run(true, json!({"requests": {"memory": "1Gi"}})), format!("high={high} low={GI}"));
+    assert_eq!(
+        run(true, json!({"requests": {"memory": "1Gi"}})),
+        format!("high={high} low={GI}")
+    );
     assert_eq!(run(true, json!({"requests": {"cpu": "1"}})), "low=0 min=0");
 }
 
@@ -275,7 +319,10 @@ fn an_oom_kill_may_take_the_whole_container() {
     facts.single_process_oom_kill = false;
     let container = testing::container(json!({}));
     let pod = testing::pod(json!({}));
-    assert_eq!(linux_resources(&pod, &container, &facts).unified["memory.oom.group"], "1");
+    assert_eq!(
+        linux_resources(&pod, &container, &facts).unified["memory.oom.group"],
+        "1"
+    );
     facts.cgroups.version = CgroupVersion::V1;
     assert!(linux_resources(&pod, &container, &facts).unified.is_empty());
 }

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use orlop_runtime::cri::messages as cri;
 
 use super::{
-    NodeFacts, Notice, SpecError, containers, dns, hostname, is_host_network, labels, name, namespace, pod_log_dir, resources,
-    security, uid,
+    NodeFacts, Notice, SpecError, containers, dns, hostname, is_host_network, labels, name, namespace, pod_log_dir,
+    resources, security, uid,
 };
 
 /// The sandbox of a pod that shares the node's users. One with users of its own needs [`sandbox_config_in`].
@@ -102,7 +102,10 @@ fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
             };
             let key = match port.name.as_deref().filter(|n| !n.is_empty()) {
                 Some(name) => name.to_string(),
-                None => format!("{protocol} {} {} {}", mapping.host_ip, mapping.container_port, mapping.host_port),
+                None => format!(
+                    "{protocol} {} {} {}",
+                    mapping.host_ip, mapping.container_port, mapping.host_port
+                ),
             };
             if seen.insert(key) {
                 out.push(mapping);
@@ -146,7 +149,9 @@ mod tests {
             log_directory: "/var/log/pods/default_web_u-1".into(),
             dns_config: Some(cri::DNSConfig {
                 servers: vec!["10.96.0.10".into()],
-                searches: ["default.svc.cluster.local", "svc.cluster.local", "cluster.local"].map(String::from).into(),
+                searches: ["default.svc.cluster.local", "svc.cluster.local", "cluster.local"]
+                    .map(String::from)
+                    .into(),
                 options: vec!["ndots:5".into()],
             }),
             port_mappings: vec![],
@@ -201,21 +206,33 @@ mod tests {
         assert_eq!(config.hostname, "");
         let linux = config.linux.unwrap();
         assert_eq!(linux.cgroup_parent, "/kubepods/burstable/podu-1");
-        assert_eq!(linux.sysctls, BTreeMap::from([("net.core.somaxconn".into(), "128".into())]));
+        assert_eq!(
+            linux.sysctls,
+            BTreeMap::from([("net.core.somaxconn".into(), "128".into())])
+        );
         let sc = linux.security_context.unwrap();
         assert_eq!(sc.run_as_user.unwrap().value, 1000);
         assert_eq!(sc.run_as_group.unwrap().value, 2000);
         assert_eq!(sc.supplemental_groups, [3000, 4000, 5000]);
-        assert_eq!(sc.supplemental_groups_policy, cri::SupplementalGroupsPolicy::Strict as i32);
+        assert_eq!(
+            sc.supplemental_groups_policy,
+            cri::SupplementalGroupsPolicy::Strict as i32
+        );
         assert_eq!(sc.selinux_options.unwrap().level, "s0:c1,c2");
         assert!(sc.privileged);
         let namespaces = sc.namespace_options.unwrap();
         let node = cri::NamespaceMode::Node as i32;
         assert_eq!((namespaces.network, namespaces.pid, namespaces.ipc), (node, node, node));
         let overhead = linux.overhead.unwrap();
-        assert_eq!((overhead.cpu_shares, overhead.cpu_quota, overhead.memory_limit_in_bytes), (256, 25_000, 64 << 20));
+        assert_eq!(
+            (overhead.cpu_shares, overhead.cpu_quota, overhead.memory_limit_in_bytes),
+            (256, 25_000, 64 << 20)
+        );
         let own = linux.resources.unwrap();
-        assert_eq!((own.cpu_shares, own.cpu_quota, own.memory_limit_in_bytes), (102, 100_000, 128 << 20));
+        assert_eq!(
+            (own.cpu_shares, own.cpu_quota, own.memory_limit_in_bytes),
+            (102, 100_000, 128 << 20)
+        );
     }
 
     #[test]
@@ -236,7 +253,13 @@ mod tests {
             gids: ids,
         };
         let config = sandbox_config_in(&pod, &facts(), 0, Some(&users)).unwrap();
-        let namespaces = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
+        let namespaces = config
+            .linux
+            .unwrap()
+            .security_context
+            .unwrap()
+            .namespace_options
+            .unwrap();
         assert_eq!(namespaces.userns_options, Some(users));
         assert_eq!(namespaces.pid, cri::NamespaceMode::Pod as i32);
     }
@@ -258,7 +281,10 @@ mod tests {
             .iter()
             .map(|p| format!("{}/{} {}:{}", p.protocol, p.container_port, p.host_ip, p.host_port))
             .collect();
-        assert_eq!(shown, ["0/80 127.0.0.1:8080", "1/53 :0", "0/53 :0", "2/9 :0", "1/53 :0"]);
+        assert_eq!(
+            shown,
+            ["0/80 127.0.0.1:8080", "1/53 :0", "0/53 :0", "2/9 :0", "1/53 :0"]
+        );
     }
 
     #[test]

@@ -68,7 +68,12 @@ pub(crate) fn container_security(
     let sc = container.security_context.as_ref();
     let run_as_user = effective(pod, container, |c| c.run_as_user, |p| p.run_as_user);
     let run_as_group = effective(pod, container, |c| c.run_as_group, |p| p.run_as_group);
-    let selinux_options = effective(pod, container, |c| c.se_linux_options.clone(), |p| p.se_linux_options.clone());
+    let selinux_options = effective(
+        pod,
+        container,
+        |c| c.se_linux_options.clone(),
+        |p| p.se_linux_options.clone(),
+    );
     let (image_uid, run_as_username) = match (run_as_user, user) {
         (Some(_), _) => (None, String::new()),
         (None, ImageUser::Id(uid)) => (Some(*uid), String::new()),
@@ -80,7 +85,10 @@ pub(crate) fn container_security(
     let paths = |list: &[&str]| list.iter().map(|p| p.to_string()).collect::<Vec<_>>();
     let (masked_paths, readonly_paths) = match unmasked {
         true => (vec![], vec![]),
-        false => ([paths(&MASKED_PATHS), facts.masked_paths.clone()].concat(), paths(&READONLY_PATHS)),
+        false => (
+            [paths(&MASKED_PATHS), facts.masked_paths.clone()].concat(),
+            paths(&READONLY_PATHS),
+        ),
     };
     Ok(cri::LinuxContainerSecurityContext {
         capabilities: sc.and_then(|sc| sc.capabilities.as_ref()).map(capabilities),
@@ -199,8 +207,12 @@ fn profile(profile_type: cri::ProfileType) -> cri::SecurityProfile {
 }
 
 fn seccomp(pod: &Pod, container: &Container, facts: &NodeFacts) -> Result<cri::SecurityProfile, SpecError> {
-    let wanted: Option<SeccompProfile> =
-        effective(pod, container, |c| c.seccomp_profile.clone(), |p| p.seccomp_profile.clone());
+    let wanted: Option<SeccompProfile> = effective(
+        pod,
+        container,
+        |c| c.seccomp_profile.clone(),
+        |p| p.seccomp_profile.clone(),
+    );
     let Some(wanted) = wanted else {
         return Ok(profile(match facts.seccomp_default {
             true => cri::ProfileType::RuntimeDefault,
@@ -225,12 +237,18 @@ fn seccomp(pod: &Pod, container: &Container, facts: &NodeFacts) -> Result<cri::S
 /// A path below a folder, whatever `..` it has: validation refuses those, files of static pods are not validated so well.
 fn below(dir: &Path, file: &str) -> String {
     let parts = file.split('/').filter(|p| !matches!(*p, "" | "." | ".."));
-    parts.fold(dir.to_path_buf(), |path, part| path.join(part)).to_string_lossy().into_owned()
+    parts
+        .fold(dir.to_path_buf(), |path, part| path.join(part))
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// The profile, and its name in the form older runtimes read.
 fn app_armor(pod: &Pod, container: &Container) -> Result<(Option<cri::SecurityProfile>, String), SpecError> {
-    let own = container.security_context.as_ref().and_then(|sc| sc.app_armor_profile.clone());
+    let own = container
+        .security_context
+        .as_ref()
+        .and_then(|sc| sc.app_armor_profile.clone());
     let noted = || {
         let key = format!("{APP_ARMOR_ANNOTATION}{}", container.name);
         app_armor_noted(pod.metadata.annotations.as_ref()?.get(&key)?)
@@ -240,7 +258,10 @@ fn app_armor(pod: &Pod, container: &Container) -> Result<(Option<cri::SecurityPr
         return Ok((None, String::new()));
     };
     match wanted.type_.as_str() {
-        "RuntimeDefault" => Ok((Some(profile(cri::ProfileType::RuntimeDefault)), "runtime/default".to_string())),
+        "RuntimeDefault" => Ok((
+            Some(profile(cri::ProfileType::RuntimeDefault)),
+            "runtime/default".to_string(),
+        )),
         "Unconfined" => Ok((Some(profile(cri::ProfileType::Unconfined)), "unconfined".to_string())),
         "Localhost" => {
             let name = wanted
@@ -276,7 +297,11 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn run(pod_sc: Value, container_sc: Value, user: ImageUser) -> Result<cri::LinuxContainerSecurityContext, SpecError> {
+    fn run(
+        pod_sc: Value,
+        container_sc: Value,
+        user: ImageUser,
+    ) -> Result<cri::LinuxContainerSecurityContext, SpecError> {
         let pod = testing::pod(json!({"securityContext": pod_sc}));
         let container = testing::container(json!({"securityContext": container_sc}));
         container_security(&pod, &container, &user, &NodeFacts::default(), None)
@@ -314,7 +339,14 @@ mod tests {
                 "",
                 Some(3),
             ),
-            (json!({"runAsGroup": 3}), json!({"runAsGroup": 4}), app, None, "app", Some(4)),
+            (
+                json!({"runAsGroup": 3}),
+                json!({"runAsGroup": 4}),
+                app,
+                None,
+                "app",
+                Some(4),
+            ),
         ] {
             let sc = run(pod.clone(), container.clone(), user).unwrap();
             let got = (
@@ -336,8 +368,18 @@ mod tests {
             (yes.clone(), json!({"runAsNonRoot": false}), ROOT, ""),
             (yes.clone(), json!({"runAsUser": 5}), ROOT, ""),
             (yes.clone(), json!({}), ImageUser::Id(5), ""),
-            (yes.clone(), json!({}), ROOT, "container has runAsNonRoot and image will run as root"),
-            (json!({}), yes.clone(), ROOT, "container has runAsNonRoot and image will run as root"),
+            (
+                yes.clone(),
+                json!({}),
+                ROOT,
+                "container has runAsNonRoot and image will run as root",
+            ),
+            (
+                json!({}),
+                yes.clone(),
+                ROOT,
+                "container has runAsNonRoot and image will run as root",
+            ),
             (
                 yes.clone(),
                 json!({}),
@@ -377,13 +419,20 @@ mod tests {
         .unwrap();
         assert!(sc.privileged && sc.readonly_rootfs && !sc.no_new_privs);
         let caps = sc.capabilities.unwrap();
-        assert_eq!((caps.add_capabilities, caps.drop_capabilities), (vec!["NET_ADMIN".into()], vec!["ALL".into()]));
+        assert_eq!(
+            (caps.add_capabilities, caps.drop_capabilities),
+            (vec!["NET_ADMIN".into()], vec!["ALL".into()])
+        );
         let selinux = sc.selinux_options.unwrap();
         assert_eq!((selinux.user.as_str(), selinux.level.as_str()), ("u", ""));
         assert_eq!(sc.supplemental_groups, [1, 2]);
         let none = run(json!({}), json!({}), ROOT).unwrap();
         assert!(none.capabilities.is_none() && !none.no_new_privs && !none.privileged && !none.readonly_rootfs);
-        assert!(run(json!({}), json!({"allowPrivilegeEscalation": false}), ROOT).unwrap().no_new_privs);
+        assert!(
+            run(json!({}), json!({"allowPrivilegeEscalation": false}), ROOT)
+                .unwrap()
+                .no_new_privs
+        );
     }
 
     #[test]
@@ -419,7 +468,11 @@ mod tests {
                 testing::container(json!({"securityContext": container})),
             );
             let got = seccomp(&p, &c, &facts).unwrap();
-            assert_eq!((got.profile_type, got.localhost_ref.as_str()), expected, "{pod} {container}");
+            assert_eq!(
+                (got.profile_type, got.localhost_ref.as_str()),
+                expected,
+                "{pod} {container}"
+            );
         }
         let empty = json!({"seccompProfile": {"type": "Localhost"}});
         assert_eq!(
@@ -437,7 +490,12 @@ mod tests {
             (json!({}), json!({}), None, None),
             (local.clone(), json!({}), None, Some((2, "mine", "localhost/mine"))),
             (local.clone(), unconfined.clone(), None, Some((1, "", "unconfined"))),
-            (local.clone(), json!({}), Some("runtime/default"), Some((0, "", "runtime/default"))),
+            (
+                local.clone(),
+                json!({}),
+                Some("runtime/default"),
+                Some((0, "", "runtime/default")),
+            ),
             (json!({}), json!({}), Some("localhost/x"), Some((2, "x", "localhost/x"))),
             (json!({}), json!({}), Some("nonsense"), None),
             (runtime, json!({}), Some("unconfined"), Some((1, "", "unconfined"))),
@@ -446,7 +504,9 @@ mod tests {
             p.metadata.annotations = note.map(|n| [(format!("{APP_ARMOR_ANNOTATION}c"), n.to_string())].into());
             let c = testing::container(json!({"securityContext": container}));
             let (got, old) = app_armor(&p, &c).unwrap();
-            let got = got.as_ref().map(|g| (g.profile_type, g.localhost_ref.as_str(), old.as_str()));
+            let got = got
+                .as_ref()
+                .map(|g| (g.profile_type, g.localhost_ref.as_str(), old.as_str()));
             assert_eq!(got, expected, "{pod} {container} {note:?}");
         }
         let odd = run(json!({"appArmorProfile": {"type": "Odd"}}), json!({}), ROOT);

@@ -38,7 +38,12 @@ fn value(text: &str, key: &str) -> Result<Option<String>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let wrong = |what: &str| Err(format!("invalid environment variable format at line {}: {what}", index + 1));
+        let wrong = |what: &str| {
+            Err(format!(
+                "invalid environment variable format at line {}: {what}",
+                index + 1
+            ))
+        };
         let Some((name, rest)) = line.split_once('=') else {
             return wrong("missing '='");
         };
@@ -123,7 +128,11 @@ mod tests {
             ("X='a'\nY='b\nc", "starting at line 2: unclosed single quote"),
         ] {
             let error = value(text, "A").unwrap_err();
-            assert_eq!(error, format!("invalid environment variable format {expected}"), "{text}");
+            assert_eq!(
+                error,
+                format!("invalid environment variable format {expected}"),
+                "{text}"
+            );
         }
         // What comes after the key does not matter.
         assert_eq!(value("A='a'\nnonsense", "A").unwrap().as_deref(), Some("a"));

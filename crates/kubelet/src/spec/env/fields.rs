@@ -35,7 +35,9 @@ pub fn field_value(
         "metadata.annotations" => format_map(pod.metadata.annotations.as_ref()),
         "spec.nodeName" | "spec.host" => text(spec.and_then(|s| s.node_name.as_ref())),
         "spec.serviceAccountName" => text(spec.and_then(|s| s.service_account_name.as_ref())),
-        "status.hostIP" => host().next().ok_or_else(|| SpecError::new("host IP unknown; known addresses: []"))?,
+        "status.hostIP" => host()
+            .next()
+            .ok_or_else(|| SpecError::new("host IP unknown; known addresses: []"))?,
         "status.hostIPs" => host().collect::<Vec<_>>().join(","),
         "status.podIP" => sorted_ips(pod_ips, facts).into_iter().next().unwrap_or_default(),
         "status.podIPs" => sorted_ips(pod_ips, facts).join(","),
@@ -48,7 +50,9 @@ pub fn field_value(
 
 /// `metadata.labels['x']` → (`metadata.labels`, `x`)
 fn subscript(path: &str) -> Option<(&str, &str)> {
-    path.strip_suffix("']")?.split_once("['").filter(|(map, _)| !map.is_empty())
+    path.strip_suffix("']")?
+        .split_once("['")
+        .filter(|(map, _)| !map.is_empty())
 }
 
 fn labelled(pod: &Pod, path: &str, map: &str, key: &str) -> Result<String, SpecError> {
@@ -69,12 +73,19 @@ fn sorted_ips(pod_ips: &[String], facts: &NodeFacts) -> Vec<String> {
     let six_first = facts.addresses.first().is_some_and(IpAddr::is_ipv6);
     let ips: Vec<IpAddr> = pod_ips.iter().filter_map(|text| ip::parse(text)).collect();
     let of = |six: bool| ips.iter().find(|ip| ip.is_ipv6() == six);
-    [of(six_first), of(!six_first)].into_iter().flatten().map(IpAddr::to_string).collect()
+    [of(six_first), of(!six_first)]
+        .into_iter()
+        .flatten()
+        .map(IpAddr::to_string)
+        .collect()
 }
 
 /// Lines `key="value"`, sorted.
 pub fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
-    let lines = map.into_iter().flatten().map(|(key, value)| format!("{key}={}", quoted(value)));
+    let lines = map
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", quoted(value)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -219,13 +230,19 @@ mod tests {
             ("status.podIPs", Ok("10.0.0.5,fd00::5")),
             ("status.phase", Err("unsupported fieldPath: status.phase")),
             ("spec.nope", Err("field label not supported: spec.nope")),
-            ("spec.x['y']", Err("field label does not support subscript: spec.x['y']")),
+            (
+                "spec.x['y']",
+                Err("field label does not support subscript: spec.x['y']"),
+            ),
         ] {
             let got = field_value(&pod, "v1", path, &ips, &facts()).map_err(|e| e.0);
             assert_eq!(got, expected.map(String::from).map_err(String::from), "{path}");
         }
         let bad = field_value(&pod, "v1", "metadata.labels['a b']", &ips, &facts()).unwrap_err();
-        assert!(bad.0.starts_with("invalid key subscript in metadata.labels['a b']: "), "{bad}");
+        assert!(
+            bad.0.starts_with("invalid key subscript in metadata.labels['a b']: "),
+            "{bad}"
+        );
         let version = field_value(&pod, "v2", "metadata.name", &ips, &facts()).unwrap_err();
         assert_eq!(version.0, "unsupported pod version: v2");
     }
@@ -291,11 +308,17 @@ mod tests {
             (Some("d"), "requests.cpu", None, Ok("0")),
             (Some("i"), "limits.cpu", None, Ok("0")),
             (Some("x"), "limits.cpu", None, Err("container x not found")),
-            (None, "limits.gpu", None, Err("unsupported container resource : limits.gpu")),
+            (
+                None,
+                "limits.gpu",
+                None,
+                Err("unsupported container resource : limits.gpu"),
+            ),
             (None, "cpu", None, Err("unsupported container resource : cpu")),
         ] {
             let first = &pod.spec.as_ref().unwrap().containers[0];
-            let got = resource_value(&selector(container, resource, divisor), &pod, Some(first), &facts()).map_err(|e| e.0);
+            let got =
+                resource_value(&selector(container, resource, divisor), &pod, Some(first), &facts()).map_err(|e| e.0);
             let expected = expected.map(String::from).map_err(String::from);
             assert_eq!(got, expected, "{container:?} {resource} {divisor:?}");
         }

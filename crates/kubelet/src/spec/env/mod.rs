@@ -70,13 +70,21 @@ fn value_sources(container: &Container) -> impl Iterator<Item = &EnvVarSource> {
 }
 
 fn config_map_names(container: &Container) -> impl Iterator<Item = &str> {
-    let whole = container.env_from.iter().flatten().filter_map(|e| e.config_map_ref.as_ref());
+    let whole = container
+        .env_from
+        .iter()
+        .flatten()
+        .filter_map(|e| e.config_map_ref.as_ref());
     let keys = value_sources(container).filter_map(|v| v.config_map_key_ref.as_ref());
     whole.map(|r| r.name.as_str()).chain(keys.map(|r| r.name.as_str()))
 }
 
 fn secret_names(container: &Container) -> impl Iterator<Item = &str> {
-    let whole = container.env_from.iter().flatten().filter_map(|e| e.secret_ref.as_ref());
+    let whole = container
+        .env_from
+        .iter()
+        .flatten()
+        .filter_map(|e| e.secret_ref.as_ref());
     let keys = value_sources(container).filter_map(|v| v.secret_key_ref.as_ref());
     whole.map(|r| r.name.as_str()).chain(keys.map(|r| r.name.as_str()))
 }
@@ -89,7 +97,10 @@ fn file_key(file: &FileKeySelector) -> (String, String, String) {
 fn read_file(pod: &Pod, file: &FileKeySelector, facts: &NodeFacts) -> Result<Option<String>, String> {
     let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     if !volumes.any(|v| v.name == file.volume_name && v.empty_dir.is_some()) {
-        return Err(format!("cannot find the volume {:?} referenced by FileKeyRef", file.volume_name));
+        return Err(format!(
+            "cannot find the volume {:?} referenced by FileKeyRef",
+            file.volume_name
+        ));
     }
     let volumes = facts.pod_dir(uid(pod)).join("volumes/kubernetes.io~empty-dir");
     env_file::read(&volumes.join(&file.volume_name), Path::new(&file.path), &file.key).map_err(|error| {
@@ -237,12 +248,26 @@ impl<'a> Context<'a> {
         if let Some(r) = &source.config_map_key_ref {
             let map = found(&self.gathered.config_maps, &r.name, r.optional)?;
             let value = map.and_then(|m| m.data.as_ref()?.get(&r.key));
-            return self.key(value.map(|v| v.as_bytes()), map.is_some(), "ConfigMap", &r.name, &r.key, r.optional);
+            return self.key(
+                value.map(|v| v.as_bytes()),
+                map.is_some(),
+                "ConfigMap",
+                &r.name,
+                &r.key,
+                r.optional,
+            );
         }
         if let Some(r) = &source.secret_key_ref {
             let secret = found(&self.gathered.secrets, &r.name, r.optional)?;
             let value = secret.and_then(|s| s.data.as_ref()?.get(&r.key));
-            return self.key(value.map(|v| &v.0[..]), secret.is_some(), "Secret", &r.name, &r.key, r.optional);
+            return self.key(
+                value.map(|v| &v.0[..]),
+                secret.is_some(),
+                "Secret",
+                &r.name,
+                &r.key,
+                r.optional,
+            );
         }
         if let Some(file) = &source.file_key_ref {
             return self.file(file).map(|value| value.and_then(owned));

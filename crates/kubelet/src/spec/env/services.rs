@@ -42,7 +42,11 @@ fn add(out: &mut BTreeMap<String, String>, prefix: &str, service: &Service) {
         return;
     };
     // Addresses with colons go into brackets where a port follows.
-    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_string() };
+    let host = if ip.contains(':') {
+        format!("[{ip}]")
+    } else {
+        ip.to_string()
+    };
     out.insert(format!("{prefix}_SERVICE_HOST"), ip.to_string());
     out.insert(format!("{prefix}_SERVICE_PORT"), first.port.to_string());
     for (i, port) in ports.enumerate() {
@@ -121,12 +125,20 @@ mod tests {
         ];
         let hosts = |namespace, links| {
             let all = shown(&services, namespace, links);
-            all.into_iter().filter(|v| v.contains("_SERVICE_HOST")).collect::<Vec<_>>()
+            all.into_iter()
+                .filter(|v| v.contains("_SERVICE_HOST"))
+                .collect::<Vec<_>>()
         };
         assert_eq!(hosts("ns", false), ["KUBERNETES_SERVICE_HOST=10.0.0.1"]);
-        assert_eq!(hosts("other", true), ["B_SERVICE_HOST=10.0.0.4", "KUBERNETES_SERVICE_HOST=10.0.0.1"]);
+        assert_eq!(
+            hosts("other", true),
+            ["B_SERVICE_HOST=10.0.0.4", "KUBERNETES_SERVICE_HOST=10.0.0.1"]
+        );
         assert_eq!(hosts("none", true), ["KUBERNETES_SERVICE_HOST=10.0.0.1"]);
         // The namespace's own goes before the cluster's.
-        assert_eq!(hosts("ns", true), ["A_SERVICE_HOST=10.0.0.3", "KUBERNETES_SERVICE_HOST=10.0.0.2"]);
+        assert_eq!(
+            hosts("ns", true),
+            ["A_SERVICE_HOST=10.0.0.3", "KUBERNETES_SERVICE_HOST=10.0.0.2"]
+        );
     }
 }

@@ -20,7 +20,11 @@ fn cluster() -> FakeCluster {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
 
 fn run_with(
@@ -32,20 +36,26 @@ fn run_with(
     let (pod, container, facts) = (testing::pod(spec), testing::container(container), NodeFacts::default());
     let clock = Clock::manual("2026-01-02T03:04:05Z".parse().unwrap());
     let objects = Objects::new(Some(cluster.api()), clock);
-    let result = resolve(&pod, &container, &objects, services, &["10.0.0.9".into()], &facts);
-    block_on(result).map_err(|e| e.0)
+    let ips = ["10.0.0.9".to_string()];
+    block_on(resolve(&pod, &container, &objects, services, &ips, &facts)).map_err(|e| e.0)
 }
 
 fn run(container: Value) -> Result<Vec<String>, String> {
     let pairs = run_with(&cluster(), &[], json!({}), container)?;
-    Ok(pairs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value))).collect())
+    Ok(pairs
+        .iter()
+        .map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value)))
+        .collect())
 }
 
 #[test]
 fn variables_in_their_order() {
     for (container, expected) in [
         (json!({}), vec![]),
-        (json!({"env": [{"name": "B", "value": "1"}, {"name": "A"}]}), vec!["B=1", "A="]),
+        (
+            json!({"env": [{"name": "B", "value": "1"}, {"name": "A"}]}),
+            vec!["B=1", "A="],
+        ),
         (
             json!({"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "x$(A)$(C)$$(A)"}, {"name": "C", "value": "3"}]}),
             vec!["A=1", "B=x1$(C)$(A)", "C=3"],
@@ -54,7 +64,10 @@ fn variables_in_their_order() {
             json!({"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "$(A)2"}]}),
             vec!["A=12"],
         ),
-        (json!({"envFrom": [{"configMapRef": {"name": "cm"}}]}), vec!["a=1", "b.c=2"]),
+        (
+            json!({"envFrom": [{"configMapRef": {"name": "cm"}}]}),
+            vec!["a=1", "b.c=2"],
+        ),
         (
             json!({"envFrom": [{"prefix": "X_", "configMapRef": {"name": "cm"}}, {"secretRef": {"name": "s"}, "prefix": "S_"}]}),
             vec!["X_a=1", "X_b.c=2", "S_bytes=\u{fffd}\0A", "S_p=pass"],
@@ -102,12 +115,21 @@ fn what_is_missing_is_said() {
             key("configMapKeyRef", "cm", "k"),
             "couldn't find key k in ConfigMap default/cm",
         ),
-        (key("configMapKeyRef", "empty", "k"), "couldn't find key k in ConfigMap default/empty"),
+        (
+            key("configMapKeyRef", "empty", "k"),
+            "couldn't find key k in ConfigMap default/empty",
+        ),
         (key("secretKeyRef", "s", "k"), "couldn't find key k in Secret default/s"),
         (key("configMapKeyRef", "x", "k"), "configmap \"x\" not found"),
         (key("secretKeyRef", "x", "k"), "secret \"x\" not found"),
-        (json!({"envFrom": [{"configMapRef": {"name": "x"}}]}), "configmap \"x\" not found"),
-        (json!({"envFrom": [{"secretRef": {"name": "x"}}]}), "secret \"x\" not found"),
+        (
+            json!({"envFrom": [{"configMapRef": {"name": "x"}}]}),
+            "configmap \"x\" not found",
+        ),
+        (
+            json!({"envFrom": [{"secretRef": {"name": "x"}}]}),
+            "secret \"x\" not found",
+        ),
         (
             json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}),
             "field label not supported: x",
@@ -133,7 +155,10 @@ fn an_object_that_cannot_be_had_is_not_a_missing_one() {
 #[test]
 fn secrets_stay_bytes() {
     let container = json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "bytes"}}}]});
-    assert_eq!(run_with(&cluster(), &[], json!({}), container).unwrap()[0].value, [0xff, 0, b'A']);
+    assert_eq!(
+        run_with(&cluster(), &[], json!({}), container).unwrap()[0].value,
+        [0xff, 0, b'A']
+    );
 }
 
 #[test]
@@ -148,14 +173,20 @@ fn services_fill_in_what_is_left() {
     ]});
     let run = |spec: Value| {
         let pairs = run_with(&cluster(), &services, spec, container.clone()).unwrap();
-        pairs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value))).collect::<Vec<_>>()
+        pairs
+            .iter()
+            .map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value)))
+            .collect::<Vec<_>>()
     };
     let linked = run(json!({}));
     assert_eq!(linked[..2], ["URL=pg://1.2.3.4:5432", "DB_PORT=mine"]);
     assert!(linked.contains(&"DB_SERVICE_HOST=1.2.3.4".to_string()));
     assert_eq!(linked.iter().filter(|v| v.starts_with("DB_PORT=")).count(), 1);
     let unlinked = run(json!({"enableServiceLinks": false}));
-    assert_eq!(unlinked, ["URL=pg://$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)", "DB_PORT=mine"]);
+    assert_eq!(
+        unlinked,
+        ["URL=pg://$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)", "DB_PORT=mine"]
+    );
 }
 
 #[test]
@@ -169,7 +200,8 @@ fn files_of_variables() {
     std::fs::create_dir_all(&volume).unwrap();
     std::fs::write(volume.join("good"), "K='value'\nEMPTY=''\n").unwrap();
     std::fs::write(volume.join("bad"), "K=value\n").unwrap();
-    let pod = testing::pod(json!({"volumes": [{"name": "v", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/"}}]}));
+    let pod =
+        testing::pod(json!({"volumes": [{"name": "v", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/"}}]}));
     let objects = Objects::new(None, Clock::manual("2026-01-02T03:04:05Z".parse().unwrap()));
     for (volume, path, key, optional, expected) in [
         ("v", "good", "K", false, Ok(Some("value"))),
@@ -190,7 +222,13 @@ fn files_of_variables() {
         ),
         ("v", "bad", "K", false, Err("couldn't parse env file")),
         ("v", "gone", "K", true, Err("couldn't parse env file")),
-        ("h", "good", "K", false, Err("cannot find the volume \"h\" referenced by FileKeyRef")),
+        (
+            "h",
+            "good",
+            "K",
+            false,
+            Err("cannot find the volume \"h\" referenced by FileKeyRef"),
+        ),
     ] {
         let file = json!({"volumeName": volume, "path": path, "key": key, "optional": optional});
         let container = testing::container(json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": file}}]}));
