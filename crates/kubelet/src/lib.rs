@@ -11,3 +11,4 @@ pub mod objects;
 pub mod pod;
 pub mod sources;
 pub mod spec;
+pub mod volumes;

@@ -1,0 +1,140 @@
+//! What a plan says, done on disk. Blocking; each can be done again, and after having been cut short anywhere.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::atomic;
+use super::empty_dir::{self, Medium};
+use super::error::said;
+use super::host_path;
+use super::mount_table::{bind, is_mount_point};
+use super::nested;
+use super::ownership::Ownership;
+use super::paths::{self, Plugin};
+use super::payload::Payload;
+use super::plan::{Problem, ProblemKind};
+
+/// A volume that containers can be given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    pub host_path: PathBuf,
+    /// Whatever the mount says.
+    pub read_only: bool,
+    /// Made by the agent, for this pod alone.
+    pub managed: bool,
+    /// The name of its directory: that of the persistent volume, if it is one.
+    pub directory_name: String,
+}
+
+impl Ready {
+    fn managed(host_path: PathBuf, name: &str, read_only: bool) -> Ready {
+        Ready {
+            host_path,
+            read_only,
+            managed: true,
+            directory_name: name.to_string(),
+        }
+    }
+}
+
+/// Where and for whom.
+pub struct Site<'a> {
+    pub pod: &'a Pod,
+    pub pod_directory: &'a Path,
+    /// The volume's name in the pod.
+    pub volume: &'a str,
+    pub ownership: Ownership,
+    pub may_mount: bool,
+    pub now: Timestamp,
+}
+
+impl Site<'_> {
+    pub fn empty_dir(&self, medium: &Medium) -> Result<Ready, Problem> {
+        let at = paths::volume(self.pod_directory, Plugin::EmptyDir, self.volume);
+        let marker = paths::ready_marker(self.pod_directory, Plugin::EmptyDir, self.volume);
+        if *medium != Medium::Disk && !self.may_mount {
+            let message = "memory storage requested, but this node agent is not allowed to mount";
+            return Err(Problem::from(message.to_string()));
+        }
+        empty_dir::set_up(&at, &marker, medium, &self.ownership)?;
+        Ok(Ready::managed(at, self.volume, false))
+    }
+
+    pub fn files(&self, plugin: Plugin, payload: Payload, medium: &Medium) -> Result<Ready, Problem> {
+        let at = paths::volume(self.pod_directory, plugin, self.volume);
+        empty_dir::set_up_for_files(&at, medium)?;
+        for point in nested::mount_points(self.pod, self.volume)? {
+            host_path::make_directories(&at.join(point), 0o755)
+                .map_err(|e| format!("unable to create nested volume mountpoints: {e}"))?;
+        }
+        let ownership = self.ownership.always();
+        atomic::write(&at, payload, self.now, |directory| ownership.apply(directory, true))?;
+        Ok(Ready::managed(at, self.volume, true))
+    }
+
+    pub fn host_path(&self, path: &str, kind: &str, read_only: bool) -> Result<Ready, Problem> {
+        host_path::check(path, kind)?;
+        Ok(Ready {
+            host_path: path.into(),
+            read_only,
+            managed: false,
+            directory_name: self.volume.to_string(),
+        })
+    }
+
+    /// A directory of the node, mounted below the pod's so that several pods can have it.
+    pub fn local(&self, name: &str, path: &str, read_only: bool) -> Result<Ready, Problem> {
+        if !paths::is_file_name(name) {
+            return Err(Problem::from(format!("the volume's name {name:?} is not a name")));
+        }
+        if path.is_empty() {
+            return Err(Problem::from(format!("LocalVolume volume {name:?} path is empty")));
+        }
+        if host_path::has_backsteps(path) {
+            return Err(Problem::from(format!("invalid path: {path} must not contain '..'")));
+        }
+        let from = Path::new(path);
+        let found = match fs::metadata(from) {
+            Ok(found) => found.file_type(),
+            Err(error) => {
+                let reason = match error.kind() {
+                    ErrorKind::NotFound => format!("path {path:?} does not exist"),
+                    _ => said("stat", from, &error),
+                };
+                return Err(Problem {
+                    kind: ProblemKind::Step("MountVolume.NewMounter initialization failed"),
+                    ..Problem::from(reason)
+                });
+            }
+        };
+        if found.is_block_device() {
+            let message = "local volumes on block devices are not supported by this node";
+            return Err(Problem::from(message.to_string()));
+        }
+        if !found.is_dir() {
+            return Err(Problem::from(
+                "only directory and block device are supported".to_string(),
+            ));
+        }
+        let at = paths::volume(self.pod_directory, Plugin::Local, name);
+        if !self.may_mount {
+            return Ok(Ready::managed(from.to_path_buf(), name, read_only));
+        }
+        let marker = paths::ready_marker(self.pod_directory, Plugin::Local, name);
+        let is_mounted = is_mount_point(&at)?;
+        if !is_mounted {
+            host_path::make_directories(&at, 0o750)?;
+            bind(from, &at, read_only)?;
+        }
+        if !read_only && !(is_mounted && marker.exists()) {
+            self.ownership.apply(&at, false)?;
+            empty_dir::mark(&marker)?;
+        }
+        Ok(Ready::managed(at, name, read_only))
+    }
+}

@@ -1,0 +1,144 @@
+//! What keeps a pod's volumes from being ready, in the words of Kubernetes' events.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+/// One volume and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeFailure {
+    /// The name in the pod.
+    pub volume: String,
+    pub message: String,
+    /// Whether it is known what to mount: not so while a claim is unbound.
+    pub processed: bool,
+}
+
+/// The volumes that are not ready. `Display` tells of all; `events` has one text each, as FailedMount events do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeError {
+    pub failures: Vec<VolumeFailure>,
+}
+
+impl std::error::Error for VolumeError {}
+
+impl fmt::Display for VolumeError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.events().join("; "))
+    }
+}
+
+impl VolumeError {
+    pub(super) fn one(volume: &str, message: impl Into<String>) -> VolumeError {
+        let failure = VolumeFailure {
+            volume: volume.to_string(),
+            message: message.into(),
+            processed: true,
+        };
+        VolumeError {
+            failures: vec![failure],
+        }
+    }
+
+    /// The texts of the FailedMount events.
+    pub fn events(&self) -> Vec<String> {
+        let (mounts, claims): (Vec<_>, Vec<_>) = self.failures.iter().partition(|f| f.processed);
+        let mut texts: Vec<String> = mounts.into_iter().map(|f| f.message.clone()).collect();
+        if !claims.is_empty() {
+            let reasons: Vec<&str> = claims.iter().map(|f| f.message.as_str()).collect();
+            texts.push(self.waiting(&reasons.join("; ")));
+        }
+        texts
+    }
+
+    /// What to say after having waited for long.
+    pub fn timed_out(&self) -> String {
+        self.waiting("timed out waiting for the condition")
+    }
+
+    fn waiting(&self, reason: &str) -> String {
+        let names = |unprocessed_only: bool| {
+            let failures = self.failures.iter().filter(|f| !unprocessed_only || !f.processed);
+            let mut names: Vec<&str> = failures.map(|f| f.volume.as_str()).collect();
+            names.sort_unstable();
+            names.join(" ")
+        };
+        let (unmounted, unprocessed) = (names(false), names(true));
+        format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{unmounted}], unattached volumes=[], \
+             failed to process volumes=[{unprocessed}]: {reason}"
+        )
+    }
+}
+
+/// An error of the file system as Kubernetes words it: `mkdir /x: not a directory`.
+pub(super) fn said(operation: &str, path: &Path, error: &io::Error) -> String {
+    let reason = match error.raw_os_error() {
+        Some(number) => lower_first(Errno::from_raw(number).desc()),
+        None => error.to_string(),
+    };
+    format!("{operation} {}: {reason}", path.display())
+}
+
+fn lower_first(text: &str) -> String {
+    let mut characters = text.chars();
+    match characters.next() {
+        Some(first) => first.to_lowercase().chain(characters).collect(),
+        None => String::new(),
+    }
+}
+
+/// Several problems of one volume, as Kubernetes lists them.
+pub(super) fn together(mut problems: Vec<String>) -> String {
+    let mut seen = std::collections::BTreeSet::new();
+    problems.retain(|problem| seen.insert(problem.clone()));
+    match problems.len() {
+        1 => problems.remove(0),
+        _ => format!("[{}]", problems.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_event_for_each_mount_and_one_for_all_claims() {
+        let failure = |volume: &str, message: &str, processed| VolumeFailure {
+            volume: volume.into(),
+            message: message.into(),
+            processed,
+        };
+        let error = VolumeError {
+            failures: vec![
+                failure("b", "MountVolume.SetUp failed for volume \"b\" : x", true),
+                failure("c", "error processing PVC n/c: PVC is not bound", false),
+                failure("a", "error processing PVC n/a: PVC is not bound", false),
+            ],
+        };
+        let waiting = "Unable to attach or mount volumes: unmounted volumes=[a b c], unattached volumes=[], \
+                       failed to process volumes=[a c]: ";
+        let claims = "error processing PVC n/c: PVC is not bound; error processing PVC n/a: PVC is not bound";
+        assert_eq!(
+            error.events(),
+            [
+                "MountVolume.SetUp failed for volume \"b\" : x".to_string(),
+                format!("{waiting}{claims}")
+            ]
+        );
+        assert_eq!(
+            error.timed_out(),
+            format!("{waiting}timed out waiting for the condition")
+        );
+    }
+
+    #[test]
+    fn texts() {
+        let error = io::Error::from_raw_os_error(20);
+        assert_eq!(said("mkdir", Path::new("/x"), &error), "mkdir /x: not a directory");
+        assert_eq!(together(vec!["a".into(), "a".into()]), "a");
+        assert_eq!(together(vec!["a".into(), "b".into(), "a".into()]), "[a, b]");
+    }
+}

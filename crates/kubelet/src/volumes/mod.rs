@@ -1,0 +1,392 @@
+//! Volumes: what pods find mounted in their containers, made and kept up to date below `<root>/pods/<uid>`.
+//!
+//! `plan` looks up what a volume's source says (config maps, claims, tokens), `act` makes it so on disk. Nothing is kept
+//! in memory that a killed agent would miss: setting up again finds what is there, and what is to be taken down is found
+//! on disk. A pod's own volumes are worked on by one task at a time; pods don't wait for one another.
+
+mod act;
+mod atomic;
+mod claims;
+pub mod downward;
+mod empty_dir;
+mod error;
+pub mod expand;
+mod host_path;
+mod mount_table;
+mod mounts;
+mod nested;
+mod ownership;
+mod paths;
+mod payload;
+mod plan;
+mod sub_path;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use orlop_base::{Clock, join_all};
+use orlop_runtime::cri::messages::{KeyValue, Mount};
+use parking_lot::{Mutex, RwLock};
+
+use crate::objects::Objects;
+use act::{Ready, Site};
+use downward::Allocatable;
+pub use error::{VolumeError, VolumeFailure};
+use ownership::Ownership;
+use paths::{Paths, Plugin};
+use plan::{Lookup, Plan, Problem, ProblemKind};
+pub use usage::VolumeUse;
+
+pub struct Options {
+    /// The agent's directory: `/var/lib/kubelet`.
+    pub root: PathBuf,
+    pub objects: Objects,
+    pub clock: Clock,
+    /// Without, everything is plain directories: memory-backed volumes are refused, secrets are on disk.
+    pub may_mount: bool,
+}
+
+impl Options {
+    /// Mounts if the process is root's.
+    pub fn new(root: impl Into<PathBuf>, objects: Objects, clock: Clock) -> Options {
+        Options {
+            root: root.into(),
+            objects,
+            clock,
+            may_mount: nix::unistd::geteuid().is_root(),
+        }
+    }
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Volumes {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    paths: Paths,
+    objects: Objects,
+    clock: Clock,
+    may_mount: bool,
+    allocatable: RwLock<Allocatable>,
+    recursive_read_only: AtomicBool,
+    pods: Mutex<HashMap<String, Arc<PodVolumes>>>,
+}
+
+#[derive(Default)]
+struct PodVolumes {
+    /// Held while anything of the pod is worked on.
+    turn: tokio::sync::Mutex<()>,
+    /// By name in the pod.
+    ready: Mutex<BTreeMap<String, Ready>>,
+}
+
+/// What a pod's volumes are made with.
+struct Context {
+    allocatable: Allocatable,
+    ownership: Ownership,
+    directory: PathBuf,
+}
+
+impl Volumes {
+    /// Makes the directory of pods if there is none yet.
+    pub fn new(options: Options) -> io::Result<Volumes> {
+        std::fs::create_dir_all(options.root.join("pods"))?;
+        // The kernel's table of mounts has paths without links.
+        let root = options.root.canonicalize()?;
+        Ok(Volumes {
+            shared: Arc::new(Shared {
+                paths: Paths { root },
+                objects: options.objects,
+                clock: options.clock,
+                may_mount: options.may_mount,
+                allocatable: RwLock::default(),
+                recursive_read_only: AtomicBool::new(false),
+                pods: Mutex::default(),
+            }),
+        })
+    }
+
+    /// What the node has for pods: limits memory-backed volumes and stands in for limits in the downward API.
+    pub fn set_allocatable(&self, allocatable: Allocatable) {
+        *self.shared.allocatable.write() = allocatable;
+    }
+
+    /// Whether the runtime can make mounts read-only all the way down.
+    pub fn set_recursive_read_only(&self, is_supported: bool) {
+        self.shared.recursive_read_only.store(is_supported, Ordering::Relaxed);
+    }
+
+    /// `<root>/pods/<uid>`; made with the first `set_up`, removed by `tear_down` with all that is in it.
+    pub fn pod_directory(&self, uid: &str) -> Option<PathBuf> {
+        self.shared.paths.pod(uid)
+    }
+
+    /// Makes all volumes that containers of the pod use. To be called until it succeeds; calling it again is cheap.
+    pub async fn set_up(&self, pod: &Pod) -> Result<(), VolumeError> {
+        self.shared.objects.pod_added(pod);
+        let context = self.context(pod)?;
+        let state = self.state(pod);
+        let _turn = state.turn.lock().await;
+        make_pod_directories(&context.directory).await?;
+        let used = used_names(pod);
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let volumes: Vec<&Volume> = volumes.filter(|v| used.contains(v.name.as_str())).collect();
+        let failures = self.make(pod, &volumes, &context, &state).await;
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(VolumeError { failures })
+        }
+    }
+
+    /// Brings config maps, secrets, the downward API and tokens up to date where they are set up. What can't be had stays
+    /// as it was, and is told of.
+    pub async fn refresh(&self, pod: &Pod) -> Vec<VolumeFailure> {
+        let Ok(context) = self.context(pod) else {
+            return Vec::new();
+        };
+        let state = self.state(pod);
+        let _turn = state.turn.lock().await;
+        let ready: BTreeSet<String> = state.ready.lock().keys().cloned().collect();
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let volumes = volumes.filter(|v| plan::is_refreshed(v) && ready.contains(&v.name));
+        let volumes: Vec<&Volume> = volumes.collect();
+        self.make(pod, &volumes, &context, &state).await
+    }
+
+    /// The mounts of a container: its volumeMounts, not the files that the agent adds. `env` is for subPathExpr.
+    pub async fn mounts(&self, pod: &Pod, container: &Container, env: &[KeyValue]) -> Result<Vec<Mount>, VolumeError> {
+        let context = self.context(pod)?;
+        let state = self.state(pod);
+        let _turn = state.turn.lock().await;
+        let recursive = self.shared.recursive_read_only.load(Ordering::Relaxed);
+        let wanted = mounts::wanted(container, &state.ready.lock(), env, &context.directory, recursive)?;
+        let may_mount = self.shared.may_mount;
+        let name = container.name.clone();
+        blocking(move || {
+            let mounts = wanted.into_iter().map(|wanted| {
+                let mut mount = wanted.mount;
+                if let Some(sub_path) = &wanted.sub_path {
+                    let at = mounts::make_sub_path(sub_path, &name, may_mount)?;
+                    mount.host_path = at.to_string_lossy().into_owned();
+                }
+                Ok(mount)
+            });
+            mounts.collect()
+        })
+        .await
+    }
+
+    /// Takes down all volumes of a pod and removes its directory. The pod's containers must be gone. Calling it again is
+    /// fine, also for pods that this agent never saw.
+    pub async fn tear_down(&self, pod_uid: &str) -> Result<(), VolumeError> {
+        let Some(directory) = self.shared.paths.pod(pod_uid) else {
+            return Ok(());
+        };
+        let state = self.shared.pods.lock().entry(pod_uid.to_string()).or_default().clone();
+        let _turn = state.turn.lock().await;
+        let may_mount = self.shared.may_mount;
+        let removed = blocking(move || {
+            if may_mount {
+                mount_table::unmount_below(&directory)?;
+            }
+            mount_table::remove_tree(&directory)
+        });
+        removed
+            .await
+            .map_err(|e| VolumeError::one("", format!("UnmountVolume.TearDown failed : {e}")))?;
+        state.ready.lock().clear();
+        self.shared.pods.lock().remove(pod_uid);
+        self.shared.objects.pod_gone(pod_uid);
+        Ok(())
+    }
+
+    /// Uids of all pods that have a directory on disk.
+    pub async fn known_pods(&self) -> Vec<String> {
+        let pods = self.shared.paths.pods();
+        blocking(move || directories(&pods)).await
+    }
+
+    /// The sizes of a pod's volumes. Walks through all of their files.
+    pub async fn used(&self, pod_uid: &str) -> Vec<VolumeUse> {
+        let Some(directory) = self.shared.paths.pod(pod_uid) else {
+            return Vec::new();
+        };
+        let state = self.shared.pods.lock().get(pod_uid).cloned();
+        let names: HashMap<String, String> = state
+            .iter()
+            .flat_map(|state| {
+                let ready = state.ready.lock();
+                let names = ready
+                    .iter()
+                    .map(|(name, ready)| (ready.directory_name.clone(), name.clone()));
+                names.collect::<Vec<_>>()
+            })
+            .collect();
+        blocking(move || uses(&paths::volumes(&directory), &names)).await
+    }
+
+    fn context(&self, pod: &Pod) -> Result<Context, VolumeError> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let directory = self.shared.paths.pod(uid);
+        let directory =
+            directory.ok_or_else(|| VolumeError::one("", format!("the pod's uid {uid:?} is not a name")))?;
+        Ok(Context {
+            allocatable: self.shared.allocatable.read().clone(),
+            ownership: Ownership::of(pod),
+            directory,
+        })
+    }
+
+    fn state(&self, pod: &Pod) -> Arc<PodVolumes> {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        self.shared.pods.lock().entry(uid).or_default().clone()
+    }
+
+    async fn make(&self, pod: &Pod, volumes: &[&Volume], context: &Context, state: &PodVolumes) -> Vec<VolumeFailure> {
+        let made = join_all(volumes.iter().map(|volume| self.make_one(pod, volume, context))).await;
+        let mut failures = Vec::new();
+        for (volume, made) in volumes.iter().zip(made) {
+            match made {
+                Ok(ready) => {
+                    state.ready.lock().insert(volume.name.clone(), ready);
+                }
+                Err(problem) => failures.push(failure(&volume.name, problem)),
+            }
+        }
+        failures
+    }
+
+    async fn make_one(&self, pod: &Pod, volume: &Volume, context: &Context) -> Result<Ready, Problem> {
+        if !paths::is_file_name(&volume.name) {
+            return Err(Problem::from(format!(
+                "the volume's name {:?} is not a name",
+                volume.name
+            )));
+        }
+        let lookup = Lookup {
+            objects: &self.shared.objects,
+            pod,
+            allocatable: &context.allocatable,
+            ownership: context.ownership,
+            may_mount: self.shared.may_mount,
+        };
+        let plan = lookup.plan(volume).await?;
+        let (pod, name) = (pod.clone(), volume.name.clone());
+        let (directory, ownership) = (context.directory.clone(), context.ownership);
+        let (may_mount, now) = (self.shared.may_mount, self.shared.clock.now());
+        blocking(move || {
+            let site = Site {
+                pod: &pod,
+                pod_directory: &directory,
+                volume: &name,
+                ownership,
+                may_mount,
+                now,
+            };
+            carry_out(plan, &site)
+        })
+        .await
+    }
+}
+
+fn carry_out(plan: Plan, site: &Site<'_>) -> Result<Ready, Problem> {
+    match plan {
+        Plan::EmptyDir(medium) => site.empty_dir(&medium),
+        Plan::Files {
+            plugin,
+            payload,
+            medium,
+        } => site.files(plugin, payload, &medium),
+        Plan::HostPath { path, kind, read_only } => site.host_path(&path, &kind, read_only),
+        Plan::Local { name, path, read_only } => site.local(&name, &path, read_only).map_err(|problem| Problem {
+            volume: Some(name),
+            ..problem
+        }),
+    }
+}
+
+fn failure(volume: &str, problem: Problem) -> VolumeFailure {
+    let said = problem.volume.as_deref().unwrap_or(volume);
+    let (message, processed) = match problem.kind {
+        ProblemKind::Unprocessed => (problem.reason, false),
+        ProblemKind::Step(step) => (format!("{step} for volume {said:?} : {}", problem.reason), true),
+    };
+    VolumeFailure {
+        volume: volume.to_string(),
+        message,
+        processed,
+    }
+}
+
+/// Volumes that no container mounts are left alone, as in Kubernetes.
+fn used_names(pod: &Pod) -> BTreeSet<&str> {
+    let mounts = nested::container_mounts(pod).flatten().map(|mount| mount.name.as_str());
+    let spec = pod.spec.iter();
+    let devices = spec.flat_map(|spec| {
+        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        containers
+            .flat_map(|c| c.volume_devices.iter().flatten())
+            .map(|device| device.name.as_str())
+    });
+    mounts.chain(devices).collect()
+}
+
+async fn make_pod_directories(pod: &Path) -> Result<(), VolumeError> {
+    let directories = [pod.to_path_buf(), paths::volumes(pod), pod.join("plugins")];
+    let made = blocking(move || {
+        directories
+            .iter()
+            .try_for_each(|at| host_path::make_directories(at, 0o750))
+    });
+    made.await
+        .map_err(|e| VolumeError::one("", format!("error making pod data directories: {e}")))
+}
+
+fn directories(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+fn uses(volumes: &Path, names: &HashMap<String, String>) -> Vec<VolumeUse> {
+    let mut found = Vec::new();
+    for plugin in directories(volumes) {
+        for directory in directories(&volumes.join(&plugin)) {
+            let at = volumes.join(&plugin).join(&directory);
+            // Of volumes that are not the pod's own, what is used is told by their file system.
+            let is_own = plugin != Plugin::Local.directory();
+            let measured = if is_own {
+                usage::of(&at)
+            } else {
+                usage::of_file_system(&at)
+            };
+            let Ok(measured) = measured else { continue };
+            found.push(VolumeUse {
+                volume: names.get(&directory).cloned().unwrap_or(directory),
+                plugin: plugin.clone(),
+                ..measured
+            });
+        }
+    }
+    found
+}
+
+/// Work on disk, which may take long, away from the tasks that must not wait.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

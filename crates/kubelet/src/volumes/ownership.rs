@@ -1,0 +1,196 @@
+//! fsGroup: the group that a volume's files belong to.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{Pod, SecurityContext};
+
+use super::error::said;
+
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// Who is to own a volume's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ownership {
+    pub group: Option<u32>,
+    /// Leave a volume alone whose top directory is as it should be.
+    pub on_root_mismatch: bool,
+    /// The one user that all containers run as: the owner of tokens.
+    pub user: Option<u32>,
+}
+
+impl Ownership {
+    pub fn of(pod: &Pod) -> Ownership {
+        let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+        Ownership {
+            group: context.and_then(|c| c.fs_group).and_then(|id| id.try_into().ok()),
+            on_root_mismatch: context.is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch")),
+            user: common_user(pod),
+        }
+    }
+
+    /// The same without the policy: volumes that the agent writes itself always get it all.
+    pub fn always(self) -> Ownership {
+        Ownership {
+            on_root_mismatch: false,
+            ..self
+        }
+    }
+
+    /// Gives everything in the tree to the group, and the group what it needs to read (and write, if it may).
+    pub fn apply(&self, root: &Path, read_only: bool) -> Result<(), String> {
+        let Some(group) = self.group else { return Ok(()) };
+        let metadata = fs::symlink_metadata(root).map_err(|e| said("lstat", root, &e))?;
+        if self.on_root_mismatch && is_right(&metadata, group, read_only) {
+            return Ok(());
+        }
+        walk(root, metadata, group, read_only).map_err(|e| said("walk", root, &e))
+    }
+}
+
+/// The user that every container runs as, if it is one and known.
+fn common_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec.as_ref()?;
+    let of_pod = spec.security_context.as_ref().and_then(|c| c.run_as_user);
+    let user = |context: &Option<SecurityContext>| context.as_ref().and_then(|c| c.run_as_user).or(of_pod);
+    let init = spec.init_containers.iter().flatten().map(|c| user(&c.security_context));
+    let main = spec.containers.iter().map(|c| user(&c.security_context));
+    let ephemeral = spec
+        .ephemeral_containers
+        .iter()
+        .flatten()
+        .map(|c| user(&c.security_context));
+    let mut users = init.chain(main).chain(ephemeral);
+    let first = users.next()??;
+    users.all(|other| other == Some(first)).then(|| first.try_into().ok())?
+}
+
+/// What the group must be allowed.
+fn group_mode(is_directory: bool, read_only: bool) -> u32 {
+    let mode = if read_only { 0o440 } else { 0o660 };
+    mode | if is_directory { SET_GROUP_ID | 0o110 } else { 0 }
+}
+
+fn is_right(metadata: &Metadata, group: u32, read_only: bool) -> bool {
+    let wanted = group_mode(true, read_only);
+    metadata.is_dir() && metadata.gid() == group && metadata.mode() & wanted == wanted
+}
+
+/// Children first, so that the top is right only when all is: a walk that was cut short is taken up again.
+fn walk(root: &Path, metadata: Metadata, group: u32, read_only: bool) -> io::Result<()> {
+    // Not by calling itself: how deep the tree is, is up to the pod.
+    let mut directories = vec![(root.to_path_buf(), metadata)];
+    let mut next = 0;
+    while next < directories.len() {
+        let (path, metadata) = &directories[next];
+        next += 1;
+        if !metadata.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(path.clone())? {
+            let entry = entry?;
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => directories.push((entry.path(), metadata)),
+                Ok(metadata) => give(&entry.path(), &metadata, group, read_only),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    for (path, metadata) in directories.iter().rev() {
+        give(path, metadata, group, read_only);
+    }
+    Ok(())
+}
+
+/// Some file systems refuse both; the volume may be of use all the same.
+fn give(path: &Path, metadata: &Metadata, group: u32, read_only: bool) {
+    if let Err(error) = lchown(path, None, Some(group)) {
+        tracing::warn!(path = %path.display(), %error, "couldn't change the group");
+    }
+    if !metadata.is_symlink() {
+        let mode = metadata.mode() & 0o7777 | group_mode(metadata.is_dir(), read_only);
+        if let Err(error) = fs::set_permissions(path, Permissions::from_mode(mode)) {
+            tracing::warn!(path = %path.display(), %error, "couldn't change the mode");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_group_gets_everything_in_the_tree_but_not_what_links_lead_to() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let (root, outside) = (temp.path().join("v"), temp.path().join("outside"));
+        fs::create_dir_all(root.join("d")).unwrap();
+        for (path, mode) in [(root.join("d/f"), 0o600), (outside.clone(), 0o600)] {
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+        for dir in [root.clone(), root.join("d")] {
+            fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+        }
+        std::os::unix::fs::symlink(&outside, root.join("link")).unwrap();
+        let shown = |path: &Path| {
+            let metadata = fs::symlink_metadata(path).unwrap();
+            (metadata.gid(), metadata.mode() & 0o7777)
+        };
+        let ownership = Ownership {
+            group: Some(4711),
+            on_root_mismatch: true,
+            user: None,
+        };
+        ownership.apply(&root, false).unwrap();
+        assert_eq!(shown(&root), (4711, 0o2770));
+        assert_eq!(shown(&root.join("d")), (4711, 0o2770));
+        assert_eq!(shown(&root.join("d/f")), (4711, 0o660));
+        assert_eq!(shown(&root.join("link")).0, 4711);
+        assert_eq!(shown(&outside), (0, 0o600));
+
+        // A top that is right is believed, unless told otherwise.
+        lchown(root.join("d/f"), None, Some(0)).unwrap();
+        ownership.apply(&root, false).unwrap();
+        assert_eq!(shown(&root.join("d/f")).0, 0);
+        ownership.always().apply(&root, true).unwrap();
+        assert_eq!(shown(&root.join("d/f")).0, 4711);
+        Ownership::default().apply(Path::new("/nowhere"), false).unwrap();
+    }
+
+    #[test]
+    fn one_user_or_none() {
+        let cases = [
+            (json!({"containers": [{"name": "a"}]}), None),
+            (
+                json!({"securityContext": {"runAsUser": 5}, "containers": [{"name": "a"}]}),
+                Some(5),
+            ),
+            (
+                json!({"securityContext": {"runAsUser": 5}, "containers": [
+                    {"name": "a"}, {"name": "b", "securityContext": {"runAsUser": 6}}]}),
+                None,
+            ),
+            (
+                json!({"containers": [{"name": "a", "securityContext": {"runAsUser": 6}}],
+                       "initContainers": [{"name": "b", "securityContext": {"runAsUser": 6}}]}),
+                Some(6),
+            ),
+            (
+                json!({"containers": [{"name": "a", "securityContext": {"runAsUser": 6}}, {"name": "b"}]}),
+                None,
+            ),
+        ];
+        for (spec, expected) in cases {
+            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+            assert_eq!(Ownership::of(&pod).user, expected);
+        }
+    }
+}

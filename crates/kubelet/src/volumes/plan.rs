@@ -1,0 +1,329 @@
+//! What a volume of a pod is to become: its source looked up, nothing on disk touched.
+
+use k8s_openapi::api::authentication::v1::TokenRequestSpec;
+use k8s_openapi::api::core::v1::{
+    ConfigMap, HostPathVolumeSource, KeyToPath, PersistentVolume, Pod, ProjectedVolumeSource, Secret,
+    ServiceAccountTokenProjection, Volume, VolumeProjection,
+};
+
+use super::claims::{self, ClaimRef};
+use super::downward::{self, Allocatable};
+use super::empty_dir::{Medium, memory_size};
+use super::error::together;
+use super::ownership::Ownership;
+use super::paths::Plugin;
+use super::payload::{self, DEFAULT_MODE, File, Payload, Projection};
+use crate::objects::{ObjectError, Objects};
+
+/// What to do on disk.
+#[derive(Debug)]
+pub enum Plan {
+    EmptyDir(Medium),
+    /// Files that are written, and written again when they change.
+    Files {
+        plugin: Plugin,
+        payload: Payload,
+        medium: Medium,
+    },
+    HostPath {
+        path: String,
+        kind: String,
+        read_only: bool,
+    },
+    Local {
+        /// Of the persistent volume.
+        name: String,
+        path: String,
+        read_only: bool,
+    },
+}
+
+/// Why a volume is not ready.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub kind: ProblemKind,
+    pub reason: String,
+    /// What the message calls the volume, if not by its name in the pod.
+    pub volume: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProblemKind {
+    /// It is not known what to mount.
+    Unprocessed,
+    /// In this step.
+    Step(&'static str),
+}
+
+impl From<String> for Problem {
+    fn from(reason: String) -> Problem {
+        Problem {
+            kind: ProblemKind::Step("MountVolume.SetUp failed"),
+            reason,
+            volume: None,
+        }
+    }
+}
+
+impl Problem {
+    fn unprocessed(reason: String) -> Problem {
+        Problem {
+            kind: ProblemKind::Unprocessed,
+            ..Problem::from(reason)
+        }
+    }
+}
+
+/// What looking up needs.
+pub struct Lookup<'a> {
+    pub objects: &'a Objects,
+    pub pod: &'a Pod,
+    pub allocatable: &'a Allocatable,
+    pub ownership: Ownership,
+    /// Whether files may be kept in memory, which takes a mount.
+    pub may_mount: bool,
+}
+
+/// Whether a volume's files follow what they are made from.
+pub fn is_refreshed(volume: &Volume) -> bool {
+    volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.projected.is_some()
+        || volume.downward_api.is_some()
+}
+
+impl Lookup<'_> {
+    pub async fn plan(&self, volume: &Volume) -> Result<Plan, Problem> {
+        if let Some(source) = &volume.empty_dir {
+            return Ok(Plan::EmptyDir(Medium::of(source, self.pod, self.allocatable)?));
+        }
+        if let Some(source) = &volume.host_path {
+            return Ok(host_path(source, false));
+        }
+        if is_refreshed(volume) {
+            return Ok(self.files(volume).await?);
+        }
+        if let Some(claim) = self.claim(volume) {
+            let bound = claims::bound_volume(self.objects, self.pod, &claim).await;
+            let bound = bound.map_err(Problem::unprocessed)?;
+            return self.persistent(volume, &bound, claim.read_only);
+        }
+        match unsupported(volume) {
+            // A volume without a source is an empty directory.
+            "" => Ok(Plan::EmptyDir(Medium::Disk)),
+            kind => Err(Problem::from(format!(
+                "volumes of type {kind} are not supported by this node"
+            ))),
+        }
+    }
+
+    fn claim(&self, volume: &Volume) -> Option<ClaimRef> {
+        if let Some(source) = &volume.persistent_volume_claim {
+            return Some(ClaimRef {
+                name: source.claim_name.clone(),
+                read_only: source.read_only.unwrap_or(false),
+                ephemeral: false,
+            });
+        }
+        volume.ephemeral.as_ref().map(|_| ClaimRef {
+            name: claims::ephemeral_claim_name(self.pod, &volume.name),
+            read_only: false,
+            ephemeral: true,
+        })
+    }
+
+    fn persistent(&self, volume: &Volume, bound: &PersistentVolume, read_only: bool) -> Result<Plan, Problem> {
+        let name = bound.metadata.name.clone().unwrap_or_default();
+        let spec = bound.spec.clone().unwrap_or_default();
+        if spec.volume_mode.as_deref() == Some("Block") {
+            let message = format!(
+                "volume {} has volumeMode Block, which is not supported by this node",
+                volume.name
+            );
+            return Err(Problem::unprocessed(message));
+        }
+        if let Some(source) = &spec.host_path {
+            return Ok(host_path(source, read_only));
+        }
+        if let Some(source) = &spec.local {
+            return Ok(Plan::Local {
+                name,
+                path: source.path.clone(),
+                read_only,
+            });
+        }
+        let message = format!("persistent volume {name} is of a type that is not supported by this node");
+        Err(Problem::from(message))
+    }
+
+    async fn files(&self, volume: &Volume) -> Result<Plan, String> {
+        let memory = match self.may_mount {
+            true => Medium::Memory(memory_size(None, self.pod, self.allocatable)),
+            false => Medium::Disk,
+        };
+        let (plugin, payload, medium) = if let Some(source) = &volume.config_map {
+            let projection = projection(&source.items, source.default_mode, source.optional);
+            (
+                Plugin::ConfigMap,
+                self.config_map(&source.name, &projection).await?,
+                Medium::Disk,
+            )
+        } else if let Some(source) = &volume.secret {
+            let projection = projection(&source.items, source.default_mode, source.optional);
+            let name = source.secret_name.as_deref().unwrap_or_default();
+            (Plugin::Secret, self.secret(name, &projection).await?, memory)
+        } else if let Some(source) = &volume.downward_api {
+            let items = source.items.as_deref().unwrap_or_default();
+            let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+            let payload = downward::payload(items, self.pod, self.allocatable, mode)?;
+            (Plugin::DownwardApi, payload, memory)
+        } else {
+            let source = volume.projected.clone().unwrap_or_default();
+            (Plugin::Projected, self.projected(&volume.name, &source).await?, memory)
+        };
+        Ok(Plan::Files {
+            plugin,
+            payload: payload::checked(payload)?,
+            medium,
+        })
+    }
+
+    async fn config_map(&self, name: &str, projection: &Projection<'_>) -> Result<Payload, String> {
+        let found = self.objects.config_map(self.namespace(), name).await;
+        match found {
+            Ok(found) => payload::of_config_map(&found, projection),
+            Err(ObjectError::NotFound(_)) if projection.optional => {
+                payload::of_config_map(&ConfigMap::default(), projection)
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn secret(&self, name: &str, projection: &Projection<'_>) -> Result<Payload, String> {
+        let found = self.objects.secret(self.namespace(), name).await;
+        match found {
+            Ok(found) => payload::of_secret(&found, projection),
+            Err(ObjectError::NotFound(_)) if projection.optional => payload::of_secret(&Secret::default(), projection),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn projected(&self, volume: &str, source: &ProjectedVolumeSource) -> Result<Payload, String> {
+        if !self.objects.has_api() {
+            return Err(format!(
+                "cannot setup projected volume {volume} because kube client is not configured"
+            ));
+        }
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        let mut payload = Payload::new();
+        let mut problems = Vec::new();
+        for part in source.sources.iter().flatten() {
+            match self.part(part, mode).await {
+                Ok(files) => payload.extend(files),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if problems.is_empty() {
+            Ok(payload)
+        } else {
+            Err(together(problems))
+        }
+    }
+
+    async fn part(&self, part: &VolumeProjection, mode: i32) -> Result<Payload, String> {
+        if let Some(source) = &part.secret {
+            let projection = projection(&source.items, Some(mode), source.optional);
+            self.secret(&source.name, &projection).await
+        } else if let Some(source) = &part.config_map {
+            let projection = projection(&source.items, Some(mode), source.optional);
+            self.config_map(&source.name, &projection).await
+        } else if let Some(source) = &part.downward_api {
+            let items = source.items.as_deref().unwrap_or_default();
+            downward::payload(items, self.pod, self.allocatable, mode)
+        } else if let Some(source) = &part.service_account_token {
+            self.token(source, mode).await
+        } else if part.cluster_trust_bundle.is_some() {
+            Err("projections of cluster trust bundles are not supported by this node".into())
+        } else if part.pod_certificate.is_some() {
+            Err("projections of pod certificates are not supported by this node".into())
+        } else {
+            Ok(Payload::new())
+        }
+    }
+
+    async fn token(&self, source: &ServiceAccountTokenProjection, mode: i32) -> Result<Payload, String> {
+        let audience = source.audience.clone().filter(|audience| !audience.is_empty());
+        let spec = TokenRequestSpec {
+            audiences: Some(audience.into_iter().collect()),
+            expiration_seconds: source.expiration_seconds.or(Some(3600)),
+            bound_object_ref: None,
+        };
+        let account = self.pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref());
+        let account = account.unwrap_or("default");
+        let token = self
+            .objects
+            .service_account_token(self.namespace(), account, &spec, self.pod);
+        let token = token.await.map_err(|e| e.to_string())?;
+        Ok(Payload::from([(
+            source.path.clone(),
+            self.private_file(&token.token, mode),
+        )]))
+    }
+
+    /// For its user's eyes only, where it is known who that is; setting the group lets that in.
+    fn private_file(&self, data: &str, mode: i32) -> File {
+        let is_known = self.ownership.user.is_some() || self.ownership.group.is_some();
+        let mut file = File::new(data, if is_known { 0o600 } else { mode });
+        file.owner = self.ownership.user;
+        file
+    }
+
+    fn namespace(&self) -> &str {
+        self.pod.metadata.namespace.as_deref().unwrap_or_default()
+    }
+}
+
+fn host_path(source: &HostPathVolumeSource, read_only: bool) -> Plan {
+    Plan::HostPath {
+        path: source.path.clone(),
+        kind: source.type_.clone().unwrap_or_default(),
+        read_only,
+    }
+}
+
+fn projection(items: &Option<Vec<KeyToPath>>, mode: Option<i32>, optional: Option<bool>) -> Projection<'_> {
+    Projection {
+        items: items.as_deref().unwrap_or_default(),
+        default_mode: mode.unwrap_or(DEFAULT_MODE),
+        optional: optional.unwrap_or(false),
+    }
+}
+
+/// The name of a source that nothing here can mount; empty if there is none.
+fn unsupported(volume: &Volume) -> &'static str {
+    let kinds = [
+        (volume.csi.is_some(), "csi"),
+        (volume.image.is_some(), "image"),
+        (volume.nfs.is_some(), "nfs"),
+        (volume.iscsi.is_some(), "iscsi"),
+        (volume.fc.is_some(), "fc"),
+        (volume.flex_volume.is_some(), "flexVolume"),
+        (volume.git_repo.is_some(), "gitRepo"),
+        (volume.glusterfs.is_some(), "glusterfs"),
+        (volume.cephfs.is_some(), "cephfs"),
+        (volume.rbd.is_some(), "rbd"),
+        (volume.cinder.is_some(), "cinder"),
+        (volume.flocker.is_some(), "flocker"),
+        (volume.quobyte.is_some(), "quobyte"),
+        (volume.scale_io.is_some(), "scaleIO"),
+        (volume.storageos.is_some(), "storageos"),
+        (volume.portworx_volume.is_some(), "portworxVolume"),
+        (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),
+        (volume.vsphere_volume.is_some(), "vsphereVolume"),
+        (volume.azure_disk.is_some(), "azureDisk"),
+        (volume.azure_file.is_some(), "azureFile"),
+        (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
+        (volume.aws_elastic_block_store.is_some(), "awsElasticBlockStore"),
+    ];
+    kinds.iter().find(|(is_set, _)| *is_set).map_or("", |(_, name)| name)
+}
