@@ -5,10 +5,13 @@
 //! picture. A pod that is stuck holds up nobody else.
 
 pub mod config;
+pub mod events;
+pub mod images;
 pub mod logs;
 pub mod node;
 pub mod objects;
 pub mod pod;
+pub mod probes;
 pub mod sources;
 pub mod spec;
 pub mod volumes;

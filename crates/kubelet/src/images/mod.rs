@@ -1,0 +1,541 @@
+//! Images: whether a container's image has to be pulled, and pulling it.
+//!
+//! `name` reads image names, `keyring` finds credentials in pull secrets, `backoff` says when a failed pull may be
+//! tried again, `records` who may use what is on the node already. Equal pulls (same image, same credentials) that are
+//! under way at the same time are one pull.
+//!
+//! Upstream: pkg/kubelet/images (v1.36). Left out: credential provider plugins, and `registryPullQPS`, which there
+//! turns a burst of pulls into errors; here they wait for their turn.
+
+mod backoff;
+pub mod keyring;
+pub mod name;
+mod records;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use orlop_api::duration::duration_text;
+use orlop_base::Clock;
+use orlop_client::events::EventType::{self, Normal, Warning};
+use orlop_runtime::cri::messages::{Image, ImageSpec, PodSandboxConfig};
+use orlop_runtime::{Code, Runtime};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use self::backoff::Backoff;
+use self::keyring::{Credentials, Keyring};
+use self::name::ImageName;
+use self::records::Records;
+pub use self::records::Verification;
+use crate::events::Events;
+use crate::objects::Objects;
+
+/// The image to create a container with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PulledImage {
+    pub image_ref: String,
+    pub image: Option<Image>,
+}
+
+/// Why there is no image: `reason` and `message` are what the container's waiting state shows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ImageError {
+    /// `ErrImagePull`, `ImagePullBackOff`, `ErrImageNeverPull`, `InvalidImageName`, `ImageInspectError`,
+    /// `RegistryUnavailable`, `SignatureValidationFailed`.
+    pub reason: &'static str,
+    pub message: String,
+    /// Trying again before that long makes no sense; `None`: no more than usual.
+    pub retry_after: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ImageSettings {
+    /// `serializeImagePulls`
+    pub serialize_pulls: bool,
+    /// `maxParallelImagePulls`, where pulls are not serialised.
+    pub max_parallel_pulls: Option<u32>,
+    pub backoff_first: Duration,
+    pub backoff_max: Duration,
+    /// `imagePullCredentialsVerificationPolicy`
+    pub verification: Verification,
+    /// Where to remember pulls, `<root>/image_manager`; `None`: nowhere.
+    pub records: Option<PathBuf>,
+    /// Docker's `config.json` of the node; the first that is there counts.
+    pub docker_configs: Vec<PathBuf>,
+}
+
+impl Default for ImageSettings {
+    fn default() -> ImageSettings {
+        ImageSettings {
+            serialize_pulls: true,
+            max_parallel_pulls: None,
+            backoff_first: Duration::from_secs(10),
+            backoff_max: Duration::from_secs(300),
+            verification: Verification::default(),
+            records: None,
+            docker_configs: Vec::new(),
+        }
+    }
+}
+
+type Secrets = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Arc<Secret>, String>> + Send + Sync>;
+
+/// What came of a pull.
+#[derive(Clone)]
+struct Pull {
+    answer: Result<(PulledImage, Option<Credentials>), String>,
+    took: Duration,
+}
+
+/// Image, users and passwords.
+type PullKey = (String, Vec<(String, String)>);
+
+struct Inner {
+    runtime: Arc<dyn Runtime>,
+    secrets: Secrets,
+    events: Events,
+    clock: Clock,
+    docker_configs: Vec<PathBuf>,
+    turns: Semaphore,
+    backoff: Mutex<Backoff>,
+    records: Records,
+    /// Bounded by the containers that wait for images.
+    pulls: Mutex<FxHashMap<PullKey, Shared<BoxFuture<'static, Pull>>>>,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Images {
+    inner: Arc<Inner>,
+}
+
+/// One container that needs its image.
+struct Wanted<'a> {
+    pod: &'a Pod,
+    container: &'a Container,
+    /// As the pod says it.
+    image: &'a str,
+    name: ImageName,
+    spec: ImageSpec,
+}
+
+impl Images {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        objects: Objects,
+        events: Events,
+        clock: Clock,
+        settings: ImageSettings,
+    ) -> Images {
+        let secrets: Secrets = Arc::new(move |namespace, name| {
+            let objects = objects.clone();
+            async move {
+                objects
+                    .secret(&namespace, &name)
+                    .await
+                    .map_err(|error| error.to_string())
+            }
+            .boxed()
+        });
+        Images::with_secrets(runtime, secrets, events, clock, settings)
+    }
+
+    fn with_secrets(
+        runtime: Arc<dyn Runtime>,
+        secrets: Secrets,
+        events: Events,
+        clock: Clock,
+        settings: ImageSettings,
+    ) -> Images {
+        let turns = match (settings.serialize_pulls, settings.max_parallel_pulls) {
+            (true, _) => 1,
+            (false, Some(most)) if most > 0 => most as usize,
+            (false, _) => Semaphore::MAX_PERMITS,
+        };
+        let inner = Inner {
+            runtime,
+            secrets,
+            events,
+            clock,
+            docker_configs: settings.docker_configs,
+            turns: Semaphore::new(turns),
+            backoff: Mutex::new(Backoff::new(settings.backoff_first, settings.backoff_max)),
+            records: Records::open(settings.records, settings.verification),
+            pulls: Mutex::default(),
+        };
+        Images { inner: Arc::new(inner) }
+    }
+
+    /// Makes sure that the container's image is on the node, by its pull policy. Tells people what happens, the failed
+    /// start of the container (`Error: ErrImagePull`) included.
+    pub async fn ensure(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<PulledImage, ImageError> {
+        let image = container.image.as_deref().unwrap_or_default();
+        let answer = match ImageName::parse(image).and_then(|name| Ok((name, name::with_tag(image)?))) {
+            Ok((name, tagged)) => {
+                let spec = ImageSpec {
+                    image: tagged,
+                    annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+                    ..ImageSpec::default()
+                };
+                let wanted = Wanted {
+                    pod,
+                    container,
+                    image,
+                    name,
+                    spec,
+                };
+                self.ensure_named(&wanted, sandbox).await
+            }
+            Err(why) => {
+                let message = format!("Failed to apply default image tag {image:?}: {why}");
+                self.inner
+                    .events
+                    .container(pod, &container.name, Warning, "InspectFailed", message.clone());
+                Err(error("InvalidImageName", message))
+            }
+        };
+        if let Err(error) = &answer {
+            let note = format!("Error: {}", error.reason);
+            self.inner
+                .events
+                .container(pod, &container.name, Warning, "Failed", note);
+        }
+        answer
+    }
+
+    async fn ensure_named(&self, wanted: &Wanted<'_>, sandbox: &PodSandboxConfig) -> Result<PulledImage, ImageError> {
+        let policy = pull_policy(wanted);
+        let mut credentials = None;
+        if policy != "Always" {
+            let present = self.inner.runtime.image_status(&wanted.spec).await.map_err(|why| {
+                let message = format!("Failed to inspect image {:?}: {}", wanted.image, grpc_text(&why));
+                self.say(wanted, Warning, "InspectFailed", message.clone());
+                error("ImageInspectError", message)
+            })?;
+            if let Some(present) = present {
+                // Secrets are fetched only where they may matter.
+                if self.inner.records.needs_credentials(wanted.image, &present.id) {
+                    credentials = Some(self.credentials(wanted).await?);
+                }
+                let known = credentials.as_deref().unwrap_or_default();
+                let now = self.inner.clock.now();
+                if !self.inner.records.must_pull(wanted.image, &present.id, known, now) {
+                    let image = wanted.image;
+                    let note =
+                        format!("Container image {image:?} already present on machine and can be accessed by the pod");
+                    self.say(wanted, Normal, "Pulled", note);
+                    return Ok(PulledImage {
+                        image_ref: present.id.clone(),
+                        image: Some(present),
+                    });
+                }
+            }
+            if policy == "Never" {
+                let message = format!(
+                    "Container image {:?} is not present with pull policy of Never",
+                    wanted.image
+                );
+                self.say(wanted, Warning, "ErrImageNeverPull", message.clone());
+                return Err(error("ErrImageNeverPull", message));
+            }
+        }
+        let credentials = match credentials {
+            Some(credentials) => credentials,
+            None => self.credentials(wanted).await?,
+        };
+        self.pull_unless_backing_off(wanted, credentials, sandbox).await
+    }
+
+    async fn pull_unless_backing_off(
+        &self,
+        wanted: &Wanted<'_>,
+        credentials: Vec<Credentials>,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<PulledImage, ImageError> {
+        let uid = wanted.pod.metadata.uid.as_deref().unwrap_or_default();
+        let image = wanted.image;
+        let waiting = {
+            let backoff = self.inner.backoff.lock();
+            let waiting = backoff.waiting(uid, image, self.inner.clock.now());
+            waiting.map(|(left, why)| (left, why.to_string()))
+        };
+        if let Some((left, why)) = waiting {
+            let message = format!("Back-off pulling image {image:?}");
+            self.say(wanted, Normal, "BackOff", message.clone());
+            return Err(ImageError {
+                reason: "ImagePullBackOff",
+                message: format!("{message}: {why}"),
+                retry_after: Some(left),
+            });
+        }
+        self.say(wanted, Normal, "Pulling", format!("Pulling image {image:?}"));
+        let began = Instant::now();
+        let pull = self.shared_pull(wanted, credentials, sandbox).await;
+        match pull.answer {
+            Ok((pulled, _)) => {
+                let size = pulled.image.as_ref().map_or(0, |image| image.size);
+                let (took, all) = (milliseconds(pull.took), milliseconds(began.elapsed()));
+                let note = format!(
+                    "Successfully pulled image {image:?} in {took} ({all} including waiting). Image size: {size} bytes."
+                );
+                self.say(wanted, Normal, "Pulled", note);
+                Ok(pulled)
+            }
+            Err(why) => {
+                self.say(
+                    wanted,
+                    Warning,
+                    "Failed",
+                    format!("Failed to pull image {image:?}: {why}"),
+                );
+                let (reason, message) = pull_error(image, why);
+                let now = self.inner.clock.now();
+                let text = format!("{reason}: {message}");
+                let delay = self.inner.backoff.lock().failed(uid, image, text, now);
+                Err(ImageError {
+                    reason,
+                    message,
+                    retry_after: Some(delay),
+                })
+            }
+        }
+    }
+
+    /// The pod is gone: its failures are of no interest any more.
+    pub fn forget(&self, uid: &str) {
+        self.inner.backoff.lock().forget_pod(uid);
+    }
+
+    /// These images (ids) are all there are: what is remembered of others can go.
+    pub fn retain_records(&self, images: &BTreeSet<String>) {
+        self.inner.records.retain(images);
+    }
+
+    /// Joins an equal pull if there is one. The pull goes on when nobody waits for it any more: most likely somebody
+    /// will again.
+    async fn shared_pull(
+        &self,
+        wanted: &Wanted<'_>,
+        credentials: Vec<Credentials>,
+        sandbox: &PodSandboxConfig,
+    ) -> Pull {
+        let users = credentials
+            .iter()
+            .map(|c| (c.auth.username.clone(), c.auth.password.clone()));
+        let key: PullKey = (wanted.image.to_string(), users.collect());
+        let pull = {
+            let mut pulls = self.inner.pulls.lock();
+            match pulls.get(&key) {
+                Some(pull) => pull.clone(),
+                None => {
+                    let (inner, spec, sandbox) = (self.inner.clone(), wanted.spec.clone(), sandbox.clone());
+                    let own_key = key.clone();
+                    let task = tokio::spawn(async move {
+                        let pull = inner.pull(&own_key.0, spec, credentials, sandbox).await;
+                        inner.pulls.lock().remove(&own_key);
+                        pull
+                    });
+                    let pull = task
+                        .map(|ended| ended.unwrap_or_else(|_| broken_off()))
+                        .boxed()
+                        .shared();
+                    pulls.insert(key, pull.clone());
+                    pull
+                }
+            }
+        };
+        pull.await
+    }
+
+    /// The pod's secrets and the node's own configuration, as far as they fit the image.
+    async fn credentials(&self, wanted: &Wanted<'_>) -> Result<Vec<Credentials>, ImageError> {
+        let namespace = wanted.pod.metadata.namespace.clone().unwrap_or_default();
+        let references = wanted
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.image_pull_secrets.as_ref());
+        let names = references.into_iter().flatten().map(|reference| reference.name.clone());
+        let (mut secrets, mut missing) = (Vec::new(), Vec::new());
+        for name in names.filter(|name| !name.is_empty()) {
+            match (self.inner.secrets)(namespace.clone(), name.clone()).await {
+                Ok(secret) => secrets.push(secret),
+                Err(why) => {
+                    tracing::debug!("the pull secret {namespace}/{name}: {why}");
+                    missing.push(name);
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let list = missing.join(", ");
+            let note = format!(
+                "Unable to retrieve some image pull secrets ({list}); attempting to pull the image may not succeed."
+            );
+            self.inner
+                .events
+                .pod(wanted.pod, Warning, "FailedToRetrieveImagePullSecret", note);
+        }
+        let keyring = Keyring::from_secrets(secrets.iter().map(|secret| &**secret));
+        let keyring = keyring.map_err(|why| error("ErrImagePull", why))?;
+        let mut found = keyring.lookup(&wanted.name.repository);
+        found.extend(self.inner.node_keyring().await.lookup(&wanted.name.repository));
+        Ok(found)
+    }
+
+    fn say(&self, wanted: &Wanted<'_>, kind: EventType, reason: &'static str, note: String) {
+        let name = &wanted.container.name;
+        self.inner.events.container(wanted.pod, name, kind, reason, note);
+    }
+}
+
+impl Inner {
+    async fn node_keyring(&self) -> Keyring {
+        for path in &self.docker_configs {
+            if let Ok(text) = tokio::fs::read(path).await {
+                match Keyring::from_config(&text) {
+                    Ok(keyring) => return keyring,
+                    Err(why) => tracing::warn!("{} is passed over: {why}", path.display()),
+                }
+            }
+        }
+        Keyring::default()
+    }
+
+    async fn pull(&self, image: &str, spec: ImageSpec, with: Vec<Credentials>, sandbox: PodSandboxConfig) -> Pull {
+        let _turn = self.turns.acquire().await.expect("never closed");
+        let began = Instant::now();
+        if let Err(why) = self.records.begin(image) {
+            let why = format!("Failed to record image pull intent for container image {image:?}: {why}");
+            return Pull {
+                answer: Err(why),
+                took: Duration::ZERO,
+            };
+        }
+        let answer = self.pull_with_any(&spec, with, &sandbox).await;
+        let answer = match answer {
+            Ok((image_ref, used)) => {
+                // The size is nice to know; the image itself tells which user it runs as.
+                let found = self.runtime.image_status(&spec).await.ok().flatten();
+                let id = found.as_ref().map_or(image_ref.as_str(), |found| found.id.as_str());
+                self.records.pulled(image, id, used.as_ref(), self.clock.now());
+                let image = found;
+                Ok((PulledImage { image_ref, image }, used))
+            }
+            Err(why) => {
+                self.records.failed(image);
+                Err(why)
+            }
+        };
+        Pull {
+            answer,
+            took: began.elapsed(),
+        }
+    }
+
+    /// Each of the credentials in turn, or none if there are none.
+    async fn pull_with_any(
+        &self,
+        spec: &ImageSpec,
+        with: Vec<Credentials>,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<(String, Option<Credentials>), String> {
+        let attempts = match with.is_empty() {
+            true => vec![None],
+            false => with.into_iter().map(Some).collect(),
+        };
+        let mut errors: Vec<String> = Vec::new();
+        for credentials in attempts {
+            let auth = credentials.as_ref().map(|credentials| credentials.auth.clone());
+            match self.runtime.pull_image(spec.clone(), auth, sandbox.clone()).await {
+                Ok(image_ref) if image_ref.is_empty() => {
+                    errors.push(format!("imageRef of image {:?} is not set", spec.image));
+                }
+                Ok(image_ref) => return Ok((image_ref, credentials)),
+                Err(why) => {
+                    let why = grpc_text(&why);
+                    if !errors.contains(&why) {
+                        errors.push(why);
+                    }
+                }
+            }
+        }
+        Err(match errors.len() {
+            1 => errors.remove(0),
+            _ => format!("[{}]", errors.join(", ")),
+        })
+    }
+}
+
+fn broken_off() -> Pull {
+    Pull {
+        answer: Err("the pull was broken off".to_string()),
+        took: Duration::ZERO,
+    }
+}
+
+fn error(reason: &'static str, message: String) -> ImageError {
+    ImageError {
+        reason,
+        message,
+        retry_after: None,
+    }
+}
+
+/// What the pod says, or the default for a pod that nobody filled in.
+fn pull_policy<'a>(wanted: &Wanted<'a>) -> &'a str {
+    match wanted.container.image_pull_policy.as_deref() {
+        Some(policy) if !policy.is_empty() => policy,
+        _ if wanted.name.tag.as_deref() == Some("latest") && wanted.name.digest.is_none() => "Always",
+        _ => "IfNotPresent",
+    }
+}
+
+/// A runtime's error as gRPC in Go writes it; the code is left out where it says nothing.
+fn grpc_text(error: &orlop_runtime::Error) -> String {
+    let code = match error.code {
+        Code::NotFound => "NotFound",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::Unavailable => "Unavailable",
+        Code::Unimplemented => "Unimplemented",
+        Code::Other => return error.message.clone(),
+    };
+    match error.message.starts_with("rpc error: ") {
+        true => error.message.clone(),
+        false => format!("rpc error: code = {code} desc = {}", error.message),
+    }
+}
+
+/// Reason and message for a failed pull. Two kinds of failures are told apart by how the runtime's text begins.
+fn pull_error(image: &str, why: String) -> (&'static str, String) {
+    for (reason, words) in [
+        ("RegistryUnavailable", "the registry is unavailable"),
+        ("SignatureValidationFailed", "the signature validation failed"),
+    ] {
+        if let Some(rest) = why.strip_prefix(reason) {
+            return (reason, format!("image pull failed for {image} because {words}{rest}"));
+        }
+    }
+    ("ErrImagePull", why)
+}
+
+/// In Go's notation, to the millisecond.
+fn milliseconds(took: Duration) -> String {
+    duration_text(i64::try_from(took.as_millis()).unwrap_or(i64::MAX / 1_000_000) * 1_000_000)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Asking by gRPC's health protocol, `grpc.health.v1.Health/Check`.
+
+use std::time::Duration;
+
+use ::http::uri::PathAndQuery;
+use k8s_openapi::api::core::v1::GRPCAction;
+use orlop_api::duration::duration_text;
+use tonic::transport::Endpoint;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::run::{Outcome, dial_error, join_host_port};
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    pub service: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HealthCheckResponse {
+    #[prost(enumeration = "ServingStatus", tag = "1")]
+    pub status: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum ServingStatus {
+    Unknown = 0,
+    Serving = 1,
+    NotServing = 2,
+    ServiceUnknown = 3,
+}
+
+impl ServingStatus {
+    fn name(self) -> &'static str {
+        match self {
+            ServingStatus::Unknown => "UNKNOWN",
+            ServingStatus::Serving => "SERVING",
+            ServingStatus::NotServing => "NOT_SERVING",
+            ServingStatus::ServiceUnknown => "SERVICE_UNKNOWN",
+        }
+    }
+}
+
+pub async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> Outcome {
+    let Ok(port) = u16::try_from(action.port) else {
+        return Outcome::Failure(format!("error: invalid port number: {}", action.port));
+    };
+    let address = join_host_port(ip, port);
+    let service = action.service.clone().unwrap_or_default();
+    let within = duration_text(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
+    let deadline = tokio::time::Instant::now() + timeout;
+    let channel = match tokio::time::timeout_at(deadline, connect(&address)).await {
+        Ok(Ok(channel)) => channel,
+        Ok(Err(text)) => return Outcome::Failure(format!("error: failed to connect service at {address:?}: {text}")),
+        Err(_) => {
+            return Outcome::Failure(format!(
+                "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
+            ));
+        }
+    };
+    match tokio::time::timeout_at(deadline, check(channel, service)).await {
+        Ok(Ok(ServingStatus::Serving)) => Outcome::Success,
+        Ok(Ok(status)) => Outcome::Failure(format!("service unhealthy (responded with {:?})", status.name())),
+        Ok(Err(status)) if status.code() == Code::Unimplemented => Outcome::Failure(format!(
+            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
+            status.message()
+        )),
+        Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {within}")),
+        Ok(Err(status)) if status.code() == Code::DeadlineExceeded => {
+            Outcome::Failure(format!("timeout: health rpc did not complete within {within}"))
+        }
+        Ok(Err(status)) => Outcome::Failure(format!(
+            "error: health rpc probe failed: rpc error: code = {} desc = {}",
+            code_name(status.code()),
+            status.message()
+        )),
+    }
+}
+
+async fn connect(address: &str) -> Result<tonic::transport::Channel, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .and_then(|endpoint| endpoint.user_agent(super::http::USER_AGENT))
+        .map_err(|error| error.to_string())?;
+    endpoint.connect().await.map_err(|error| {
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            if let Some(io) = cause.downcast_ref::<std::io::Error>() {
+                let dialing = dial_error(address, io);
+                return format!("connection error: desc = \"transport: Error while dialing: {dialing}\"");
+            }
+            source = cause.source();
+        }
+        error.to_string()
+    })
+}
+
+async fn check(channel: tonic::transport::Channel, service: String) -> Result<ServingStatus, Status> {
+    let mut client = tonic::client::Grpc::new(channel);
+    client
+        .ready()
+        .await
+        .map_err(|error| Status::unavailable(error.to_string()))?;
+    let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+    let codec: ProstCodec<HealthCheckRequest, HealthCheckResponse> = ProstCodec::default();
+    let answer = client
+        .unary(Request::new(HealthCheckRequest { service }), path, codec)
+        .await?;
+    Ok(answer.into_inner().status())
+}
+
+/// Go's names differ from ours in one.
+fn code_name(code: Code) -> String {
+    match code {
+        Code::Cancelled => "Canceled".to_string(),
+        code => format!("{code:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

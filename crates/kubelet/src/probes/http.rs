@@ -1,0 +1,327 @@
+//! Asking with an HTTP GET: 200 to 399 is well.
+//!
+//! Each probe makes a connection of its own, so that it finds out whether new connections are served. Certificates are
+//! not verified. Redirects are followed to the same host only.
+//!
+//! Upstream: pkg/probe/http (v1.36). Differs in that only HTTP/1.1 is spoken.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use ::http::header::{
+    ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT as USER_AGENT_HEADER,
+};
+use ::http::{Request, Response, StatusCode, Uri};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use super::run::{Outcome, dial_error, join_host_port, resolve_port};
+
+pub const USER_AGENT: &str = "kube-probe/1.36";
+/// Of what the container answered, this much is read and told.
+const MOST_BODY: usize = 10 << 10;
+const MOST_REDIRECTS: usize = 10;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    https: bool,
+    host: String,
+    port: u16,
+    /// With the query.
+    path: String,
+}
+
+impl Target {
+    fn url(&self) -> String {
+        let scheme = if self.https { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.authority(), self.path)
+    }
+
+    fn authority(&self) -> String {
+        join_host_port(&self.host, self.port)
+    }
+
+    /// Where a redirect leads; whether its location was relative.
+    fn redirected(&self, location: &str) -> Option<(Target, bool)> {
+        if location.starts_with('/') && !location.starts_with("//") {
+            let path = escape(location);
+            return Some((Target { path, ..self.clone() }, true));
+        }
+        let whole = match location.strip_prefix("//") {
+            Some(rest) => format!("{}://{rest}", if self.https { "https" } else { "http" }),
+            None => location.to_string(),
+        };
+        let Some((scheme, _)) = whole.split_once("://") else {
+            let folder = self.path.split('?').next().unwrap_or_default();
+            let folder = folder.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let path = escape(&format!("{folder}/{location}"));
+            return Some((Target { path, ..self.clone() }, true));
+        };
+        let https = match scheme.to_ascii_lowercase().as_str() {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let uri: Uri = whole.parse().ok()?;
+        let target = Target {
+            https,
+            host: uri.host()?.trim_matches(['[', ']']).to_string(),
+            port: uri.port_u16().unwrap_or(if https { 443 } else { 80 }),
+            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_string(),
+        };
+        Some((target, false))
+    }
+}
+
+/// The first request: where to and with which headers.
+pub fn request(action: &HTTPGetAction, container: &Container, ip: &str) -> Result<(Target, HeaderMap), String> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let target = Target {
+        https: given(&action.scheme).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
+        host: given(&action.host).unwrap_or_else(|| ip.to_string()),
+        port: resolve_port(&action.port, container)?,
+        path: escape(action.path.as_deref().unwrap_or_default()),
+    };
+    let mut headers = HeaderMap::new();
+    for header in action.http_headers.iter().flatten() {
+        let name = HeaderName::try_from(&header.name)
+            .map_err(|_| format!("net/http: invalid header field name {:?}", header.name))?;
+        let value = HeaderValue::try_from(&header.value)
+            .map_err(|_| format!("net/http: invalid header field value for {:?}", header.name))?;
+        headers.append(name, value);
+    }
+    for (name, default) in [(USER_AGENT_HEADER, USER_AGENT), (ACCEPT, "*/*")] {
+        match headers.get(&name) {
+            None => drop(headers.insert(name, HeaderValue::from_static(default))),
+            // Given and empty: not to be sent.
+            Some(value) if value.is_empty() => drop(headers.remove(name)),
+            Some(_) => {}
+        }
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    Ok((target, headers))
+}
+
+/// A path that can stand in a request: with a slash first, without a fragment, other characters written as %XX.
+fn escape(path: &str) -> String {
+    let path = path.split('#').next().unwrap_or_default();
+    let mut out = String::with_capacity(path.len() + 1);
+    if !path.starts_with('/') {
+        out.push('/');
+    }
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'?' | b'%' => out.push(char::from(byte)),
+            b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' => {
+                out.push(char::from(byte))
+            }
+            b',' | b';' | b'=' | b':' | b'@' | b'[' | b']' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+pub async fn probe(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> Outcome {
+    let (mut target, mut headers) = match request(action, container, ip) {
+        Ok(request) => request,
+        Err(text) => return Outcome::unknown(text),
+    };
+    let deadline = Instant::now() + timeout;
+    let mut requests = 0;
+    loop {
+        let failed = |why: &str| Outcome::Failure(format!("Get {:?}: {why}", target.url()));
+        let response = match get(&target, &headers, deadline).await {
+            Ok(response) => response,
+            Err(why) => return failed(&why),
+        };
+        requests += 1;
+        match next(&target, &response) {
+            Some((_, _)) if requests >= MOST_REDIRECTS => return failed("stopped after 10 redirects"),
+            Some((followed, relative)) => {
+                if !relative {
+                    headers.remove(HOST);
+                }
+                target = followed;
+            }
+            None => return judge(response, deadline).await,
+        }
+    }
+}
+
+/// Where to go on to, if the answer is a redirect to the same host.
+fn next(target: &Target, response: &Response<Incoming>) -> Option<(Target, bool)> {
+    let redirects = [301, 302, 303, 307, 308].contains(&response.status().as_u16());
+    let location = response.headers().get(LOCATION).filter(|_| redirects)?;
+    let (followed, relative) = target.redirected(location.to_str().ok()?)?;
+    followed
+        .host
+        .eq_ignore_ascii_case(&target.host)
+        .then_some((followed, relative))
+}
+
+async fn judge(response: Response<Incoming>, deadline: Instant) -> Outcome {
+    let status = response.status();
+    let body = match read(response.into_body(), deadline).await {
+        Ok(body) => body,
+        Err(text) => return Outcome::Error { state: "failure", text },
+    };
+    if status < StatusCode::OK || status >= StatusCode::BAD_REQUEST {
+        // Not with the body: it may tell what others must not know.
+        return Outcome::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16()));
+    }
+    if status >= StatusCode::MULTIPLE_CHOICES {
+        return Outcome::Warning(format!("Probe terminated redirects, Response body: {body}"));
+    }
+    Outcome::Success
+}
+
+async fn read(mut body: Incoming, deadline: Instant) -> Result<String, String> {
+    let mut read = Vec::new();
+    while read.len() < MOST_BODY {
+        let frame = timeout_at(deadline, body.frame()).await;
+        let frame = frame.map_err(|_| {
+            "context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_string()
+        })?;
+        let Some(frame) = frame else { break };
+        if let Some(data) = frame.map_err(|_| "unexpected EOF".to_string())?.data_ref() {
+            read.extend_from_slice(data);
+        }
+    }
+    read.truncate(MOST_BODY);
+    Ok(String::from_utf8_lossy(&read).into_owned())
+}
+
+/// The error is Go's, without the `Get "url": ` before it.
+async fn get(target: &Target, headers: &HeaderMap, deadline: Instant) -> Result<Response<Incoming>, String> {
+    let address = target.authority();
+    let stream = match timeout_at(deadline, TcpStream::connect(&address)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(dial_error(&address, &error)),
+        Err(_) => {
+            return Err(format!(
+                "dial tcp {address}: i/o timeout (Client.Timeout exceeded while awaiting headers)"
+            ));
+        }
+    };
+    let exchange = async {
+        if !target.https {
+            return send(stream, target, headers).await;
+        }
+        let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
+        let stream = TlsConnector::from(TLS.clone()).connect(name, stream).await;
+        send(stream.map_err(|error| tls_error(&error))?, target, headers).await
+    };
+    timeout_at(deadline, exchange).await.unwrap_or_else(|_| {
+        Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_string())
+    })
+}
+
+fn tls_error(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidMessage(_)) => "http: server gave HTTP response to HTTPS client".to_string(),
+        _ if error.kind() == std::io::ErrorKind::UnexpectedEof => "EOF".to_string(),
+        _ => error.to_string(),
+    }
+}
+
+async fn send<S>(stream: S, target: &Target, headers: &HeaderMap) -> Result<Response<Incoming>, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    // Ends when the answer was read or is no longer wanted.
+    tokio::spawn(connection);
+    let mut request = Request::new(Empty::<Bytes>::new());
+    *request.uri_mut() = target
+        .path
+        .parse()
+        .map_err(|_| format!("invalid path {:?}", target.path))?;
+    *request.headers_mut() = headers.clone();
+    if !headers.contains_key(HOST) {
+        let host = HeaderValue::try_from(target.authority()).map_err(|error| error.to_string())?;
+        request.headers_mut().insert(HOST, host);
+    }
+    sender.send_request(request).await.map_err(|error| answer_error(&error))
+}
+
+fn answer_error(error: &hyper::Error) -> String {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    match source.map(std::io::Error::kind) {
+        Some(std::io::ErrorKind::ConnectionReset) => "read: connection reset by peer".to_string(),
+        Some(std::io::ErrorKind::BrokenPipe) => "write: broken pipe".to_string(),
+        _ if error.is_incomplete_message() || error.is_closed() => "EOF".to_string(),
+        _ if error.is_parse() => format!("net/http: HTTP/1.x transport connection broken: {error}"),
+        _ => error.to_string(),
+    }
+}
+
+static TLS: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = Arc::new(AnyCertificate(provider.clone()));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for these versions")
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Arc::new(config)
+});
+
+/// A probe asks whether the container answers, not who it is. Signatures are checked, as the protocol needs them.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _chain: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;
