@@ -36,4 +36,17 @@ impl Error {
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }
+
+    /// As Kubernetes tells users of a failed call where it does not leave the code out:
+    /// `rpc error: code = NotFound desc = …`.
+    pub fn with_code(&self) -> String {
+        let code = match self.code {
+            Code::NotFound => "NotFound",
+            Code::DeadlineExceeded => "DeadlineExceeded",
+            Code::Unavailable => "Unavailable",
+            Code::Unimplemented => "Unimplemented",
+            Code::Other => "Unknown",
+        };
+        format!("rpc error: code = {code} desc = {}", self.message)
+    }
 }

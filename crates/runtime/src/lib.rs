@@ -4,6 +4,7 @@
 //! which runs nothing and says it did. The messages are the CRI's own (`cri::messages`), so that nothing is lost in
 //! translation and what a real runtime says can be told word for word.
 
+pub mod cni;
 pub mod cri;
 mod error;
 pub mod simulated;

@@ -15,6 +15,7 @@
 //! failure that says what to install. When a server goes away at the end of a test, its log must be free of panics.
 
 mod binary;
+mod containerd;
 mod fixtures;
 mod http;
 mod manifests;
@@ -26,6 +27,7 @@ mod users;
 mod wait;
 
 pub use binary::{orlop, workspace_root};
+pub use containerd::{Containerd, Leftovers};
 pub use fixtures::fixture;
 pub use http::{Answer, Http, Identity, Stream};
 pub use manifests::{DEPLOYMENT, config_map_manifest, pod_manifest};

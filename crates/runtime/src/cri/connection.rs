@@ -121,6 +121,8 @@ impl Connection {
             tonic::Code::DeadlineExceeded => Code::DeadlineExceeded,
             tonic::Code::Unavailable => Code::Unavailable,
             tonic::Code::Unimplemented => Code::Unimplemented,
+            // containerd, when it was just started.
+            _ if status.message() == "server is not initialized yet" => Code::Unavailable,
             _ => Code::Other,
         };
         if code == Code::Unimplemented && status.message().contains("unknown service runtime.v1.") {
