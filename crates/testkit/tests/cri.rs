@@ -8,7 +8,9 @@ use futures::stream::BoxStream;
 use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::cri::messages::*;
 use orlop_runtime::{Code, Event, Runtime};
+use orlop_streaming::{Exit, Session, TerminalSize};
 use orlop_testkit::{Containerd, Leftovers, PATIENCE, eventually};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 /// A pod of one container, as the agent would ask for it.
 struct Pod {
@@ -375,4 +377,149 @@ async fn containerd_is_killed_and_comes_back() {
         remove(&runtime, &sandbox.id).await;
     }
     assert_eq!(containerd.leftovers(), Leftovers::default());
+}
+
+/// Everything a session writes, and how it ends.
+async fn carried(session: Session) -> (String, String, Exit) {
+    async fn all(stream: Option<Box<dyn AsyncRead + Send + Unpin>>) -> String {
+        let mut bytes = vec![];
+        if let Some(mut stream) = stream {
+            stream.read_to_end(&mut bytes).await.unwrap();
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+    tokio::join!(all(session.stdout), all(session.stderr), session.exit)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_and_ports_carry_data() {
+    let containerd = Containerd::with_network();
+    let runtime = CriRuntime::connect(&containerd.endpoint()).unwrap();
+    let logs = tempfile::tempdir().unwrap();
+    let mut talker = pod(
+        "a",
+        "(while :; do nc -l -p 80 -e cat; done) & while read line; do echo got $line; done; exit 4",
+        logs.path(),
+    );
+    talker.container.stdin = true;
+    talker.container.stdin_once = true;
+    let (sandbox, container) = start(&runtime, &talker).await;
+    let request = |line: &str| ExecRequest {
+        container_id: container.clone(),
+        cmd: ["sh", "-c", line].map(String::from).to_vec(),
+        stdout: true,
+        stderr: true,
+        ..Default::default()
+    };
+
+    let session = runtime.exec(request("echo out; echo err >&2; exit 42")).await.unwrap();
+    assert_eq!(
+        carried(session).await,
+        ("out\n".to_string(), "err\n".to_string(), Exit::Code(42))
+    );
+
+    let mut session = runtime
+        .exec(ExecRequest {
+            stdin: true,
+            ..request("wc -c; md5sum /dev/null")
+        })
+        .await
+        .unwrap();
+    let mut stdin = session.stdin.take().unwrap();
+    let sent = async {
+        stdin.write_all(&vec![7; 3_000_000]).await.unwrap();
+        stdin.shutdown().await.unwrap();
+    };
+    let ((), (stdout, _, exit)) = tokio::join!(sent, carried(session));
+    assert_eq!((stdout.lines().next(), exit), (Some("3000000"), Exit::Code(0)));
+
+    // The size has a stream of its own, so that it may come later than what is typed.
+    let sized = "read x; until stty size 2>/dev/null | grep '23 91'; do sleep 0.02; done; exit $x";
+    let mut session = runtime
+        .exec(ExecRequest {
+            tty: true,
+            stdin: true,
+            ..request(sized)
+        })
+        .await
+        .unwrap();
+    session.stdin.as_mut().unwrap().write_all(b"5\n").await.unwrap();
+    session
+        .resize
+        .as_ref()
+        .unwrap()
+        .send(TerminalSize { width: 91, height: 23 })
+        .await
+        .unwrap();
+    let ended = tokio::time::timeout(PATIENCE, carried(session)).await;
+    assert_eq!(
+        ended.expect("the new size arrives"),
+        ("5\r\n23 91\r\n".to_string(), String::new(), Exit::Code(5))
+    );
+
+    port_forward(&runtime, &sandbox).await;
+
+    let attach = AttachRequest {
+        container_id: container.clone(),
+        stdin: true,
+        stdout: true,
+        stderr: true,
+        tty: false,
+    };
+    let mut session = runtime.attach(attach).await.unwrap();
+    let mut stdin = session.stdin.take().unwrap();
+    stdin.write_all(b"hello\n").await.unwrap();
+    stdin.shutdown().await.unwrap();
+    let (stdout, _, _) = carried(session).await;
+    assert_eq!(stdout, "got hello\n");
+
+    let gone = runtime
+        .exec(ExecRequest {
+            container_id: "nobody".to_string(),
+            ..request("true")
+        })
+        .await;
+    assert!(gone.err().unwrap().is_not_found());
+    remove(&runtime, &sandbox).await;
+    assert_eq!(containerd.leftovers(), Leftovers::default());
+}
+
+async fn port_forward(runtime: &CriRuntime, sandbox: &str) {
+    let bytes: Vec<u8> = (0..2_000_000u32).map(|i| (i % 251) as u8).collect();
+    let (mut from, mut to) = tokio::io::split(runtime.port_forward(sandbox, 80).await.unwrap());
+    let sent = async {
+        to.write_all(&bytes).await.unwrap();
+    };
+    let mut back = vec![0; bytes.len()];
+    let ((), read) = tokio::join!(sent, from.read_exact(&mut back));
+    assert_eq!(read.unwrap(), bytes.len());
+    assert!(back == bytes, "the bytes come back as they were");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_test_that_fails_leaves_nothing_behind() {
+    let mut containerd = Containerd::with_network();
+    let runtime = CriRuntime::connect(&containerd.endpoint()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (sandbox, container) = start(&runtime, &pod("a", "exec sleep 1000", folder.path())).await;
+    let there = containerd.leftovers();
+    assert_eq!((there.sandboxes, there.containers, there.network_namespaces), (1, 1, 1));
+    assert!(
+        there.mounts > 0 && there.cgroups > 0 && there.network_rules > 0,
+        "{there:?}"
+    );
+    let traces = || {
+        let script = "cat /proc/self/mountinfo; iptables --wait -t nat -S; find /sys/fs/cgroup -type d; ps -ef";
+        let output = std::process::Command::new("bash")
+            .args(["-c", script])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        [&sandbox, &container].iter().any(|id| text.contains(id.as_str()))
+    };
+    assert!(traces());
+    // Not even the daemon is there to help.
+    containerd.kill();
+    drop(containerd);
+    assert!(!traces());
 }

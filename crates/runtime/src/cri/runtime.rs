@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use orlop_streaming::{Pipe, Session};
+use orlop_streaming::{Pipe, Session, Streams};
 use prost::Message;
 
 use super::messages::*;
@@ -235,16 +235,19 @@ impl Runtime for CriRuntime {
         })
     }
 
-    async fn exec(&self, request: ExecRequest) -> Result<Session> {
-        let (wants, command) = (streams::Wants::of_exec(&request), request.cmd.join(" "));
+    async fn exec(&self, mut request: ExecRequest) -> Result<Session> {
+        // A terminal has no stderr of its own; runtimes refuse to be asked for it.
+        request.stderr &= !request.tty;
+        let wanted = Streams::from(&request);
         let answer: ExecResponse = self.ask(runtime!("Exec"), request).await?;
-        streams::session(&answer.url, wants, &command).await
+        streams::session(&answer.url, wanted).await
     }
 
-    async fn attach(&self, request: AttachRequest) -> Result<Session> {
-        let wants = streams::Wants::of_attach(&request);
+    async fn attach(&self, mut request: AttachRequest) -> Result<Session> {
+        request.stderr &= !request.tty;
+        let wanted = Streams::from(&request);
         let answer: AttachResponse = self.ask(runtime!("Attach"), request).await?;
-        streams::session(&answer.url, wants, "attach").await
+        streams::session(&answer.url, wanted).await
     }
 
     async fn port_forward(&self, sandbox: &str, port: u16) -> Result<Box<dyn Pipe>> {
