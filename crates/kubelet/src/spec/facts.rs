@@ -28,6 +28,9 @@ pub struct NodeFacts {
     pub memory_capacity: i64,
     pub capacity: ResourceList,
     pub allocatable: ResourceList,
+    /// What all pods together may take (`cpu`, `memory`, `pid`, `hugepages-…`): the capacity, less what is reserved where
+    /// that is enforced. Eviction thresholds are not taken off: eviction comes before this limit.
+    pub pods_limit: ResourceList,
     /// The runtime's seccomp profile is for containers that name none.
     pub seccomp_default: bool,
     /// Most processes in a pod; `None` for no limit.
@@ -63,6 +66,7 @@ impl Default for NodeFacts {
             memory_capacity: 0,
             capacity: ResourceList::new(),
             allocatable: ResourceList::new(),
+            pods_limit: ResourceList::new(),
             seccomp_default: false,
             pod_pids_limit: None,
             swap: Swap::default(),
