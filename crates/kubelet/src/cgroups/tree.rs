@@ -121,6 +121,17 @@ impl Tree {
             .collect()
     }
 
+    /// The kernel can limit swap. Version 2's root has no such file; any group below it will do.
+    pub fn limits_swap(&self) -> bool {
+        let Some(memory) = self.controllers.get("memory") else {
+            return false;
+        };
+        match self.version {
+            CgroupVersion::V1 => memory.join("memory.memsw.limit_in_bytes").exists(),
+            CgroupVersion::V2 => subdirs(memory).iter().any(|dir| dir.join("memory.swap.max").exists()),
+        }
+    }
+
     /// The folder of a group in a controller's tree.
     pub(super) fn dir(&self, controller: &str, group: &str) -> Option<PathBuf> {
         Some(below(self.controllers.get(controller)?, group))

@@ -15,6 +15,7 @@ mod container;
 mod dns;
 mod expand;
 mod facts;
+mod here;
 mod hostname;
 mod sandbox;
 mod security;
@@ -27,6 +28,7 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 pub use container::{ContainerInput, container_config};
 pub use expand::{expand, expand_all};
 pub use facts::{CgroupLayout, CgroupVersion, MemoryQos, NodeFacts, Swap};
+pub use here::{Here, read_resolv_conf};
 pub use hostname::{host_and_domain, hosts_file};
 pub use sandbox::{sandbox_config, sandbox_config_in, sandbox_notices};
 
