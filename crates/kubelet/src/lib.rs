@@ -13,6 +13,8 @@ pub mod node;
 pub mod objects;
 pub mod pod;
 pub mod probes;
+pub mod server;
 pub mod sources;
 pub mod spec;
+pub mod stats;
 pub mod volumes;

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
 use orlop_api::quantity::Quantity;
-use orlop_api::resources::{self, PodResourceOptions};
+use orlop_api::resources;
 
 use super::{CONFIG_MIRROR, CONFIG_SOURCE};
 use crate::node::Pressure;
+use crate::spec::resources::{QosClass, pod_requests, qos_class};
 
 /// Pods of at least this priority keep the system going.
 const CRITICAL: i32 = 2_000_000_000;
@@ -105,8 +106,7 @@ fn under_pressure(pod: &Pod, pressure: Pressure) -> Result<(), Rejection> {
             .as_ref()
             .and_then(|s| s.tolerations.as_deref())
             .unwrap_or_default();
-        let best_effort = resources::qos_class(&to_value(pod)) == "BestEffort";
-        if !best_effort || tolerations.iter().any(|t| tolerates(t, &taint)) {
+        if qos_class(pod) != QosClass::BestEffort || tolerations.iter().any(|t| tolerates(t, &taint)) {
             return Ok(());
         }
     }
@@ -159,10 +159,6 @@ fn groups_policy(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     }
 }
 
-fn to_value(pod: &Pod) -> serde_json::Value {
-    serde_json::to_value(pod).expect("a pod is plain JSON")
-}
-
 fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Rejection> {
     let empty = BTreeMap::new();
     let allocatable = node
@@ -186,17 +182,13 @@ fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Rejection> {
     if others.len() as i64 + 1 > pods {
         return short("pods", 1, others.len() as i64, pods);
     }
-    let options = PodResourceOptions {
-        use_status: true,
-        ..PodResourceOptions::default()
-    };
-    let wanted = resources::pod_requests(&to_value(pod), options);
+    let wanted = pod_requests(pod, true);
     if wanted.iter().all(|(_, quantity)| quantity.is_zero()) {
         return Ok(());
     }
     let mut used = resources::ResourceList::default();
     for other in others {
-        resources::add(&mut used, &resources::pod_requests(&to_value(other), options));
+        resources::add(&mut used, &pod_requests(other, true));
     }
     let unit = |name: &str, quantity: &Quantity| match name {
         "cpu" => quantity.milli_value(),

@@ -10,7 +10,6 @@ pub mod manifest;
 pub mod mirror;
 mod url;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,23 +76,60 @@ pub struct Settings {
     pub shutdown: Shutdown,
 }
 
-/// Starts all sources. The stream ends at the shutdown.
-pub fn start(settings: Settings) -> mpsc::Receiver<PodUpdate> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
+/// Sources under way.
+pub struct Sources {
+    /// Ends at the shutdown.
+    pub updates: mpsc::Receiver<PodUpdate>,
+    pub mirrors: Mirrors,
+}
+
+/// Finds the mirror pod of a static pod. Cheap to clone.
+#[derive(Clone)]
+pub struct Mirrors(watch::Receiver<Picture>);
+
+impl Mirrors {
+    /// The pod in the API that shows the static pod of this uid, if there is one.
+    pub fn of(&self, uid: &str) -> Option<Arc<Pod>> {
+        let picture = self.0.borrow();
+        let hash = |pod: &Pod, name: &str| pod.metadata.annotations.as_ref()?.get(name).cloned();
+        let pod = picture
+            .static_pods
+            .iter()
+            .find(|pod| pod.metadata.uid.as_deref() == Some(uid))?;
+        let name = (&pod.metadata.namespace, &pod.metadata.name);
+        let wanted = hash(pod, CONFIG_HASH);
+        let mut mirrors = picture.mirrors.iter();
+        let found = mirrors.find(|mirror| (&mirror.metadata.namespace, &mirror.metadata.name) == name)?;
+        (hash(found, CONFIG_MIRROR) == wanted).then(|| found.clone())
+    }
+
+    /// The uid of the static pod that this pod of the API shows; none for other pods.
+    pub fn shown_by(&self, mirror: &Pod) -> Option<String> {
+        mirror.metadata.annotations.as_ref()?.get(CONFIG_MIRROR).cloned()
+    }
+}
+
+/// Starts all sources.
+pub fn start(settings: Settings) -> Sources {
+    let (sender, updates) = mpsc::channel(QUEUE);
+    let (picture, pictures) = watch::channel(Picture::default());
     tokio::spawn(async move {
         let shutdown = settings.shutdown.clone();
         tokio::select! {
-            _ = run(settings, sender) => {}
+            _ = run(settings, sender, picture) => {}
             _ = shutdown.wait() => {}
         }
     });
-    receiver
+    Sources {
+        updates,
+        mirrors: Mirrors(pictures),
+    }
 }
 
 /// All static pods of an origin.
 type Pods = (Origin, Vec<Arc<Pod>>);
 
-async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>) {
+async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::Sender<Picture>) {
     let (pods, mut static_pods) = mpsc::channel::<Pods>(4);
     let mut awaited = Vec::new();
     let config = &settings.config;
@@ -109,7 +145,6 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>) {
         tokio::spawn(ask_address(settings.config.clone(), node, clock, pods.clone()));
     }
     let (deltas, mut from_api) = mpsc::channel(QUEUE);
-    let (picture, pictures) = watch::channel(Picture::default());
     if let Some(api) = &settings.api {
         awaited.push(Origin::Api);
         let selection = Selection::all(path::collection("v1", None, "pods"))
@@ -121,7 +156,12 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>) {
             deltas.clone(),
             shutdown.clone(),
         ));
-        tokio::spawn(mirror::run(api.clone(), pictures, settings.nodes.clone(), shutdown));
+        tokio::spawn(mirror::run(
+            api.clone(),
+            picture.subscribe(),
+            settings.nodes.clone(),
+            shutdown,
+        ));
     }
     let mut desired = Desired::new(awaited);
     let mut api_told = false;
@@ -243,11 +283,6 @@ async fn ask_address(config: Arc<Config>, node: String, clock: Clock, sink: mpsc
     }
 }
 
-/// Where static pods of the configuration lie, if anywhere.
-pub fn static_pod_path(config: &Config) -> Option<PathBuf> {
-    config.static_pod_path.clone().filter(|p| !p.as_os_str().is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,7 +300,7 @@ mod tests {
         write("one");
         let config = crate::config::parse(None, &[("staticPodPath", path.into())]).unwrap();
         let shutdown = Shutdown::default();
-        let mut updates = start(Settings {
+        let Sources { mut updates, mirrors } = start(Settings {
             api: None,
             node_name: "n".into(),
             nodes: watch::channel(Arc::default()).1,
@@ -289,6 +324,7 @@ mod tests {
         std::fs::remove_file(dir.path().join("a.yaml")).unwrap();
         seen.push(name(&updates.recv().await.unwrap()));
         assert_eq!(seen, ["+a-n", "synced", "-a-n", "+a-n", "-a-n"]);
+        assert!(mirrors.of("any").is_none());
         shutdown.trigger();
         assert_eq!(updates.recv().await, None);
     }

@@ -1,0 +1,379 @@
+//! Who asks, and may they: client certificates and tokens tell who, the API server says what they may; its answers are
+//! remembered for a while.
+// Upstream: pkg/kubelet/server/auth.go, cmd/kubelet/app/auth.go (v1.36)
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use orlop_client::{Api, Error, path};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::config::{AuthorizationMode, Config};
+
+/// Answers remembered at most.
+const ANSWERS_MAX: usize = 4096;
+/// A token that was refused is refused again for this long.
+const REFUSED_TOKEN: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(default)]
+pub struct User {
+    #[serde(rename(deserialize = "username", serialize = "user"))]
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Why a request is not served.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Denial {
+    Unauthenticated,
+    Forbidden {
+        user: String,
+        verb: &'static str,
+        subresource: &'static str,
+    },
+    /// Nobody could say.
+    Unknown(String),
+}
+
+pub struct Access {
+    /// None: nobody to ask.
+    api: Option<Api>,
+    node: String,
+    anonymous: bool,
+    tokens: bool,
+    mode: AuthorizationMode,
+    token_ttl: Duration,
+    allowed_ttl: Duration,
+    denied_ttl: Duration,
+    users: Remembered<String, Option<User>>,
+    permissions: Remembered<(User, &'static str, &'static str), bool>,
+}
+
+impl Access {
+    pub fn new(api: Option<Api>, node: &str, config: &Config) -> Access {
+        Access {
+            api: api.map(|api| api.with_timeout(TIMEOUT)),
+            node: node.to_string(),
+            anonymous: config.authentication.anonymous.enabled,
+            tokens: config.authentication.webhook.enabled,
+            mode: config.authorization.mode,
+            token_ttl: config.authentication.webhook.cache_ttl,
+            allowed_ttl: config.authorization.webhook.cache_authorized_ttl,
+            denied_ttl: config.authorization.webhook.cache_unauthorized_ttl,
+            users: Remembered::default(),
+            permissions: Remembered::default(),
+        }
+    }
+
+    /// `certified` is who the client's certificate names, `header` the one for authorization.
+    pub async fn check(
+        &self,
+        certified: Option<&User>,
+        header: Option<&str>,
+        method: &http::Method,
+        path: &str,
+        now: Timestamp,
+    ) -> Result<User, Denial> {
+        let user = match (certified, bearer(header)) {
+            (Some(user), _) => user.clone(),
+            (None, Some(token)) if self.tokens => self.user_of_token(token, now).await?,
+            (None, None) if self.anonymous => anonymous(),
+            _ => return Err(Denial::Unauthenticated),
+        };
+        if self.mode == AuthorizationMode::AlwaysAllow {
+            return Ok(user);
+        }
+        let verb = verb(method);
+        let wanted = subresources(path);
+        for subresource in wanted {
+            if self.is_permitted(&user, verb, subresource, now).await? {
+                return Ok(user);
+            }
+        }
+        Err(Denial::Forbidden {
+            user: user.name,
+            verb,
+            subresource: wanted.last().copied().unwrap_or("proxy"),
+        })
+    }
+
+    async fn user_of_token(&self, token: &str, now: Timestamp) -> Result<User, Denial> {
+        let key = token.to_string();
+        if let Some(known) = self.users.get(&key, now) {
+            return known.ok_or(Denial::Unauthenticated);
+        }
+        let api = self.api.as_ref().ok_or(Denial::Unauthenticated)?;
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
+        });
+        let at = path::collection("authentication.k8s.io/v1", None, "tokenreviews");
+        let answer: Result<Value, Error> = api.create(&at, &body).await;
+        let review = answer.map_err(|e| {
+            tracing::warn!("a token could not be checked: {}", e.chain());
+            Denial::Unauthenticated
+        })?;
+        let authenticated = review["status"]["authenticated"] == true;
+        let user: Option<User> = authenticated
+            .then(|| serde_json::from_value(review["status"]["user"].clone()).ok())
+            .flatten();
+        let ttl = if user.is_some() { self.token_ttl } else { REFUSED_TOKEN };
+        self.users.keep(key, user.clone(), now, ttl);
+        user.ok_or(Denial::Unauthenticated)
+    }
+
+    async fn is_permitted(
+        &self,
+        user: &User,
+        verb: &'static str,
+        subresource: &'static str,
+        now: Timestamp,
+    ) -> Result<bool, Denial> {
+        let question = (user.clone(), verb, subresource);
+        if let Some(known) = self.permissions.get(&question, now) {
+            return Ok(known);
+        }
+        // Alone, there is nobody who could allow it.
+        let Some(api) = &self.api else { return Ok(false) };
+        let mut spec = serde_json::to_value(user).expect("names can be written as JSON");
+        spec["resourceAttributes"] = json!({
+            "verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource, "name": self.node,
+        });
+        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
+        let at = path::collection("authorization.k8s.io/v1", None, "subjectaccessreviews");
+        let answer: Result<Value, Error> = api.create(&at, &body).await;
+        let review = answer.map_err(|e| Denial::Unknown(e.chain()))?;
+        let allowed = review["status"]["allowed"] == true;
+        let ttl = if allowed { self.allowed_ttl } else { self.denied_ttl };
+        self.permissions.keep(question, allowed, now, ttl);
+        Ok(allowed)
+    }
+}
+
+fn verb(method: &http::Method) -> &'static str {
+    match *method {
+        http::Method::POST => "create",
+        http::Method::PUT => "update",
+        http::Method::PATCH => "patch",
+        http::Method::DELETE => "delete",
+        _ => "get",
+    }
+}
+
+/// Of the node: being allowed one of them is enough.
+fn subresources(path: &str) -> &'static [&'static str] {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    match first {
+        "pods" | "runningpods" => &["pods", "proxy"],
+        "healthz" => &["healthz", "proxy"],
+        "configz" => &["configz", "proxy"],
+        "stats" => &["stats"],
+        "metrics" => &["metrics"],
+        "logs" => &["log"],
+        "checkpoint" => &["checkpoint"],
+        _ => &["proxy"],
+    }
+}
+
+fn bearer(header: Option<&str>) -> Option<&str> {
+    let (scheme, token) = header?.trim().split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+}
+
+fn anonymous() -> User {
+    User {
+        name: "system:anonymous".to_string(),
+        groups: vec!["system:unauthenticated".to_string()],
+        ..User::default()
+    }
+}
+
+/// The common name is the user, every organisation a group. TLS has verified the chain.
+pub fn user_of_certificate(der: &[u8]) -> Option<User> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let subject = certificate.subject();
+    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_string);
+    let name = subject
+        .iter_common_name()
+        .last()
+        .and_then(text)
+        .filter(|name| !name.is_empty())?;
+    let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
+    groups.push("system:authenticated".to_string());
+    Some(User {
+        name,
+        groups,
+        ..User::default()
+    })
+}
+
+/// Answers that hold for a while.
+struct Remembered<K, V>(Mutex<HashMap<K, (Timestamp, V)>>);
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Remembered(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
+    fn get(&self, key: &K, now: Timestamp) -> Option<V> {
+        let held = self.0.lock();
+        held.get(key)
+            .filter(|(until, _)| now < *until)
+            .map(|(_, value)| value.clone())
+    }
+
+    fn keep(&self, key: K, value: V, now: Timestamp, ttl: Duration) {
+        let mut held = self.0.lock();
+        if held.len() >= ANSWERS_MAX {
+            held.retain(|_, (until, _)| now < *until);
+        }
+        if held.len() < ANSWERS_MAX {
+            held.insert(key, (now.saturating_add(ttl).unwrap_or(now), value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use http::{Method, Request, Response};
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+    use crate::config::parse;
+
+    /// Knows token `good` as alice, and lets alice see statistics.
+    fn api(asked: Arc<Mutex<Vec<String>>>) -> Api {
+        let service = tower::service_fn(move |request: Request<Full<Bytes>>| {
+            let asked = asked.clone();
+            async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                let spec = &body["spec"];
+                asked.lock().push(spec.to_string());
+                let status = match body["kind"].as_str().unwrap() {
+                    "TokenReview" if spec["token"] == "good" => {
+                        json!({"authenticated": true, "user": {"username": "alice", "groups": ["g"]}})
+                    }
+                    "TokenReview" => json!({"authenticated": false}),
+                    _ => {
+                        let attributes = &spec["resourceAttributes"];
+                        json!({"allowed": spec["user"] == "alice" && attributes["subresource"] == "stats"})
+                    }
+                };
+                let answer = json!({"status": status}).to_string();
+                Ok::<_, Infallible>(
+                    Response::builder()
+                        .status(201)
+                        .body(Full::new(Bytes::from(answer)))
+                        .unwrap(),
+                )
+            }
+        });
+        Api::in_process(service, "test")
+    }
+
+    #[tokio::test]
+    async fn who_may_see_what() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let access = Access::new(Some(api(asked.clone())), "n1", &Config::default());
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let now = at("2026-01-01T00:00:00Z");
+        let check = |header: Option<&'static str>, path: &'static str, now| {
+            let access = &access;
+            async move { access.check(None, header, &Method::GET, path, now).await }
+        };
+        assert_eq!(check(None, "/stats/summary", now).await, Err(Denial::Unauthenticated));
+        assert_eq!(check(Some("Basic x"), "/pods", now).await, Err(Denial::Unauthenticated));
+        assert_eq!(
+            check(Some("Bearer bad"), "/stats/summary", now).await,
+            Err(Denial::Unauthenticated)
+        );
+        assert_eq!(
+            check(Some("Bearer good"), "/stats/summary", now).await.unwrap().name,
+            "alice"
+        );
+        let no = check(Some("Bearer good"), "/exec/a/b/c", now).await;
+        let forbidden = Denial::Forbidden {
+            user: "alice".into(),
+            verb: "get",
+            subresource: "proxy",
+        };
+        assert_eq!(no, Err(forbidden));
+        let first = asked.lock().len();
+        // Remembered, for as long as is configured.
+        check(Some("Bearer good"), "/stats/summary", now).await.unwrap();
+        check(Some("Bearer good"), "/exec/a/b/c", now).await.unwrap_err();
+        assert_eq!(asked.lock().len(), first);
+        check(Some("Bearer good"), "/exec/a/b/c", at("2026-01-01T00:00:31Z"))
+            .await
+            .unwrap_err();
+        assert_eq!(asked.lock().len(), first + 1);
+        let last = asked.lock().last().unwrap().clone();
+        assert!(
+            last.contains(r#""name":"n1""#) && last.contains(r#""subresource":"proxy""#),
+            "{last}"
+        );
+        // A certificate needs no token.
+        let user = User {
+            name: "alice".into(),
+            ..User::default()
+        };
+        assert!(
+            access
+                .check(Some(&user), None, &Method::GET, "/stats", now)
+                .await
+                .is_ok()
+        );
+    }
+
+    #[tokio::test]
+    async fn alone_and_lenient() {
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let user = User {
+            name: "alice".into(),
+            ..User::default()
+        };
+        let alone = Access::new(None, "n1", &Config::default());
+        let denied = alone.check(Some(&user), None, &Method::GET, "/pods", now).await;
+        assert!(matches!(denied, Err(Denial::Forbidden { .. })));
+        let flags = [
+            ("authorization.mode", json!("AlwaysAllow")),
+            ("authentication.anonymous.enabled", json!(true)),
+        ];
+        let lenient = Access::new(None, "n1", &parse(None, &flags).unwrap());
+        let user = lenient.check(None, None, &Method::POST, "/run/a/b/c", now).await;
+        assert_eq!(user.unwrap().name, "system:anonymous");
+    }
+
+    #[test]
+    fn what_paths_are() {
+        let cases = [
+            ("/pods", "pods proxy"),
+            ("/runningpods/", "pods proxy"),
+            ("/healthz/ping", "healthz proxy"),
+            ("/metrics/cadvisor", "metrics"),
+            ("/logs/", "log"),
+            ("/logsx", "proxy"),
+            ("/containerLogs/a/b/c", "proxy"),
+            ("/", "proxy"),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(subresources(path).join(" "), expected, "{path}");
+        }
+        assert_eq!((verb(&Method::HEAD), verb(&Method::POST)), ("get", "create"));
+    }
+}

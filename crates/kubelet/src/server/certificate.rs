@@ -1,0 +1,152 @@
+//! The certificate to serve with: given, or made once and kept.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
+use rustls::crypto::aws_lc_rs;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    Files {
+        certificate: PathBuf,
+        key: PathBuf,
+    },
+    /// As PEM.
+    Given {
+        certificate: String,
+        key: String,
+    },
+    /// Taken from this directory (`kubelet.crt`, `kubelet.key`); one that signs itself is made and left there if there
+    /// is none. Good for these names and addresses.
+    Directory(PathBuf, Vec<String>),
+}
+
+/// TLS 1.2 or later; client certificates of the authority (PEM) are welcome but not required.
+pub fn server_config(certificate: &Certificate, clients: Option<&str>, now: Timestamp) -> Result<ServerConfig, String> {
+    let (pem, key) = pair(certificate, now)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let chain = chain.ok().filter(|c| !c.is_empty());
+    let chain = chain.ok_or("the serving certificate is no PEM")?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| "the key of the serving certificate is no PEM")?;
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(pem) => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok));
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build()
+                .map_err(|e| format!("the authority of client certificates can't be used: {e}"))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let config = builder.with_single_cert(chain, key);
+    let mut config = config.map_err(|e| format!("the serving certificate can't be used: {e}"))?;
+    // Streams of exec and port-forward are upgrades, which HTTP/2 has none of.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn pair(certificate: &Certificate, now: Timestamp) -> Result<(String, String), String> {
+    match certificate {
+        Certificate::Files { certificate, key } => Ok((read(certificate)?, read(key)?)),
+        Certificate::Given { certificate, key } => Ok((certificate.clone(), key.clone())),
+        Certificate::Directory(directory, names) => {
+            let (certificate, key) = (directory.join("kubelet.crt"), directory.join("kubelet.key"));
+            if certificate.exists() && key.exists() {
+                return Ok((read(&certificate)?, read(&key)?));
+            }
+            let made = self_signed(names, now)?;
+            std::fs::create_dir_all(directory).map_err(|e| format!("{} can't be made: {e}", directory.display()))?;
+            write(&key, &made.1, 0o600)?;
+            write(&certificate, &made.0, 0o644)?;
+            Ok(made)
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("{} can't be read: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|e| format!("{} can't be written: {e}", path.display()))
+}
+
+fn self_signed(names: &[String], now: Timestamp) -> Result<(String, String), String> {
+    let failed = |e: rcgen::Error| format!("no certificate could be made: {e}");
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
+    let mut name = DistinguishedName::new();
+    let host = names.first().map_or("localhost", String::as_str);
+    name.push(DnType::CommonName, format!("{host}@{}", now.as_second()));
+    params.distinguished_name = name;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let today = now.to_zoned(TimeZone::UTC);
+    let day = |years: i16, back: u8| {
+        // Every month has these days.
+        let day = (today.day() as u8).min(28).saturating_sub(back).max(1);
+        rcgen::date_time_ymd(i32::from(today.year() + years), today.month() as u8, day)
+    };
+    params.not_before = day(0, 1);
+    params.not_after = day(1, 0);
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_keeps_what_was_made() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let names = vec!["n1".to_string(), "10.0.0.1".to_string()];
+        let at = Certificate::Directory(dir.path().join("pki"), names);
+        let first = pair(&at, now).unwrap();
+        assert_eq!(pair(&at, now).unwrap(), first);
+        assert!(server_config(&at, Some(&first.0), now).is_ok());
+        let given = Certificate::Given {
+            certificate: first.0,
+            key: "x".into(),
+        };
+        assert_eq!(
+            server_config(&given, None, now).unwrap_err(),
+            "the key of the serving certificate is no PEM"
+        );
+        let missing = Certificate::Files {
+            certificate: dir.path().join("a"),
+            key: dir.path().join("b"),
+        };
+        assert!(
+            server_config(&missing, None, now)
+                .unwrap_err()
+                .contains("/a can't be read: ")
+        );
+    }
+}

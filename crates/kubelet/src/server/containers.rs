@@ -1,0 +1,363 @@
+//! Containers by the names of pods: which one a request means, and its log.
+// Upstream: pkg/kubelet/kubelet_pods.go validateContainerLogStatus, GetKubeletContainerLogs (v1.36)
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use http::Response;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use orlop_runtime::Runtime;
+use orlop_runtime::cri::messages as cri;
+use tokio::sync::mpsc;
+
+use super::query::Query;
+use super::{Answer, BoxError, Server, text};
+use crate::logs::{self, Source, Streams};
+use crate::pod::observed::{CONTAINER_NAME, POD_UID};
+use crate::pod::policy;
+
+/// Blocks of a log that may wait for a reader.
+const BLOCKS: usize = 4;
+
+impl Server {
+    /// The pod of that name; with a uid in the path, only if it is that one.
+    pub(super) fn find_pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Arc<Pod>, Answer> {
+        let pod = self.pods.pod(namespace, name);
+        let pod = pod.filter(|pod| uid.is_none_or(|uid| policy::uid(pod) == uid));
+        pod.ok_or_else(|| text(404, "pod does not exist"))
+    }
+
+    /// The running container of that name.
+    pub(super) async fn running_container(&self, pod: &Pod, name: &str) -> Result<String, Answer> {
+        let filter = cri::ContainerFilter {
+            state: Some(cri::ContainerStateValue {
+                state: cri::ContainerState::Running as i32,
+            }),
+            label_selector: labels(&[(POD_UID, policy::uid(pod)), (CONTAINER_NAME, name)]),
+            ..cri::ContainerFilter::default()
+        };
+        let found = self.runtime.list_containers(filter).await;
+        let found = found.map_err(|e| text(500, e.to_string()))?;
+        // Not all runtimes are exact about filters.
+        let wanted = |c: &&cri::Container| {
+            c.state == cri::ContainerState::Running as i32
+                && c.labels.get(CONTAINER_NAME).map(String::as_str) == Some(name)
+                && c.labels.get(POD_UID).map(String::as_str) == Some(policy::uid(pod))
+        };
+        let newest = found.iter().filter(wanted).max_by_key(|c| c.created_at);
+        newest
+            .map(|c| c.id.clone())
+            .ok_or_else(|| text(500, format!("container not found ({name:?})")))
+    }
+
+    /// The pod's sandbox that is up.
+    pub(super) async fn ready_sandbox(&self, pod: &Pod) -> Result<String, Answer> {
+        let filter = cri::PodSandboxFilter {
+            label_selector: labels(&[(POD_UID, policy::uid(pod))]),
+            ..cri::PodSandboxFilter::default()
+        };
+        let found = self.runtime.list_pod_sandboxes(filter).await;
+        let found = found.map_err(|e| text(500, e.to_string()))?;
+        let ready = |s: &&cri::PodSandbox| {
+            s.state == cri::PodSandboxState::Ready as i32
+                && s.labels.get(POD_UID).map(String::as_str) == Some(policy::uid(pod))
+        };
+        let newest = found.iter().filter(ready).max_by_key(|s| s.created_at);
+        newest.map(|s| s.id.clone()).ok_or_else(|| {
+            let name = format!("{}_{}", policy::name(pod), policy::namespace(pod));
+            text(500, format!("failed to find sandbox for pod {name:?}"))
+        })
+    }
+
+    /// Pods that have a container running, as far as the runtime tells.
+    pub(super) async fn running_pods(&self) -> Answer {
+        let containers = match self.runtime.list_containers(cri::ContainerFilter::default()).await {
+            Ok(containers) => containers,
+            Err(error) => return text(500, error.to_string()),
+        };
+        let running: Vec<&str> = containers
+            .iter()
+            .filter(|c| c.state == cri::ContainerState::Running as i32)
+            .filter_map(|c| c.labels.get(POD_UID).map(String::as_str))
+            .collect();
+        let pods = self.pods.pods().into_iter();
+        let pods = pods.filter(|pod| running.contains(&policy::uid(pod))).collect();
+        self.show_pods(pods)
+    }
+
+    pub(super) async fn container_logs(&self, namespace: &str, pod: &str, container: &str, query: &Query) -> Answer {
+        let now = self.clock.now();
+        let (wanted, previous) = match log_query(query, now) {
+            Ok(read) => read,
+            Err(message) => return text(422, message),
+        };
+        let Some(found) = self.pods.pod(namespace, pod) else {
+            return text(404, format!("pod {pod:?} does not exist"));
+        };
+        if policy::container_named(&found, container).is_none()
+            && !policy::ephemeral_containers(&found).iter().any(|c| c.name == container)
+        {
+            return text(404, format!("container {container:?} not found in pod {pod:?}"));
+        }
+        let id = match container_of_log(&found, container, previous) {
+            Ok(id) => id,
+            Err(message) => return text(400, message),
+        };
+        let status = match self.runtime.container_status(&id).await {
+            Ok(status) => status,
+            Err(error) => return text(400, format!("unable to retrieve container logs for {id}: {error}")),
+        };
+        if status.log_path.is_empty() {
+            return text(400, format!("container {container:?} in pod {pod:?} has no log"));
+        }
+        self.stream_log(status.log_path.into(), wanted, id).await
+    }
+
+    async fn stream_log(&self, path: std::path::PathBuf, query: logs::Query, id: String) -> Answer {
+        // What can't be opened is better said than shown as an empty log.
+        if let Err(error) = tokio::fs::metadata(&path).await {
+            return text(
+                400,
+                format!("failed to open log file {:?}: {error}", path.display().to_string()),
+            );
+        }
+        let (sender, receiver) = mpsc::channel::<Bytes>(BLOCKS);
+        let source = RunningContainer {
+            runtime: self.runtime.clone(),
+            id,
+        };
+        tokio::spawn(async move {
+            if let Err(error) = logs::read(path.clone(), query, &source, sender).await {
+                tracing::warn!("the log {} can't be read on: {error}", path.display());
+            }
+        });
+        let frames = futures::stream::unfold(receiver, async |mut receiver| {
+            let block = receiver.recv().await?;
+            Some((Ok::<_, BoxError>(Frame::data(block)), receiver))
+        });
+        let mut response = Response::new(StreamBody::new(frames.boxed()).boxed_unsync());
+        let plain = http::HeaderValue::from_static("text/plain");
+        response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
+        response
+    }
+}
+
+struct RunningContainer {
+    runtime: Arc<dyn Runtime>,
+    id: String,
+}
+
+#[async_trait]
+impl Source for RunningContainer {
+    async fn is_running(&self) -> bool {
+        match self.runtime.container_status(&self.id).await {
+            Ok(status) => matches!(
+                cri::ContainerState::try_from(status.state),
+                Ok(cri::ContainerState::Running | cri::ContainerState::Created)
+            ),
+            Err(error) if error.is_not_found() => false,
+            // The runtime is away for a moment: its containers go on, and so may the log.
+            Err(_) => true,
+        }
+    }
+}
+
+fn labels(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+    all.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+}
+
+const INVALID: &str = r#"{"message": "Invalid request."}"#;
+const UNREADABLE: &str = r#"{"message": "Unable to decode query."}"#;
+
+/// What is asked for, and whether of the container before.
+fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), String> {
+    let number = |name: &str| -> Result<Option<i64>, String> {
+        match query.first(name).filter(|text| !text.is_empty()) {
+            None => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|_| UNREADABLE.to_string()),
+        }
+    };
+    let tail = match query.first("tail") {
+        Some("all") => None,
+        Some(_) => number("tail")?,
+        None => number("tailLines")?,
+    };
+    let limit = number("limitBytes")?;
+    let seconds = number("sinceSeconds")?;
+    let time = match query.first("sinceTime").filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => Some(text.parse::<Timestamp>().map_err(|_| UNREADABLE.to_string())?),
+    };
+    let streams = match query.first("stream") {
+        None | Some("" | "All") => Streams::All,
+        Some("Stdout") => Streams::Stdout,
+        Some("Stderr") => Streams::Stderr,
+        Some(_) => return Err(INVALID.to_string()),
+    };
+    let invalid = tail.is_some_and(|n| n < 0)
+        || limit.is_some_and(|n| n < 1)
+        || seconds.is_some_and(|n| n < 1)
+        || (seconds.is_some() && time.is_some())
+        || (tail.is_some() && streams != Streams::All);
+    if invalid {
+        return Err(INVALID.to_string());
+    }
+    let since = match (seconds, time) {
+        (Some(seconds), _) => {
+            let back = Duration::from_secs(seconds.unsigned_abs());
+            Some(now.checked_sub(back).unwrap_or(Timestamp::MIN))
+        }
+        (None, time) => time,
+    };
+    let wanted = logs::Query {
+        follow: query.flag("follow"),
+        since,
+        tail_lines: tail.map(i64::unsigned_abs),
+        timestamps: query.flag("timestamps"),
+        limit_bytes: limit.map(i64::unsigned_abs),
+        streams,
+    };
+    Ok((wanted, query.flag("previous")))
+}
+
+/// The id of the container whose log is meant. `Err` is what the user is told.
+fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Result<String, String> {
+    let named = format!("container {container:?} in pod {:?}", policy::name(pod));
+    let status = pod.status.as_ref();
+    let all = status.into_iter().flat_map(|s| {
+        let lists = [
+            &s.container_statuses,
+            &s.init_container_statuses,
+            &s.ephemeral_container_statuses,
+        ];
+        lists.into_iter().flatten().flatten()
+    });
+    let status: &ContainerStatus = all
+        .into_iter()
+        .find(|s| s.name == container)
+        .ok_or(format!("{named} is not available"))?;
+    let ended = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
+        let id = state.as_ref()?.terminated.as_ref()?.container_id.clone()?;
+        Some(id).filter(|id| !id.is_empty())
+    };
+    let before = ended(&status.last_state);
+    let id = if previous {
+        before.ok_or(format!("previous terminated {named} not found"))?
+    } else {
+        let state = status.state.clone().unwrap_or_default();
+        match (&state.running, &state.terminated, &state.waiting) {
+            (Some(_), ..) => status.container_id.clone().unwrap_or_default(),
+            (_, Some(_), _) => ended(&status.state)
+                .or(before)
+                .ok_or(format!("{named} is terminated"))?,
+            _ if before.is_some() => before.unwrap_or_default(),
+            (.., Some(waiting)) => {
+                return Err(match waiting.reason.as_deref().unwrap_or_default() {
+                    "ErrImagePull" => format!("{named} is waiting to start: image can't be pulled"),
+                    "ImagePullBackOff" => format!("{named} is waiting to start: trying and failing to pull image"),
+                    reason => format!("{named} is waiting to start: {reason}"),
+                });
+            }
+            _ => return Err(format!("{named} is waiting to start - no logs yet")),
+        }
+    };
+    // `containerd://id`
+    Ok(id.rsplit_once("//").map_or(id.clone(), |(_, bare)| bare.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn log_queries() {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let read = |text: &str| log_query(&Query::parse(text), now);
+        let (query, previous) =
+            read("follow=true&tailLines=5&timestamps=1&limitBytes=9&sinceSeconds=60&previous=true").unwrap();
+        let expected = logs::Query {
+            follow: true,
+            since: Some("2026-01-01T00:00:00Z".parse().unwrap()),
+            tail_lines: Some(5),
+            timestamps: true,
+            limit_bytes: Some(9),
+            streams: Streams::All,
+        };
+        assert_eq!((query, previous), (expected, true));
+        assert_eq!(read("tail=all&stream=Stderr").unwrap().0.streams, Streams::Stderr);
+        assert_eq!(
+            read("sinceTime=2026-01-01T00:00:00Z")
+                .unwrap()
+                .0
+                .since
+                .unwrap()
+                .as_second(),
+            1767225600
+        );
+        for wrong in [
+            "tailLines=-1",
+            "limitBytes=0",
+            "sinceSeconds=0",
+            "stream=x",
+            "stream=Stdout&tailLines=1",
+            "sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z",
+        ] {
+            assert_eq!(read(wrong).unwrap_err(), INVALID, "{wrong}");
+        }
+        for wrong in ["tailLines=x", "sinceTime=yesterday"] {
+            assert_eq!(read(wrong).unwrap_err(), UNREADABLE, "{wrong}");
+        }
+        assert!(read("sinceSeconds=9223372036854775807").unwrap().0.since.is_some());
+    }
+
+    #[test]
+    fn which_container_a_log_is_of() {
+        let pod = |status: Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}}))
+                .unwrap()
+        };
+        let status = |state: Value, last: Value| {
+            json!({"name": "c", "containerID": "containerd://now", "state": state, "lastState": last,
+                   "image": "i", "imageID": "i", "ready": true, "restartCount": 0})
+        };
+        let running = json!({"running": {}});
+        let ended = |id: &str| json!({"terminated": {"containerID": format!("containerd://{id}"), "exitCode": 1}});
+        let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
+        let cases = [
+            (status(running.clone(), json!({})), false, Ok("now")),
+            (status(running.clone(), ended("old")), true, Ok("old")),
+            (
+                status(running, json!({})),
+                true,
+                Err("previous terminated container \"c\" in pod \"p\" not found"),
+            ),
+            (status(ended("now"), json!({})), false, Ok("now")),
+            (status(waiting("CrashLoopBackOff"), ended("old")), false, Ok("old")),
+            (
+                status(waiting("ImagePullBackOff"), json!({})),
+                false,
+                Err("container \"c\" in pod \"p\" is waiting to start: trying and failing to pull image"),
+            ),
+            (
+                status(waiting("ContainerCreating"), json!({})),
+                false,
+                Err("container \"c\" in pod \"p\" is waiting to start: ContainerCreating"),
+            ),
+        ];
+        for (status, previous, expected) in cases {
+            let found = container_of_log(&pod(status), "c", previous);
+            assert_eq!(found.as_deref().map_err(String::as_str), expected);
+        }
+        let other = container_of_log(&Pod::default(), "c", false);
+        assert_eq!(other.unwrap_err(), "container \"c\" in pod \"\" is not available");
+    }
+}

@@ -1,0 +1,297 @@
+//! The agent's own port (10250): logs, commands, forwarded ports, statistics. The API server is its main client.
+//!
+//! HTTPS only, and no request is served before it is known who asks ([`access`]) and that they may. HTTP/1.1 alone, as
+//! streams take connections over.
+// Upstream: pkg/kubelet/server/server.go (v1.36). Left out: checkpoints, profiles, /flagz, /statusz, the read-only port.
+
+pub mod access;
+pub mod certificate;
+mod containers;
+pub mod healthz;
+mod query;
+mod streams;
+mod system_logs;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use orlop_base::{Clock, Shutdown};
+use orlop_client::Api;
+use orlop_runtime::Runtime;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use self::access::{Access, Denial, User};
+pub use self::certificate::Certificate;
+use self::query::{Query, segments};
+use crate::config::Config;
+use crate::node::Machine;
+use crate::stats::{Gatherer, metrics};
+
+/// Connections beyond this wait to be accepted.
+const CONNECTIONS_MAX: usize = 1024;
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long requests may go on once the process is told to stop.
+const DRAIN: Duration = Duration::from_secs(2);
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
+pub(crate) type Answer = Response<Body>;
+
+/// The pods of this node, with their newest statuses.
+pub trait Pods: Send + Sync + 'static {
+    fn pods(&self) -> Vec<Arc<Pod>>;
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
+}
+
+/// Lines to add to a page of metrics.
+pub type MoreMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+pub struct Options {
+    pub listener: TcpListener,
+    pub certificate: Certificate,
+    /// The authority whose certificates clients may show, as PEM.
+    pub client_authority: Option<String>,
+    /// Who is asked about tokens and permissions.
+    pub api: Option<Api>,
+    pub config: Arc<Config>,
+    pub node_name: String,
+    pub machine: Machine,
+    pub runtime: Arc<dyn Runtime>,
+    pub pods: Arc<dyn Pods>,
+    pub stats: Gatherer,
+    /// For `/metrics` and `/metrics/probes`.
+    pub own_metrics: MoreMetrics,
+    pub probe_metrics: MoreMetrics,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+}
+
+pub(crate) struct Server {
+    access: Access,
+    config: Arc<Config>,
+    node_name: String,
+    machine: Machine,
+    runtime: Arc<dyn Runtime>,
+    pods: Arc<dyn Pods>,
+    stats: Gatherer,
+    own_metrics: MoreMetrics,
+    probe_metrics: MoreMetrics,
+    clock: Clock,
+    started: Timestamp,
+    /// Where `/logs/` leads.
+    log_dir: PathBuf,
+}
+
+/// Listens; port 0 takes any free one. Connections wait until the server is started.
+pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), String> {
+    let address = SocketAddr::new(ip, port);
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
+    let address = listener.local_addr().map_err(|e| e.to_string())?;
+    Ok((listener, address))
+}
+
+/// Serves until the shutdown. An error says what is wrong with the certificate.
+pub fn start(options: Options) -> Result<(), String> {
+    let started = options.clock.now();
+    let tls = certificate::server_config(&options.certificate, options.client_authority.as_deref(), started)?;
+    let shutdown = options.shutdown.clone();
+    let server = Arc::new(Server {
+        access: Access::new(options.api, &options.node_name, &options.config),
+        config: options.config,
+        node_name: options.node_name,
+        machine: options.machine,
+        runtime: options.runtime,
+        pods: options.pods,
+        stats: options.stats,
+        own_metrics: options.own_metrics,
+        probe_metrics: options.probe_metrics,
+        clock: options.clock,
+        started,
+        log_dir: PathBuf::from("/var/log"),
+    });
+    tokio::spawn(serve(
+        server,
+        options.listener,
+        TlsAcceptor::from(Arc::new(tls)),
+        shutdown,
+    ));
+    Ok(())
+}
+
+async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor, shutdown: Shutdown) {
+    let graceful = GracefulShutdown::new();
+    let take = |stream: TcpStream, peer: SocketAddr| {
+        let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
+        async move {
+            if let Err(e) = connection(server, acceptor, stream, watcher).await {
+                tracing::debug!(%peer, "connection ended: {e}");
+            }
+        }
+    };
+    let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
+    orlop_base::accept(listener, CONNECTIONS_MAX, &shutdown, take, failed).await;
+    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+}
+
+async fn connection(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    watcher: Watcher,
+) -> Result<(), BoxError> {
+    // Keystrokes of a terminal are small, and wanted at once.
+    let _ = stream.set_nodelay(true);
+    let tls = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let certified: Option<Arc<User>> = leaf.and_then(|der| access::user_of_certificate(der)).map(Arc::new);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (server, certified) = (server.clone(), certified.clone());
+        async move { Ok::<_, Infallible>(server.respond(request, certified.as_deref()).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs(30));
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(tls), service);
+    watcher.watch(connection.into_owned()).await
+}
+
+impl Server {
+    async fn respond<B: Send>(self: Arc<Self>, request: Request<B>, certified: Option<&User>) -> Answer {
+        let header = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
+        let path = request.uri().path();
+        let checked = self
+            .access
+            .check(certified, header, request.method(), path, self.clock.now())
+            .await;
+        match checked {
+            Ok(_) => self.serve(request).await,
+            Err(denial) => refuse(&denial, &self.node_name),
+        }
+    }
+
+    async fn serve<B: Send>(self: Arc<Self>, request: Request<B>) -> Answer {
+        let path = request.uri().path().to_string();
+        let parts = segments(&path);
+        let words: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let debugging = self.config.enable_debugging_handlers;
+        match words.as_slice() {
+            ["exec", rest @ ..] if debugging => self.exec(request, rest, &query).await,
+            ["attach", rest @ ..] if debugging => self.attach(request, rest, &query).await,
+            ["portForward", rest @ ..] if debugging => self.port_forward(request, rest).await,
+            ["run", rest @ ..] if debugging && *request.method() == Method::POST => self.run(rest, &query).await,
+            _ if !is_read => text(405, "405: Method Not Allowed"),
+            ["healthz" | "livez" | "readyz", ..] => text(200, "ok"),
+            ["pods"] => self.show_pods(self.pods.pods()),
+            ["runningpods"] if debugging => self.running_pods().await,
+            ["containerLogs", namespace, pod, container] if debugging => {
+                self.container_logs(namespace, pod, container, &query).await
+            }
+            ["stats"] | ["stats", "summary"] => {
+                let only = query.flag("only_cpu_and_memory");
+                match self.stats.summary(&self.pods.pods(), only).await {
+                    Ok(summary) => json_answer(&summary),
+                    Err(error) => text(500, format!("Internal Error: {error}")),
+                }
+            }
+            ["metrics"] => {
+                let own = metrics::own(&self.node_name, &self.pods.pods(), self.started);
+                answer(200, PROMETHEUS, own + &(self.own_metrics)())
+            }
+            ["metrics", "probes"] => answer(200, PROMETHEUS, (self.probe_metrics)()),
+            ["metrics", page @ ("resource" | "cadvisor")] => self.measured(page).await,
+            ["configz"] => json_answer(&json!({"kubeletconfig": self.config.document})),
+            ["logs", ..] if debugging && self.config.enable_system_log_handler => {
+                system_logs::serve(&self.log_dir, path.strip_prefix("/logs").unwrap_or_default()).await
+            }
+            _ => text(404, "404 page not found"),
+        }
+    }
+
+    async fn measured(&self, page: &str) -> Answer {
+        match self.stats.summary(&self.pods.pods(), false).await {
+            Ok(summary) if page == "resource" => answer(200, PROMETHEUS, metrics::resource(&summary)),
+            Ok(summary) => answer(200, PROMETHEUS, metrics::cadvisor(&summary, &self.machine)),
+            Err(error) => text(500, format!("Internal Error: {error}")),
+        }
+    }
+
+    fn show_pods(&self, pods: Vec<Arc<Pod>>) -> Answer {
+        let mut list: Value = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}});
+        // Go leaves out the kind of each item of a list.
+        let items = pods.iter().map(|pod| {
+            let mut item = serde_json::to_value(&**pod).expect("a pod is plain JSON");
+            if let Some(map) = item.as_object_mut() {
+                map.remove("kind");
+                map.remove("apiVersion");
+            }
+            item
+        });
+        list["items"] = items.collect();
+        json_answer(&list)
+    }
+}
+
+pub(crate) fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let body = Full::new(body.into()).map_err(|never: Infallible| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = http::StatusCode::from_u16(code).expect("a code of HTTP");
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+}
+
+/// As Go's `http.Error` writes it.
+pub(crate) fn text(code: u16, message: impl Into<String>) -> Answer {
+    answer(code, PLAIN, message.into())
+}
+
+fn json_answer(value: &impl serde::Serialize) -> Answer {
+    let body = serde_json::to_vec(value).expect("plain JSON");
+    answer(200, JSON, body)
+}
+
+fn refuse(denial: &Denial, node: &str) -> Answer {
+    match denial {
+        Denial::Unauthenticated => text(401, "Unauthorized"),
+        Denial::Forbidden {
+            user,
+            verb,
+            subresource,
+        } => text(
+            403,
+            format!(
+                "Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{subresource}], name={node})"
+            ),
+        ),
+        Denial::Unknown(why) => text(500, format!("Authorization error: {why}")),
+    }
+}

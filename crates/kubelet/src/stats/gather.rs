@@ -1,0 +1,443 @@
+//! Asks the runtime and the kernel what is used. Rates of CPU time come from the difference to the asking before.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use orlop_base::Clock;
+use orlop_base::clock::rfc3339;
+use orlop_runtime::Runtime;
+use orlop_runtime::cri::messages as cri;
+use parking_lot::Mutex;
+
+use super::host;
+use super::summary::*;
+use crate::pod::observed::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
+
+/// Askings closer together than this use the rate of the one before.
+const RATE_MIN_NANOS: i64 = 1_000_000_000;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the container runtime does not tell what containers use: {0}")]
+pub struct StatsError(#[from] orlop_runtime::Error);
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Gatherer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    runtime: Arc<dyn Runtime>,
+    node_name: String,
+    root_dir: PathBuf,
+    clock: Clock,
+    started: Timestamp,
+    rates: Mutex<HashMap<String, Sample>>,
+}
+
+/// CPU time of something as of when.
+#[derive(Clone, Copy)]
+struct Sample {
+    at_nanos: i64,
+    used: u64,
+    rate: Option<u64>,
+}
+
+impl Gatherer {
+    pub fn new(runtime: Arc<dyn Runtime>, node_name: &str, root_dir: PathBuf, clock: Clock) -> Gatherer {
+        let started = machine_started().unwrap_or_else(|| clock.now());
+        Gatherer {
+            shared: Arc::new(Shared {
+                runtime,
+                node_name: node_name.to_string(),
+                root_dir,
+                clock,
+                started,
+                rates: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Everything, or CPU and memory alone. `pods` are those of this node, with their statuses.
+    pub async fn summary(&self, pods: &[Arc<Pod>], only_cpu_and_memory: bool) -> Result<Summary, StatsError> {
+        let shared = &self.shared;
+        let now = shared.clock.now();
+        let time = rfc3339(now);
+        let stats = shared
+            .runtime
+            .list_container_stats(cri::ContainerStatsFilter::default())
+            .await?;
+        // Older runtimes don't know these; then the containers are added up.
+        let sandboxes = shared
+            .runtime
+            .list_pod_sandbox_stats(cri::PodSandboxStatsFilter::default())
+            .await;
+        let containers = shared.runtime.list_containers(cri::ContainerFilter::default()).await?;
+        let mut summary = assemble(pods, &stats, &sandboxes.unwrap_or_default(), &containers);
+        self.add_rates(&mut summary, now);
+        summary.node = NodeStats {
+            node_name: shared.node_name.clone(),
+            start_time: rfc3339(shared.started),
+            cpu: host::cpu_nanoseconds().map(|used| self.node_cpu(used, now)),
+            memory: host::memory(&time),
+            swap: host::swap(&time),
+            ..NodeStats::default()
+        };
+        if !only_cpu_and_memory {
+            summary.node.network = host::network(&time);
+            summary.node.fs = host::file_system(&shared.root_dir, &time);
+            summary.node.runtime = self.runtime_file_systems(&time).await;
+            summary.node.rlimit = host::rlimit(&time);
+        } else {
+            for pod in &mut summary.pods {
+                (pod.network, pod.ephemeral_storage) = (None, None);
+                for container in &mut pod.containers {
+                    (container.rootfs, container.logs) = (None, None);
+                }
+            }
+        }
+        Ok(summary)
+    }
+
+    fn node_cpu(&self, used: u64, now: Timestamp) -> Cpu {
+        let at = nanos(now);
+        Cpu {
+            time: rfc3339(now),
+            usage_nano_cores: rate(&mut self.shared.rates.lock(), "", used, at),
+            usage_core_nano_seconds: Some(used),
+        }
+    }
+
+    /// Fills in the rates that the runtime does not tell.
+    fn add_rates(&self, summary: &mut Summary, now: Timestamp) {
+        let mut rates = self.shared.rates.lock();
+        let mut known = vec![String::new()];
+        let mut add = |key: String, cpu: &mut Option<Cpu>| {
+            let Some(cpu) = cpu else { return };
+            if let (None, Some(used)) = (cpu.usage_nano_cores, cpu.usage_core_nano_seconds) {
+                let at = cpu.time.parse::<Timestamp>().map_or(nanos(now), nanos);
+                cpu.usage_nano_cores = rate(&mut rates, &key, used, at);
+            }
+            known.push(key);
+        };
+        for pod in &mut summary.pods {
+            add(format!("pod/{}", pod.pod_ref.uid), &mut pod.cpu);
+            for container in &mut pod.containers {
+                add(container.id.clone(), &mut container.cpu);
+            }
+        }
+        // What is gone needs no memory.
+        rates.retain(|key, _| known.contains(key));
+    }
+
+    async fn runtime_file_systems(&self, time: &str) -> Option<RuntimeFs> {
+        let told = self.shared.runtime.image_fs_info().await.ok()?;
+        let fs = |usage: &cri::FilesystemUsage| {
+            let mount = usage.fs_id.as_ref().map(|id| PathBuf::from(&id.mountpoint));
+            let mut fs = mount
+                .and_then(|path| host::file_system(&path, time))
+                .unwrap_or_else(|| Fs {
+                    time: time.to_string(),
+                    ..Fs::default()
+                });
+            // Of images and layers alone, not of the whole file system.
+            fs.used_bytes = number(&usage.used_bytes);
+            fs.inodes_used = number(&usage.inodes_used);
+            fs
+        };
+        Some(RuntimeFs {
+            image_fs: told.image_filesystems.first().map(fs),
+            container_fs: told
+                .container_filesystems
+                .first()
+                .or(told.image_filesystems.first())
+                .map(fs),
+        })
+    }
+}
+
+fn nanos(time: Timestamp) -> i64 {
+    i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
+}
+
+/// Nanoseconds of CPU per second since the last sample.
+fn rate(samples: &mut HashMap<String, Sample>, key: &str, used: u64, at_nanos: i64) -> Option<u64> {
+    let before = samples.get(key).copied();
+    let rate = match before {
+        Some(sample) if at_nanos - sample.at_nanos < RATE_MIN_NANOS => return sample.rate,
+        // A counter that went back is another container's.
+        Some(sample) if used >= sample.used => {
+            let per_second = u128::from(used - sample.used) * 1_000_000_000 / (at_nanos - sample.at_nanos) as u128;
+            u64::try_from(per_second).ok()
+        }
+        _ => None,
+    };
+    samples.insert(key.to_string(), Sample { at_nanos, used, rate });
+    rate
+}
+
+fn machine_started() -> Option<Timestamp> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Timestamp::from_second(line.trim().parse().ok()?).ok()
+}
+
+fn assemble(
+    pods: &[Arc<Pod>],
+    stats: &[cri::ContainerStats],
+    sandboxes: &[cri::PodSandboxStats],
+    containers: &[cri::Container],
+) -> Summary {
+    let running: HashMap<&str, &cri::Container> = containers
+        .iter()
+        .filter(|c| c.state == cri::ContainerState::Running as i32)
+        .map(|c| (c.id.as_str(), c))
+        .collect();
+    let mut found: BTreeMap<PodRef, PodStats> = BTreeMap::new();
+    for one in stats {
+        let Some(attributes) = &one.attributes else { continue };
+        let Some(container) = running.get(attributes.id.as_str()) else {
+            continue;
+        };
+        let pod_ref = reference(&attributes.labels);
+        let pod = found.entry(pod_ref.clone()).or_insert_with(|| PodStats {
+            pod_ref,
+            ..PodStats::default()
+        });
+        pod.containers.push(of_container(one, container));
+    }
+    for (pod_ref, pod) in &mut found {
+        let started = pods.iter().find(|p| p.metadata.uid.as_deref() == Some(&pod_ref.uid));
+        let started = started.and_then(|p| p.status.as_ref()?.start_time.clone());
+        pod.start_time = started.map_or(String::new(), |time| rfc3339(time.0));
+        let own = sandboxes.iter().find(|s| {
+            let labels = s.attributes.as_ref().map(|a| &a.labels);
+            labels.is_some_and(|labels| reference(labels) == *pod_ref)
+        });
+        finish_pod(pod, own.and_then(|s| s.linux.as_ref()));
+    }
+    Summary {
+        node: NodeStats::default(),
+        pods: found.into_values().collect(),
+    }
+}
+
+fn reference(labels: &BTreeMap<String, String>) -> PodRef {
+    let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
+    PodRef {
+        name: label(POD_NAME),
+        namespace: label(POD_NAMESPACE),
+        uid: label(POD_UID),
+    }
+}
+
+fn of_container(stats: &cri::ContainerStats, container: &cri::Container) -> ContainerStats {
+    let started = Timestamp::from_nanosecond(container.created_at.into()).unwrap_or_default();
+    ContainerStats {
+        name: container.labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),
+        start_time: rfc3339(started),
+        cpu: stats.cpu.as_ref().map(cpu),
+        memory: stats.memory.as_ref().map(memory),
+        rootfs: stats.writable_layer.as_ref().map(|layer| Fs {
+            time: time_of(layer.timestamp),
+            used_bytes: number(&layer.used_bytes),
+            inodes_used: number(&layer.inodes_used),
+            ..Fs::default()
+        }),
+        logs: None,
+        swap: stats.swap.as_ref().map(|swap| Swap {
+            time: time_of(swap.timestamp),
+            swap_available_bytes: number(&swap.swap_available_bytes),
+            swap_usage_bytes: number(&swap.swap_usage_bytes),
+        }),
+        id: container.id.clone(),
+        image: container.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
+        started_seconds: container.created_at as f64 / 1e9,
+    }
+}
+
+/// What the runtime says of the pod as a whole; else the sum of its containers.
+fn finish_pod(pod: &mut PodStats, own: Option<&cri::LinuxPodSandboxStats>) {
+    pod.containers.sort_by(|a, b| a.name.cmp(&b.name));
+    let containers = &pod.containers;
+    let sum = |of: &dyn Fn(&ContainerStats) -> Option<u64>| {
+        let values: Vec<u64> = containers.iter().filter_map(of).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<u64>())
+    };
+    let newest = |of: &dyn Fn(&ContainerStats) -> Option<&String>| containers.iter().filter_map(of).max().cloned();
+    let cpu_time = newest(&|c| c.cpu.as_ref().map(|cpu| &cpu.time));
+    let memory_time = newest(&|c| c.memory.as_ref().map(|m| &m.time));
+    let summed_cpu = cpu_time.map(|time| Cpu {
+        time,
+        usage_nano_cores: sum(&|c| c.cpu.as_ref()?.usage_nano_cores),
+        usage_core_nano_seconds: sum(&|c| c.cpu.as_ref()?.usage_core_nano_seconds),
+    });
+    let summed_memory = memory_time.map(|time| Memory {
+        time,
+        usage_bytes: sum(&|c| c.memory.as_ref()?.usage_bytes),
+        working_set_bytes: sum(&|c| c.memory.as_ref()?.working_set_bytes),
+        rss_bytes: sum(&|c| c.memory.as_ref()?.rss_bytes),
+        ..Memory::default()
+    });
+    let used = sum(&|c| c.rootfs.as_ref()?.used_bytes);
+    let time = newest(&|c| c.rootfs.as_ref().map(|fs| &fs.time));
+    pod.ephemeral_storage = time.map(|time| Fs {
+        time,
+        used_bytes: used,
+        ..Fs::default()
+    });
+    pod.cpu = own.and_then(|o| o.cpu.as_ref()).map(cpu).or(summed_cpu);
+    pod.memory = own.and_then(|o| o.memory.as_ref()).map(memory).or(summed_memory);
+    pod.network = own.and_then(|o| o.network.as_ref()).map(network);
+    let count = own.and_then(|o| number(&o.process.as_ref()?.process_count));
+    pod.processes = count.map(|process_count| Processes { process_count });
+}
+
+fn number(value: &Option<cri::UInt64Value>) -> Option<u64> {
+    value.as_ref().map(|v| v.value)
+}
+
+fn time_of(nanos: i64) -> String {
+    rfc3339(Timestamp::from_nanosecond(nanos.into()).unwrap_or_default())
+}
+
+fn cpu(cpu: &cri::CpuUsage) -> Cpu {
+    Cpu {
+        time: time_of(cpu.timestamp),
+        usage_nano_cores: number(&cpu.usage_nano_cores),
+        usage_core_nano_seconds: number(&cpu.usage_core_nano_seconds),
+    }
+}
+
+fn memory(memory: &cri::MemoryUsage) -> Memory {
+    Memory {
+        time: time_of(memory.timestamp),
+        available_bytes: number(&memory.available_bytes),
+        usage_bytes: number(&memory.usage_bytes),
+        working_set_bytes: number(&memory.working_set_bytes),
+        rss_bytes: number(&memory.rss_bytes),
+        page_faults: number(&memory.page_faults),
+        major_page_faults: number(&memory.major_page_faults),
+    }
+}
+
+fn network(network: &cri::NetworkUsage) -> Network {
+    let interface = |i: &cri::NetworkInterfaceUsage| Interface {
+        name: i.name.clone(),
+        rx_bytes: number(&i.rx_bytes),
+        rx_errors: number(&i.rx_errors),
+        tx_bytes: number(&i.tx_bytes),
+        tx_errors: number(&i.tx_errors),
+    };
+    Network {
+        time: time_of(network.timestamp),
+        interface: network.default_interface.as_ref().map(interface).unwrap_or_default(),
+        interfaces: network.interfaces.iter().map(interface).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(value: u64) -> Option<cri::UInt64Value> {
+        Some(cri::UInt64Value { value })
+    }
+
+    fn labels(container: &str) -> BTreeMap<String, String> {
+        [
+            (POD_NAME, "p"),
+            (POD_NAMESPACE, "d"),
+            (POD_UID, "u"),
+            (CONTAINER_NAME, container),
+        ]
+        .map(|(k, v)| (k.to_string(), v.to_string()))
+        .into()
+    }
+
+    fn stats(id: &str, cpu: u64, memory: u64) -> cri::ContainerStats {
+        cri::ContainerStats {
+            attributes: Some(cri::ContainerAttributes {
+                id: id.into(),
+                labels: labels(id),
+                ..cri::ContainerAttributes::default()
+            }),
+            cpu: Some(cri::CpuUsage {
+                timestamp: 1_000_000_000,
+                usage_core_nano_seconds: value(cpu),
+                ..cri::CpuUsage::default()
+            }),
+            memory: Some(cri::MemoryUsage {
+                timestamp: 1_000_000_000,
+                working_set_bytes: value(memory),
+                ..cri::MemoryUsage::default()
+            }),
+            ..cri::ContainerStats::default()
+        }
+    }
+
+    fn container(id: &str, state: cri::ContainerState) -> cri::Container {
+        cri::Container {
+            id: id.into(),
+            state: state as i32,
+            labels: labels(id),
+            ..cri::Container::default()
+        }
+    }
+
+    #[test]
+    fn containers_make_a_pod() {
+        use cri::ContainerState::*;
+        let all = [
+            stats("b", 5, 50),
+            stats("a", 3, 30),
+            stats("dead", 9, 90),
+            stats("unknown", 1, 1),
+        ];
+        let containers = [
+            container("a", Running),
+            container("b", Running),
+            container("dead", Exited),
+        ];
+        let summary = assemble(&[], &all, &[], &containers);
+        let pod = &summary.pods[0];
+        let names: Vec<&str> = pod.containers.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!((summary.pods.len(), names), (1, vec!["a", "b"]));
+        assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(8));
+        assert_eq!(pod.memory.as_ref().unwrap().working_set_bytes, Some(80));
+        assert_eq!(pod.pod_ref.uid, "u");
+        // What the runtime says of the pod wins.
+        let own = cri::PodSandboxStats {
+            attributes: Some(cri::PodSandboxAttributes {
+                labels: labels(""),
+                ..cri::PodSandboxAttributes::default()
+            }),
+            linux: Some(cri::LinuxPodSandboxStats {
+                memory: Some(cri::MemoryUsage {
+                    working_set_bytes: value(100),
+                    ..cri::MemoryUsage::default()
+                }),
+                ..cri::LinuxPodSandboxStats::default()
+            }),
+        };
+        let summary = assemble(&[], &all, &[own], &containers);
+        assert_eq!(summary.pods[0].memory.as_ref().unwrap().working_set_bytes, Some(100));
+        let json = serde_json::to_value(&summary).unwrap();
+        assert_eq!(json["pods"][0]["containers"][0]["cpu"]["usageCoreNanoSeconds"], 3);
+    }
+
+    #[test]
+    fn rates_between_askings() {
+        let mut samples = HashMap::new();
+        let second = 1_000_000_000;
+        let mut ask = |used, at| rate(&mut samples, "c", used, at);
+        assert_eq!(ask(100, 0), None);
+        assert_eq!(ask(150, second / 2), None);
+        assert_eq!(ask(300, 2 * second), Some(100));
+        assert_eq!(ask(400, 2 * second + 1), Some(100));
+        assert_eq!(ask(0, 4 * second), None);
+    }
+}
