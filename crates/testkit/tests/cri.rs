@@ -10,7 +10,8 @@ use orlop_runtime::cri::messages::*;
 use orlop_runtime::{Code, Event, Runtime};
 use orlop_streaming::{Exit, Session, TerminalSize};
 use orlop_testkit::{Containerd, Leftovers, PATIENCE, eventually};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// A pod of one container, as the agent would ask for it.
 struct Pod {
@@ -241,7 +242,9 @@ async fn lists(runtime: &CriRuntime, sandbox: &str, container: &str) {
 async fn what_goes_wrong_is_said_in_the_runtimes_words() {
     let containerd = Containerd::with_network();
     let runtime = CriRuntime::connect(&containerd.endpoint()).unwrap();
-    assert_eq!(runtime.cgroup_driver().await.unwrap(), None, "this version can't tell");
+    assert_eq!(runtime.cgroup_driver().await.unwrap(), Some(CgroupDriver::Cgroupfs));
+    let settings = runtime.settings().await.unwrap();
+    assert_eq!(settings.cni_directory, Some(containerd.cni_directory()));
     let mut events = runtime.events().await.unwrap();
     let logs = tempfile::tempdir().unwrap();
 
@@ -403,6 +406,18 @@ async fn commands_and_ports_carry_data() {
     );
     talker.container.stdin = true;
     talker.container.stdin_once = true;
+    // Free a moment ago; the pod's port 80 is to be reached there as well.
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    talker.config.port_mappings = vec![PortMapping {
+        protocol: Protocol::Tcp.into(),
+        container_port: 80,
+        host_port: free.into(),
+        host_ip: String::new(),
+    }];
     let (sandbox, container) = start(&runtime, &talker).await;
     let request = |line: &str| ExecRequest {
         container_id: container.clone(),
@@ -457,7 +472,11 @@ async fn commands_and_ports_carry_data() {
         ("5\r\n23 91\r\n".to_string(), String::new(), Exit::Code(5))
     );
 
-    port_forward(&runtime, &sandbox).await;
+    echoes(runtime.port_forward(&sandbox, 80).await.unwrap()).await;
+    let (address, localhost) = (address(&runtime, &sandbox).await, "127.0.0.1".to_string());
+    for (host, port) in [(address, 80), (localhost, free)] {
+        echoes(connected(&host, port).await).await;
+    }
 
     let attach = AttachRequest {
         container_id: container.clone(),
@@ -484,14 +503,30 @@ async fn commands_and_ports_carry_data() {
     assert_eq!(containerd.leftovers(), Leftovers::default());
 }
 
-async fn port_forward(runtime: &CriRuntime, sandbox: &str) {
-    let bytes: Vec<u8> = (0..2_000_000u32).map(|i| (i % 251) as u8).collect();
-    let (mut from, mut to) = tokio::io::split(runtime.port_forward(sandbox, 80).await.unwrap());
-    let sent = async {
-        to.write_all(&bytes).await.unwrap();
+async fn address(runtime: &CriRuntime, sandbox: &str) -> String {
+    runtime.pod_sandbox_status(sandbox).await.unwrap().network.unwrap().ip
+}
+
+/// Connects once somebody listens there.
+async fn connected(host: &str, port: u16) -> TcpStream {
+    let connecting = async {
+        loop {
+            if let Ok(stream) = TcpStream::connect((host, port)).await {
+                return stream;
+            }
+            tokio::task::yield_now().await;
+        }
     };
+    let connected = tokio::time::timeout(PATIENCE, connecting).await;
+    connected.unwrap_or_else(|_| panic!("nobody listens on {host}:{port}"))
+}
+
+async fn echoes(stream: impl AsyncRead + AsyncWrite) {
+    let bytes: Vec<u8> = (0..2_000_000u32).map(|i| (i % 251) as u8).collect();
+    let (mut from, mut to) = tokio::io::split(stream);
     let mut back = vec![0; bytes.len()];
-    let ((), read) = tokio::join!(sent, from.read_exact(&mut back));
+    let (sent, read) = tokio::join!(to.write_all(&bytes), from.read_exact(&mut back));
+    sent.unwrap();
     assert_eq!(read.unwrap(), bytes.len());
     assert!(back == bytes, "the bytes come back as they were");
 }

@@ -207,6 +207,26 @@ mod tests {
         assert_eq!(error.code, Code::Unavailable, "{error}");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn somebody_who_never_answers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("silent.sock");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let accepting = tokio::spawn(async move {
+            let mut open = vec![];
+            while let Ok((stream, _)) = listener.accept().await {
+                open.push(stream);
+            }
+        });
+        let error = version(path.to_str().unwrap()).await;
+        assert_eq!(error.code, Code::DeadlineExceeded);
+        assert_eq!(
+            error.message,
+            "Version: no answer from the container runtime within 30 s"
+        );
+        accepting.abort();
+    }
+
     #[tokio::test]
     async fn somebody_who_speaks_something_else() {
         use tokio::io::AsyncWriteExt;

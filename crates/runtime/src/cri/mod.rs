@@ -2,13 +2,14 @@
 //!
 //! [`CriRuntime`] turns the calls of [`Runtime`](crate::Runtime) into gRPC calls and back, and nothing more: `connection`
 //! carries them, `runtime` has one function per call with its time limit, `events` finds the runtime's own stream of
-//! events, `streams` carries commands and ports. What a runtime says when it fails is kept word for word.
+//! events, `streams` carries commands and ports, `settings` learns what the agent has to follow. What a runtime says when it fails is kept word for word.
 
 mod connection;
 mod containerd;
 mod events;
 pub mod messages;
 mod runtime;
+mod settings;
 mod streams;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::sync::atomic::AtomicU8;
 
 use crate::Result;
 use connection::Connection;
+pub use settings::Settings;
 
 /// A runtime behind a socket. Clones share its connection.
 #[derive(Clone)]

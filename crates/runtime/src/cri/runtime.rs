@@ -29,7 +29,7 @@ macro_rules! image {
 }
 
 impl CriRuntime {
-    async fn ask<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
+    pub(super) async fn ask<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -88,7 +88,7 @@ impl Runtime for CriRuntime {
         let answer: Result<RuntimeConfigResponse> = self.ask(runtime!("RuntimeConfig"), RuntimeConfigRequest {}).await;
         match answer {
             Ok(config) => Ok(config.linux.map(|linux| linux.cgroup_driver())),
-            Err(error) if error.code == Code::Unimplemented => Ok(None),
+            Err(error) if error.code == Code::Unimplemented => Ok(self.settings().await?.cgroup_driver),
             Err(error) => Err(error),
         }
     }

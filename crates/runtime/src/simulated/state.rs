@@ -22,7 +22,7 @@ pub struct Sandbox {
 
 pub struct SimulatedContainer {
     pub sandbox: String,
-    /// Without environment, commands and devices: nobody asks a simulated container for them, and thousands of
+    /// Without environment, commands, devices and security context: nobody asks a simulated container for them, and thousands of
     /// containers stay small.
     pub config: ContainerConfig,
     pub behaviour: Behaviour,
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    pub fn run_sandbox(&mut self, config: PodSandboxConfig, handler: &str, now: i64) -> Result<String> {
+    pub fn run_sandbox(&mut self, mut config: PodSandboxConfig, handler: &str, now: i64) -> Result<String> {
         if let Some(message) = asked_to_fail(&config.annotations, "sandbox") {
             return Err(refused(message));
         }
@@ -122,6 +122,8 @@ impl State {
         } else {
             self.take_addresses()?
         };
+        config.dns_config = None;
+        config.port_mappings = vec![];
         let id = self.new_id();
         let handler = handler.to_string();
         let sandbox = Sandbox {
@@ -207,6 +209,9 @@ impl State {
         config.command = vec![];
         config.args = vec![];
         config.devices = vec![];
+        if let Some(linux) = &mut config.linux {
+            linux.security_context = None;
+        }
         let id = self.new_id();
         let container = SimulatedContainer {
             sandbox: sandbox_id.to_string(),
@@ -426,7 +431,113 @@ fn full_image_name(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Run(u8),
+        Create(usize, u8),
+        Start(usize),
+        AskToStop(usize),
+        StopSandbox(usize),
+        RemoveSandbox(usize),
+        Wait(i64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..6u8).prop_map(Step::Run),
+            (any::<usize>(), 0..3u8).prop_map(|(s, c)| Step::Create(s, c)),
+            any::<usize>().prop_map(Step::Start),
+            any::<usize>().prop_map(Step::AskToStop),
+            any::<usize>().prop_map(Step::StopSandbox),
+            any::<usize>().prop_map(Step::RemoveSandbox),
+            (0..40i64).prop_map(Step::Wait),
+        ]
+    }
+
+    fn pick(ids: Vec<String>, index: usize) -> Option<String> {
+        (!ids.is_empty()).then(|| ids[index % ids.len()].clone())
+    }
+
+    fn take(state: &mut State, step: Step, now: &mut i64) {
+        let sandbox = |state: &State, i| pick(state.sandboxes.keys().cloned().collect(), i).unwrap_or_default();
+        let container = |state: &State, i| pick(state.containers.keys().cloned().collect(), i).unwrap_or_default();
+        match step {
+            Step::Run(pod) => {
+                let name = format!("p{pod}");
+                let metadata = Some(PodSandboxMetadata {
+                    name,
+                    ..Default::default()
+                });
+                let annotations = BTreeMap::from([("orlop.io/run-for.c0".to_string(), "20ns".to_string())]);
+                drop(state.run_sandbox(
+                    PodSandboxConfig {
+                        metadata,
+                        annotations,
+                        ..Default::default()
+                    },
+                    "",
+                    *now,
+                ));
+            }
+            Step::Create(i, name) => {
+                let metadata = Some(ContainerMetadata {
+                    name: format!("c{name}"),
+                    attempt: 0,
+                });
+                let config = ContainerConfig {
+                    metadata,
+                    ..Default::default()
+                };
+                let sandbox = sandbox(state, i);
+                drop(state.create_container(&sandbox, config, *now));
+            }
+            Step::Start(i) => drop(state.start_container(&container(state, i), *now)),
+            Step::AskToStop(i) => state.ask_to_stop(&container(state, i), Duration::from_nanos(7), *now),
+            Step::StopSandbox(i) => drop(state.stop_sandbox(&sandbox(state, i), *now)),
+            Step::RemoveSandbox(i) => drop(state.remove_sandbox(&sandbox(state, i), *now)),
+            Step::Wait(nanos) => *now += nanos,
+        }
+        state.settle(*now);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_runs_without_a_sandbox_and_no_address_is_used_twice(steps in prop::collection::vec(step(), 0..60)) {
+            let mut state = State {
+                sandboxes: BTreeMap::new(),
+                containers: BTreeMap::new(),
+                images: BTreeMap::new(),
+                pools: vec![Pool::parse("10.0.0.0/29").unwrap()],
+                random: Random::seeded(1),
+            };
+            let mut now = 0;
+            for step in steps {
+                take(&mut state, step, &mut now);
+                let ready: Vec<&Sandbox> = state.sandboxes.values().filter(|s| s.ready).collect();
+                let addresses: BTreeSet<IpAddr> = ready.iter().flat_map(|s| s.addresses.clone()).collect();
+                prop_assert_eq!(addresses.len(), ready.len());
+                for container in state.containers.values() {
+                    let sandbox = state.sandboxes.get(&container.sandbox);
+                    prop_assert!(sandbox.is_some());
+                    let running = container.state == ContainerState::Running;
+                    prop_assert!(!running || sandbox.is_some_and(|s| s.ready));
+                    prop_assert!(!running || container.ending.is_none_or(|e| e.at > now));
+                    prop_assert!(container.finished_at <= now);
+                }
+            }
+            let all: Vec<String> = state.sandboxes.keys().cloned().collect();
+            all.iter().for_each(|id| drop(state.remove_sandbox(id, now)));
+            prop_assert!(state.containers.is_empty());
+            let free = std::iter::from_fn(|| state.pools[0].take()).count();
+            prop_assert_eq!(free, 5, "every address is given back");
+        }
+    }
 
     #[test]
     fn image_names_in_full() {
