@@ -11,6 +11,8 @@ pub mod messages;
 mod runtime;
 mod settings;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
