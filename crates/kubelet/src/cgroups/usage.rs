@@ -24,7 +24,7 @@ pub struct Usage {
     pub memory_limit: Option<u64>,
     pub page_faults: u64,
     pub major_page_faults: u64,
-    /// Processes the kernel killed because memory ran out.
+    /// Processes the kernel killed because memory ran out; with version 1 those of groups below are not counted.
     pub oom_kills: u64,
     pub processes: u64,
 }
