@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::audit::AuditLog;
 use crate::authn::{CertIdentity, UserInfo};
 use crate::authz::{self, Attributes};
+use crate::connect::{self, Asked, Nodes};
 use crate::health::Health;
 use crate::metrics::{InFlight, Metrics};
 use crate::negotiate::{self, Format, Shape, Wanted};
@@ -33,6 +34,7 @@ use crate::{computed, discovery, health, kinds, openapi};
 /// The API server without its listener: requests in, responses out.
 pub struct Server {
     pub registry: Arc<Registry>,
+    pub nodes: Nodes,
     pub health: Health,
     pub metrics: Metrics,
     pub audit: Option<AuditLog>,
@@ -50,15 +52,34 @@ pub struct Connection {
 
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
+/// What a request holds besides its headers.
+struct Content<'a, B> {
+    body: B,
+    /// Path and query as they came.
+    target: &'a str,
+    /// The way out of HTTP, on a connection that has one.
+    upgrade: Option<hyper::upgrade::OnUpgrade>,
+}
+
 impl Server {
     pub async fn handle<B>(self: &Arc<Self>, request: Request<B>, connection: &Connection) -> Response<Body>
     where
-        B: http_body::Body<Data = Bytes> + Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
         let started = std::time::Instant::now();
         let received = self.registry.now();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let target = parts
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str())
+            .to_string();
+        let content = Content {
+            body,
+            target: &target,
+            upgrade: parts.extensions.remove(),
+        };
         // 1. What is asked for.
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or(""));
         let kind = kinds::of_resource(&info.group, &info.version, &info.resource);
@@ -70,7 +91,7 @@ impl Server {
                 &info,
                 kind,
                 &parts.headers,
-                body,
+                content,
                 connection,
                 &warnings,
                 &mut user,
@@ -107,13 +128,13 @@ impl Server {
         info: &RequestInfo,
         kind: Option<&'static KindDef>,
         headers: &HeaderMap,
-        body: B,
+        content: Content<'_, B>,
         connection: &Connection,
         warnings: &Warnings,
         who: &mut Option<Arc<UserInfo>>,
     ) -> Result<Response<Body>, Status>
     where
-        B: http_body::Body<Data = Bytes> + Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
         // 2. Who asks. 3. On whose behalf.
@@ -141,13 +162,29 @@ impl Server {
         if let Some(text) = deprecation(kind) {
             warnings.add(text);
         }
+        // Some lead on to a node or a pod, which then decides all else.
+        if connect::leads_on(kind, info) {
+            let Content { body, target, upgrade } = content;
+            let (user, peer) = (&*user, connection.peer);
+            let asked = Asked {
+                kind,
+                info,
+                user,
+                method,
+                headers,
+                target,
+                peer,
+                upgrade,
+            };
+            return self.lead_on(asked, body).await;
+        }
         let wanted = self.wanted(kind, info, headers)?;
         if info.verb == "watch" {
             return self.watch(kind, info, wanted);
         }
         // 8. The body, of bounded size, in bounded time.
         let deadline = tokio::time::Instant::now() + self.registry.config.request_timeout;
-        let bytes = tokio::time::timeout_at(deadline, self.read_body(body))
+        let bytes = tokio::time::timeout_at(deadline, self.read_body(content.body))
             .await
             .map_err(|_| Status::timeout("the request body did not arrive in time"))??;
         // 9. The verb.
@@ -401,7 +438,11 @@ fn check_route(kind: &KindDef, info: &RequestInfo, method: &Method) -> Result<()
             None => (false, false),
         },
     };
-    match (there, allowed && method != Method::HEAD) {
+    // HEAD is known to proxies alone.
+    match (
+        there,
+        allowed && (method != Method::HEAD || info.subresource == "proxy"),
+    ) {
         (true, true) => Ok(()),
         (true, false) => Err(Status::method_not_allowed()),
         (false, _) => Err(Status::no_such_resource()),

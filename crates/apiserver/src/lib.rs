@@ -16,6 +16,7 @@ pub mod bootstrap;
 pub mod chain;
 pub mod computed;
 pub mod config;
+mod connect;
 pub mod discovery;
 pub mod health;
 pub mod housekeeping;

@@ -1,6 +1,5 @@
 //! From outcomes to HTTP responses: representation, compression, streaming.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::io::Write;
 use std::pin::Pin;
@@ -16,6 +15,7 @@ use orlop_api::{KindDef, Status, Value, protobuf, schema};
 use orlop_store::{Item, Page};
 use serde_json::json;
 
+use crate::connect::AnyBody;
 use crate::metrics::InFlight;
 use crate::negotiate::{Format, Shape, Wanted};
 use crate::object::{Object, type_head};
@@ -34,6 +34,8 @@ pub enum Body {
     Whole(Option<Bytes>),
     Chunks(Box<dyn Iterator<Item = Bytes> + Send>),
     Watch(WatchBody),
+    /// What another server answers, as it comes; counted while it lasts.
+    Stream(AnyBody, Option<InFlight>),
 }
 
 impl Body {
@@ -67,9 +69,10 @@ impl WatchBody {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    /// Only what comes from another server can fail.
+    type Error = Box<dyn std::error::Error + Send + Sync>;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Poller<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Poller<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = match self.get_mut() {
             Body::Whole(bytes) => bytes.take(),
             Body::Chunks(chunks) => chunks.next(),
@@ -77,6 +80,7 @@ impl http_body::Body for Body {
                 Poll::Ready(bytes) => bytes,
                 Poll::Pending => return Poll::Pending,
             },
+            Body::Stream(body, _) => return Pin::new(body).poll_frame(cx),
         };
         Poll::Ready(frame.map(|bytes| Ok(Frame::data(bytes))))
     }
@@ -86,12 +90,14 @@ impl http_body::Body for Body {
             Body::Whole(bytes) => bytes.is_none(),
             Body::Chunks(_) => false,
             Body::Watch(watch) => matches!(watch.state, WatchState::Done),
+            Body::Stream(body, _) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
         match self {
             Body::Whole(bytes) => http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Body::Stream(body, _) => body.size_hint(),
             _ => http_body::SizeHint::default(),
         }
     }

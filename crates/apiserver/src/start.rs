@@ -18,6 +18,7 @@ use crate::authn::{Authenticator, TokenIssuer};
 use crate::authz::Authorizer;
 use crate::chain::Server;
 use crate::config::Config;
+use crate::connect::Nodes;
 use crate::internal::Internal;
 use crate::object::Object;
 use crate::pki::{Pki, PkiError};
@@ -113,6 +114,7 @@ pub async fn start(mut config: Config, clock: Clock) -> Result<Running, StartErr
     ));
     let server = Arc::new(Server {
         registry,
+        nodes: Nodes::new(&pki)?,
         health: Default::default(),
         metrics: Default::default(),
         audit,

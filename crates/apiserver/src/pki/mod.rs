@@ -28,6 +28,9 @@ const AUTHORITY_VALIDITY: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// The user that the API server is to kubelets.
+pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+
 /// Names the API server answers to in any cluster.
 const SERVER_NAMES: &[&str] = &[
     "kubernetes",
@@ -95,6 +98,8 @@ pub struct Pki {
     pub front_proxy_ca: Authority,
     pub front_proxy_client: Credential,
     pub apiserver: Credential,
+    /// With which the API server presents itself to kubelets.
+    pub kubelet_client: Credential,
     pub admin: Credential,
     /// Signs service account tokens; PKCS#8 in PEM.
     pub service_account_key: String,
@@ -127,11 +132,14 @@ impl Pki {
             sans: &names,
         };
         let admin = Leaf::client("admin", "kubernetes-admin", &["system:masters"]);
+        // What it may do there stands in the default policy: system:kubelet-api-admin.
+        let kubelet_client = Leaf::client("apiserver-kubelet-client", KUBELET_CLIENT, &[]);
         let front_proxy = Leaf::client("front-proxy-client", "front-proxy-client", &[]);
 
         let (service_account_key, service_account_public_key) = service_account_key(&dir)?;
         let pki = Pki {
             apiserver: server.load_or_issue(&dir, &ca, now)?,
+            kubelet_client: kubelet_client.load_or_issue(&dir, &ca, now)?,
             admin: admin.load_or_issue(&dir, &ca, now)?,
             front_proxy_client: front_proxy.load_or_issue(&dir, &front_proxy_ca, now)?,
             ca,

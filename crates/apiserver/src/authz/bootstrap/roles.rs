@@ -266,6 +266,8 @@ pub const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
     ),
     ("system:kube-dns", &["account kube-system/kube-dns"]),
     ("system:kube-scheduler", &["user system:kube-scheduler"]),
+    // Differs from upstream, which leaves this to installers: the API server as kubelets see it.
+    ("system:kubelet-api-admin", &["user kube-apiserver-kubelet-client"]),
     ("system:monitoring", &["group system:monitoring"]),
     ("system:node", &[]),
     ("system:node-proxier", &["user system:kube-proxy"]),

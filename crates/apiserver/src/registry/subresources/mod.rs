@@ -33,8 +33,6 @@ impl Registry {
             ("pods", "eviction", "create") => self.evict(bytes, headers, ctx).await,
             ("serviceaccounts", "token", "create") => self.issue_token(bytes, headers, ctx),
             ("namespaces", "finalize", "update") => self.update(kind, &namespace::FINALIZE, bytes, headers, ctx).await,
-            ("pods", "log" | "exec" | "attach" | "portforward" | "proxy", _) => self.reach_pod(ctx),
-            ("nodes" | "services", "proxy", _) => Err(self.unreachable_backend(kind, ctx)),
             (_, _, "get") => self.get(kind, &info.namespace, &info.name),
             (_, sub, "update") => self.update(kind, endpoint(sub)?, bytes, headers, ctx).await,
             (_, sub, "patch") => self.patch(kind, endpoint(sub)?, bytes, headers, ctx).await,

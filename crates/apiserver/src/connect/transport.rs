@@ -1,0 +1,250 @@
+//! Connections to kubelets and to what is behind the proxies.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orlop_api::Status;
+use orlop_streaming::Pipe;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::place::{Place, is_proxyable};
+use crate::pki::{Pki, PkiError};
+
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+/// Connections that have left HTTP and are passed through.
+const UPGRADED_MAX: usize = 10_000;
+
+/// Whom a connection trusts, and to whom it shows our certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// A kubelet: a certificate of the cluster's authority must be right; others are taken, as Kubernetes does when
+    /// it is given no authority for kubelets, since they make their own by default.
+    Kubelet,
+    /// A kubelet whose certificate the client said not to look at.
+    Anyone,
+    /// What runs in a pod, or beside the kubelet: it does not learn who we are.
+    Proxied,
+}
+
+/// The way to the nodes.
+pub struct Nodes {
+    kubelet: Arc<ClientConfig>,
+    anyone: Arc<ClientConfig>,
+    proxied: Arc<ClientConfig>,
+    upgraded: Arc<Semaphore>,
+}
+
+/// Why a backend was not reached, in the words Kubernetes' users know.
+#[derive(Debug)]
+pub(super) struct Unreached(pub String);
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<hyper::Error> for Unreached {
+    fn from(error: hyper::Error) -> Self {
+        if error.is_incomplete_message() {
+            Unreached("EOF".into())
+        } else {
+            Unreached(error.to_string())
+        }
+    }
+}
+
+impl Nodes {
+    pub fn new(pki: &Pki) -> Result<Nodes, PkiError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let authority = CertificateDer::from_pem_slice(pki.ca.certificate.as_bytes()).map_err(pem_error)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone()).map_err(PkiError::Tls)?;
+        let strict = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let strict = strict.build().map_err(PkiError::Verifier)?;
+        let verifier = |own: Option<(CertificateDer<'static>, Arc<WebPkiServerVerifier>)>| {
+            Arc::new(Verifier {
+                own,
+                provider: provider.clone(),
+            })
+        };
+        let builder = |verifier: Arc<Verifier>| {
+            let builder = ClientConfig::builder_with_provider(provider.clone());
+            let builder = builder.with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
+            Ok::<_, PkiError>(builder.dangerous().with_custom_certificate_verifier(verifier))
+        };
+        let with_certificate = |verifier| {
+            let credential = &pki.kubelet_client;
+            let chain = CertificateDer::pem_slice_iter(credential.certificate.as_bytes());
+            let chain: Vec<_> = chain.collect::<Result<_, _>>().map_err(pem_error)?;
+            let key = PrivateKeyDer::from_pem_slice(credential.key.as_bytes()).map_err(pem_error)?;
+            let config = builder(verifier)?
+                .with_client_auth_cert(chain, key)
+                .map_err(PkiError::Tls)?;
+            Ok::<_, PkiError>(Arc::new(config))
+        };
+        Ok(Nodes {
+            kubelet: with_certificate(verifier(Some((authority, strict))))?,
+            anyone: with_certificate(verifier(None))?,
+            proxied: Arc::new(builder(verifier(None))?.with_no_client_auth()),
+            upgraded: Arc::new(Semaphore::new(UPGRADED_MAX)),
+        })
+    }
+
+    /// A place among the connections that are passed through.
+    pub(super) fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
+        let permit = self.upgraded.clone().try_acquire_owned();
+        permit.map_err(|_| Status::too_many_requests("Too many requests, please try again later.", 1))
+    }
+
+    pub(super) async fn dial(&self, place: &Place, trust: Trust) -> Result<Box<dyn Pipe>, Unreached> {
+        let (host, stream) = connect(place, trust).await?;
+        let _ = stream.set_nodelay(true);
+        if !place.https {
+            return Ok(Box::new(stream));
+        }
+        let config = match trust {
+            Trust::Kubelet => &self.kubelet,
+            Trust::Anyone => &self.anyone,
+            Trust::Proxied => &self.proxied,
+        };
+        let name = ServerName::try_from(host.clone()).map_err(|error| Unreached(error.to_string()))?;
+        let handshake = TlsConnector::from(config.clone()).connect(name, stream);
+        match tokio::time::timeout(HANDSHAKE_WAIT, handshake).await {
+            Ok(Ok(stream)) => Ok(Box::new(stream)),
+            Ok(Err(error)) => Err(Unreached(tls_words(&error))),
+            Err(_) => Err(Unreached("net/http: TLS handshake timeout".into())),
+        }
+    }
+}
+
+fn pem_error(error: rustls_pki_types::pem::Error) -> PkiError {
+    PkiError::Tls(rustls::Error::General(error.to_string()))
+}
+
+/// Connects to the first host that can be resolved.
+async fn connect(place: &Place, trust: Trust) -> Result<(String, TcpStream), Unreached> {
+    let mut unknown = None;
+    for host in &place.hosts {
+        let addresses: Vec<SocketAddr> = match tokio::net::lookup_host((host.as_str(), place.port)).await {
+            Ok(addresses) => addresses.collect(),
+            Err(_) => vec![],
+        };
+        let Some(first) = addresses.first() else {
+            unknown.get_or_insert_with(|| Unreached(format!("dial tcp: lookup {host}: no such host")));
+            continue;
+        };
+        if trust == Trust::Proxied && !addresses.iter().all(|address| is_proxyable(&address.ip().to_string())) {
+            return Err(Unreached("address not allowed".into()));
+        }
+        let connecting = TcpStream::connect(addresses.as_slice());
+        return match tokio::time::timeout(CONNECT_WAIT, connecting).await {
+            Ok(Ok(stream)) => Ok((host.clone(), stream)),
+            Ok(Err(error)) => Err(Unreached(format!("dial tcp {first}: {}", words(&error)))),
+            Err(_) => Err(Unreached(format!("dial tcp {first}: i/o timeout"))),
+        };
+    }
+    Err(unknown.unwrap_or_else(|| Unreached("dial tcp: no address".into())))
+}
+
+/// A failed connection as Go puts it, which is what people search for.
+fn words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connect: connection refused".into(),
+        io::ErrorKind::ConnectionReset => "connect: connection reset by peer".into(),
+        io::ErrorKind::HostUnreachable => "connect: no route to host".into(),
+        io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".into(),
+        io::ErrorKind::TimedOut => "connect: connection timed out".into(),
+        _ => format!("connect: {error}"),
+    }
+}
+
+fn tls_words(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(why)) => format!("tls: failed to verify certificate: x509: {why:?}"),
+        Some(other) => format!("tls: {other}"),
+        None => error.to_string(),
+    }
+}
+
+/// Checks certificates of one authority, if there is one, and lets others pass.
+#[derive(Debug)]
+struct Verifier {
+    own: Option<(CertificateDer<'static>, Arc<WebPkiServerVerifier>)>,
+    provider: Arc<CryptoProvider>,
+}
+
+/// Whether a certificate says that it is the authority's. If it is not true, verification finds out.
+fn claims_issuer(certificate: &[u8], authority: &[u8]) -> bool {
+    let (Ok((_, certificate)), Ok((_, authority))) = (
+        X509Certificate::from_der(certificate),
+        X509Certificate::from_der(authority),
+    ) else {
+        return false;
+    };
+    certificate.issuer().as_raw() == authority.subject().as_raw()
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match &self.own {
+            Some((authority, strict)) if claims_issuer(end_entity, authority) => {
+                strict.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            }
+            _ => Ok(ServerCertVerified::assertion()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
