@@ -7,6 +7,8 @@
 pub mod cgroups;
 pub mod config;
 pub mod events;
+pub mod eviction;
+pub mod gc;
 pub mod images;
 pub mod logs;
 pub mod node;

@@ -1,0 +1,396 @@
+//! Keeping the node alive when it runs short: of memory, disk, inodes or process ids.
+//!
+//! Every ten seconds the agent reads how much is left (`observe`), decides whether that is too little (`signals`,
+//! `pressure`), first tidies where that can help, and then ends one pod (`rank`), waits until it is gone, and looks
+//! again. Pods that use more local disk than they may are ended, too. What the node runs short of, its conditions say.
+//!
+//! Upstream: pkg/kubelet/eviction (v1.36). Differs in that pods are measured only when one has to go or has limits of
+//! disk, and then anew. Left out: notifications of the kernel about memory (off by default there).
+
+pub mod observe;
+pub mod pressure;
+pub mod rank;
+pub mod signals;
+pub mod usage;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use orlop_base::{Clock, Shutdown};
+use orlop_client::events::{EventType, ObjectReference};
+use orlop_runtime::Runtime;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use self::observe::{Places, add_disk};
+use self::pressure::{State, look};
+use self::rank::{Candidate, PodUse, is_critical};
+use self::signals::{FileSystem, Kind, Layout, Observations, Signal, Threshold};
+use self::usage::{Depth, VolumesUsed, measure};
+use crate::config::Config;
+use crate::events::Events;
+use crate::gc::{Collector, Disks, disk};
+use crate::node::Pressure;
+use crate::pod::memory::Eviction;
+
+const PERIOD: Duration = Duration::from_secs(10);
+/// Looking at the disk use of pods takes long.
+const LOCAL_LIMITS_PERIOD: Duration = Duration::from_secs(30);
+/// How long to wait for a pod that was ended, and how often to look.
+const CLEAN_UP: Duration = Duration::from_secs(30);
+const CLEAN_UP_POLL: Duration = Duration::from_secs(1);
+/// A pod that goes because of a hard threshold gets this long to end.
+const HARD_GRACE_SECONDS: i64 = 1;
+
+#[derive(Clone, Debug)]
+pub struct EvictionSettings {
+    /// Its thresholds, grace periods and the like.
+    pub config: Config,
+    /// The agent's own folder: where `nodefs` is.
+    pub root_dir: PathBuf,
+    /// `/var/log/pods`
+    pub pod_logs: PathBuf,
+    pub places: Places,
+}
+
+/// What eviction asks of the rest of the agent.
+#[derive(Clone)]
+pub struct Hooks {
+    /// Pods that run or are about to: neither ended nor being ended.
+    pub pods: Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>,
+    /// End this pod. The event was recorded already.
+    pub evict: Arc<dyn Fn(&Pod, Eviction) + Send + Sync>,
+    /// Nothing of the pod with this uid is left on the node.
+    pub cleaned_up: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    pub volumes: VolumesUsed,
+    /// The node's conditions changed.
+    pub pressure: Arc<dyn Fn(Pressure) + Send + Sync>,
+}
+
+#[derive(Clone)]
+struct Plan {
+    layout: Layout,
+    /// Where images and containers are.
+    image_path: PathBuf,
+    container_path: PathBuf,
+    thresholds: Arc<Vec<Threshold>>,
+}
+
+struct Inner {
+    runtime: Arc<dyn Runtime>,
+    collector: Collector,
+    events: Events,
+    clock: Clock,
+    node: ObjectReference,
+    settings: EvictionSettings,
+    hooks: Hooks,
+    disks: Disks,
+    /// Known once the runtime has said where images are.
+    plan: Mutex<Option<Plan>>,
+    state: Mutex<State>,
+    pressure: Mutex<Pressure>,
+    local_limits_at: Mutex<Option<Instant>>,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Evictor {
+    inner: Arc<Inner>,
+}
+
+impl Evictor {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        collector: Collector,
+        events: Events,
+        clock: Clock,
+        node: ObjectReference,
+        settings: EvictionSettings,
+        hooks: Hooks,
+    ) -> Evictor {
+        let inner = Inner {
+            runtime,
+            collector,
+            events,
+            clock,
+            node,
+            settings,
+            hooks,
+            disks: Arc::new(disk::disk),
+            plan: Mutex::default(),
+            state: Mutex::default(),
+            pressure: Mutex::default(),
+            local_limits_at: Mutex::default(),
+        };
+        Evictor { inner: Arc::new(inner) }
+    }
+
+    /// Watches until the shutdown.
+    pub async fn run(self, shutdown: Shutdown) {
+        let watch = async {
+            loop {
+                match self.synchronize().await {
+                    Ok(evicted) if evicted.is_empty() => tokio::time::sleep(PERIOD).await,
+                    Ok(evicted) => self.wait_for(&evicted).await,
+                    Err(error) => {
+                        tracing::warn!("watching what is left on the node: {error}");
+                        tokio::time::sleep(PERIOD).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            _ = shutdown.wait() => {}
+            () = watch => {}
+        }
+    }
+
+    pub fn pressure(&self) -> Pressure {
+        *self.inner.pressure.lock()
+    }
+
+    /// Reason and sentence if the node is too short of something to take this pod.
+    pub fn refuses(&self, pod: &Pod) -> Option<(&'static str, String)> {
+        rank::refuses(self.pressure(), pod)
+    }
+
+    /// Looks once and does what is to be done. Returns the uids of the pods that were told to end.
+    pub async fn synchronize(&self) -> Result<Vec<String>, io::Error> {
+        let inner = &*self.inner;
+        let plan = inner.plan().await?;
+        let observations = inner.observe(&plan).await?;
+        let transition = inner.settings.config.eviction_pressure_transition_period;
+        let now = inner.clock.now();
+        let verdict = look(
+            &observations,
+            &plan.thresholds,
+            &mut inner.state.lock(),
+            transition,
+            now,
+        );
+        if std::mem::replace(&mut *inner.pressure.lock(), verdict.pressure) != verdict.pressure {
+            (inner.hooks.pressure)(verdict.pressure);
+        }
+        let evicted = self.enforce_local_limits(&plan).await;
+        if !evicted.is_empty() {
+            return Ok(evicted);
+        }
+        let met: Vec<&Threshold> = verdict.act_on.iter().map(|i| &plan.thresholds[*i]).collect();
+        let Some(threshold) = met.first() else {
+            return Ok(Vec::new());
+        };
+        let note = format!("Attempting to reclaim {}", threshold.signal.resource());
+        inner
+            .events
+            .record(inner.node.clone(), EventType::Warning, "EvictionThresholdMet", note);
+        if self.tidy(threshold.signal, &plan).await? {
+            tracing::info!("enough {} was freed without ending pods", threshold.signal.resource());
+            return Ok(Vec::new());
+        }
+        self.evict_one(threshold, &met, &observations, &plan).await
+    }
+
+    /// Frees what can be freed without ending pods. True if that was enough.
+    async fn tidy(&self, signal: Signal, plan: &Plan) -> Result<bool, io::Error> {
+        let (containers, images) = reclaims(signal, plan.layout);
+        if containers && let Err(error) = self.inner.collector.collect_containers(true).await {
+            tracing::warn!("removing dead containers: {error}");
+        }
+        if images && let Err(error) = self.inner.collector.delete_unused_images().await {
+            tracing::warn!("removing unused images: {error}");
+        }
+        if !containers && !images {
+            return Ok(false);
+        }
+        let observations = self.inner.observe(plan).await?;
+        Ok(pressure::met(&observations, &plan.thresholds, true).next().is_none())
+    }
+
+    async fn evict_one(
+        &self,
+        threshold: &Threshold,
+        met: &[&Threshold],
+        observations: &Observations,
+        plan: &Plan,
+    ) -> Result<Vec<String>, io::Error> {
+        let inner = &*self.inner;
+        let pods = (inner.hooks.pods)();
+        let depth = Depth {
+            disk: threshold.signal.kind() == Kind::Disk,
+            processes: threshold.signal.kind() == Kind::Pid,
+        };
+        let used = inner.measure(&pods, depth).await;
+        let mut candidates: Vec<Candidate<'_>> = pods
+            .iter()
+            .filter(|pod| !is_critical(pod))
+            .map(|pod| Candidate {
+                pod,
+                used: pod.metadata.uid.as_ref().and_then(|uid| used.get(uid)),
+            })
+            .collect();
+        rank::rank(&mut candidates, threshold.signal, plan.layout);
+        let Some(candidate) = candidates.first() else {
+            tracing::warn!("too little {} is left and no pod may go", threshold.signal.resource());
+            return Ok(Vec::new());
+        };
+        let message = rank::message(threshold.signal, candidate, met, observations);
+        let own_grace = candidate
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.termination_grace_period_seconds);
+        let max_grace = i64::from(inner.settings.config.eviction_max_pod_grace_period);
+        let grace = match threshold.is_hard() {
+            true => HARD_GRACE_SECONDS,
+            false => own_grace.map_or(max_grace, |own| own.min(max_grace)),
+        };
+        let condition = PodCondition {
+            type_: "DisruptionTarget".to_string(),
+            status: "True".to_string(),
+            reason: Some("TerminationByKubelet".to_string()),
+            message: Some(message.clone()),
+            ..PodCondition::default()
+        };
+        Ok(vec![inner.evict(candidate.pod, message, grace, Some(condition))])
+    }
+
+    /// Ends pods that use more local disk than they may.
+    async fn enforce_local_limits(&self, plan: &Plan) -> Vec<String> {
+        let inner = &*self.inner;
+        let now = Instant::now();
+        let due = inner.local_limits_at.lock().is_none_or(|at| now >= at);
+        if !due {
+            return Vec::new();
+        }
+        *inner.local_limits_at.lock() = Some(now + LOCAL_LIMITS_PERIOD);
+        let mut pods = (inner.hooks.pods)();
+        pods.retain(|pod| rank::has_local_limits(pod) && !is_critical(pod));
+        if pods.is_empty() {
+            return Vec::new();
+        }
+        let depth = Depth {
+            disk: true,
+            processes: false,
+        };
+        let used = inner.measure(&pods, depth).await;
+        let over = pods.iter().filter_map(|pod| {
+            let used = used.get(pod.metadata.uid.as_deref()?)?;
+            let message = rank::over_local_limit(pod, used, plan.layout)?;
+            Some(inner.evict(pod, message, HARD_GRACE_SECONDS, None))
+        });
+        over.collect()
+    }
+
+    /// Until these pods are gone, or for as long as makes sense.
+    async fn wait_for(&self, uids: &[String]) {
+        let end = Instant::now() + CLEAN_UP;
+        while Instant::now() < end {
+            tokio::time::sleep(CLEAN_UP_POLL).await;
+            if uids.iter().all(|uid| (self.inner.hooks.cleaned_up)(uid)) {
+                return;
+            }
+        }
+        tracing::warn!("pods that were to end to free resources are still there");
+    }
+}
+
+/// Whether removing dead containers, and unused images, can help against this signal.
+fn reclaims(signal: Signal, layout: Layout) -> (bool, bool) {
+    let Some(file_system) = signal.file_system() else {
+        return (false, false);
+    };
+    match (layout.dedicated_images, layout.split_containers) {
+        (true, false) => {
+            let helps = file_system != FileSystem::Node;
+            (helps, helps)
+        }
+        (true, true) => (file_system != FileSystem::Image, file_system == FileSystem::Image),
+        (false, _) => (true, true),
+    }
+}
+
+impl Inner {
+    fn evict(&self, pod: &Pod, message: String, grace: i64, condition: Option<PodCondition>) -> String {
+        self.events.pod(pod, EventType::Warning, rank::REASON, message.clone());
+        let eviction = Eviction {
+            reason: rank::REASON.to_string(),
+            message,
+            grace_seconds: Some(grace),
+            condition,
+        };
+        (self.hooks.evict)(pod, eviction);
+        pod.metadata.uid.clone().unwrap_or_default()
+    }
+
+    /// A runtime that does not answer leaves all pods equal.
+    async fn measure(&self, pods: &[Arc<Pod>], depth: Depth) -> BTreeMap<String, PodUse> {
+        let (logs, volumes) = (&self.settings.pod_logs, &self.hooks.volumes);
+        let measured = measure(&*self.runtime, pods, depth, logs, volumes).await;
+        measured.unwrap_or_else(|error| {
+            tracing::warn!("what pods use is not known: {error}");
+            BTreeMap::new()
+        })
+    }
+
+    /// Thresholds depend on which file systems there are, which only the runtime knows. It does not change.
+    async fn plan(&self) -> Result<Plan, io::Error> {
+        if let Some(plan) = self.plan.lock().clone() {
+            return Ok(plan);
+        }
+        let info = self.runtime.image_fs_info().await.map_err(io::Error::other)?;
+        let path = |systems: &[orlop_runtime::cri::messages::FilesystemUsage]| {
+            let place = systems.first().and_then(|system| system.fs_id.as_ref());
+            place.map(|place| PathBuf::from(&place.mountpoint))
+        };
+        let root = &self.settings.root_dir;
+        let image_path = path(&info.image_filesystems).unwrap_or_else(|| root.clone());
+        let container_path = path(&info.container_filesystems).unwrap_or_else(|| image_path.clone());
+        let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+        let layout = Layout {
+            dedicated_images: device(&image_path) != device(root),
+            split_containers: device(&container_path) != device(&image_path),
+        };
+        let config = &self.settings.config;
+        let allocatable = config.enforce_node_allocatable.iter().any(|what| what == "pods");
+        let plan = Plan {
+            layout,
+            image_path,
+            container_path,
+            thresholds: Arc::new(signals::thresholds(config, layout, allocatable)),
+        };
+        *self.plan.lock() = Some(plan.clone());
+        Ok(plan)
+    }
+
+    async fn observe(&self, plan: &Plan) -> Result<Observations, io::Error> {
+        let (places, disks, root) = (
+            self.settings.places.clone(),
+            self.disks.clone(),
+            self.settings.root_dir.clone(),
+        );
+        let (images, containers) = (plan.image_path.clone(), plan.container_path.clone());
+        let look = move || {
+            let mut seen = places.observe();
+            for (path, available, inodes) in [
+                (&root, Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
+                (&images, Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
+                (&containers, Signal::ContainerFsAvailable, Signal::ContainerFsInodesFree),
+            ] {
+                match disks(path) {
+                    Ok(disk) => add_disk(&mut seen, &disk, available, inodes),
+                    Err(error) => tracing::debug!("{} can't be looked at: {error}", path.display()),
+                }
+            }
+            seen
+        };
+        tokio::task::spawn_blocking(look).await.map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests;

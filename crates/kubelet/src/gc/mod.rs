@@ -1,0 +1,449 @@
+//! Tidying the node: dead containers and sandboxes, logs, images.
+//!
+//! `containers` and `images` plan what goes, `rotation` rotates logs, `symlinks` keeps `/var/log/containers`; here is
+//! the shell that looks, removes and tells. Everything is found again from the runtime and the disk, so that a restart
+//! forgets nothing (but since when images are unused).
+
+pub mod containers;
+pub mod disk;
+pub mod images;
+pub mod rotation;
+pub mod symlinks;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use orlop_base::{Clock, Shutdown};
+use orlop_client::events::{EventType, ObjectReference};
+use orlop_runtime::Runtime;
+use orlop_runtime::cri::messages::{Container, ContainerFilter, ContainerState, ImageSpec, PodSandboxFilter};
+use tokio::sync::Mutex;
+use tokio::time::MissedTickBehavior;
+
+pub use self::containers::PodState;
+use self::containers::{ContainerPolicy, plan_containers, plan_sandboxes};
+use self::disk::Disk;
+use self::images::{History, ImagePolicy};
+use self::rotation::LogPolicy;
+use crate::events::Events;
+use crate::images::Images;
+
+const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
+const IMAGE_PERIOD: Duration = Duration::from_secs(300);
+/// Of a container whose state the runtime does not know.
+const STOP_GRACE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub struct GcSettings {
+    pub containers: ContainerPolicy,
+    pub images: ImagePolicy,
+    pub logs: LogPolicy,
+    /// `containerLogMonitorInterval`
+    pub log_interval: Duration,
+    /// `/var/log/pods`
+    pub pod_logs: PathBuf,
+    /// `/var/log/containers`; `None`: no links are kept.
+    pub container_links: Option<PathBuf>,
+}
+
+impl Default for GcSettings {
+    fn default() -> GcSettings {
+        GcSettings {
+            containers: ContainerPolicy::default(),
+            images: ImagePolicy::default(),
+            logs: LogPolicy::default(),
+            log_interval: Duration::from_secs(10),
+            pod_logs: PathBuf::from("/var/log/pods"),
+            container_links: Some(PathBuf::from("/var/log/containers")),
+        }
+    }
+}
+
+/// What is known of the pod with this uid.
+pub type PodStates = Arc<dyn Fn(&str) -> PodState + Send + Sync>;
+/// How full the file system at a path is.
+pub type Disks = Arc<dyn Fn(&Path) -> io::Result<Disk> + Send + Sync>;
+
+/// Tidying did not get done; it is tried again at its time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct GcError(pub String);
+
+impl From<orlop_runtime::Error> for GcError {
+    fn from(error: orlop_runtime::Error) -> GcError {
+        GcError(error.message)
+    }
+}
+
+impl From<io::Error> for GcError {
+    fn from(error: io::Error) -> GcError {
+        GcError(error.to_string())
+    }
+}
+
+struct Inner {
+    runtime: Arc<dyn Runtime>,
+    images: Option<Images>,
+    events: Events,
+    clock: Clock,
+    node: ObjectReference,
+    settings: GcSettings,
+    states: PodStates,
+    disks: Disks,
+    began: Timestamp,
+    /// Held during a collection: one at a time.
+    history: Mutex<History>,
+    /// Where running containers log to; bounded by them.
+    log_paths: Mutex<BTreeMap<String, PathBuf>>,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Collector {
+    inner: Arc<Inner>,
+}
+
+impl Collector {
+    /// `images` is told which images are left; `node` is what events about the disk regard.
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        images: Option<Images>,
+        events: Events,
+        clock: Clock,
+        node: ObjectReference,
+        settings: GcSettings,
+        states: PodStates,
+    ) -> Collector {
+        let inner = Inner {
+            runtime,
+            images,
+            events,
+            began: clock.now(),
+            clock,
+            node,
+            settings,
+            states,
+            disks: Arc::new(disk::disk),
+            history: Mutex::default(),
+            log_paths: Mutex::default(),
+        };
+        Collector { inner: Arc::new(inner) }
+    }
+
+    /// With disks as full as the test wants. Before the first clone.
+    #[cfg(test)]
+    pub(crate) fn with_disks(mut self, disks: Disks) -> Collector {
+        Arc::get_mut(&mut self.inner).expect("not shared yet").disks = disks;
+        self
+    }
+
+    /// Tidies until the shutdown.
+    pub async fn run(self, shutdown: Shutdown) {
+        let containers = every(CONTAINER_PERIOD, "containers", || self.collect_containers(false));
+        let images = every(IMAGE_PERIOD, "images", || self.collect_images());
+        let logs = every(self.inner.settings.log_interval, "logs", || self.rotate_logs());
+        tokio::select! {
+            _ = shutdown.wait() => {}
+            _ = async { tokio::join!(containers, images, logs) } => {}
+        }
+    }
+
+    /// Removes dead containers and sandboxes and the logs of pods that are gone. `make_room`: also containers of pods
+    /// that have ended.
+    pub async fn collect_containers(&self, make_room: bool) -> Result<(), GcError> {
+        let inner = &*self.inner;
+        let containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
+        let state = |uid: &str| (inner.states)(uid);
+        let now = inner.clock.now();
+        for removal in plan_containers(&containers, &inner.settings.containers, make_room, state, now) {
+            let container = containers
+                .iter()
+                .find(|c| c.id == removal.id)
+                .expect("planned from these");
+            let removed = match removal.stop_first {
+                true => inner
+                    .runtime
+                    .stop_container(&removal.id, STOP_GRACE)
+                    .await
+                    .map_err(GcError::from),
+                false => Ok(()),
+            };
+            if let Err(error) = removed {
+                tracing::warn!("the container {} could not be stopped: {error}", removal.id);
+            } else if let Err(error) = self.remove_container(container).await {
+                tracing::warn!("the container {} could not be removed: {error}", removal.id);
+            }
+        }
+        let containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
+        let sandboxes = inner.runtime.list_pod_sandboxes(PodSandboxFilter::default()).await?;
+        for id in plan_sandboxes(&sandboxes, &containers, make_room, state) {
+            // It should have been stopped long ago; if not, its network would be left over.
+            let removed = match inner.runtime.stop_pod_sandbox(&id).await {
+                Ok(()) => inner.runtime.remove_pod_sandbox(&id).await,
+                error => error,
+            };
+            if let Err(error) = removed {
+                tracing::warn!("the sandbox {id} could not be removed: {error}");
+            }
+        }
+        self.remove_orphaned_logs().await;
+        self.remove_dead_links(&containers).await
+    }
+
+    /// Removes a dead container with its logs. The logs go first: once the container is gone, nobody knows where they
+    /// are.
+    pub async fn remove_container(&self, container: &Container) -> Result<(), GcError> {
+        let inner = &*self.inner;
+        match inner.runtime.container_status(&container.id).await {
+            Ok(status) => {
+                let path = PathBuf::from(&status.log_path);
+                if !status.log_path.is_empty() {
+                    blocking(move || rotation::remove_logs(&path)).await?;
+                }
+                if let Some(link) = inner.link_of(container) {
+                    rotation::remove_if_there(&link)?;
+                }
+            }
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(inner.runtime.remove_container(&container.id).await?)
+    }
+
+    /// Links the log of a container that was just started, for log collectors.
+    pub fn link_log(&self, namespace: &str, pod: &str, container: &str, id: &str, log: &Path) {
+        if let Some(folder) = &self.inner.settings.container_links {
+            let link = symlinks::link_path(folder, namespace, pod, container, id);
+            if let Err(error) = symlinks::make(&link, log) {
+                tracing::warn!("{} could not be linked: {error}", link.display());
+            }
+        }
+    }
+
+    async fn remove_orphaned_logs(&self) {
+        let (folder, states) = (self.inner.settings.pod_logs.clone(), self.inner.states.clone());
+        let removed = blocking(move || {
+            let folders = match std::fs::read_dir(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                folders => folders?,
+            };
+            for entry in folders.flatten() {
+                // `<namespace>_<name>_<uid>`
+                let name = entry.file_name();
+                let Some((_, uid)) = name.to_str().and_then(|name| name.rsplit_once('_')) else {
+                    continue;
+                };
+                if states(uid) == PodState::Gone
+                    && let Err(error) = std::fs::remove_dir_all(entry.path())
+                {
+                    tracing::warn!("{} could not be removed: {error}", entry.path().display());
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!("the logs of pods that are gone could not be looked at: {error}");
+        }
+    }
+
+    async fn remove_dead_links(&self, containers: &[Container]) -> Result<(), GcError> {
+        let Some(folder) = self.inner.settings.container_links.clone() else {
+            return Ok(());
+        };
+        let alive: BTreeSet<&str> = containers
+            .iter()
+            .filter(|c| c.state != ContainerState::Exited as i32)
+            .map(|c| c.id.as_str())
+            .collect();
+        for (link, id) in blocking(move || Ok(symlinks::dangling(&folder))).await? {
+            if !id.is_some_and(|id| alive.contains(id.as_str())) {
+                rotation::remove_if_there(&link)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes images if the disk is too full, or if they are too old.
+    pub async fn collect_images(&self) -> Result<(), GcError> {
+        let inner = &*self.inner;
+        let mut history = inner.history.lock().await;
+        inner.look_at_images(&mut history).await?;
+        let (policy, now) = (&inner.settings.images, inner.clock.now());
+        for id in history.too_old(policy, inner.began, now) {
+            inner.remove_image(&mut history, &id).await?;
+        }
+        let disk = self.image_disk().await?;
+        if disk.capacity == 0 {
+            let message = "invalid capacity 0 on image filesystem".to_string();
+            inner.say("InvalidDiskCapacity", message.clone());
+            return Err(GcError(message));
+        }
+        let Some(wanted) = images::to_free(policy, disk.capacity, disk.available) else {
+            return Ok(());
+        };
+        let freed = inner.free(&mut history, wanted).await?;
+        if freed < wanted {
+            let used = images::used_percent(disk.capacity, disk.available);
+            let message = format!(
+                "Insufficient free disk space on the node's image filesystem ({used}% of {} used). Failed to free \
+                 sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could \
+                 be used by active images, logs, volumes, or other data.",
+                images::size_text(disk.capacity)
+            );
+            inner.say("FreeDiskSpaceFailed", message.clone());
+            return Err(GcError(message));
+        }
+        Ok(())
+    }
+
+    /// Removes all images that may go, when the node is short of disk; returns the bytes that were theirs.
+    pub async fn delete_unused_images(&self) -> Result<u64, GcError> {
+        let mut history = self.inner.history.lock().await;
+        self.inner.look_at_images(&mut history).await?;
+        self.inner.free(&mut history, u64::MAX).await
+    }
+
+    /// The file system with the images.
+    pub async fn image_disk(&self) -> Result<Disk, GcError> {
+        let info = self.inner.runtime.image_fs_info().await?;
+        let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref());
+        let Some(place) = place else {
+            return Err(GcError("the runtime does not say where images are".to_string()));
+        };
+        Ok((self.inner.disks)(Path::new(&place.mountpoint))?)
+    }
+
+    /// Rotates the logs of running containers that have grown too large.
+    pub async fn rotate_logs(&self) -> Result<(), GcError> {
+        let inner = &*self.inner;
+        let Some(max_size) = inner.settings.logs.max_size else {
+            return Ok(());
+        };
+        let containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
+        let running = containers.iter().filter(|c| c.state == ContainerState::Running as i32);
+        let ids: BTreeSet<&str> = running.map(|c| c.id.as_str()).collect();
+        let mut paths = inner.log_paths.lock().await;
+        paths.retain(|id, _| ids.contains(id.as_str()));
+        for id in ids {
+            if let Err(error) = inner.rotate_log(id, &mut paths, max_size).await {
+                tracing::warn!("the log of the container {id} could not be rotated: {error}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn say(&self, reason: &'static str, message: String) {
+        self.events
+            .record(self.node.clone(), EventType::Warning, reason, message);
+    }
+
+    fn link_of(&self, container: &Container) -> Option<PathBuf> {
+        let folder = self.settings.container_links.as_ref()?;
+        let label = |key: &str| container.labels.get(key).map(String::as_str);
+        let (pod, namespace) = (label("io.kubernetes.pod.name")?, label("io.kubernetes.pod.namespace")?);
+        let name = label("io.kubernetes.container.name")?;
+        Some(symlinks::link_path(folder, namespace, pod, name, &container.id))
+    }
+
+    async fn look_at_images(&self, history: &mut History) -> Result<(), GcError> {
+        let images = self.runtime.list_images().await?;
+        let containers = self.runtime.list_containers(ContainerFilter::default()).await?;
+        history.observe(&images, &containers, self.clock.now());
+        if let Some(images) = &self.images {
+            images.retain_records(&history.ids());
+        }
+        Ok(())
+    }
+
+    /// Removes images until so many bytes were theirs. Goes on after errors, and returns the first if there was one.
+    async fn free(&self, history: &mut History, wanted: u64) -> Result<u64, GcError> {
+        let (mut freed, mut failed) = (0u64, None);
+        for (id, size) in history.candidates(&self.settings.images, self.clock.now()) {
+            if freed >= wanted {
+                break;
+            }
+            match self.remove_image(history, &id).await {
+                Ok(()) => freed = freed.saturating_add(size),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            Some(error) => Err(GcError(format!(
+                "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image deletion: {error}"
+            ))),
+            None => Ok(freed),
+        }
+    }
+
+    async fn remove_image(&self, history: &mut History, id: &str) -> Result<(), GcError> {
+        let spec = ImageSpec {
+            image: id.to_string(),
+            ..ImageSpec::default()
+        };
+        self.runtime.remove_image(&spec).await?;
+        tracing::info!("removed the unused image {id}");
+        history.removed(id);
+        Ok(())
+    }
+
+    async fn rotate_log(&self, id: &str, paths: &mut BTreeMap<String, PathBuf>, max_size: u64) -> Result<(), GcError> {
+        let log = match paths.get(id) {
+            Some(path) => path.clone(),
+            None => {
+                let path = PathBuf::from(self.runtime.container_status(id).await?.log_path);
+                paths.insert(id.to_string(), path.clone());
+                path
+            }
+        };
+        if log.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let size = match tokio::fs::metadata(&log).await {
+            Ok(found) => found.len(),
+            // Moved away by an agent that ended before the runtime had opened a new one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(self.runtime.reopen_container_log(id).await?);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if size < max_size {
+            return Ok(());
+        }
+        let (policy, now, path) = (self.settings.logs, self.clock.now(), log.clone());
+        let Some(rotated) = blocking(move || rotation::move_away(&path, &policy, now)).await? else {
+            return Ok(());
+        };
+        if let Err(error) = self.runtime.reopen_container_log(id).await {
+            rotation::move_back(&log, &rotated)?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+}
+
+/// File work that may take long, off the threads that everything else runs on.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, GcError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    Ok(done.map_err(|error| GcError(error.to_string()))??)
+}
+
+/// Does it now and again after each period, for ever.
+async fn every<F: Future<Output = Result<(), GcError>>>(period: Duration, what: &str, work: impl Fn() -> F) {
+    let mut ticks = tokio::time::interval(period.max(Duration::from_millis(100)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = work().await {
+            tracing::warn!("tidying {what}: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
