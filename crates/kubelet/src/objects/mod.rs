@@ -70,6 +70,10 @@ impl Objects {
         self.shared.api.is_some()
     }
 
+    pub fn api(&self) -> Option<&Api> {
+        self.shared.api.as_ref()
+    }
+
     pub async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>> {
         let fetch = || self.fetch("v1", Some(namespace), "configmaps", "configmap", name);
         let shared = &self.shared;

@@ -29,6 +29,8 @@ pub struct Ready {
     pub managed: bool,
     /// The name of its directory: that of the persistent volume, if it is one.
     pub directory_name: String,
+    /// Its driver wants to be asked again and again.
+    pub is_published_again: bool,
 }
 
 impl Ready {
@@ -38,6 +40,7 @@ impl Ready {
             read_only,
             managed: true,
             directory_name: name.to_string(),
+            is_published_again: false,
         }
     }
 }
@@ -84,6 +87,7 @@ impl Site<'_> {
             read_only,
             managed: false,
             directory_name: self.volume.to_string(),
+            is_published_again: false,
         })
     }
 

@@ -7,6 +7,7 @@
 mod act;
 mod atomic;
 mod claims;
+mod csi;
 pub mod downward;
 mod empty_dir;
 mod error;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
-use orlop_base::{Clock, join_all};
+use orlop_base::{Clock, Shutdown, join_all};
 use orlop_runtime::cri::messages::{KeyValue, Mount};
 use parking_lot::{Mutex, RwLock};
 
@@ -49,6 +50,8 @@ pub struct Options {
     pub root: PathBuf,
     pub objects: Objects,
     pub clock: Clock,
+    /// For volumes that are attached to nodes, and for what the cluster is told of storage drivers.
+    pub node_name: String,
     /// Without, everything is plain directories: memory-backed volumes are refused, secrets are on disk.
     pub may_mount: bool,
 }
@@ -60,6 +63,7 @@ impl Options {
             root: root.into(),
             objects,
             clock,
+            node_name: String::new(),
             may_mount: nix::unistd::geteuid().is_root(),
         }
     }
@@ -75,6 +79,8 @@ struct Shared {
     paths: Paths,
     objects: Objects,
     clock: Clock,
+    node_name: String,
+    drivers: Arc<csi::Drivers>,
     may_mount: bool,
     allocatable: RwLock<Allocatable>,
     recursive_read_only: AtomicBool,
@@ -107,6 +113,8 @@ impl Volumes {
                 paths: Paths { root },
                 objects: options.objects,
                 clock: options.clock,
+                node_name: options.node_name,
+                drivers: Arc::default(),
                 may_mount: options.may_mount,
                 allocatable: RwLock::default(),
                 recursive_read_only: AtomicBool::new(false),
@@ -139,7 +147,11 @@ impl Volumes {
         make_pod_directories(&context.directory).await?;
         let used = used_names(pod);
         let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        let volumes: Vec<&Volume> = volumes.filter(|v| used.contains(v.name.as_str())).collect();
+        let ready: BTreeSet<String> = state.ready.lock().keys().cloned().collect();
+        // What is set up stays as it is, but for what follows something else.
+        let is_wanted =
+            |v: &&Volume| used.contains(v.name.as_str()) && (plan::is_refreshed(v) || !ready.contains(&v.name));
+        let volumes: Vec<&Volume> = volumes.filter(is_wanted).collect();
         let failures = self.make(pod, &volumes, &context, &state).await;
         if failures.is_empty() {
             Ok(())
@@ -156,10 +168,13 @@ impl Volumes {
         };
         let state = self.state(pod);
         let _turn = state.turn.lock().await;
-        let ready: BTreeSet<String> = state.ready.lock().keys().cloned().collect();
+        let ready = state.ready.lock().clone();
         let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        let volumes = volumes.filter(|v| plan::is_refreshed(v) && ready.contains(&v.name));
-        let volumes: Vec<&Volume> = volumes.collect();
+        let is_wanted = |v: &&Volume| {
+            let again = |ready: &Ready| ready.is_published_again || plan::is_refreshed(v);
+            ready.get(&v.name).is_some_and(again)
+        };
+        let volumes: Vec<&Volume> = volumes.filter(is_wanted).collect();
         self.make(pod, &volumes, &context, &state).await
     }
 
@@ -194,13 +209,7 @@ impl Volumes {
         };
         let state = self.shared.pods.lock().entry(pod_uid.to_string()).or_default().clone();
         let _turn = state.turn.lock().await;
-        let may_mount = self.shared.may_mount;
-        let removed = blocking(move || {
-            if may_mount {
-                mount_table::unmount_below(&directory)?;
-            }
-            mount_table::remove_tree(&directory)
-        });
+        let removed = self.remove(directory);
         removed
             .await
             .map_err(|e| VolumeError::one("", format!("UnmountVolume.TearDown failed : {e}")))?;
@@ -233,6 +242,51 @@ impl Volumes {
             })
             .collect();
         blocking(move || uses(&paths::volumes(&directory), &names)).await
+    }
+
+    /// Looks for storage drivers below `<root>/plugins_registry` and enters them in the node's CSINode, until the shutdown.
+    pub async fn watch_plugins(&self, shutdown: Shutdown) {
+        csi::watch(self.registry(), shutdown).await;
+    }
+
+    fn registry(&self) -> csi::Registry {
+        csi::Registry {
+            drivers: self.shared.drivers.clone(),
+            directory: self.shared.paths.root.join("plugins_registry"),
+            api: self.shared.objects.api().cloned(),
+            node_name: self.shared.node_name.clone(),
+        }
+    }
+
+    /// For the node's status: `kubernetes.io/csi/<driver>^<handle>` of all volumes that pods here have.
+    pub async fn volumes_in_use(&self) -> Vec<String> {
+        self.publisher().in_use().await
+    }
+
+    fn publisher(&self) -> csi::Publisher<'_> {
+        csi::Publisher {
+            drivers: &self.shared.drivers,
+            objects: &self.shared.objects,
+            paths: &self.shared.paths,
+            node_name: &self.shared.node_name,
+        }
+    }
+
+    async fn remove(&self, directory: PathBuf) -> Result<(), String> {
+        let may_mount = self.shared.may_mount;
+        // First what would keep a driver's volume busy.
+        let sub_paths = paths::sub_paths(&directory);
+        if may_mount {
+            blocking(move || mount_table::unmount_below(&sub_paths)).await?;
+        }
+        self.publisher().unpublish_all(&directory).await?;
+        blocking(move || {
+            if may_mount {
+                mount_table::unmount_below(&directory)?;
+            }
+            mount_table::remove_tree(&directory)
+        })
+        .await
     }
 
     fn context(&self, pod: &Pod) -> Result<Context, VolumeError> {
@@ -281,6 +335,16 @@ impl Volumes {
             may_mount: self.shared.may_mount,
         };
         let plan = lookup.plan(volume).await?;
+        if let Plan::Csi(target) = &plan {
+            let published = self
+                .publisher()
+                .publish(target, pod, &context.directory, &context.ownership)
+                .await;
+            return published.map_err(|problem| Problem {
+                volume: Some(target.name.clone()),
+                ..problem
+            });
+        }
         let (pod, name) = (pod.clone(), volume.name.clone());
         let (directory, ownership) = (context.directory.clone(), context.ownership);
         let (may_mount, now) = (self.shared.may_mount, self.shared.clock.now());
@@ -312,6 +376,7 @@ fn carry_out(plan: Plan, site: &Site<'_>) -> Result<Ready, Problem> {
             volume: Some(name),
             ..problem
         }),
+        Plan::Csi(_) => unreachable!("volumes of drivers are published, not made here"),
     }
 }
 
@@ -366,11 +431,10 @@ fn uses(volumes: &Path, names: &HashMap<String, String>) -> Vec<VolumeUse> {
         for directory in directories(&volumes.join(&plugin)) {
             let at = volumes.join(&plugin).join(&directory);
             // Of volumes that are not the pod's own, what is used is told by their file system.
-            let is_own = plugin != Plugin::Local.directory();
-            let measured = if is_own {
-                usage::of(&at)
-            } else {
-                usage::of_file_system(&at)
+            let measured = match plugin.as_str() {
+                p if p == Plugin::Local.directory() => usage::of_file_system(&at),
+                p if p == Plugin::Csi.directory() => usage::of_file_system(&at.join("mount")),
+                _ => usage::of(&at),
             };
             let Ok(measured) = measured else { continue };
             found.push(VolumeUse {

@@ -191,6 +191,7 @@ mod tests {
             read_only,
             managed: true,
             directory_name: "pv".into(),
+            is_published_again: false,
         };
         BTreeMap::from([("v".to_string(), ready)])
     }

@@ -11,6 +11,7 @@ pub enum Plugin {
     Projected,
     DownwardApi,
     Local,
+    Csi,
 }
 
 impl Plugin {
@@ -23,6 +24,7 @@ impl Plugin {
             Plugin::Projected => "kubernetes.io~projected",
             Plugin::DownwardApi => "kubernetes.io~downward-api",
             Plugin::Local => "kubernetes.io~local-volume",
+            Plugin::Csi => "kubernetes.io~csi",
         }
     }
 }

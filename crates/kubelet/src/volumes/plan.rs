@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::claims::{self, ClaimRef};
+use super::csi;
 use super::downward::{self, Allocatable};
 use super::empty_dir::{Medium, memory_size};
 use super::error::together;
@@ -36,6 +37,7 @@ pub enum Plan {
         path: String,
         read_only: bool,
     },
+    Csi(Box<csi::Target>),
 }
 
 /// Why a volume is not ready.
@@ -108,6 +110,9 @@ impl Lookup<'_> {
             let bound = bound.map_err(Problem::unprocessed)?;
             return self.persistent(volume, &bound, claim.read_only);
         }
+        if let Some(source) = &volume.csi {
+            return Ok(Plan::Csi(Box::new(csi::Target::inline(self.pod, volume, source))));
+        }
         match unsupported(volume) {
             // A volume without a source is an empty directory.
             "" => Ok(Plan::EmptyDir(Medium::Disk)),
@@ -151,6 +156,10 @@ impl Lookup<'_> {
                 path: source.path.clone(),
                 read_only,
             });
+        }
+        if let Some(source) = &spec.csi {
+            let target = csi::Target::persistent(&name, &spec, source, read_only);
+            return Ok(Plan::Csi(Box::new(target)));
         }
         let message = format!("persistent volume {name} is of a type that is not supported by this node");
         Err(Problem::from(message))
@@ -302,7 +311,6 @@ fn projection(items: &Option<Vec<KeyToPath>>, mode: Option<i32>, optional: Optio
 /// The name of a source that nothing here can mount; empty if there is none.
 fn unsupported(volume: &Volume) -> &'static str {
     let kinds = [
-        (volume.csi.is_some(), "csi"),
         (volume.image.is_some(), "image"),
         (volume.nfs.is_some(), "nfs"),
         (volume.iscsi.is_some(), "iscsi"),

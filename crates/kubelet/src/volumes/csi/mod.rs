@@ -1,0 +1,56 @@
+//! Volumes of drivers that speak the container storage interface (CSI).
+//!
+//! A driver's registrar puts a socket below `<root>/plugins_registry`; `registration` finds it, asks it which driver it
+//! speaks for, and enters the driver in the node's CSINode. For a volume the driver is asked to *stage* it once for the
+//! node (if it does such a thing) and to *publish* it for each pod. What was asked for is on disk before it is asked, in
+//! `vol_data.json` as Kubernetes writes it, so that a killed agent takes down whatever may have been mounted.
+
+mod client;
+mod disk;
+#[cfg(test)]
+mod fake;
+mod messages;
+mod node_object;
+mod publish;
+mod registration;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use client::Client;
+pub use publish::Publisher;
+pub use registration::{Registry, watch};
+pub use target::Target;
+
+/// The drivers that are registered on this node, by name.
+#[derive(Default)]
+pub struct Drivers {
+    clients: Mutex<HashMap<String, Client>>,
+    /// One at a time for each volume: staging and unstaging must not overtake each other.
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Drivers {
+    fn client(&self, driver: &str) -> Result<Client, String> {
+        let found = self.clients.lock().get(driver).cloned();
+        found.ok_or_else(|| format!("driver name {driver} not found in the list of registered CSI drivers"))
+    }
+
+    fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock();
+        // Nobody else holds these.
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry(format!("{driver}^{handle}")).or_default().clone()
+    }
+}
+
+/// A SHA-256 in hexadecimal, as Kubernetes names things of any length.
+fn hashed(parts: &[&str]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, parts.concat().as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

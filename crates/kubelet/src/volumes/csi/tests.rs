@@ -1,0 +1,315 @@
+//! Drivers on real sockets, whole pods.
+
+use std::fs;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::Pod;
+use orlop_base::{Clock, Shutdown};
+use serde_json::{Value, json};
+
+use super::super::{Options, Volumes, mount_table};
+use super::fake::FakeDriver;
+use super::hashed;
+use crate::objects::Objects;
+use crate::objects::fake::FakeCluster;
+
+const DRIVER: &str = "tape.example.com";
+
+struct Node {
+    temp: tempfile::TempDir,
+    cluster: FakeCluster,
+    volumes: Volumes,
+    driver: FakeDriver,
+    shutdown: Shutdown,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+        let _ = mount_table::unmount_below(&self.root());
+    }
+}
+
+impl Node {
+    fn new() -> Node {
+        let temp = tempfile::tempdir().unwrap();
+        let cluster = FakeCluster::default();
+        cluster.put("/api/v1/nodes/n1", json!({"metadata": {"name": "n1", "uid": "nu"}}));
+        let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "nu"}]);
+        let csi_node = json!({"metadata": {"name": "n1", "ownerReferences": owner}, "spec": {"drivers": []}});
+        cluster.put("/apis/storage.k8s.io/v1/csinodes/n1", csi_node);
+        let driver = FakeDriver::new(&temp.path().join("data"));
+        fs::write(driver.data.join("file"), "on tape").unwrap();
+        let volumes = Node::volumes(&temp, &cluster);
+        Node {
+            temp,
+            cluster,
+            volumes,
+            driver,
+            shutdown: Shutdown::default(),
+        }
+    }
+
+    fn volumes(temp: &tempfile::TempDir, cluster: &FakeCluster) -> Volumes {
+        let objects = Objects::new(Some(cluster.api()), Clock::System);
+        let options = Options {
+            node_name: "n1".into(),
+            ..Options::new(temp.path(), objects, Clock::System)
+        };
+        Volumes::new(options).unwrap()
+    }
+
+    fn root(&self) -> PathBuf {
+        self.temp.path().canonicalize().unwrap()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.root().join("plugins_registry/tape-reg.sock")
+    }
+
+    /// Watches for plugins until the driver is known, and knows it.
+    async fn until_registered(&self) {
+        let volumes = self.volumes.clone();
+        let watch = volumes.watch_plugins(self.shutdown.clone());
+        let known = async {
+            while self.volumes.shared.drivers.client(DRIVER).is_err() || self.driver.registered().is_none() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = watch => panic!("it watches until the shutdown"),
+            () = known => {}
+        }
+    }
+
+    async fn set_up(&self, pod: &Pod) -> String {
+        self.volumes
+            .set_up(pod)
+            .await
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default()
+    }
+
+    fn put_driver(&self, spec: Value) {
+        self.cluster.put(
+            &format!("/apis/storage.k8s.io/v1/csidrivers/{DRIVER}"),
+            json!({"metadata": {}, "spec": spec}),
+        );
+    }
+
+    fn put_claim(&self) {
+        let claim = json!({"metadata": {"uid": "1"}, "spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
+        self.cluster
+            .put("/api/v1/namespaces/n/persistentvolumeclaims/data", claim);
+        let csi = json!({"driver": DRIVER, "volumeHandle": "h1", "fsType": "ext4", "volumeAttributes": {"reel": "9"}});
+        let spec = json!({"claimRef": {"uid": "1"}, "accessModes": ["ReadWriteOnce"], "csi": csi});
+        self.cluster.put(
+            "/api/v1/persistentvolumes/pv-1",
+            json!({"metadata": {"name": "pv-1"}, "spec": spec}),
+        );
+    }
+}
+
+fn pod(uid: &str, source: Value) -> Pod {
+    let mut volume = source;
+    volume["name"] = json!("v");
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "n", "uid": uid},
+        "spec": {
+            "serviceAccountName": "robot",
+            "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+            "volumes": [volume],
+        },
+    }))
+    .unwrap()
+}
+
+fn claimed(uid: &str) -> Pod {
+    pod(uid, json!({"persistentVolumeClaim": {"claimName": "data"}}))
+}
+
+#[tokio::test]
+async fn staged_once_published_for_each_pod_and_taken_down_after_the_last() {
+    let mut node = Node::new();
+    node.put_claim();
+    let missing = format!("driver name {DRIVER} not found in the list of registered CSI drivers");
+    node.put_driver(json!({"attachRequired": false, "podInfoOnMount": true}));
+    assert_eq!(
+        node.set_up(&claimed("u1")).await,
+        format!(
+            "MountVolume.MountDevice failed for volume \"pv-1\" : kubernetes.io/csi: attacher.MountDevice failed to \
+             create newCsiDriverClient: {missing}"
+        )
+    );
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    assert_eq!(node.set_up(&claimed("u1")).await, "");
+    assert_eq!(node.set_up(&claimed("u1")).await, "");
+    assert_eq!(node.driver.calls(), ["stage", "publish"]);
+    let request = node.driver.published();
+    let staging = node.root().join(format!(
+        "plugins/kubernetes.io/csi/{DRIVER}/{}/globalmount",
+        hashed(&["h1"])
+    ));
+    assert_eq!(request.staging_target_path, staging.display().to_string());
+    let target = node.root().join("pods/u1/volumes/kubernetes.io~csi/pv-1/mount");
+    assert_eq!(request.target_path, target.display().to_string());
+    assert_eq!(request.volume_context["reel"], "9");
+    assert_eq!(request.volume_context["csi.storage.k8s.io/pod.name"], "p");
+    assert_eq!(request.volume_context["csi.storage.k8s.io/ephemeral"], "false");
+    let data: Value = serde_json::from_slice(&fs::read(target.with_file_name("vol_data.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&data["specVolID"], &data["volumeHandle"]),
+        (&json!("pv-1"), &json!("h1"))
+    );
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "on tape");
+    }
+
+    // An agent that was killed asks again, which changes nothing.
+    node.volumes = Node::volumes(&node.temp, &node.cluster);
+    node.until_registered().await;
+    assert_eq!(node.set_up(&claimed("u1")).await, "");
+    assert_eq!(node.set_up(&claimed("u2")).await, "");
+    assert_eq!(
+        node.volumes.volumes_in_use().await,
+        [format!("kubernetes.io/csi/{DRIVER}^h1")]
+    );
+    node.driver.calls();
+
+    node.volumes.tear_down("u1").await.unwrap();
+    assert_eq!(node.driver.calls(), ["unpublish"]);
+    node.driver.fail("unstage");
+    let failed = node.volumes.tear_down("u2").await.unwrap_err().to_string();
+    assert!(
+        failed.ends_with("rpc error: code = Internal desc = out of tape"),
+        "{failed}"
+    );
+    assert!(node.driver.data.join("file").exists());
+    node.driver.fail("");
+    server.abort();
+}
+
+#[tokio::test]
+async fn an_unstage_that_failed_is_made_up_for() {
+    let node = Node::new();
+    node.put_claim();
+    node.put_driver(json!({"attachRequired": false}));
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    assert_eq!(node.set_up(&claimed("u1")).await, "");
+    node.driver.fail("unpublish");
+    node.volumes.tear_down("u1").await.unwrap_err();
+    assert!(node.root().join("pods/u1").exists());
+    node.driver.fail("unstage");
+    node.volumes.tear_down("u1").await.unwrap_err();
+    node.driver.fail("");
+    node.driver.calls();
+    node.volumes.tear_down("u1").await.unwrap();
+    assert_eq!(node.driver.calls(), ["unpublish", "unstage"]);
+    assert!(!node.root().join("pods/u1").exists());
+    assert!(mount_table::mounts_below(&node.root()).unwrap().is_empty());
+    let staged = node.root().join(format!("plugins/kubernetes.io/csi/{DRIVER}"));
+    assert_eq!(fs::read_dir(staged).unwrap().count(), 0);
+    server.abort();
+}
+
+#[tokio::test]
+async fn inline_volumes_and_volumes_that_must_be_attached() {
+    let node = Node::new();
+    node.put_claim();
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    let inline = pod("u1", json!({"csi": {"driver": DRIVER, "volumeAttributes": {"a": "b"}}}));
+    assert_eq!(
+        node.set_up(&inline).await,
+        format!(
+            "MountVolume.SetUp failed for volume \"v\" : kubernetes.io/csi: mounter.SetupAt failed to check volume \
+             lifecycle mode: volume mode \"Ephemeral\" not supported by driver {DRIVER} (no CSIDriver object)"
+        )
+    );
+    let id = format!("csi-{}", hashed(&["h1", DRIVER, "n1"]));
+    let failed = node.set_up(&claimed("u2")).await;
+    assert!(
+        failed.contains(&format!("volumeattachments.storage.k8s.io \"{id}\" not found")),
+        "{failed}"
+    );
+    let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{id}");
+    let spec = json!({"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": "pv-1"}});
+    node.cluster.put(
+        &path,
+        json!({"metadata": {}, "spec": spec, "status": {"attached": false}}),
+    );
+    let failed = node.set_up(&claimed("u2")).await;
+    assert_eq!(
+        failed,
+        format!(
+            "MountVolume.WaitForAttach failed for volume \"pv-1\" : volume h1 is not attached for volume attachment {id}"
+        )
+    );
+    let status = json!({"attached": true, "attachmentMetadata": {"device": "/dev/st0"}});
+    node.cluster
+        .put(&path, json!({"metadata": {}, "spec": spec, "status": status}));
+    assert_eq!(node.set_up(&claimed("u2")).await, "");
+    assert_eq!(node.driver.published().publish_context["device"], "/dev/st0");
+
+    let token = json!({"token": "t", "expirationTimestamp": "2100-01-01T00:00:00Z"});
+    node.cluster.put(
+        "/api/v1/namespaces/n/serviceaccounts/robot/token",
+        json!({"spec": {"audiences": [], "expirationSeconds": 3600}, "status": token}),
+    );
+    node.put_driver(json!({
+        "volumeLifecycleModes": ["Ephemeral"], "requiresRepublish": true, "podInfoOnMount": true,
+        "tokenRequests": [{"audience": "vault"}],
+    }));
+    assert_eq!(node.set_up(&inline).await, "");
+    let request = node.driver.published();
+    assert_eq!(request.volume_id, format!("csi-{}", hashed(&["u1", "v"])));
+    assert_eq!(request.staging_target_path, "");
+    assert_eq!(request.volume_context["csi.storage.k8s.io/ephemeral"], "true");
+    let tokens: Value =
+        serde_json::from_str(&request.volume_context["csi.storage.k8s.io/serviceAccount.tokens"]).unwrap();
+    assert_eq!(tokens, json!({"vault": token}));
+    node.driver.calls();
+    assert_eq!(node.volumes.refresh(&inline).await, []);
+    assert_eq!(node.volumes.refresh(&claimed("u2")).await, []);
+    assert_eq!(
+        node.driver.calls(),
+        ["publish"],
+        "only drivers that want it are asked again"
+    );
+    node.volumes.tear_down("u1").await.unwrap();
+    assert_eq!(node.driver.calls(), ["unpublish"]);
+    server.abort();
+}
+
+#[tokio::test]
+async fn the_cluster_knows_which_drivers_there_are() {
+    let node = Node::new();
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    assert!(node.driver.registered().unwrap().plugin_registered);
+    let requests = node.cluster.requests();
+    let (_, replaced) = requests.iter().find(|(line, _)| line.starts_with("PUT")).unwrap();
+    let entry = json!({"name": DRIVER, "nodeID": "node-7", "allocatable": {"count": 3}});
+    assert_eq!(replaced["spec"]["drivers"], json!([entry]));
+    let (_, patch) = requests
+        .iter()
+        .find(|(line, _)| line.starts_with("PATCH /api/v1/nodes/n1"))
+        .unwrap();
+    let annotation = &patch["metadata"]["annotations"]["csi.volume.kubernetes.io/nodeid"];
+    assert_eq!(annotation, &json!(format!("{{\"{DRIVER}\":\"node-7\"}}")));
+
+    // The socket goes, and with it the driver; rubbish beside it harms nobody.
+    server.abort();
+    fs::write(node.socket().with_file_name("file.sock"), "").unwrap();
+    fs::remove_file(node.socket()).unwrap();
+    let registry = node.volumes.registry();
+    let mut known = super::registration::registered(&node.socket(), DRIVER);
+    registry.look(&mut known).await;
+    assert!(known.is_empty() && node.volumes.shared.drivers.client(DRIVER).is_err());
+    let requests = node.cluster.requests();
+    let (_, replaced) = requests.iter().rfind(|(line, _)| line.starts_with("PUT")).unwrap();
+    assert_eq!(replaced["spec"]["drivers"], json!([]));
+}
