@@ -15,7 +15,8 @@ use tokio::io::{
 };
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::Pipe;
@@ -194,6 +195,7 @@ async fn write<T: Pipe>(
         while let Some(message) = messages.recv().await {
             sink.send(message).await?;
         }
+        sink.send(goodbye()).await?;
         sink.close().await
     };
     tokio::select! {
@@ -202,10 +204,19 @@ async fn write<T: Pipe>(
     }
 }
 
+/// A proper end. Clients take one without a status for a broken connection.
+fn goodbye() -> Message {
+    Message::Close(Some(CloseFrame {
+        code: CloseCode::Normal,
+        reason: Default::default(),
+    }))
+}
+
 /// Any byte stream in the binary messages of a WebSocket.
 pub(crate) struct Tunnel<T> {
     socket: WebSocketStream<T>,
     unread: Bytes,
+    said_goodbye: bool,
 }
 
 impl<T> Tunnel<T> {
@@ -213,6 +224,7 @@ impl<T> Tunnel<T> {
         Tunnel {
             socket,
             unread: Bytes::new(),
+            said_goodbye: false,
         }
     }
 }
@@ -261,6 +273,11 @@ impl<T: Pipe> AsyncWrite for Tunnel<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.said_goodbye {
+            std::task::ready!(Pin::new(&mut self.socket).poll_ready(cx)).map_err(io_error)?;
+            self.said_goodbye = true;
+            Pin::new(&mut self.socket).start_send(goodbye()).map_err(io_error)?;
+        }
         Pin::new(&mut self.socket).poll_close(cx).map_err(io_error)
     }
 }

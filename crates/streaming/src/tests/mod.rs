@@ -18,6 +18,7 @@ use tokio::io::{DuplexStream, duplex};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::{Refusal, Upgrade};
 
@@ -64,7 +65,8 @@ async fn exchange(socket: WebSocketStream<DuplexStream>, messages: Vec<Message>)
     let receiving = async {
         let mut received = Vec::new();
         while let Some(Ok(message)) = source.next().await {
-            if message.is_close() {
+            if let Message::Close(frame) = message {
+                assert_eq!(frame.expect("a goodbye has a status").code, CloseCode::Normal);
                 break;
             }
             received.push(message);
