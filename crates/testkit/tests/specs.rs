@@ -317,8 +317,8 @@ async fn cpu_limits(node: &Node) {
         .run(
             "cpu",
             json!({"containers": [{
-                "name": "main", "image": "busybox", "command": ["sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"],
-                "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m", "memory": "64Mi"}},
+                "name": "main", "image": "busybox", "command": ["sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"],
+                "resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m", "memory": "64Mi"}},
             }]}),
         )
         .await;

@@ -315,14 +315,14 @@ async fn the_kernel_keeps_the_limits() {
         return;
     };
     real.cgroups.ensure_node_level().unwrap();
-    let resources = json!({"requests": {"cpu": "100m", "memory": "16Mi"}, "limits": {"cpu": "300m", "memory": "16Mi"}});
+    let resources = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "20m", "memory": "16Mi"}});
     let pod = testing::pod(json!({"containers": [{"name": "a", "resources": resources}]}));
     real.cgroups.ensure_pod(&pod).unwrap();
     real.cgroups.update_classes([&pod]).unwrap();
     real.cgroups.update_pod(&pod).unwrap();
     assert_eq!(real.cgroups.pods().into_keys().collect::<Vec<_>>(), ["u-1"]);
 
-    let mut busy = real.shell(&pod, "i=0; while [ $i -lt 700000 ]; do i=$((i+1)); done");
+    let mut busy = real.shell(&pod, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
     assert!(busy.wait().unwrap().success());
     let usage = real.cgroups.pod_usage(&pod).unwrap();
     assert!(usage.cpu_ns > 0 && usage.cpu_throttled_periods > 0, "{usage:?}");

@@ -43,6 +43,10 @@ pub struct NodeFacts {
     /// Page sizes the kernel has, in the form of cgroup files: `2MB`, `1GB`.
     pub hugepage_sizes: Vec<String>,
     pub page_size: i64,
+    /// Kernel settings that pods may have beside the safe ones: names, or beginnings with `*`.
+    pub unsafe_sysctls: Vec<String>,
+    /// The kernel has it.
+    pub app_armor: bool,
     /// Mounts are to be relabelled.
     pub selinux: bool,
     /// Files of this machine that containers must not see, beside those every machine has.
@@ -74,6 +78,8 @@ impl Default for NodeFacts {
             memory_qos: None,
             hugepage_sizes: vec![],
             page_size: 4096,
+            unsafe_sysctls: vec![],
+            app_armor: false,
             selinux: false,
             masked_paths: vec![],
         }

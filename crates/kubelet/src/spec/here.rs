@@ -80,6 +80,9 @@ impl NodeFacts {
             }),
             hugepage_sizes: hugepage_sizes(here.machine.huge_pages.keys()),
             page_size: page_size(),
+            unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+            app_armor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+                .is_ok_and(|text| text.starts_with('Y')),
             selinux: Path::new("/sys/fs/selinux/enforce").exists(),
             masked_paths: thermal_files(Path::new("/sys/devices/system/cpu")),
         }

@@ -11,6 +11,7 @@ pub mod files;
 pub mod labels;
 pub mod resources;
 
+mod admit;
 mod container;
 mod dns;
 mod expand;
@@ -19,18 +20,21 @@ mod here;
 mod hostname;
 mod sandbox;
 mod security;
+mod users;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 
+pub use admit::refusal;
 pub use container::{ContainerInput, container_config};
 pub use expand::{expand, expand_all};
 pub use facts::{CgroupLayout, CgroupVersion, MemoryQos, NodeFacts, Swap};
 pub use here::{Here, read_resolv_conf};
 pub use hostname::{host_and_domain, hosts_file};
 pub use sandbox::{sandbox_config, sandbox_config_in, sandbox_notices};
+pub use users::Users;
 
 /// The spec cannot be carried out as things are; the text is for the user. A container with it waits with the reason
 /// CreateContainerConfigError, and is tried again.

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use orlop_runtime::cri::messages as cri;
 
 use super::{
-    NodeFacts, Notice, SpecError, containers, dns, hostname, is_host_network, labels, name, namespace, pod_log_dir,
-    resources, security, uid,
+    NodeFacts, Notice, SpecError, admit, containers, dns, hostname, is_host_network, labels, name, namespace,
+    pod_log_dir, resources, security, uid,
 };
 
 /// The sandbox of a pod that shares the node's users. One with users of its own needs [`sandbox_config_in`].
@@ -56,7 +56,10 @@ fn linux(
 ) -> Result<cri::LinuxPodSandboxConfig, SpecError> {
     let sc = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let sysctls = sc.and_then(|sc| sc.sysctls.as_deref()).unwrap_or_default();
-    let sysctls: BTreeMap<_, _> = sysctls.iter().map(|s| (s.name.clone(), s.value.clone())).collect();
+    let sysctls: BTreeMap<_, _> = sysctls
+        .iter()
+        .map(|s| (admit::dotted(&s.name), s.value.clone()))
+        .collect();
     let (groups, groups_policy) = security::supplemental_groups(pod)?;
     Ok(cri::LinuxPodSandboxConfig {
         cgroup_parent: resources::pod_cgroup_parent(pod, &facts.cgroups),
@@ -194,7 +197,7 @@ mod tests {
             "securityContext": {
                 "runAsUser": 1000, "runAsGroup": 2000, "fsGroup": 3000, "supplementalGroups": [4000, 5000],
                 "supplementalGroupsPolicy": "Strict", "seLinuxOptions": {"level": "s0:c1,c2", "type": "t"},
-                "sysctls": [{"name": "net.core.somaxconn", "value": "128"}],
+                "sysctls": [{"name": "net/core/somaxconn", "value": "128"}],
             },
             "overhead": {"cpu": "250m", "memory": "64Mi"},
             "containers": [

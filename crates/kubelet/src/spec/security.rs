@@ -245,16 +245,7 @@ fn below(dir: &Path, file: &str) -> String {
 
 /// The profile, and its name in the form older runtimes read.
 fn app_armor(pod: &Pod, container: &Container) -> Result<(Option<cri::SecurityProfile>, String), SpecError> {
-    let own = container
-        .security_context
-        .as_ref()
-        .and_then(|sc| sc.app_armor_profile.clone());
-    let noted = || {
-        let key = format!("{APP_ARMOR_ANNOTATION}{}", container.name);
-        app_armor_noted(pod.metadata.annotations.as_ref()?.get(&key)?)
-    };
-    let of_pod = || pod.spec.as_ref()?.security_context.as_ref()?.app_armor_profile.clone();
-    let Some(wanted) = own.or_else(noted).or_else(of_pod) else {
+    let Some(wanted) = app_armor_wanted(pod, container) else {
         return Ok((None, String::new()));
     };
     match wanted.type_.as_str() {
@@ -276,6 +267,20 @@ fn app_armor(pod: &Pod, container: &Container) -> Result<(Option<cri::SecurityPr
         }
         other => Err(SpecError(format!("unknown apparmor profile type: {other:?}"))),
     }
+}
+
+/// The profile of a container: its own field, then the annotation of old, then the pod's field.
+pub(crate) fn app_armor_wanted(pod: &Pod, container: &Container) -> Option<AppArmorProfile> {
+    let own = container
+        .security_context
+        .as_ref()
+        .and_then(|sc| sc.app_armor_profile.clone());
+    let noted = || {
+        let key = format!("{APP_ARMOR_ANNOTATION}{}", container.name);
+        app_armor_noted(pod.metadata.annotations.as_ref()?.get(&key)?)
+    };
+    let of_pod = || pod.spec.as_ref()?.security_context.as_ref()?.app_armor_profile.clone();
+    own.or_else(noted).or_else(of_pod)
 }
 
 /// Pods from files may still say it by annotation.
