@@ -12,11 +12,15 @@ pub struct Disk {
 }
 
 /// The file system that holds `path`.
+///
+/// Differs from upstream: the capacity is what is used and what is available together, as `df` reckons its percentage.
+/// Room that a file system keeps back from everybody (as on thinly backed disks) would make it look full for ever.
 pub fn disk(path: &Path) -> io::Result<Disk> {
     let stat = nix::sys::statvfs::statvfs(path).map_err(io::Error::from)?;
     let unit = stat.fragment_size();
+    let used = stat.blocks().saturating_sub(stat.blocks_free());
     Ok(Disk {
-        capacity: stat.blocks().saturating_mul(unit),
+        capacity: used.saturating_add(stat.blocks_available()).saturating_mul(unit),
         available: stat.blocks_available().saturating_mul(unit),
         inodes: stat.files(),
         inodes_free: stat.files_free(),

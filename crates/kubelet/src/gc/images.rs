@@ -60,6 +60,7 @@ impl History {
         for image in images {
             let names = image.repo_digests.iter().chain(&image.repo_tags);
             let in_use = names.chain([&image.id]).any(|name| used.contains(name.as_str()));
+            let pinned = image.pinned || holds_sandboxes(image);
             let seen = self.images.entry(image.id.clone()).or_insert(Seen {
                 first: now,
                 last_used: None,
@@ -68,7 +69,7 @@ impl History {
                 in_use,
             });
             seen.size = image.size;
-            seen.pinned = image.pinned;
+            seen.pinned = pinned;
             seen.in_use = in_use;
             if in_use {
                 seen.last_used = Some(now);
@@ -106,6 +107,16 @@ impl History {
     fn unused(&self) -> impl Iterator<Item = (&String, &Seen)> {
         self.images.iter().filter(|(_, seen)| !seen.in_use && !seen.pinned)
     }
+}
+
+/// The image that keeps sandboxes open. Runtimes pin it; older ones (containerd before 1.7) do not say so, and no
+/// container shows that it is in use.
+fn holds_sandboxes(image: &Image) -> bool {
+    image.repo_tags.iter().any(|tag| {
+        let name = tag.rsplit('/').next().unwrap_or_default();
+        let name = name.split(':').next().unwrap_or_default();
+        name == "pause" || name.ends_with("-pause")
+    })
 }
 
 fn signed(duration: Duration) -> jiff::SignedDuration {
@@ -172,7 +183,8 @@ mod tests {
 
     #[test]
     fn unused_images_go_the_longest_unused_first() {
-        let images = ["a", "b", "c", "d"].map(|id| image(id, 10, id == "d"));
+        let mut images = ["a", "b", "c", "d", "e"].map(|id| image(id, 10, id == "d"));
+        images[4].repo_tags = vec!["registry.k8s.io/pause:3.6".to_string()];
         let mut history = History::default();
         let policy = ImagePolicy::default();
         history.observe(&images, &[uses("a"), uses("r/b@sha256:x")], at(0));

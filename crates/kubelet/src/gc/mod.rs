@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use orlop_api::quantity::Quantity;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::events::{EventType, ObjectReference};
 use orlop_runtime::Runtime;
@@ -29,8 +30,10 @@ use self::containers::{ContainerPolicy, plan_containers, plan_sandboxes};
 use self::disk::Disk;
 use self::images::{History, ImagePolicy};
 use self::rotation::LogPolicy;
+use crate::config::Config;
 use crate::events::Events;
 use crate::images::Images;
+use crate::spec::labels::POD_UID;
 
 const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
@@ -59,6 +62,31 @@ impl Default for GcSettings {
             log_interval: Duration::from_secs(10),
             pod_logs: PathBuf::from("/var/log/pods"),
             container_links: Some(PathBuf::from("/var/log/containers")),
+        }
+    }
+}
+
+impl GcSettings {
+    /// From a configuration that was checked when it was read.
+    pub fn of(config: &Config) -> GcSettings {
+        let percent = |value: i32| u64::try_from(value).unwrap_or_default();
+        let max_size = Quantity::parse(&config.container_log_max_size)
+            .ok()
+            .map(|size| size.value());
+        GcSettings {
+            images: ImagePolicy {
+                high_percent: percent(config.image_gc_high_threshold_percent),
+                low_percent: percent(config.image_gc_low_threshold_percent),
+                min_age: config.image_minimum_gc_age,
+                max_age: config.image_maximum_gc_age,
+            },
+            logs: LogPolicy {
+                max_size: max_size.and_then(|size| u64::try_from(size).ok()),
+                max_files: config.container_log_max_files as usize,
+            },
+            log_interval: config.container_log_monitor_interval,
+            pod_logs: config.pod_logs_dir.clone(),
+            ..GcSettings::default()
         }
     }
 }
@@ -145,7 +173,7 @@ impl Collector {
     pub async fn run(self, shutdown: Shutdown) {
         let containers = every(CONTAINER_PERIOD, "containers", || self.collect_containers(false));
         let images = every(IMAGE_PERIOD, "images", || self.collect_images());
-        let logs = every(self.inner.settings.log_interval, "logs", || self.rotate_logs());
+        let logs = every(self.inner.settings.log_interval, "logs", || self.look_after_logs());
         tokio::select! {
             _ = shutdown.wait() => {}
             _ = async { tokio::join!(containers, images, logs) } => {}
@@ -212,16 +240,6 @@ impl Collector {
             Err(error) => return Err(error.into()),
         }
         Ok(inner.runtime.remove_container(&container.id).await?)
-    }
-
-    /// Links the log of a container that was just started, for log collectors.
-    pub fn link_log(&self, namespace: &str, pod: &str, container: &str, id: &str, log: &Path) {
-        if let Some(folder) = &self.inner.settings.container_links {
-            let link = symlinks::link_path(folder, namespace, pod, container, id);
-            if let Err(error) = symlinks::make(&link, log) {
-                tracing::warn!("{} could not be linked: {error}", link.display());
-            }
-        }
     }
 
     async fn remove_orphaned_logs(&self) {
@@ -317,20 +335,17 @@ impl Collector {
         Ok((self.inner.disks)(Path::new(&place.mountpoint))?)
     }
 
-    /// Rotates the logs of running containers that have grown too large.
-    pub async fn rotate_logs(&self) -> Result<(), GcError> {
+    /// Links the logs of running containers for log collectors, and rotates those that have grown too large.
+    pub async fn look_after_logs(&self) -> Result<(), GcError> {
         let inner = &*self.inner;
-        let Some(max_size) = inner.settings.logs.max_size else {
-            return Ok(());
-        };
-        let containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
-        let running = containers.iter().filter(|c| c.state == ContainerState::Running as i32);
-        let ids: BTreeSet<&str> = running.map(|c| c.id.as_str()).collect();
+        let mut containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
+        containers.retain(|c| c.state == ContainerState::Running as i32 && c.labels.contains_key(POD_UID));
+        let ids: BTreeSet<&str> = containers.iter().map(|c| c.id.as_str()).collect();
         let mut paths = inner.log_paths.lock().await;
         paths.retain(|id, _| ids.contains(id.as_str()));
-        for id in ids {
-            if let Err(error) = inner.rotate_log(id, &mut paths, max_size).await {
-                tracing::warn!("the log of the container {id} could not be rotated: {error}");
+        for container in &containers {
+            if let Err(error) = inner.look_after_log(container, &mut paths).await {
+                tracing::warn!("the log of the container {}: {error}", container.id);
             }
         }
         Ok(())
@@ -392,14 +407,25 @@ impl Inner {
         Ok(())
     }
 
-    async fn rotate_log(&self, id: &str, paths: &mut BTreeMap<String, PathBuf>, max_size: u64) -> Result<(), GcError> {
+    async fn look_after_log(
+        &self,
+        container: &Container,
+        paths: &mut BTreeMap<String, PathBuf>,
+    ) -> Result<(), GcError> {
+        let id = &container.id;
         let log = match paths.get(id) {
             Some(path) => path.clone(),
             None => {
                 let path = PathBuf::from(self.runtime.container_status(id).await?.log_path);
+                if let Some(link) = self.link_of(container) {
+                    symlinks::make(&link, &path)?;
+                }
                 paths.insert(id.to_string(), path.clone());
                 path
             }
+        };
+        let Some(max_size) = self.settings.logs.max_size else {
+            return Ok(());
         };
         if log.as_os_str().is_empty() {
             return Ok(());

@@ -1,6 +1,7 @@
 //! `/var/log/containers`: links to container logs under names that log collectors read the pod from.
 //!
-//! Upstream: pkg/kubelet/kuberuntime/legacy.go (v1.36), which still makes them.
+//! Upstream: pkg/kubelet/kuberuntime/legacy.go (v1.36), which still makes them, when a container starts. Here they are
+//! made when logs are looked after, some seconds later.
 
 use std::fs;
 use std::io;

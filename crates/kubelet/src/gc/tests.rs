@@ -1,6 +1,5 @@
 use super::*;
 use crate::events::testing::Said;
-use crate::spec::labels::POD_UID;
 use orlop_runtime::cri::messages::{ContainerConfig, ContainerMetadata, PodSandboxConfig, PodSandboxMetadata};
 use orlop_runtime::simulated::{Kind, Options, Simulated};
 use orlop_runtime::{Code, Error};
@@ -115,7 +114,7 @@ impl World {
             .unwrap();
         self.runtime.start_container(&id).await.unwrap();
         std::fs::write(&log, "some text").unwrap();
-        self.collector.link_log("n", uid, "c", &id, &log);
+        self.collector.look_after_logs().await.unwrap();
         (id, log)
     }
 
@@ -222,7 +221,7 @@ async fn images_go_when_the_disk_is_full() {
 #[tokio::test]
 async fn logs_are_rotated_and_restarts_are_survived() {
     let world = world(LogPolicy {
-        max_size: Some(9),
+        max_size: Some(12),
         max_files: 3,
     });
     world.runtime.add_image("a:1");
@@ -233,35 +232,36 @@ async fn logs_are_rotated_and_restarts_are_survived() {
         names.into_iter().collect::<Vec<_>>()
     };
     world.calls();
-    world.collector.rotate_logs().await.unwrap();
+    std::fs::write(&log, "more than twelve").unwrap();
+    world.collector.look_after_logs().await.unwrap();
     assert_eq!(world.calls(), ["ReopenContainerLog"]);
     assert!(names().contains(&"0.log.20260102-030405".to_string()));
 
     // A runtime that can't open a new one keeps the old.
-    std::fs::write(&log, "more than nine").unwrap();
+    std::fs::write(&log, "more than twelve").unwrap();
     world.clock.advance(Duration::from_secs(10));
     world
         .runtime
         .fail_next(Kind::ReopenContainerLog, Error::new(Code::Other, "no"));
-    world.collector.rotate_logs().await.unwrap();
-    assert_eq!(std::fs::read(&log).unwrap(), b"more than nine");
+    world.collector.look_after_logs().await.unwrap();
+    assert_eq!(std::fs::read(&log).unwrap(), b"more than twelve");
 
     // An agent that ended after moving the log away.
     std::fs::remove_file(&log).unwrap();
     world.calls();
-    world.collector.rotate_logs().await.unwrap();
+    world.collector.look_after_logs().await.unwrap();
     assert_eq!(world.calls(), ["ReopenContainerLog"]);
 
     // Many rotations: the newest is plain, older ones are compressed, no more than three in all.
     for _ in 0..4 {
-        std::fs::write(&log, "more than nine").unwrap();
+        std::fs::write(&log, "more than twelve").unwrap();
         world.clock.advance(Duration::from_secs(10));
-        world.collector.rotate_logs().await.unwrap();
+        world.collector.look_after_logs().await.unwrap();
     }
     std::fs::write(&log, "x").unwrap();
     assert_eq!(names(), ["0.log", "0.log.20260102-030445.gz", "0.log.20260102-030455"]);
     world.runtime.exit(&id, 0);
-    std::fs::write(&log, "more than nine").unwrap();
-    world.collector.rotate_logs().await.unwrap();
+    std::fs::write(&log, "more than twelve").unwrap();
+    world.collector.look_after_logs().await.unwrap();
     assert_eq!(names().len(), 3, "a dead container's log stays");
 }

@@ -13,7 +13,7 @@ pub mod name;
 mod records;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ use self::keyring::{Credentials, Keyring};
 use self::name::ImageName;
 use self::records::Records;
 pub use self::records::Verification;
+use crate::config::Config;
 use crate::events::Events;
 use crate::objects::Objects;
 
@@ -83,6 +84,35 @@ impl Default for ImageSettings {
             verification: Verification::default(),
             records: None,
             docker_configs: Vec::new(),
+        }
+    }
+}
+
+impl ImageSettings {
+    /// From a configuration that was checked when it was read, for an agent that lives in `root`.
+    pub fn of(config: &Config, root: &Path) -> ImageSettings {
+        let list = config.document["preloadedImagesVerificationAllowlist"].as_array();
+        let list = list
+            .into_iter()
+            .flatten()
+            .filter_map(|image| Some(image.as_str()?.to_string()));
+        let verification = match config.document["imagePullCredentialsVerificationPolicy"].as_str() {
+            Some("NeverVerify") => Verification::NeverVerify,
+            Some("NeverVerifyAllowlistedImages") => Verification::NeverVerifyAllowlistedImages(list.collect()),
+            Some("AlwaysVerify") => Verification::AlwaysVerify,
+            _ => Verification::NeverVerifyPreloadedImages,
+        };
+        let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/config.json"));
+        let mut docker_configs = vec![root.join("config.json")];
+        docker_configs.extend(home);
+        docker_configs.push(PathBuf::from("/.docker/config.json"));
+        ImageSettings {
+            serialize_pulls: config.serialize_image_pulls,
+            max_parallel_pulls: config.max_parallel_image_pulls,
+            verification,
+            records: Some(root.join("image_manager")),
+            docker_configs,
+            ..ImageSettings::default()
         }
     }
 }

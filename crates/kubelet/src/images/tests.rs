@@ -309,3 +309,26 @@ async fn secrets_are_tried_in_turn_and_remembered() {
         .unwrap_err();
     assert_eq!(broken.reason, "ErrImagePull");
 }
+
+#[test]
+fn settings_of_a_configuration() {
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    let of = |text: &str| {
+        ImageSettings::of(
+            &crate::config::parse(Some(&format!("{head}{text}")), &[]).unwrap(),
+            Path::new("/r"),
+        )
+    };
+    let default = of("");
+    assert!(default.serialize_pulls);
+    assert_eq!(default.verification, Verification::NeverVerifyPreloadedImages);
+    assert_eq!(default.records, Some(PathBuf::from("/r/image_manager")));
+    let other = of("serializeImagePulls: false\nmaxParallelImagePulls: 3\n\
+         imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
+         preloadedImagesVerificationAllowlist: [q.io/a]\n");
+    assert_eq!((other.serialize_pulls, other.max_parallel_pulls), (false, Some(3)));
+    assert_eq!(
+        other.verification,
+        Verification::NeverVerifyAllowlistedImages(vec!["q.io/a".into()])
+    );
+}

@@ -1,4 +1,4 @@
-//! Asking with an HTTP GET: 200 to 399 is well.
+//! Asking with an HTTP GET: 200 to 399 is well. Lifecycle hooks ask in the same way ([`hook`]).
 //!
 //! Each probe makes a connection of its own, so that it finds out whether new connections are served. Certificates are
 //! not verified. Redirects are followed to the same host only.
@@ -9,7 +9,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ::http::header::{
-    ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT as USER_AGENT_HEADER,
+    ACCEPT, AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION,
+    USER_AGENT as USER_AGENT_HEADER,
 };
 use ::http::{Request, Response, StatusCode, Uri};
 use bytes::Bytes;
@@ -29,6 +30,8 @@ use tokio_rustls::TlsConnector;
 use super::run::{Outcome, dial_error, join_host_port, resolve_port};
 
 pub const USER_AGENT: &str = "kube-probe/1.36";
+const HOOK_USER_AGENT: &str = "kube-lifecycle/1.36";
+const PLAIN_ANSWER: &str = "http: server gave HTTP response to HTTPS client";
 /// Of what the container answered, this much is read and told.
 const MOST_BODY: usize = 10 << 10;
 const MOST_REDIRECTS: usize = 10;
@@ -85,7 +88,12 @@ impl Target {
 }
 
 /// The first request: where to and with which headers.
-pub fn request(action: &HTTPGetAction, container: &Container, ip: &str) -> Result<(Target, HeaderMap), String> {
+pub fn request(
+    action: &HTTPGetAction,
+    container: &Container,
+    ip: &str,
+    user_agent: &'static str,
+) -> Result<(Target, HeaderMap), String> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let target = Target {
         https: given(&action.scheme).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
@@ -101,7 +109,7 @@ pub fn request(action: &HTTPGetAction, container: &Container, ip: &str) -> Resul
             .map_err(|_| format!("net/http: invalid header field value for {:?}", header.name))?;
         headers.append(name, value);
     }
-    for (name, default) in [(USER_AGENT_HEADER, USER_AGENT), (ACCEPT, "*/*")] {
+    for (name, default) in [(USER_AGENT_HEADER, user_agent), (ACCEPT, "*/*")] {
         match headers.get(&name) {
             None => drop(headers.insert(name, HeaderValue::from_static(default))),
             // Given and empty: not to be sent.
@@ -134,28 +142,47 @@ fn escape(path: &str) -> String {
 }
 
 pub async fn probe(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> Outcome {
-    let (mut target, mut headers) = match request(action, container, ip) {
+    let (target, headers) = match request(action, container, ip, USER_AGENT) {
         Ok(request) => request,
         Err(text) => return Outcome::unknown(text),
     };
     let deadline = Instant::now() + timeout;
+    match follow(target, headers, deadline).await {
+        Ok(response) => judge(response, deadline).await,
+        Err(text) => Outcome::Failure(text),
+    }
+}
+
+/// A container's lifecycle hook: that it answers is enough, whatever it says. One that speaks plain HTTP where HTTPS was
+/// to be spoken is asked again that way.
+pub async fn hook(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> Result<(), String> {
+    let (target, mut headers) = request(action, container, ip, HOOK_USER_AGENT)?;
+    let deadline = Instant::now() + timeout;
+    let mut answer = follow(target.clone(), headers.clone(), deadline).await;
+    if matches!(&answer, Err(text) if target.https && text.ends_with(PLAIN_ANSWER)) {
+        headers.remove(AUTHORIZATION);
+        let plain = Target { https: false, ..target };
+        answer = follow(plain, headers, deadline).await.or(answer);
+    }
+    answer.map(drop)
+}
+
+/// The answer after redirects to the same host.
+async fn follow(mut target: Target, mut headers: HeaderMap, deadline: Instant) -> Result<Response<Incoming>, String> {
     let mut requests = 0;
     loop {
-        let failed = |why: &str| Outcome::Failure(format!("Get {:?}: {why}", target.url()));
-        let response = match get(&target, &headers, deadline).await {
-            Ok(response) => response,
-            Err(why) => return failed(&why),
-        };
+        let failed = |why: &str| format!("Get {:?}: {why}", target.url());
+        let response = get(&target, &headers, deadline).await.map_err(|why| failed(&why))?;
         requests += 1;
         match next(&target, &response) {
-            Some((_, _)) if requests >= MOST_REDIRECTS => return failed("stopped after 10 redirects"),
+            Some(_) if requests >= MOST_REDIRECTS => return Err(failed("stopped after 10 redirects")),
             Some((followed, relative)) => {
                 if !relative {
                     headers.remove(HOST);
                 }
                 target = followed;
             }
-            None => return judge(response, deadline).await,
+            None => return Ok(response),
         }
     }
 }
@@ -231,7 +258,7 @@ async fn get(target: &Target, headers: &HeaderMap, deadline: Instant) -> Result<
 fn tls_error(error: &std::io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
-        Some(rustls::Error::InvalidMessage(_)) => "http: server gave HTTP response to HTTPS client".to_string(),
+        Some(rustls::Error::InvalidMessage(_)) => PLAIN_ANSWER.to_string(),
         _ if error.kind() == std::io::ErrorKind::UnexpectedEof => "EOF".to_string(),
         _ => error.to_string(),
     }

@@ -9,7 +9,7 @@
 
 mod exec;
 mod grpc;
-mod http;
+pub mod http;
 pub mod machine;
 mod metrics;
 mod run;

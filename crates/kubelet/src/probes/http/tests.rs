@@ -191,9 +191,33 @@ async fn certificates_are_not_verified() {
     );
 }
 
+#[tokio::test]
+async fn hooks_only_have_to_answer() {
+    let port = server().await;
+    let container = Container::default();
+    for path in ["/ok", "/fail", "/away"] {
+        let mut hooked = action(port, path, &[]);
+        assert_eq!(hook(&hooked, &container, "127.0.0.1", PLENTY).await, Ok(()));
+        hooked.scheme = Some("HTTPS".to_string());
+        assert_eq!(
+            hook(&hooked, &container, "127.0.0.1", PLENTY).await,
+            Ok(()),
+            "plain HTTP will do"
+        );
+    }
+    let silent = hook(
+        &action(port, "/hang", &[]),
+        &container,
+        "127.0.0.1",
+        Duration::from_millis(50),
+    )
+    .await;
+    assert!(silent.unwrap_err().contains("context deadline exceeded"));
+}
+
 #[test]
 fn where_redirects_lead() {
-    let (from, _) = request(&action(8080, "/a/b?c", &[]), &Container::default(), "::1").unwrap();
+    let (from, _) = request(&action(8080, "/a/b?c", &[]), &Container::default(), "::1", USER_AGENT).unwrap();
     assert_eq!(from.url(), "http://[::1]:8080/a/b?c");
     for (location, want) in [
         ("/x", Some("http://[::1]:8080/x")),
