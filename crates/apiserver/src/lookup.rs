@@ -10,6 +10,12 @@ use serde_json::Value;
 pub trait ObjectLookup: Send + Sync {
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
 
+    /// One label of an object, for which the object need not be parsed.
+    fn label(&self, resource: &str, namespace: &str, name: &str, label: &str) -> Option<String> {
+        let object = self.get(resource, namespace, name)?;
+        Some(object["metadata"]["labels"].get(label)?.as_str()?.to_string())
+    }
+
     /// All objects of a resource, of one namespace if one is given.
     fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 

@@ -12,5 +12,8 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Huge pages are zeroed whole for every burst, and kept whole after it: a fifth more memory and a tenth more work.
+    // Where the kernel has none, there is nothing to switch off.
+    let _ = nix::sys::prctl::set_thp_disable(true);
     commands::main()
 }

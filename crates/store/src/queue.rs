@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{Action, CommitError, Record, Revision, Txn};
@@ -13,6 +13,9 @@ const ROOM: usize = 4096;
 /// A batch ends after this many transactions or bytes, so that one slow fsync answers nobody too late.
 const BATCH_TXNS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
+/// How long a batch waits for as many as came together lately.
+const GATHER: Duration = Duration::from_micros(400);
+const GATHER_MAX: usize = 32;
 
 pub(crate) struct Request<R> {
     pub txn: Txn<R>,
@@ -28,6 +31,41 @@ pub(crate) struct Queue<R> {
 struct Waiting<R> {
     requests: VecDeque<Request<R>>,
     closed: bool,
+    gather: Gather,
+}
+
+/// How many transactions are worth waiting for. A sync costs the same for one as for many, so under load some patience
+/// pays; but a lone writer must not wait for company that never comes. So the hope grows while it is met, shrinks to
+/// what came when it is not, and is then left alone for longer and longer.
+struct Gather {
+    hope: usize,
+    hold: u32,
+    disappointments: u32,
+}
+
+impl Gather {
+    fn new() -> Gather {
+        Gather {
+            hope: 1,
+            hold: 0,
+            disappointments: 0,
+        }
+    }
+
+    fn came(&mut self, count: usize) {
+        if count < self.hope {
+            self.hope = count.max(1);
+            self.disappointments = (self.disappointments + 1).min(6);
+            self.hold = 1 << self.disappointments;
+        } else if self.hold > 0 {
+            self.hold -= 1;
+        } else {
+            if count > self.hope {
+                self.disappointments = 0;
+            }
+            self.hope = (count + 1).min(GATHER_MAX);
+        }
+    }
 }
 
 /// What the writer thread is to do next.
@@ -45,6 +83,7 @@ impl<R: Record> Queue<R> {
             waiting: Mutex::new(Waiting {
                 requests: VecDeque::new(),
                 closed: false,
+                gather: Gather::new(),
             }),
             wake: Condvar::new(),
             room: Semaphore::new(ROOM),
@@ -55,14 +94,19 @@ impl<R: Record> Queue<R> {
         // Given back by `take`.
         self.room.acquire().await.map_err(|_| CommitError::Closed)?.forget();
         let (answer, answered) = oneshot::channel();
-        {
+        let wakes = {
             let mut waiting = self.waiting.lock();
             if waiting.closed {
                 return Err(CommitError::Closed);
             }
             waiting.requests.push_back(Request { txn, answer });
+            // A thread that gathers is woken once, by the last one it hopes for.
+            let count = waiting.requests.len();
+            count == 1 || count >= waiting.gather.hope
+        };
+        if wakes {
+            self.wake.notify_one();
         }
-        self.wake.notify_one();
         answered.await.unwrap_or(Err(CommitError::Closed))
     }
 
@@ -87,6 +131,7 @@ impl<R: Record> Queue<R> {
                 }
             }
         }
+        self.gather(&mut waiting);
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < BATCH_TXNS
@@ -99,6 +144,21 @@ impl<R: Record> Queue<R> {
         drop(waiting);
         self.room.add_permits(batch.len());
         Work::Commit(batch)
+    }
+
+    fn gather(&self, waiting: &mut MutexGuard<'_, Waiting<R>>) {
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "a wait of the thread, not a decision that depends on time"
+        )]
+        let until = Instant::now() + GATHER;
+        while waiting.requests.len() < waiting.gather.hope && !waiting.closed {
+            if self.wake.wait_until(waiting, until).timed_out() {
+                break;
+            }
+        }
+        let count = waiting.requests.len();
+        waiting.gather.came(count);
     }
 
     /// Nothing new comes in from here on; what waits is still served.
@@ -122,4 +182,29 @@ fn weight<R: Record>(txn: &Txn<R>) -> usize {
         Action::Delete | Action::Check => 0,
     };
     txn.ops.iter().map(|o| o.key.len() + op(&o.action)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What came in each batch, and how often a batch waited in vain.
+    fn batches(arriving: usize, rounds: usize) -> (usize, usize) {
+        let (mut gather, mut vain) = (Gather::new(), 0);
+        for _ in 0..rounds {
+            vain += usize::from(gather.hope > arriving);
+            gather.came(arriving.max(1));
+        }
+        (gather.hope, vain)
+    }
+
+    #[test]
+    fn the_hope_settles_at_what_comes_and_is_seldom_in_vain() {
+        for arriving in [1, 2, 5, 30] {
+            let (hope, vain) = batches(arriving, 1000);
+            assert!(hope == arriving || hope == arriving + 1, "{arriving}: {hope}");
+            assert!(vain < 30, "{arriving}: {vain} of 1000");
+        }
+        assert_eq!(batches(100, 50).0, GATHER_MAX);
+    }
 }

@@ -20,16 +20,13 @@ fn mutate(review: &Review<'_>, pod: &mut Value, _: Option<&Value>) -> Result<(),
     if !created && !review.is_sub("", "pods", "binding") {
         return Ok(());
     }
-    let node = text(pod, &["spec", "nodeName"]);
+    let node = text(pod, &["spec", "nodeName"]).to_string();
     if node.is_empty() {
         return Ok(());
     }
-    let Some(node) = review.lookup.get("nodes", "", node) else {
-        return Ok(());
-    };
     for label in LABELS {
-        if let Some(value) = node["metadata"]["labels"].get(*label) {
-            pod["metadata"]["labels"][*label] = value.clone();
+        if let Some(value) = review.lookup.label("nodes", "", &node, label) {
+            pod["metadata"]["labels"][*label] = value.into();
         }
     }
     Ok(())

@@ -125,13 +125,24 @@ impl Registry {
                 });
             }
             ops.extend(self.change_ops(changes));
-            let record = Arc::new(encode(object, kind));
+            let stored = in_stored_form(object, kind);
+            let record = Arc::new(Object::encode(stored.as_ref().unwrap_or(object), stored_kind(kind)));
             ops.push(Op {
                 key: key.clone(),
                 expect: Expect::Absent,
                 action: Action::Put(record.clone()),
             });
             if let Some(revision) = self.commit(ops).await? {
+                if let Some(mut value) = stored {
+                    (kind.from_stored)(&mut value);
+                    value["apiVersion"] = kind.api_version().into();
+                    value["kind"] = kind.kind.into();
+                    value["metadata"]["resourceVersion"] = revision.to_string().into();
+                    return Ok(Outcome::Value { value, code: 201 });
+                }
+                if kind.plural == "pods" && kind.group.is_empty() {
+                    self.fresh.put(&key, revision, value);
+                }
                 let item = Item {
                     key,
                     record,
@@ -218,12 +229,19 @@ pub fn stored_kind(kind: &'static KindDef) -> &'static KindDef {
 
 /// Encodes an object in the form in which its kind is stored.
 pub fn encode(value: &Value, kind: &'static KindDef) -> Object {
-    if kind.stored_as.is_empty() {
-        return Object::encode(value, kind);
+    match in_stored_form(value, kind) {
+        Some(stored) => Object::encode(&stored, stored_kind(kind)),
+        None => Object::encode(value, kind),
     }
-    let mut stored = value.clone();
-    (kind.to_stored)(&mut stored);
-    Object::encode(&stored, stored_kind(kind))
+}
+
+/// The form in which the object is stored, if that is another kind's.
+fn in_stored_form(value: &Value, kind: &KindDef) -> Option<Value> {
+    (!kind.stored_as.is_empty()).then(|| {
+        let mut stored = value.clone();
+        (kind.to_stored)(&mut stored);
+        stored
+    })
 }
 
 /// Records who owns which fields, by what this write changed.

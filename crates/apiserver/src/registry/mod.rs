@@ -9,6 +9,7 @@ pub mod body;
 pub mod context;
 pub mod create;
 pub mod delete;
+mod fresh;
 pub mod list;
 pub mod patch;
 pub mod services;
@@ -48,6 +49,7 @@ pub struct Registry {
     random: Mutex<Random>,
     /// Objects parsed for admission and authorisation, by key; valid while the revision is the stored one.
     parsed: Mutex<Parsed>,
+    fresh: fresh::Fresh,
     /// One writer at a time in a namespace that has quotas, so that they do not race for the quota's revision.
     quota_gates: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -94,6 +96,7 @@ impl Registry {
             authenticator,
             random: Mutex::new(Random::from_entropy()),
             parsed: Mutex::default(),
+            fresh: fresh::Fresh::default(),
             quota_gates: Mutex::default(),
         }
     }
@@ -217,6 +220,12 @@ impl ObjectLookup for Registry {
         self.store
             .get(&kinds::key(kind, namespace, name))
             .map(|item| self.parsed(&item))
+    }
+
+    fn label(&self, resource: &str, namespace: &str, name: &str, label: &str) -> Option<String> {
+        let kind = kinds::of_stored(resource)?;
+        let item = self.store.get(&kinds::key(kind, namespace, name))?;
+        item.record.label(label).map(str::to_string)
     }
 
     fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {

@@ -224,7 +224,13 @@ impl Watch {
                     .clone(),
             );
         }
-        let mut out = BytesMut::new();
+        let about = |e: &Arc<Event<Object>>| {
+            e.item
+                .as_ref()
+                .or(e.previous.as_ref())
+                .map_or(0, |i| i.record.size() + 96)
+        };
+        let mut out = BytesMut::with_capacity(events.iter().map(about).sum());
         for event in events {
             if self.is_plain() {
                 out.put_slice(event.encoded.get_or_init(|| plain_frame(event, &self.type_head)));

@@ -34,8 +34,8 @@ use crate::path;
 
 /// Events that may wait to be written.
 const QUEUE: usize = 16_384;
-/// Requests in flight at once.
-const IN_FLIGHT: usize = 32;
+/// Requests in flight at once: few, so that in a burst what is reported does not hold up what is done.
+const IN_FLIGHT: usize = 4;
 /// Upstream: client-go writes an event at most this often, about ten seconds apart.
 const TRIES: u32 = 12;
 const RETRY_FIRST: Duration = Duration::from_secs(1);

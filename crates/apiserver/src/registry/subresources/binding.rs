@@ -1,24 +1,19 @@
 //! Binding a pod to a node: pods/NAME/binding and the older /bindings.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
-use orlop_api::{Status, Value};
+use orlop_api::{KindDef, Status, Value};
 use orlop_base::clock::rfc3339;
+use orlop_store::{Action, Expect, Op};
 use serde_json::json;
 
+use crate::admission::{self, Operation, Review};
 use crate::kinds;
+use crate::object::Object;
 use crate::registry::body::{self, BodyType};
 use crate::registry::create::meta_text;
-use crate::registry::update::Endpoint;
-use crate::registry::{Context, Outcome, Registry};
-
-/// Binding writes the node's name past the rules for pod updates, and is no new generation of the spec.
-const BINDING: Endpoint = Endpoint {
-    subresource: "binding",
-    prepare: |_, _, _| {},
-    validate: |_, _, _, _| {},
-    generation: false,
-    owns: false,
-};
+use crate::registry::{Context, MAX_RACES, Outcome, Registry};
 
 impl Registry {
     pub async fn bind(
@@ -61,19 +56,55 @@ impl Registry {
         {
             meta.remove("uid");
         }
+        self.bind_to(&name, &binding, &node, ctx).await
+    }
+
+    /// Each pod goes this way once, so it is kept short: nothing of what a general update looks for can have changed.
+    async fn bind_to(&self, name: &str, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<Outcome, Status> {
         let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");
-        let outcome = self
-            .change_named(kind, &ctx.info.namespace, &name, &BINDING, ctx, &|old| {
-                bound(old, &binding, &node, ctx)
-            })
-            .await?;
-        if ctx.options.dry_run {
-            return Ok(outcome);
+        for _ in 0..MAX_RACES {
+            let item = self.find(kind, &ctx.info.namespace, name)?;
+            let mut pod = self.fresh.take(&item).unwrap_or_else(|| self.value_of(&item));
+            check_pod(&pod, binding)?;
+            assign(&mut pod, binding, node, ctx);
+            let review = self.binding_review(kind, name, ctx);
+            admission::mutate(&review, &mut pod, None)?;
+            let changes = admission::validate(&review, Some(&pod), None)?;
+            if ctx.options.dry_run {
+                return Ok(Outcome::ok(pod));
+            }
+            let mut ops = self.change_ops(changes);
+            ops.push(Op {
+                key: item.key.clone(),
+                expect: Expect::At(item.mod_revision),
+                action: Action::Put(Arc::new(Object::encode(&pod, kind))),
+            });
+            if let Some(revision) = self.commit(ops).await? {
+                self.fresh.put(&item.key, revision, pod);
+                let value =
+                    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+                return Ok(Outcome::Value { value, code: 201 });
+            }
         }
-        Ok(Outcome::Value {
-            value: json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
-            code: 201,
-        })
+        Err(Status::modified(kind.group, kind.plural, name))
+    }
+
+    /// To admission a binding is something that is created.
+    fn binding_review<'r>(&'r self, kind: &'static KindDef, name: &str, ctx: &'r Context<'_>) -> Review<'r> {
+        Review {
+            operation: Operation::Create,
+            kind,
+            subresource: "binding",
+            namespace: ctx.info.namespace.clone(),
+            name: name.to_string(),
+            user: ctx.user,
+            dry_run: ctx.options.dry_run,
+            now: ctx.now,
+            lookup: self,
+            config: &self.config,
+            authorizer: &self.authorizer,
+            warnings: ctx.warnings,
+        }
     }
 }
 
@@ -93,8 +124,8 @@ fn check_target(binding: &Value, node: &str) -> Result<(), Status> {
     }
 }
 
-/// The pod with its node, or why it can't have one.
-fn bound(pod: &Value, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<Value, Status> {
+/// Why the pod can't have this node, or any.
+fn check_pod(pod: &Value, binding: &Value) -> Result<(), Status> {
     let name = meta_text(pod, "name");
     let refuse = |why: String| Err(Status::conflict("", "pods/binding", name, why));
     for (field, title) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
@@ -120,7 +151,11 @@ fn bound(pod: &Value, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<
     {
         return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
-    let mut pod = pod.clone();
+    Ok(())
+}
+
+/// Writes the node's name past the rules for pod updates; it is no new generation of the spec.
+fn assign(pod: &mut Value, binding: &Value, node: &str, ctx: &Context<'_>) {
     pod["spec"]["nodeName"] = node.into();
     // A promise of some node is over once the pod has one.
     if let Some(status) = pod["status"].as_object_mut() {
@@ -130,16 +165,17 @@ fn bound(pod: &Value, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<
         pod["metadata"]["annotations"][key.as_str()] = value.clone();
     }
     set_condition(
-        &mut pod,
+        pod,
         json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": rfc3339(ctx.now)}),
     );
-    Ok(pod)
 }
 
 /// Sets a pod condition by its type; an unchanged status keeps its transition time.
 pub fn set_condition(pod: &mut Value, mut condition: Value) {
-    let conditions = pod["status"]["conditions"].take();
-    let mut list = conditions.as_array().cloned().unwrap_or_default();
+    let mut list = match pod["status"]["conditions"].take() {
+        Value::Array(list) => list,
+        _ => vec![],
+    };
     match list.iter_mut().find(|c| c["type"] == condition["type"]) {
         Some(there) => {
             if there["status"] == condition["status"] {
