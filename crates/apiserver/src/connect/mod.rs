@@ -10,6 +10,8 @@ mod options;
 mod place;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod through_tests;
 mod transport;
 
 use std::net::IpAddr;
@@ -166,7 +168,7 @@ impl Server {
         let backend = http::Request::get(&place.target)
             .header(http::header::HOST, place.authority())
             .body(());
-        let backend = backend.map_err(|error| Status::internal(error))?;
+        let backend = backend.map_err(Status::internal)?;
         let mut request = http::Request::new(());
         *request.headers_mut() = asked.headers.clone();
         request.extensions_mut().insert(upgrade);
