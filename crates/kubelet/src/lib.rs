@@ -8,6 +8,7 @@ pub mod cgroups;
 pub mod config;
 pub mod events;
 pub mod eviction;
+pub mod fleet;
 pub mod gc;
 pub mod images;
 pub mod logs;

@@ -1,0 +1,75 @@
+//! Simulated nodes by the thousand: they register, send heartbeats and "run" their pods, at the cost of a few hundred
+//! bytes a pod and no process at all.
+//!
+//! One watch on pods, one heap of times at which something is due, one loop. What a pod does next is decided by a pure
+//! function (`life`) from what is known of it and how it is to behave (`behaviour`: annotations of the pod or rules from
+//! a file); what is said about it is built in `report`. Nodes are in `nodes`. Users' view: docs/simulated-nodes.md.
+
+pub mod behaviour;
+mod life;
+mod nodes;
+mod pods;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use orlop_base::{Clock, Shutdown};
+use orlop_client::Api;
+
+pub use behaviour::{Rules, RulesError};
+
+/// What the nodes are like.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub count: usize,
+    /// Names are PREFIX-0, PREFIX-1 …
+    pub prefix: String,
+    pub cpu: String,
+    pub memory: String,
+    pub pods: u32,
+    /// Nodes are spread over so many zones; 0: no zone labels.
+    pub zones: usize,
+    pub rules: Rules,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            count: 0,
+            prefix: "sim".to_string(),
+            cpu: "32".to_string(),
+            memory: "256Gi".to_string(),
+            pods: 110,
+            zones: 3,
+            rules: Rules::default(),
+        }
+    }
+}
+
+impl Options {
+    fn name(&self, node: usize) -> String {
+        format!("{}-{node}", self.prefix)
+    }
+
+    /// The number of one of these nodes by its name.
+    fn number(&self, name: &str) -> Option<usize> {
+        let digits = name.strip_prefix(&*self.prefix)?.strip_prefix('-')?;
+        let number: usize = digits.parse().ok()?;
+        // No second name for a node: sim-007 is none.
+        (number < self.count && (digits == "0" || !digits.starts_with('0'))).then_some(number)
+    }
+}
+
+/// Runs the nodes until the shutdown. Nodes that are registered already are taken over as they are.
+pub async fn run(api: Api, options: Options, clock: Clock, shutdown: Shutdown) {
+    let faults = nodes::Faults::default();
+    let nodes = nodes::keep(
+        api.clone(),
+        options.clone(),
+        clock.clone(),
+        shutdown.clone(),
+        faults.clone(),
+    );
+    let pods = pods::keep(api, options, clock, shutdown, faults);
+    tokio::join!(nodes, pods);
+}
