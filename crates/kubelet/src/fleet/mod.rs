@@ -55,8 +55,8 @@ impl Options {
     fn number(&self, name: &str) -> Option<usize> {
         let digits = name.strip_prefix(&*self.prefix)?.strip_prefix('-')?;
         let number: usize = digits.parse().ok()?;
-        // No second name for a node: sim-007 is none.
-        (number < self.count && (digits == "0" || !digits.starts_with('0'))).then_some(number)
+        // No second name for a node: sim-007 and sim-+7 are none.
+        (number < self.count && number.to_string() == digits).then_some(number)
     }
 }
 
