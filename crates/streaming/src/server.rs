@@ -1,15 +1,20 @@
 //! Serving sessions: the kubelet's side of exec and attach.
 
+use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::mpsc;
 
 use crate::handshake::{Agreed, Refusal, agree};
 use crate::idle::Idle;
 use crate::session::{Wires, carry};
-use crate::spdy::{Connection, Side, Stream};
+use crate::spdy::{Connection, Incoming, Side, Stream};
 use crate::status::StatusFormat;
 use crate::websocket::{self, ChannelFormat};
 use crate::{Pipe, Session, Streams};
@@ -18,6 +23,9 @@ use crate::{Pipe, Session, Streams};
 pub(crate) const STREAM_CREATION_WAIT: Duration = Duration::from_secs(30);
 /// How long a session lasts without any traffic, unless configured otherwise.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// Streams of a session that are kept, whatever they are called.
+const KINDS_MAX: usize = 8;
 
 pub(crate) const SPDY_SESSIONS: [&str; 5] = [
     "v5.channel.k8s.io",
@@ -76,53 +84,71 @@ where
 /// Waits for the streams that the client must open; `None` if it does not.
 async fn spdy_wires(io: impl Pipe + 'static, version: &str, streams: Streams) -> Option<Wires> {
     let (connection, mut incoming) = Connection::start(io, Side::Server);
-    let resizable = !matches!(version, "v2.channel.k8s.io" | "channel.k8s.io");
     let mut wanted = vec!["error"];
     wanted.extend(streams.stdin.then_some("stdin"));
     wanted.extend(streams.stdout.then_some("stdout"));
     wanted.extend((streams.stderr && !streams.tty).then_some("stderr"));
-    wanted.extend((streams.tty && resizable).then_some("resize"));
+    let mut found: HashMap<String, Stream> = HashMap::new();
     let gathered = tokio::time::timeout(STREAM_CREATION_WAIT, async {
-        let mut found: Vec<(&str, Stream)> = Vec::new();
-        while found.len() < wanted.len() {
+        while !wanted.iter().all(|kind| found.contains_key(*kind)) {
             let next = incoming.recv().await?;
             let kind = next.headers.get("streamType").unwrap_or_default();
-            // A stream of another kind, or a second of one kind, is dropped and thereby refused.
-            match wanted.iter().find(|wanted| **wanted == kind) {
-                Some(kind) if !found.iter().any(|(known, _)| known == kind) => found.push((kind, next.stream)),
-                _ => tracing::debug!(kind, "an unexpected stream"),
+            // A second stream of one kind is dropped and thereby reset.
+            if found.len() < KINDS_MAX && !found.contains_key(kind) {
+                found.insert(kind.to_owned(), next.stream);
             }
         }
-        Some(found)
+        Some(())
     });
-    let Ok(Some(found)) = gathered.await else {
+    if !matches!(gathered.await, Ok(Some(()))) {
         tracing::debug!("a client did not create its streams in time");
         return None;
-    };
+    }
     let format = match version {
         "v5.channel.k8s.io" | "v4.channel.k8s.io" => StatusFormat::Json,
         _ => StatusFormat::Text,
     };
-    let (mut stdin, mut stdout, mut stderr, mut resize, mut error) = (None, None, None, None, None);
-    for (kind, stream) in found {
-        let place = match kind {
-            "stdin" => &mut stdin,
-            "stdout" => &mut stdout,
-            "stderr" => &mut stderr,
-            "resize" => &mut resize,
-            _ => &mut error,
-        };
-        *place = Some(stream);
-    }
+    let mut take = |kind: &str| wanted.contains(&kind).then(|| found.remove(kind)).flatten();
+    let (stdin, stdout, stderr, error) = (take("stdin"), take("stdout"), take("stderr"), take("error"));
+    let resize = LateResize {
+        resize: found.remove("resize"),
+        others: found.into_values().collect(),
+        incoming,
+    };
     Some(Wires {
         stdin: stdin.map(|stream| Box::new(stream) as _),
         stdout: stdout.map(|stream| Box::new(stream) as _),
         stderr: stderr.map(|stream| Box::new(stream) as _),
-        resize: resize.map(|stream| Box::new(stream) as _),
+        resize: Some(Box::new(resize)),
         error: Box::new(error?),
         format,
         closed: Box::pin(connection.closed()),
     })
+}
+
+/// The stream of terminal sizes, which a client opens last, or never: whether there is a terminal at all may be known to
+/// the container alone. Other streams that the client thinks there should be are kept open and unused.
+struct LateResize {
+    resize: Option<Stream>,
+    others: Vec<Stream>,
+    incoming: mpsc::Receiver<Incoming>,
+}
+
+impl AsyncRead for LateResize {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        while let Poll::Ready(Some(Incoming { headers, stream })) = self.incoming.poll_recv(cx) {
+            if self.resize.is_none() && headers.get("streamType") == Some("resize") {
+                self.resize = Some(stream);
+            } else if self.others.len() < KINDS_MAX {
+                self.others.push(stream);
+            }
+        }
+        match &mut self.resize {
+            Some(stream) => Pin::new(stream).poll_read(cx, buf),
+            // Woken by the next stream; the session ends with the connection anyway.
+            None => Poll::Pending,
+        }
+    }
 }
 
 async fn websocket_wires(io: impl Pipe + 'static, protocol: &str, streams: Streams) -> Wires {

@@ -103,7 +103,12 @@ async fn copy(from: Option<BoxRead>, to: Option<BoxWrite>) {
 }
 
 async fn pass_sizes(from: Option<BoxRead>, to: Option<mpsc::Sender<TerminalSize>>) {
-    let (Some(mut from), Some(to)) = (from, to) else { return };
+    let Some(mut from) = from else { return };
+    let Some(to) = to else {
+        // There is no terminal: what a client says about it is taken and dropped.
+        let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+        return;
+    };
     let mut buffer = Vec::new();
     while let Ok(1..) = (&mut from).take(SIZE_BYTES_MAX as u64).read_buf(&mut buffer).await {
         let (sizes, used) = parse_sizes(&buffer);

@@ -63,7 +63,8 @@ fn cat(
             }
         }
         io.write_all(b"bye").await.unwrap();
-        error.write_all(b"sigh").await.unwrap();
+        // Nobody may listen.
+        let _ = error.write_all(b"sigh").await;
         Exit::Code(7)
     })
 }
@@ -124,6 +125,22 @@ async fn spdy_resizes_terminals() {
     }
     assert_eq!(read_all(&mut session.stdout).await, b"80x24 132x50 1x65535 ");
     assert_eq!(session.exit.await, Exit::Code(0));
+}
+
+#[tokio::test]
+async fn client_and_container_may_disagree_about_a_terminal() {
+    // The client thinks there is none: it opens stderr and no stream of sizes. And the other way round.
+    for (client, server_side) in [(ALL, TERMINAL), (TERMINAL, Streams { stderr: false, ..ALL })] {
+        let mut session = connect(server(server_side, cat), client).await.unwrap();
+        if let Some(resize) = &session.resize {
+            resize.send(TerminalSize { width: 1, height: 1 }).await.unwrap();
+        }
+        let mut stdin = session.stdin.take().unwrap();
+        stdin.write_all(b"hello ").await.unwrap();
+        stdin.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut session.stdout).await, b"hello bye");
+        assert_eq!(session.exit.await, Exit::Code(7));
+    }
 }
 
 #[tokio::test]
