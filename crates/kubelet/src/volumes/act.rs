@@ -135,7 +135,8 @@ impl Site<'_> {
             host_path::make_directories(&at, 0o750)?;
             bind(from, &at, read_only)?;
         }
-        if !read_only && !(is_mounted && marker.exists()) {
+        let is_done = is_mounted && marker.exists();
+        if !read_only && !is_done {
             self.ownership.apply(&at, false)?;
             empty_dir::mark(&marker)?;
         }

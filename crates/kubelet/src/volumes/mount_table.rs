@@ -164,7 +164,7 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// The path of what is open, whatever happens to its names.
-fn held(directory: &OwnedFd) -> PathBuf {
+pub fn held(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 

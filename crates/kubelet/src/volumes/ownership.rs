@@ -2,12 +2,18 @@
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Pod, SecurityContext};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::unistd::{Gid, fchownat};
 
 use super::error::said;
+use super::mount_table::held;
 
 const SET_GROUP_ID: u32 = 0o2000;
 
@@ -46,7 +52,8 @@ impl Ownership {
         if self.on_root_mismatch && is_right(&metadata, group, read_only) {
             return Ok(());
         }
-        walk(root, metadata, group, read_only).map_err(|e| said("walk", root, &e))
+        let walk = Walk { group, read_only };
+        walk.tree(root).map_err(|e| said("walk", root, &e.into()))
     }
 }
 
@@ -78,48 +85,78 @@ fn is_right(metadata: &Metadata, group: u32, read_only: bool) -> bool {
     metadata.is_dir() && metadata.gid() == group && metadata.mode() & wanted == wanted
 }
 
-/// Children first, so that the top is right only when all is: a walk that was cut short is taken up again.
-fn walk(root: &Path, metadata: Metadata, group: u32, read_only: bool) -> io::Result<()> {
-    // Not by calling itself: how deep the tree is, is up to the pod.
-    let mut directories = vec![(root.to_path_buf(), metadata)];
-    let mut next = 0;
-    while next < directories.len() {
-        let (path, metadata) = &directories[next];
-        next += 1;
-        if !metadata.is_dir() {
-            continue;
-        }
-        for entry in fs::read_dir(path.clone())? {
-            let entry = entry?;
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => directories.push((entry.path(), metadata)),
-                Ok(metadata) => give(&entry.path(), &metadata, group, read_only),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    for (path, metadata) in directories.iter().rev() {
-        give(path, metadata, group, read_only);
-    }
-    Ok(())
+/// A walk through a tree that pods may be changing meanwhile: no link is followed, however late it is put there, as all
+/// is done on what was opened beneath the top.
+struct Walk {
+    group: u32,
+    read_only: bool,
 }
 
-/// Some file systems refuse both; the volume may be of use all the same.
-fn give(path: &Path, metadata: &Metadata, group: u32, read_only: bool) {
-    if let Err(error) = lchown(path, None, Some(group)) {
-        tracing::warn!(path = %path.display(), %error, "couldn't change the group");
+impl Walk {
+    /// Children first, so that the top is right only when all is: a walk that was cut short is taken up again.
+    fn tree(&self, root: &Path) -> nix::Result<()> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let top = nix::fcntl::open(root, flags, Mode::empty())?;
+        // Not by calling itself: how deep the tree is, is up to the pod.
+        let mut directories = vec![PathBuf::from(".")];
+        let mut next = 0;
+        while let Some(path) = directories.get(next).cloned() {
+            next += 1;
+            let directory = match beneath(&top, &path, OFlag::O_DIRECTORY) {
+                Ok(directory) => directory,
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
+                Err(error) => return Err(error),
+            };
+            for entry in fs::read_dir(held(&directory)).map_err(errno)?.flatten() {
+                let below = path.join(entry.file_name());
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => directories.push(below),
+                    _ => self.give(beneath(&top, &below, OFlag::O_NOFOLLOW), &below),
+                }
+            }
+        }
+        for path in directories.iter().rev() {
+            self.give(beneath(&top, path, OFlag::O_NOFOLLOW), path);
+        }
+        Ok(())
     }
-    if !metadata.is_symlink() {
-        let mode = metadata.mode() & 0o7777 | group_mode(metadata.is_dir(), read_only);
-        if let Err(error) = fs::set_permissions(path, Permissions::from_mode(mode)) {
-            tracing::warn!(path = %path.display(), %error, "couldn't change the mode");
+
+    /// Some file systems refuse; the volume may be of use all the same.
+    fn give(&self, opened: nix::Result<OwnedFd>, path: &Path) {
+        match opened.and_then(|file| self.try_give(&file)) {
+            // What went away meanwhile, or became another thing, is no trouble.
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(error) => tracing::warn!(path = %path.display(), %error, "couldn't give a file to its group"),
         }
     }
+
+    fn try_give(&self, file: &OwnedFd) -> nix::Result<()> {
+        let group = Some(Gid::from_raw(self.group));
+        fchownat(file, "", None, group, AtFlags::AT_EMPTY_PATH)?;
+        let found = fstat(file)?;
+        let kind = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT;
+        if kind == SFlag::S_IFLNK {
+            return Ok(());
+        }
+        let mode = found.st_mode & 0o7777 | group_mode(kind == SFlag::S_IFDIR, self.read_only);
+        fs::set_permissions(held(file), Permissions::from_mode(mode)).map_err(errno)
+    }
+}
+
+fn beneath(top: &OwnedFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+    let flags = flags | OFlag::O_PATH | OFlag::O_CLOEXEC;
+    openat2(top, path, OpenHow::new().flags(flags).resolve(resolve))
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::lchown;
+
     use serde_json::json;
 
     use super::*;

@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
@@ -33,7 +33,10 @@ pub fn check(sub_path: &str) -> Result<(), String> {
 
 /// Opens what the subPath names, making directories that are missing with the mode of the volume's own.
 pub fn open(volume: &Path, sub_path: &str) -> Result<OwnedFd, String> {
-    let root = File::open(volume).map_err(|e| said("open", volume, &e))?;
+    // Without reading: a path of the node may be a device or a pipe.
+    let flags = (OFlag::O_PATH | OFlag::O_DIRECTORY).bits();
+    let root = File::options().read(true).custom_flags(flags).open(volume);
+    let root = root.map_err(|e| said("open", volume, &e))?;
     match beneath(&root, Path::new(sub_path), OFlag::O_PATH) {
         Err(Errno::ENOENT) => {}
         other => return other.map_err(|e| said("open", &volume.join(sub_path), &e.into())),
