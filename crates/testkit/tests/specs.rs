@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use orlop_api::quantity::Quantity;
 use orlop_kubelet::cgroups::{Cgroups, Tree};
 use orlop_kubelet::objects::Objects;
-use orlop_kubelet::spec::{self, CgroupLayout, ContainerInput, ContainerKind, NodeFacts, files};
+use orlop_kubelet::spec::{self, CgroupLayout, ContainerInput, ContainerKind, NodeFacts, Swap, files};
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::cri::messages::*;
@@ -57,6 +57,11 @@ impl Node {
             memory_capacity: 4 << 30,
             allocatable: [("cpu".to_string(), Quantity::parse("2").unwrap())].into(),
             pod_pids_limit: Some(100),
+            hugepage_sizes: vec!["2MB".into(), "1GB".into()],
+            swap: Swap {
+                controller: tree.limits_swap(),
+                ..Swap::default()
+            },
             ..NodeFacts::default()
         });
         let cgroups = Cgroups::new(tree, Arc::clone(&facts));
@@ -174,6 +179,7 @@ async fn containers_are_what_their_specs_say() {
     without_restrictions(&node).await;
     cpu_limits(&node).await;
     memory_limits(&node).await;
+    new_limits(&node).await;
     assert_eq!(node.containerd.leftovers(), Leftovers::default());
     assert!(node.cgroups.pods().is_empty());
 }
@@ -350,5 +356,31 @@ async fn memory_limits(node: &Node) {
         .await;
     let status = node.ended(&running).await;
     assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"));
+    node.remove(running).await;
+}
+
+async fn new_limits(node: &Node) {
+    let spec = |memory: &str| {
+        json!({"containers": [{
+            "name": "main", "image": "busybox", "command": ["sleep", "1000"],
+            "resources": {"requests": {"cpu": "50m", "memory": memory}, "limits": {"cpu": "100m", "memory": memory}},
+        }]})
+    };
+    let mut running = node.run("resized", spec("32Mi")).await;
+    let group = node.cgroups.pod_group(&running.pod);
+    let inner = format!("{group}/{}", running.container);
+    for megabytes in [96, 48] {
+        running.pod.spec = serde_json::from_value(spec(&format!("{megabytes}Mi"))).unwrap();
+        let container = &running.pod.spec.as_ref().unwrap().containers[0];
+        let resources = spec::resources::linux_resources(&running.pod, container, &node.facts);
+        node.cgroups.update_pod(&running.pod).unwrap();
+        let updated = node.runtime.update_container_resources(&running.container, resources);
+        updated.await.unwrap();
+        for group in [&group, &inner] {
+            let usage = node.cgroups.tree().usage(group).unwrap();
+            assert_eq!(usage.memory_limit, Some(megabytes << 20), "{group}");
+        }
+    }
+    assert!(node.cgroups.tree().usage(&inner).unwrap().processes > 0);
     node.remove(running).await;
 }
