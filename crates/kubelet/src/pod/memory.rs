@@ -30,6 +30,12 @@ pub struct PodMemory {
     pub failures: BTreeMap<String, Failure>,
     /// Why the pod as a whole could not be prepared (volumes, sandbox), and when to try again.
     pub hold: Option<Timestamp>,
+    /// How often in a row that was so.
+    pub mount_failures: u32,
+    /// Until when the back-off of a container was told of.
+    pub told_back_off: BTreeMap<String, Timestamp>,
+    /// A resize failed: not to be tried before.
+    pub resize_hold: Option<Timestamp>,
     /// By container name: what was last set for it in the runtime.
     pub applied: BTreeMap<String, Applied>,
     /// A resize that the node has no room for, or not yet.

@@ -12,6 +12,7 @@
 //! can be read back from the runtime; a new agent starts with an empty one and restarts nothing.
 
 pub mod memory;
+pub mod node_tools;
 pub mod observed;
 pub mod policy;
 pub mod resize;
@@ -20,3 +21,6 @@ pub mod steps;
 mod termination_message;
 #[cfg(test)]
 mod testing;
+pub mod tools;
+pub mod workers;
+pub mod writer;

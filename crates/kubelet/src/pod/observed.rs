@@ -12,18 +12,8 @@ use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages as cri;
 
 use super::termination_message;
-
-pub const POD_NAME: &str = "io.kubernetes.pod.name";
-pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-pub const POD_UID: &str = "io.kubernetes.pod.uid";
-pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-pub const HASH: &str = "io.kubernetes.container.hash";
-pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-pub const MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
-pub const MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
-pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
-pub const POD_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
-pub const POD_DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
+use crate::spec::labels::ContainerNotes;
+pub use crate::spec::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// All that the runtime has of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -172,16 +162,15 @@ impl ObservedContainer {
             _ => State::Unknown,
         };
         let exited = state == State::Exited;
-        let note = |key: &str| status.annotations.get(key).cloned().unwrap_or_default();
-        let seconds = |key: &str| status.annotations.get(key).and_then(|text| text.parse().ok());
+        let notes = ContainerNotes::read(&status.annotations);
         let label = status.labels.get(CONTAINER_NAME).cloned();
         ObservedContainer {
             id: status.id.clone(),
             sandbox: sandbox.to_string(),
             name: label.unwrap_or_else(|| status.metadata.as_ref().map_or_else(String::new, |m| m.name.clone())),
             state,
-            restart_count: note(RESTART_COUNT).parse().unwrap_or(0),
-            hash: note(HASH),
+            restart_count: notes.restart_count,
+            hash: format!("{:x}", notes.hash),
             created_at: instant(status.created_at).unwrap_or_default(),
             started_at: instant(status.started_at).filter(|_| state != State::Created),
             finished_at: instant(status.finished_at).filter(|_| exited),
@@ -196,8 +185,8 @@ impl ObservedContainer {
             log_path: status.log_path.clone(),
             user: status.user.as_ref().and_then(|user| user.linux.clone()),
             resources: status.resources.as_ref().and_then(|r| r.linux.clone()),
-            pre_stop: serde_json::from_str(&note(PRE_STOP)).ok().map(Box::new),
-            grace_seconds: seconds(POD_DELETION_GRACE).or_else(|| seconds(POD_GRACE)),
+            pre_stop: notes.pre_stop.map(Box::new),
+            grace_seconds: notes.deletion_grace_period.or(notes.termination_grace_period),
         }
     }
 
@@ -274,6 +263,7 @@ fn same_state(known: State, listed: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::labels::{HASH, PRE_STOP, RESTART_COUNT, TERMINATION_GRACE_PERIOD};
 
     fn status(state: cri::ContainerState) -> cri::ContainerStatus {
         let pairs = |list: &[(&str, &str)]| list.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
@@ -289,7 +279,7 @@ mod tests {
             annotations: pairs(&[
                 (RESTART_COUNT, "3"),
                 (HASH, "abc"),
-                (POD_GRACE, "30"),
+                (TERMINATION_GRACE_PERIOD, "30"),
                 (PRE_STOP, r#"{"exec":{"command":["x"]}}"#),
             ]),
             ..Default::default()

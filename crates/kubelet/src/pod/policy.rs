@@ -32,28 +32,7 @@ pub fn regular_containers(pod: &Pod) -> &[Container] {
 /// Ephemeral containers in the shape of the others.
 pub fn ephemeral_containers(pod: &Pod) -> Vec<Container> {
     let list = spec(pod).ephemeral_containers.as_deref().unwrap_or_default();
-    list.iter()
-        .map(|c| Container {
-            args: c.args.clone(),
-            command: c.command.clone(),
-            env: c.env.clone(),
-            env_from: c.env_from.clone(),
-            image: c.image.clone(),
-            image_pull_policy: c.image_pull_policy.clone(),
-            name: c.name.clone(),
-            resources: c.resources.clone(),
-            security_context: c.security_context.clone(),
-            stdin: c.stdin,
-            stdin_once: c.stdin_once,
-            termination_message_path: c.termination_message_path.clone(),
-            termination_message_policy: c.termination_message_policy.clone(),
-            tty: c.tty,
-            volume_devices: c.volume_devices.clone(),
-            volume_mounts: c.volume_mounts.clone(),
-            working_dir: c.working_dir.clone(),
-            ..Default::default()
-        })
-        .collect()
+    list.iter().map(crate::spec::as_container).collect()
 }
 
 /// The container at a place; `None` if the spec has lost it.
@@ -204,32 +183,9 @@ pub fn is_terminal(phase: &str) -> bool {
     phase == "Succeeded" || phase == "Failed"
 }
 
-/// Where in the pod a container stands, as events say it.
-pub fn field_path(pod: &Pod, container: &str) -> String {
-    let list = match place_of(pod, container).map(|place| place.kind) {
-        Some(Kind::Init) => "spec.initContainers",
-        Some(Kind::Ephemeral) => "spec.ephemeralContainers",
-        Some(Kind::Regular) => "spec.containers",
-        None => "implicitly required container",
-    };
-    match list.starts_with("spec") {
-        true => format!("{list}{{{container}}}"),
-        false => format!("{list} {container}"),
-    }
-}
-
 /// What a container is known by in the runtime: a container whose fingerprint differs from its spec's starts over.
 pub fn fingerprint(container: &Container) -> String {
-    let mut hash: u32 = 0x811c_9dc5;
-    let fields = [
-        container.name.as_str(),
-        "\0",
-        container.image.as_deref().unwrap_or_default(),
-    ];
-    for byte in fields.iter().flat_map(|field| field.bytes()) {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
-    format!("{hash:x}")
+    format!("{:x}", crate::spec::labels::container_hash(container))
 }
 
 #[cfg(test)]
@@ -288,14 +244,6 @@ mod tests {
     fn names_in_texts() {
         let pod = pod("init=i containers=a ephemeral=e");
         assert_eq!(described(&pod), "p_ns(uid)");
-        let paths = ["a", "i", "e", "x"].map(|name| field_path(&pod, name));
-        let expected = [
-            "spec.containers{a}",
-            "spec.initContainers{i}",
-            "spec.ephemeralContainers{e}",
-            "implicitly required container x",
-        ];
-        assert_eq!(paths, expected);
         let (a, b) = (
             Container {
                 image: Some("x".into()),

@@ -7,7 +7,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use orlop_runtime::cri::messages::{ContainerState, ContainerStatus};
 
-use super::observed::{MESSAGE_PATH, MESSAGE_POLICY};
+use crate::spec::labels::{TERMINATION_MESSAGE_PATH as MESSAGE_PATH, TERMINATION_MESSAGE_POLICY as MESSAGE_POLICY};
 
 /// Upstream: MaxContainerTerminationMessageLength and its kin.
 const FILE_MAX: u64 = 4096;

@@ -162,6 +162,10 @@ impl Maker<'_> {
             }
             None => status.last_state = old.last_state.clone().filter(|s| s.terminated.is_some()),
         }
+        // How it ended does not change, but the file with its last words may be gone.
+        if !another && seen.state == State::Exited && old.state.as_ref().is_some_and(|s| s.terminated.is_some()) {
+            status.state = old.state.clone();
+        }
         if seen.state == State::Unknown && old.state.as_ref().is_some_and(|s| s.running.is_some()) {
             status.restart_count = old.restart_count + 1;
         }

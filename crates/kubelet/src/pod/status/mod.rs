@@ -21,6 +21,7 @@ use super::memory::PodMemory;
 use super::observed::{ObservedPod, State};
 use super::policy;
 
+pub use conditions::is_own as is_own_condition;
 use containers::Statuses;
 
 /// What a status says of the node.

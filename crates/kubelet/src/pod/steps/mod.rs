@@ -429,6 +429,10 @@ impl<'a> Planner<'a> {
         let Some(from) = self.memory.applied.get(&container.name).filter(|from| **from != to) else {
             return false;
         };
+        if let Some(hold) = self.memory.resize_hold.filter(|hold| *hold > self.now) {
+            self.at(Some(hold));
+            return false;
+        }
         self.run.resize_pod = true;
         let restart = (from.cpu_differs(&to) && resize::needs_restart(container, "cpu"))
             || (from.memory_differs(&to) && resize::needs_restart(container, "memory"));

@@ -1,0 +1,107 @@
+//! What a worker needs beside the runtime: one trait, so that workers can be tested without files, registries and
+//! cgroups. `crate::pod::node_tools` has the real one.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod};
+use orlop_client::EventType;
+use orlop_runtime::cri::messages as cri;
+
+use super::memory::Probed;
+use super::policy::Place;
+use super::status::Host;
+pub use crate::sources::admission::Rejection;
+
+/// A container to be made.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    pub pod: &'a Pod,
+    pub container: &'a Container,
+    pub place: Place,
+    pub restart_count: u32,
+    pub image: &'a Pulled,
+    pub pod_ips: &'a [String],
+    /// The container whose processes an ephemeral one is to see.
+    pub target: Option<&'a str>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Pulled {
+    pub image_ref: String,
+    pub image: Option<cri::Image>,
+}
+
+/// Why an image, or anything else a container needs, is not to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: String,
+    pub message: String,
+    pub retry_after: Option<Duration>,
+}
+
+/// Something about the pod as a whole failed: reason and text of the event that tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// A container that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    pub name: String,
+    pub id: String,
+    pub started_at: Timestamp,
+}
+
+/// What the node has for pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub cpu_milli: i64,
+    pub memory: i64,
+    pub pods: i64,
+}
+
+#[async_trait]
+pub trait Tools: Send + Sync + 'static {
+    fn host(&self) -> Host;
+    /// `None`: not known yet, then all fits.
+    fn room(&self) -> Option<Room>;
+    /// Whether the pod may run here at all, beside those that do.
+    fn admit(&self, pod: &Pod, others: &[&Pod]) -> Result<(), Rejection>;
+    fn event(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String);
+
+    /// Cgroup, directories and volumes, before anything runs. To be called again until it succeeds.
+    async fn prepare(&self, pod: &Pod) -> Result<(), Vec<Trouble>>;
+    /// Brings volumes up to date whose contents may change while the pod runs.
+    async fn refresh(&self, pod: &Pod);
+    fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, String>;
+    /// The runtime's handler for the pod's runtime class; empty for the usual one. Asked once for each new sandbox.
+    async fn runtime_handler(&self, pod: &Pod) -> Result<String, String>;
+    /// Tells of its own failures.
+    async fn image(&self, pod: &Pod, container: &Container, sandbox: &cri::PodSandboxConfig)
+    -> Result<Pulled, Refusal>;
+    /// How often a container was started that the runtime has forgotten: its logs tell.
+    async fn restarts_from_logs(&self, pod: &Pod, container: &str) -> u32;
+    async fn container_config(&self, wanted: &Wanted<'_>) -> Result<cri::ContainerConfig, String>;
+    fn linux_resources(&self, pod: &Pod, container: &Container) -> cri::LinuxContainerResources;
+    /// Sets the pod's cgroup to what it is allocated.
+    async fn resize_pod(&self, pod: &Pod) -> Result<(), String>;
+    async fn http_get(&self, container: &Container, action: &HTTPGetAction, ip: &str) -> Result<(), String>;
+
+    /// These containers of the pod run now, and no others.
+    fn probe(&self, pod: &Pod, running: &[Running], ip: Option<&str>);
+    /// By container name.
+    fn probed(&self, uid: &str) -> Vec<(String, Probed)>;
+    /// The pod is being ended: only readiness matters now.
+    fn probe_no_more(&self, uid: &str);
+
+    /// Nothing of the pod runs any more: volumes and cgroup go. Pods that this agent never saw, too.
+    async fn release(&self, uid: &str) -> Result<(), String>;
+    /// The pod's object is gone, or about to be: so are its logs, probes and all else that is kept by its name.
+    async fn forget(&self, namespace: &str, name: &str, uid: &str);
+    /// Uids of pods that have files on this node.
+    async fn left_on_disk(&self) -> Vec<String>;
+}

@@ -1,0 +1,434 @@
+//! Making the containers what the pod says: the steps of a running pod, one after the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_client::EventType::{Normal, Warning};
+use orlop_runtime::cri::messages as cri;
+
+use super::Mail;
+use super::hooks;
+use super::worker::{Then, Worker};
+use crate::pod::memory::Failure;
+use crate::pod::observed::ObservedSandbox;
+use crate::pod::policy::{self, Kind};
+use crate::pod::resize::{Applied, Pending};
+use crate::pod::steps::{Resize, Run, SandboxStep, Start};
+use crate::pod::tools::{Refusal, Wanted};
+
+/// Upstream: what could not be done is tried again after about this long.
+const RETRY: Duration = Duration::from_secs(10);
+/// Volumes are often only a moment late.
+const MOUNT_RETRY_FIRST: Duration = Duration::from_secs(1);
+
+/// Why a container was not started.
+enum NotStarted {
+    Failed(Refusal),
+    /// The pod is to end: all else can wait.
+    Interrupted,
+}
+
+impl NotStarted {
+    fn because(reason: &str, message: impl Into<String>) -> NotStarted {
+        NotStarted::Failed(Refusal {
+            reason: reason.into(),
+            message: message.into(),
+            retry_after: None,
+        })
+    }
+}
+
+impl Worker {
+    pub(super) async fn act(&mut self, mail: &Mail, pod: &Arc<Pod>, run: Run) -> Then {
+        self.memory.teardown = None;
+        let mut did = !run.kill.is_empty() || !run.reset.is_empty() || !run.remove.is_empty();
+        for kill in &run.kill {
+            let grace = Duration::from_secs(kill.grace_seconds.max(0) as u64);
+            if let Err(error) = self.kill(pod, &kill.id, &kill.name, &kill.message, grace).await {
+                tracing::debug!(
+                    "container {} of pod {} was not ended: {error}",
+                    kill.name,
+                    policy::described(pod)
+                );
+                return Then::Wait(Some(self.retry_at()));
+            }
+        }
+        for reset in &run.reset {
+            if reset.running
+                && self
+                    .kill(pod, &reset.id, &reset.name, "killing", Duration::ZERO)
+                    .await
+                    .is_err()
+            {
+                return Then::Wait(Some(self.retry_at()));
+            }
+        }
+        let reset = run.reset.iter().map(|reset| &reset.id);
+        for id in reset.chain(&run.remove) {
+            if let Err(error) = self.shared.runtime.remove_container(id).await {
+                tracing::warn!(
+                    "container {id} of pod {} can't be removed: {error}",
+                    policy::described(pod)
+                );
+                return Then::Wait(Some(self.retry_at()));
+            }
+        }
+        self.tell_back_off(pod, &run);
+        let wants_more = !run.start.is_empty() || matches!(run.sandbox, SandboxStep::Create { .. });
+        let held = self.memory.hold.is_some_and(|hold| hold > self.shared.clock.now());
+        if (wants_more || !self.prepared)
+            && !held
+            && let Some(then) = self.prepare(pod).await
+        {
+            return then;
+        }
+        let sandbox = match run.sandbox {
+            SandboxStep::None => return if did { Then::Again } else { Then::Wait(run.wake) },
+            SandboxStep::Keep { id, attempt } => (id, attempt),
+            SandboxStep::Create { attempt } => {
+                did = true;
+                match self.create_sandbox(mail, pod, attempt).await {
+                    Ok(id) => (id, attempt),
+                    Err(then) => return then,
+                }
+            }
+        };
+        if !run.resize.is_empty() || run.resize_pod {
+            did |= self.resize(pod, &run.resize).await;
+        }
+        if !run.start.is_empty() {
+            did = true;
+            self.start_all(pod, &run.start, &sandbox.0, sandbox.1).await;
+        }
+        if did { Then::Again } else { Then::Wait(run.wake) }
+    }
+
+    /// Says once for each end of a container that its next start has to wait.
+    fn tell_back_off(&mut self, pod: &Pod, run: &Run) {
+        for held in &run.held {
+            let told = self.memory.told_back_off.insert(held.name.clone(), held.until);
+            if told != Some(held.until) {
+                let text = format!(
+                    "Back-off restarting failed container {} in pod {}",
+                    held.name,
+                    policy::described(pod)
+                );
+                self.event(pod, Some(&held.name), Warning, "BackOff", text);
+            }
+        }
+    }
+
+    /// Cgroup and volumes; what to do instead if they are not to be had now.
+    async fn prepare(&mut self, pod: &Pod) -> Option<Then> {
+        let mut mail = self.mail();
+        let answer = tokio::select! {
+            answer = self.shared.tools.prepare(pod) => answer,
+            () = Worker::told_to_end(&mut mail) => return Some(Then::Again),
+        };
+        match answer {
+            Ok(()) => {
+                self.prepared = true;
+                self.memory.hold = None;
+                self.memory.mount_failures = 0;
+                None
+            }
+            Err(troubles) => {
+                for trouble in troubles {
+                    self.event(pod, None, Warning, trouble.reason, trouble.message);
+                }
+                let delay = MOUNT_RETRY_FIRST
+                    .saturating_mul(1 << self.memory.mount_failures.min(4))
+                    .min(RETRY);
+                self.memory.mount_failures = self.memory.mount_failures.saturating_add(1);
+                let hold = self.shared.clock.now() + delay;
+                self.memory.hold = Some(hold);
+                Some(Then::Wait(Some(hold)))
+            }
+        }
+    }
+
+    async fn create_sandbox(&mut self, mail: &Mail, pod: &Arc<Pod>, attempt: u32) -> Result<String, Then> {
+        let made = async {
+            let config = self.shared.tools.sandbox_config(pod, attempt)?;
+            let handler = self.shared.tools.runtime_handler(pod).await?;
+            self.shared
+                .runtime
+                .run_pod_sandbox(config, &handler)
+                .await
+                .map_err(|error| error.to_string())
+        };
+        let id = match made.await {
+            Ok(id) => id,
+            Err(error) => {
+                if !Worker::is_told_to_end(&self.mail().borrow()) {
+                    let text = format!("Failed to create pod sandbox: {error}");
+                    self.event(pod, None, Warning, "FailedCreatePodSandBox", text);
+                }
+                let hold = self.shared.clock.now() + RETRY;
+                self.memory.hold = Some(hold);
+                // It may be there half made.
+                return Err(Then::Again);
+            }
+        };
+        match self.shared.runtime.pod_sandbox_status(&id).await {
+            Ok(status) => self.observed.sandboxes.insert(0, ObservedSandbox::of(&status)),
+            Err(error) => {
+                let text = format!("Unable to get pod sandbox status: {error}");
+                self.event(pod, None, Warning, "FailedPodSandBoxStatus", text);
+                return Err(Then::Wait(Some(self.retry_at())));
+            }
+        }
+        self.register();
+        self.memory.ips = self.observed.ips().to_vec();
+        self.publish(mail, pod, false);
+        Ok(id)
+    }
+
+    /// Starts containers in order; what fails is remembered as the reason why the container waits.
+    async fn start_all(&mut self, pod: &Arc<Pod>, starts: &[Start], sandbox: &str, attempt: u32) {
+        let config = match self.shared.tools.sandbox_config(pod, attempt) {
+            Ok(config) => config,
+            Err(error) => {
+                self.event(
+                    pod,
+                    None,
+                    Warning,
+                    "FailedSync",
+                    format!("error determining status: {error}"),
+                );
+                self.memory.hold = Some(self.shared.clock.now() + RETRY);
+                return;
+            }
+        };
+        for start in starts {
+            let Some(container) = policy::container_at(pod, start.place) else {
+                continue;
+            };
+            if Worker::is_told_to_end(&self.mail().borrow()) {
+                return;
+            }
+            if let Some(backoff) = &start.backoff {
+                self.memory.backoffs.insert(start.name.clone(), backoff.clone());
+            }
+            match self.start(pod, &container, start, sandbox, &config).await {
+                Ok(()) => {
+                    self.memory.failures.remove(&start.name);
+                }
+                Err(NotStarted::Interrupted) => return,
+                Err(NotStarted::Failed(refusal)) => {
+                    let delay = refusal
+                        .retry_after
+                        .map_or(RETRY, |after| after.max(Duration::from_secs(1)));
+                    let failure = Failure {
+                        reason: refusal.reason,
+                        message: refusal.message,
+                        retry_at: self.shared.clock.now() + delay,
+                    };
+                    self.memory.failures.insert(start.name.clone(), failure);
+                    if start.place.kind == Kind::Init && !policy::is_sidecar(&container) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Pulls, creates, starts, and runs the postStart hook.
+    async fn start(
+        &mut self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        start: &Start,
+        sandbox: &str,
+        config: &cri::PodSandboxConfig,
+    ) -> Result<(), NotStarted> {
+        let name = container.name.as_str();
+        let mut mail = self.mail();
+        let image = tokio::select! {
+            image = self.shared.tools.image(pod, container, config) => image.map_err(NotStarted::Failed)?,
+            () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
+        };
+        let restart_count = match start.restart_count {
+            Some(count) => count,
+            None => self.shared.tools.restarts_from_logs(pod, name).await,
+        };
+        let target = self.target(pod, start);
+        let ips = self.pod_ips(pod);
+        let made = match &target {
+            Err(error) => Err(error.clone()),
+            Ok(target) => {
+                let wanted = Wanted {
+                    pod,
+                    container,
+                    place: start.place,
+                    restart_count,
+                    image: &image,
+                    pod_ips: &ips,
+                    target: target.as_deref(),
+                };
+                self.shared.tools.container_config(&wanted).await
+            }
+        };
+        let fail = |worker: &Worker, id: &str, reason: &str, error: String| {
+            // An id would make each event another one.
+            let text = if id.is_empty() {
+                error.clone()
+            } else {
+                error.replace(id, name)
+            };
+            worker.event(pod, Some(name), Warning, "Failed", format!("Error: {text}"));
+            NotStarted::because(reason, error)
+        };
+        let made = made.map_err(|error| fail(self, "", "CreateContainerConfigError", error))?;
+        let created = self
+            .shared
+            .runtime
+            .create_container(sandbox, made, config.clone())
+            .await;
+        let id = created.map_err(|error| fail(self, "", "CreateContainerError", error.to_string()))?;
+        self.shared.live.lock().ids.insert(id.clone(), self.uid.clone());
+        self.event(pod, Some(name), Normal, "Created", "Container created");
+        self.memory
+            .applied
+            .insert(name.to_string(), Applied::of(container.resources.as_ref()));
+        if let Err(error) = self.shared.runtime.start_container(&id).await {
+            return Err(fail(self, &id, "RunContainerError", error.to_string()));
+        }
+        self.event(pod, Some(name), Normal, "Started", "Container started");
+        self.post_start(pod, container, &id).await
+    }
+
+    async fn post_start(&mut self, pod: &Arc<Pod>, container: &Container, id: &str) -> Result<(), NotStarted> {
+        let Some(handler) = hooks::post_start(container) else {
+            return Ok(());
+        };
+        let ip = self.pod_ips(pod).into_iter().next();
+        let (runtime, tools) = (&*self.shared.runtime, &*self.shared.tools);
+        let mut mail = self.mail();
+        let answer = tokio::select! {
+            answer = hooks::run(runtime, tools, pod, container, id, ip.as_deref(), handler) => answer,
+            () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
+        };
+        let Err(error) = answer else { return Ok(()) };
+        self.event(
+            pod,
+            Some(&container.name),
+            Warning,
+            "FailedPostStartHook",
+            "PostStartHook failed",
+        );
+        let grace = policy::spec(pod).termination_grace_period_seconds.unwrap_or(0).max(0) as u64;
+        // If it can't be ended now, the next look finds it running.
+        let _ = self
+            .kill(
+                pod,
+                id,
+                &container.name,
+                "FailedPostStartHook",
+                Duration::from_secs(grace),
+            )
+            .await;
+        Err(NotStarted::because("PostStartHookError", error))
+    }
+
+    /// The container whose processes an ephemeral container is to see.
+    fn target(&self, pod: &Pod, start: &Start) -> Result<Option<String>, String> {
+        if start.place.kind != Kind::Ephemeral {
+            return Ok(None);
+        }
+        let list = policy::spec(pod).ephemeral_containers.as_deref().unwrap_or_default();
+        let target = list
+            .get(start.place.index)
+            .and_then(|c| c.target_container_name.as_deref());
+        let Some(target) = target.filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        match self.observed.latest(target) {
+            Some(seen) => Ok(Some(seen.id.clone())),
+            None => Err(format!("unable to find target container {target}")),
+        }
+    }
+
+    /// Applies new cpu and memory: the pod's own cgroup first if it grows, last if it shrinks. Whether anything was done.
+    async fn resize(&mut self, pod: &Pod, steps: &[Resize]) -> bool {
+        let answer = self.apply_resize(pod, steps).await;
+        let Err(error) = answer else { return true };
+        let generation = self.memory.resize_in_progress.as_ref().map(|p| p.generation);
+        let generation = generation.or(pod.metadata.generation).unwrap_or(0);
+        let told = self
+            .memory
+            .resize_in_progress
+            .as_ref()
+            .is_some_and(|p| p.message == error);
+        if !told {
+            let summary = crate::pod::resize::summary(pod, generation, &error);
+            self.event(
+                pod,
+                None,
+                Warning,
+                "ResizeError",
+                format!("Pod resize error: {summary}"),
+            );
+        }
+        self.memory.resize_in_progress = Some(Pending {
+            reason: "Error".into(),
+            message: error,
+            generation,
+        });
+        self.memory.resize_hold = Some(self.shared.clock.now() + RETRY);
+        false
+    }
+
+    async fn apply_resize(&mut self, pod: &Pod, steps: &[Resize]) -> Result<(), String> {
+        let grows = |s: &Resize| {
+            let unlimited = (s.to.memory_limit == 0) != (s.from.memory_limit == 0);
+            unlimited || s.to.memory_limit > s.from.memory_limit || s.to.cpu_limit_milli > s.from.cpu_limit_milli
+        };
+        let any_grows = steps.iter().any(grows) || steps.is_empty();
+        for step in steps {
+            self.check_memory(step).await?;
+        }
+        if any_grows {
+            self.shared.tools.resize_pod(pod).await?;
+        }
+        for step in steps {
+            let Some(container) = policy::container_named(pod, &step.name) else {
+                continue;
+            };
+            let resources = self.shared.tools.linux_resources(pod, container);
+            let runtime = &self.shared.runtime;
+            runtime
+                .update_container_resources(&step.id, resources)
+                .await
+                .map_err(|error| error.to_string())?;
+            self.memory.applied.insert(step.name.clone(), step.to);
+        }
+        if !any_grows {
+            self.shared.tools.resize_pod(pod).await?;
+        }
+        Ok(())
+    }
+
+    /// A limit below what is in use now would end the container.
+    async fn check_memory(&self, step: &Resize) -> Result<(), String> {
+        let (from, to) = (step.from.memory_limit, step.to.memory_limit);
+        if to == 0 || (from != 0 && to >= from) {
+            return Ok(());
+        }
+        let Ok(stats) = self.shared.runtime.container_stats(&step.id).await else {
+            return Ok(());
+        };
+        let used = stats
+            .memory
+            .and_then(|memory| memory.usage_bytes)
+            .map(|used| used.value);
+        match used {
+            Some(used) if used >= to as u64 => Err(format!(
+                "cannot decrease memory limits: attempting to set container {:?} memory limit ({to}) below current usage ({used})",
+                step.name
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! One task a pod: it looks at the runtime, tells the status, takes the next steps, and sleeps until it is woken.
+//!
+//! A worker is woken by a changed pod ([`Workers::update`]), by the runtime's events, by probes ([`Workers::poke`]) and
+//! by its own timer; a slow relist of the whole runtime makes up for lost events and finds what belongs to no pod. Wakes
+//! carry nothing but "look": a hundred of them are one. Workers share nothing that one could hold up for another.
+//!
+//! Pods end here in order: containers, sandbox, volumes and cgroup, then what is left in the runtime, then the API
+//! object. A worker goes when no source has its pod any more and nothing of it is left.
+
+mod act;
+mod hooks;
+mod ledger;
+mod relist;
+mod stop;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use orlop_base::{Clock, Shutdown};
+use orlop_runtime::Runtime;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use super::memory::{Eviction, Requests};
+use super::observed::ObservedPod;
+use super::policy;
+use super::tools::{Rejection, Tools};
+use super::writer::Writer;
+use ledger::Ledger;
+use worker::Worker;
+
+/// Upstream: pods are looked at again about once a minute, for the sake of volumes that change.
+const REFRESH: Duration = Duration::from_secs(60);
+
+/// All pods of this node. Cheap to clone.
+#[derive(Clone)]
+pub struct Workers {
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    runtime: Arc<dyn Runtime>,
+    tools: Arc<dyn Tools>,
+    writer: Writer,
+    clock: Clock,
+    /// When this agent began.
+    began: Timestamp,
+    ledger: Ledger,
+    /// Pods are let in one by one. Taken before `live`.
+    admission: Mutex<()>,
+    live: Mutex<Live>,
+    /// A relist is wanted now.
+    relist: Notify,
+    shutdown: Shutdown,
+}
+
+#[derive(Default)]
+struct Live {
+    pods: BTreeMap<String, Handle>,
+    /// Sandbox and container ids, to know whom an event is about.
+    ids: HashMap<String, String>,
+    /// Static pods that wait for another of their name to end.
+    queued: BTreeMap<String, Arc<Pod>>,
+    /// What the runtime had of each pod at the last relist; `None` before the first.
+    seen: Option<BTreeMap<String, relist::Digest>>,
+    /// All sources have told what they have: what the runtime has beside that belongs to nobody.
+    sources_ready: bool,
+}
+
+struct Handle {
+    mail: watch::Sender<Mail>,
+    poke: Arc<Notify>,
+    view: watch::Receiver<View>,
+}
+
+/// What a worker is told; the newest counts.
+#[derive(Clone, Debug)]
+pub(super) struct Mail {
+    pub pod: Arc<Pod>,
+    pub requests: Requests,
+    /// A pod that no source has and the runtime does.
+    pub orphan: bool,
+}
+
+/// What a worker shows to others.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// With the newest status.
+    pub pod: Arc<Pod>,
+    pub observed: Arc<ObservedPod>,
+    /// It is being ended.
+    pub ending: bool,
+    /// Nothing of it runs, and nothing will.
+    pub stopped: bool,
+}
+
+impl Workers {
+    /// Must be called inside the async runtime. `run` is to be awaited beside.
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        tools: Arc<dyn Tools>,
+        writer: Writer,
+        clock: Clock,
+        shutdown: Shutdown,
+    ) -> Workers {
+        Workers {
+            shared: Arc::new(Shared {
+                runtime,
+                tools,
+                writer,
+                began: clock.now(),
+                clock,
+                ledger: Ledger::default(),
+                admission: Mutex::default(),
+                live: Mutex::default(),
+                relist: Notify::new(),
+                shutdown,
+            }),
+        }
+    }
+
+    /// Follows the runtime until the shutdown: events, and a relist now and then.
+    pub async fn run(&self) {
+        relist::run(self.shared.clone()).await;
+    }
+
+    /// A source has this pod, new or changed. Mirror pods are not for here.
+    pub fn update(&self, pod: Arc<Pod>) {
+        self.shared.update(pod);
+    }
+
+    /// No source has the pod any more: what is left of it ends.
+    pub fn remove(&self, uid: &str) {
+        let mut live = self.shared.live.lock();
+        live.queued.remove(uid);
+        if let Some(handle) = live.pods.get(uid) {
+            handle.mail.send_modify(|mail| mail.requests.removed = true);
+        }
+    }
+
+    /// Ends a pod for a reason of the node's.
+    pub fn evict(&self, uid: &str, eviction: Eviction) {
+        if let Some(handle) = self.shared.live.lock().pods.get(uid) {
+            handle.mail.send_modify(|mail| mail.requests.evict = Some(eviction));
+        }
+    }
+
+    /// Waits until nothing of the pod runs any more.
+    pub async fn stopped(&self, uid: &str) {
+        let view = self.shared.live.lock().pods.get(uid).map(|handle| handle.view.clone());
+        if let Some(mut view) = view {
+            // An error means that the worker has gone, and all of the pod with it.
+            let _ = view.wait_for(|view| view.stopped).await;
+        }
+    }
+
+    /// Something about the pod may have changed: its probes, say.
+    pub fn poke(&self, uid: &str) {
+        self.shared.poke(uid);
+    }
+
+    /// All sources have told all their pods.
+    pub fn sources_ready(&self) {
+        self.shared.live.lock().sources_ready = true;
+        self.shared.relist.notify_one();
+    }
+
+    /// All pods there are, with their newest statuses.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        self.views().into_iter().map(|view| view.pod).collect()
+    }
+
+    pub fn views(&self) -> Vec<View> {
+        let live = self.shared.live.lock();
+        live.pods.values().map(|handle| handle.view.borrow().clone()).collect()
+    }
+
+    pub fn view(&self, uid: &str) -> Option<View> {
+        let live = self.shared.live.lock();
+        live.pods.get(uid).map(|handle| handle.view.borrow().clone())
+    }
+
+    pub fn by_name(&self, namespace: &str, name: &str) -> Option<View> {
+        let of = |view: &View| policy::namespace(&view.pod) == namespace && policy::name(&view.pod) == name;
+        let (mut found, live) = (None, self.shared.live.lock());
+        for handle in live.pods.values() {
+            let view = handle.view.borrow();
+            // Of two of one name the one that goes on counts.
+            if of(&view) && (found.is_none() || !view.ending) {
+                found = Some(view.clone());
+            }
+        }
+        found
+    }
+
+    pub fn status(&self, uid: &str) -> Option<PodStatus> {
+        self.view(uid)?.pod.status.clone()
+    }
+}
+
+impl Shared {
+    fn update(self: &Arc<Shared>, pod: Arc<Pod>) {
+        let uid = policy::uid(&pod).to_string();
+        let mut live = self.live.lock();
+        if live
+            .pods
+            .get(&uid)
+            .is_some_and(|handle| handle.mail.borrow().requests.removed)
+        {
+            // It was taken away and is back: once what is left of it has gone, it starts anew.
+            live.queued.insert(uid, pod);
+            return;
+        }
+        if let Some(handle) = live.pods.get(&uid) {
+            handle.mail.send_modify(|mail| {
+                mail.pod = pod;
+                mail.orphan = false;
+            });
+            return;
+        }
+        let same_name = |handle: &Handle| {
+            let other = &handle.mail.borrow().pod;
+            (policy::namespace(other), policy::name(other)) == (policy::namespace(&pod), policy::name(&pod))
+        };
+        if policy::is_static(&pod) && live.pods.values().any(same_name) {
+            live.queued.insert(uid, pod);
+            return;
+        }
+        self.start(
+            &mut live,
+            Mail {
+                pod,
+                requests: Requests::default(),
+                orphan: false,
+            },
+        );
+    }
+
+    fn start(self: &Arc<Shared>, live: &mut Live, mail: Mail) {
+        let uid = policy::uid(&mail.pod).to_string();
+        // Only this agent makes sandboxes: of a pod that was not there at the start and is new there is nothing.
+        let is_new = live.seen.as_ref().is_some_and(|seen| !seen.contains_key(&uid));
+        let poke = Arc::new(Notify::new());
+        let (worker, mail, view) = Worker::new(self.clone(), mail, poke.clone(), is_new);
+        live.pods.insert(uid, Handle { mail, poke, view });
+        tokio::spawn(worker.run());
+    }
+
+    /// Lets a pod in, if it may run here and there is room for it.
+    fn admit(&self, uid: &str, pod: &Pod, requests: (i64, i64)) -> Result<(), Rejection> {
+        let _one_by_one = self.admission.lock();
+        let others: Vec<Arc<Pod>> = {
+            let live = self.live.lock();
+            let taken = live
+                .pods
+                .iter()
+                .filter(|(other, _)| *other != uid && self.ledger.has(other));
+            taken.map(|(_, handle)| handle.mail.borrow().pod.clone()).collect()
+        };
+        let others: Vec<&Pod> = others.iter().map(|pod| &**pod).collect();
+        self.tools.admit(pod, &others)?;
+        // Static pods are the node's own: they run in any case.
+        let room = self.tools.room().filter(|_| !policy::is_static(pod));
+        self.ledger.take(uid, requests, room).map_err(|lack| {
+            self.ledger.remove(uid);
+            Rejection {
+                reason: lack.reason.to_string(),
+                message: lack.message,
+            }
+        })
+    }
+
+    fn poke(&self, uid: &str) {
+        if let Some(handle) = self.live.lock().pods.get(uid) {
+            handle.poke.notify_one();
+        }
+    }
+
+    /// The worker is done for good.
+    fn gone(self: &Arc<Shared>, uid: &str) {
+        let mut live = self.live.lock();
+        let Some(handle) = live.pods.remove(uid) else { return };
+        let pod = handle.mail.borrow().pod.clone();
+        live.ids.retain(|_, owner| owner != uid);
+        if let Some(seen) = &mut live.seen {
+            seen.remove(uid);
+        }
+        self.writer.forget(uid);
+        self.ledger.remove(uid);
+        // Whoever waits for room may have it now.
+        for handle in live
+            .pods
+            .values()
+            .filter(|h| self.ledger.is_waiting(policy::uid(&h.mail.borrow().pod)))
+        {
+            handle.poke.notify_one();
+        }
+        let name = (policy::namespace(&pod), policy::name(&pod));
+        let next = live
+            .queued
+            .values()
+            .find(|p| (policy::namespace(p), policy::name(p)) == name)
+            .cloned();
+        if let Some(next) = next {
+            live.queued.remove(policy::uid(&next));
+            self.start(
+                &mut live,
+                Mail {
+                    pod: next,
+                    requests: Requests::default(),
+                    orphan: false,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Ending containers: each hook and each stop is an operation of its own, so that the worker stays awake for a grace
+//! period that is made shorter.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_client::EventType::{Normal, Warning};
+
+use super::hooks;
+use super::worker::{Then, Worker};
+use crate::pod::memory::Hook;
+use crate::pod::policy;
+use crate::pod::steps::{Stop, StopContainer, StopWhy};
+
+/// Something that was under way and is done.
+pub(super) enum Operation {
+    Hook {
+        id: String,
+        name: String,
+        answer: Result<(), String>,
+    },
+    Stop {
+        id: String,
+        answer: Result<(), orlop_runtime::Error>,
+    },
+}
+
+impl Worker {
+    pub(super) async fn stop(&mut self, pod: &Pod, stop: Stop) -> Then {
+        if stop.why == StopWhy::SandboxChanged && self.memory.teardown.is_none() {
+            let text = "Pod sandbox changed, it will be killed and re-created.";
+            self.event(pod, None, Normal, "SandboxChanged", text);
+        }
+        self.memory.teardown = Some(stop.since);
+        for step in stop.hooks {
+            self.announce(pod, &step);
+            self.memory.hooks.insert(step.id.clone(), Hook::Running);
+            self.start_hook(pod, step);
+        }
+        for step in stop.containers {
+            self.announce(pod, &step);
+            self.memory
+                .stops
+                .insert(step.id.clone(), self.shared.clock.now() + step.grace);
+            let runtime = self.shared.runtime.clone();
+            self.operations.spawn(async move {
+                let answer = match runtime.stop_container(&step.id, step.grace).await {
+                    Err(error) if error.is_not_found() => Ok(()),
+                    answer => answer,
+                };
+                Operation::Stop { id: step.id, answer }
+            });
+        }
+        let mut stopped = false;
+        for id in stop.sandboxes {
+            match self.shared.runtime.stop_pod_sandbox(&id).await {
+                Err(error) if !error.is_not_found() => {
+                    self.event(
+                        pod,
+                        None,
+                        Warning,
+                        "FailedKillPod",
+                        format!("error killing pod: {error}"),
+                    );
+                    self.memory.hold = Some(self.retry_at());
+                    return Then::Again;
+                }
+                _ => stopped |= self.memory.stopped_sandboxes.insert(id),
+            }
+        }
+        if stopped {
+            self.failures = 0;
+            return Then::Again;
+        }
+        Then::Wait(stop.wake)
+    }
+
+    fn announce(&self, pod: &Pod, step: &StopContainer) {
+        if !self.memory.hooks.contains_key(&step.id) && !self.memory.stops.contains_key(&step.id) {
+            self.event(
+                pod,
+                Some(&step.name),
+                Normal,
+                "Killing",
+                format!("Stopping container {}", step.name),
+            );
+        }
+    }
+
+    fn start_hook(&mut self, pod: &Pod, step: StopContainer) {
+        let seen = self.observed.containers.iter().find(|c| c.id == step.id);
+        let kept = seen.and_then(|c| c.pre_stop.as_deref().cloned());
+        // Of a pod that is known no more the runtime still has the hook.
+        let container = policy::container_named(pod, &step.name).cloned();
+        let container = container.unwrap_or_else(|| Container {
+            name: step.name.clone(),
+            ..Default::default()
+        });
+        let handler = hooks::pre_stop(&container).cloned().or(kept);
+        let ip = self.pod_ips(pod).into_iter().next();
+        let (shared, pod) = (self.shared.clone(), pod.clone());
+        self.operations.spawn(async move {
+            let hook = async {
+                let Some(handler) = &handler else { return Ok(()) };
+                let (runtime, tools) = (&*shared.runtime, &*shared.tools);
+                hooks::run(runtime, tools, &pod, &container, &step.id, ip.as_deref(), handler).await
+            };
+            // Not in time is not a failure: the container is ended all the same.
+            let answer = tokio::time::timeout(step.grace, hook).await.unwrap_or(Ok(()));
+            Operation::Hook {
+                id: step.id,
+                name: step.name,
+                answer,
+            }
+        });
+    }
+
+    /// An operation is done.
+    pub(super) fn finished(&mut self, done: Operation) {
+        let pod = self.mail().borrow().pod.clone();
+        match done {
+            Operation::Hook { id, name, answer } => {
+                self.memory.hooks.insert(id, Hook::Done);
+                if let Err(error) = answer {
+                    tracing::debug!("{error}");
+                    // What a server answered is not for everybody to see.
+                    self.event(&pod, Some(&name), Warning, "FailedPreStopHook", "PreStopHook failed");
+                }
+            }
+            Operation::Stop { id, answer: Ok(()) } => {
+                // A state that nobody knows has been seen to.
+                self.memory.stops.entry(id).or_insert(self.shared.clock.now());
+            }
+            Operation::Stop { id, answer: Err(error) } => {
+                self.memory.stops.remove(&id);
+                self.memory.hold = Some(self.retry_at());
+                self.event(
+                    &pod,
+                    None,
+                    Warning,
+                    "FailedKillPod",
+                    format!("error killing pod: {error}"),
+                );
+            }
+        }
+    }
+
+    /// Ends one container of a pod that goes on: its hook, then the stop, within the grace.
+    pub(super) async fn kill(
+        &mut self,
+        pod: &Pod,
+        id: &str,
+        name: &str,
+        message: &str,
+        grace: Duration,
+    ) -> Result<(), String> {
+        self.event(pod, Some(name), Normal, "Killing", message);
+        let container = policy::container_named(pod, name).cloned().unwrap_or_default();
+        let began = tokio::time::Instant::now();
+        if let Some(handler) = hooks::pre_stop(&container).filter(|_| !self.memory.hooks.contains_key(id)) {
+            self.memory.hooks.insert(id.to_string(), Hook::Done);
+            let ip = self.pod_ips(pod).into_iter().next();
+            let (runtime, tools) = (&*self.shared.runtime, &*self.shared.tools);
+            let mut mail = self.mail();
+            let hook = hooks::run(runtime, tools, pod, &container, id, ip.as_deref(), handler);
+            tokio::select! {
+                answer = tokio::time::timeout(grace, hook) => if let Ok(Err(error)) = answer {
+                    tracing::debug!("{error}");
+                    self.event(pod, Some(name), Warning, "FailedPreStopHook", "PreStopHook failed");
+                },
+                () = Worker::told_to_end(&mut mail) => return Err("the pod is to end".into()),
+            }
+        }
+        let left = grace.saturating_sub(began.elapsed()).max(Duration::from_secs(2));
+        let mut mail = self.mail();
+        tokio::select! {
+            answer = self.shared.runtime.stop_container(id, left) => match answer {
+                Err(error) if !error.is_not_found() => Err(error.to_string()),
+                _ => Ok(()),
+            },
+            () = Worker::told_to_end(&mut mail) => Err("the pod is to end".into()),
+        }
+    }
+}

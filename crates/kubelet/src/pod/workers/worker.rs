@@ -1,0 +1,478 @@
+//! The task of one pod: look, tell, act, sleep.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use orlop_client::EventType::{self, Normal, Warning};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use super::ledger;
+use super::stop::Operation;
+use super::{Mail, REFRESH, Shared, View};
+use crate::pod::memory::{Ending, PodMemory};
+use crate::pod::observed::{self, ObservedPod, State};
+use crate::pod::resize::{self, Allocation, Applied, Pending};
+use crate::pod::steps::{Steps, next_steps};
+use crate::pod::tools::Running;
+use crate::pod::{policy, status};
+
+/// After a call to the runtime failed.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// Upstream: a resize that had no room is tried again every three minutes, and when a pod has gone.
+const RESIZE_RETRY: Duration = Duration::from_secs(180);
+
+pub(super) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) uid: String,
+    mail: watch::Receiver<Mail>,
+    poke: Arc<Notify>,
+    view: watch::Sender<View>,
+    pub(super) memory: PodMemory,
+    pub(super) observed: ObservedPod,
+    allocation: Allocation,
+    /// The runtime need not be asked what it has of a pod that is new.
+    skip_look: bool,
+    /// Cgroup and volumes were made by this agent.
+    pub(super) prepared: bool,
+    admitted: bool,
+    pub(super) operations: JoinSet<Operation>,
+    pub(super) failures: u32,
+    refresh_at: Timestamp,
+    /// What the runtime and all else has of it has been removed.
+    removed: bool,
+}
+
+/// What to do after a turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Then {
+    /// Something was done: look at once.
+    Again,
+    /// Wait for news, no longer than this.
+    Wait(Option<Timestamp>),
+    Gone,
+}
+
+impl Worker {
+    pub fn new(
+        shared: Arc<Shared>,
+        mail: Mail,
+        poke: Arc<Notify>,
+        is_new: bool,
+    ) -> (Worker, watch::Sender<Mail>, watch::Receiver<View>) {
+        let pod = mail.pod.clone();
+        let now = shared.clock.now();
+        let (view, views) = watch::channel(View {
+            pod: pod.clone(),
+            observed: Arc::default(),
+            ending: false,
+            stopped: false,
+        });
+        let (sender, receiver) = watch::channel(mail);
+        let worker = Worker {
+            uid: policy::uid(&pod).to_string(),
+            mail: receiver,
+            poke,
+            view,
+            memory: PodMemory::new(&pod, shared.began),
+            observed: ObservedPod::default(),
+            allocation: resize::adopted(&pod),
+            skip_look: is_new,
+            prepared: false,
+            admitted: false,
+            operations: JoinSet::new(),
+            failures: 0,
+            refresh_at: now + REFRESH,
+            removed: false,
+            shared,
+        };
+        (worker, sender, views)
+    }
+
+    pub async fn run(mut self) {
+        loop {
+            let mail = self.mail.borrow_and_update().clone();
+            let pod = self.take(&mail);
+            let then = self.turn(&mail, &pod).await;
+            match then {
+                Then::Again => tokio::task::yield_now().await,
+                Then::Gone => break,
+                Then::Wait(until) => self.wait(until).await,
+            }
+            if self.shared.shutdown.is_triggered() {
+                return;
+            }
+        }
+        self.shared.gone(&self.uid);
+    }
+
+    /// News for the worker: the pod to work towards, with what it has been allocated.
+    fn take(&mut self, mail: &Mail) -> Arc<Pod> {
+        if self.memory.requests != mail.requests {
+            self.memory.requests = mail.requests.clone();
+        }
+        if !resize::differs(&mail.pod, &self.allocation) {
+            self.memory.resize_pending = None;
+            return mail.pod.clone();
+        }
+        self.allocate(&mail.pod);
+        match resize::differs(&mail.pod, &self.allocation) {
+            true => Arc::new(resize::with_allocation(&mail.pod, &self.allocation)),
+            false => mail.pod.clone(),
+        }
+    }
+
+    /// Tries to give the pod what it now asks for.
+    fn allocate(&mut self, pod: &Pod) {
+        let generation = pod.metadata.generation.unwrap_or(0);
+        match self
+            .shared
+            .ledger
+            .take(&self.uid, ledger::requests(pod), self.shared.tools.room())
+        {
+            Ok(()) => {
+                self.allocation = resize::allocation_of(pod);
+                self.memory.resize_pending = None;
+                self.memory.resize_in_progress = Some(Pending {
+                    generation,
+                    ..Default::default()
+                });
+                let text = format!("Pod resize started: {}", resize::summary(pod, generation, ""));
+                self.event(pod, None, Normal, "ResizeStarted", text);
+            }
+            Err(lack) => {
+                let pending = Pending {
+                    reason: "Deferred".into(),
+                    message: lack.message,
+                    generation,
+                };
+                let known = self.memory.resize_pending.as_ref().map(|p| p.generation);
+                if known != Some(generation) {
+                    let summary = resize::summary(pod, generation, &pending.message);
+                    let text = format!("Pod resize {}: {summary}", lack.reason);
+                    self.event(pod, None, Warning, "ResizeDeferred", text);
+                }
+                self.memory.resize_pending = Some(pending);
+            }
+        }
+    }
+
+    /// One look, and what follows from it.
+    async fn turn(&mut self, mail: &Mail, pod: &Arc<Pod>) -> Then {
+        if let Err(error) = self.look(pod).await {
+            tracing::warn!("pod {} can't be looked at: {error}", policy::described(pod));
+            return Then::Wait(Some(self.retry_at()));
+        }
+        let now = self.shared.clock.now();
+        self.watch_probes(pod);
+        self.watch_resize(pod);
+        self.admit(pod);
+        let steps = next_steps(pod, &self.observed, &self.memory, now);
+        self.remember_ending(pod, &steps);
+        self.publish(mail, pod, matches!(steps, Steps::Done(_)));
+        let then = match steps {
+            Steps::Run(run) => self.act(mail, pod, *run).await,
+            Steps::Stop(stop) => self.stop(pod, *stop).await,
+            Steps::Free(_) => self.free(pod).await,
+            Steps::Done(ending) => self.done(mail, pod, &ending).await,
+        };
+        match then {
+            Then::Wait(until) if self.memory.ending.is_none() => self.refresh(pod, until).await,
+            then => then,
+        }
+    }
+
+    /// Reads the runtime.
+    pub(super) async fn look(&mut self, pod: &Pod) -> orlop_runtime::Result<()> {
+        if std::mem::take(&mut self.skip_look) {
+            return Ok(());
+        }
+        self.observed = observed::look(&*self.shared.runtime, &self.uid, &self.observed).await?;
+        self.failures = 0;
+        self.register();
+        self.memory.retain(&self.observed);
+        if !self.observed.ips().is_empty() {
+            self.memory.ips = self.observed.ips().to_vec();
+        }
+        // Containers of a former agent have what the status said they have.
+        for container in self.observed.running() {
+            if !self.memory.applied.contains_key(&container.name)
+                && policy::container_named(pod, &container.name).is_some()
+            {
+                let applied = Applied::of(self.allocation.get(&container.name));
+                self.memory.applied.insert(container.name.clone(), applied);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets events about the pod's parts find it.
+    pub(super) fn register(&self) {
+        let ids = self.observed.sandboxes.iter().map(|s| &s.id);
+        let ids = ids.chain(self.observed.containers.iter().map(|c| &c.id));
+        let mut live = self.shared.live.lock();
+        for id in ids {
+            if !live.ids.contains_key(id) {
+                live.ids.insert(id.clone(), self.uid.clone());
+            }
+        }
+    }
+
+    fn watch_probes(&mut self, pod: &Pod) {
+        let running: Vec<Running> = self
+            .observed
+            .running()
+            .map(|c| Running {
+                name: c.name.clone(),
+                id: c.id.clone(),
+                started_at: c.started_at.unwrap_or(c.created_at),
+            })
+            .collect();
+        let ips = self.pod_ips(pod);
+        self.shared.tools.probe(pod, &running, ips.first().map(String::as_str));
+        self.memory.probes = self.shared.tools.probed(&self.uid).into_iter().collect();
+    }
+
+    /// A pod on the node's network has the node's addresses.
+    pub(super) fn pod_ips(&self, pod: &Pod) -> Vec<String> {
+        match policy::is_host_network(pod) {
+            true => self.shared.tools.host().ips,
+            false => self.observed.ips().to_vec(),
+        }
+    }
+
+    fn watch_resize(&mut self, pod: &Pod) {
+        let runs = |name: &str| self.observed.latest(name).is_some_and(|c| c.state == State::Running);
+        if resize::in_progress(pod, runs, &self.memory.applied) {
+            return;
+        }
+        if let Some(done) = self.memory.resize_in_progress.take() {
+            let summary = resize::summary(pod, done.generation, "");
+            self.event(
+                pod,
+                None,
+                Normal,
+                "ResizeCompleted",
+                format!("Pod resize completed: {summary}"),
+            );
+        }
+    }
+
+    /// Whether the pod may run here. One that ran already is not asked.
+    fn admit(&mut self, pod: &Pod) {
+        if std::mem::replace(&mut self.admitted, true) {
+            return;
+        }
+        let ended = self.memory.status.phase.as_deref().is_some_and(policy::is_terminal);
+        if ended {
+            return;
+        }
+        let requests = ledger::requests(pod);
+        if !self.observed.is_empty() || self.memory.status.start_time.is_some() {
+            return self.shared.ledger.adopt(&self.uid, requests);
+        }
+        let Err(rejection) = self.shared.admit(&self.uid, pod, requests) else {
+            return;
+        };
+        let reason = rejection.reason.clone();
+        self.event(pod, None, Warning, event_reason(&reason), rejection.message.clone());
+        self.memory.ending = Some(Ending {
+            grace_seconds: 1,
+            deadline: self.shared.clock.now(),
+            failed: Some((reason, format!("Pod was rejected: {}", rejection.message))),
+            deleted: false,
+        });
+    }
+
+    fn remember_ending(&mut self, pod: &Pod, steps: &Steps) {
+        let ending = match steps {
+            Steps::Stop(stop) => stop.ending.as_ref(),
+            Steps::Free(ending) | Steps::Done(ending) => Some(ending),
+            Steps::Run(_) => None,
+        };
+        let Some(ending) = ending else { return };
+        if self.memory.ending.is_none() {
+            // What held up its start must not hold up its end.
+            self.memory.hold = None;
+            self.shared.tools.probe_no_more(&self.uid);
+            if let Some((reason, message)) = &ending.failed
+                && reason == "DeadlineExceeded"
+            {
+                self.event(pod, None, Normal, "DeadlineExceeded", message.clone());
+            }
+        }
+        self.memory.ending = Some(ending.clone());
+    }
+
+    /// Makes the status and hands it on.
+    pub(super) fn publish(&mut self, mail: &Mail, pod: &Arc<Pod>, finished: bool) {
+        let now = self.shared.clock.now();
+        let host = self.shared.tools.host();
+        let status = status::pod_status(pod, &self.observed, &self.memory, &host, now);
+        self.memory.status = status.clone();
+        if !mail.orphan {
+            let removed = self.removed || !self.memory.ending.as_ref().is_some_and(|e| e.deleted);
+            self.shared.writer.set(&mail.pod, &status, finished && removed);
+        }
+        let mut shown = (*mail.pod).clone();
+        shown.status = Some(status);
+        self.view.send_replace(View {
+            pod: Arc::new(shown),
+            observed: Arc::new(self.observed.clone()),
+            ending: self.memory.ending.is_some(),
+            stopped: self.memory.ending.is_some() && self.observed.running().next().is_none(),
+        });
+    }
+
+    /// Frees what the pod holds.
+    async fn free(&mut self, pod: &Pod) -> Then {
+        match self.shared.tools.release(&self.uid).await {
+            Ok(()) => {
+                self.memory.freed = true;
+                self.shared.ledger.remove(&self.uid);
+                self.failures = 0;
+                Then::Again
+            }
+            Err(error) => {
+                tracing::warn!("what pod {} holds can't be freed: {error}", policy::described(pod));
+                Then::Wait(Some(self.retry_at()))
+            }
+        }
+    }
+
+    /// Nothing runs and nothing is held. If the pod is to go, so do its remains in the runtime, its logs and its object.
+    async fn done(&mut self, mail: &Mail, pod: &Arc<Pod>, ending: &Ending) -> Then {
+        if !ending.deleted {
+            return Then::Wait(None);
+        }
+        if !self.removed {
+            if let Err(error) = self.remove_remains().await {
+                tracing::warn!(
+                    "the remains of pod {} can't be removed: {error}",
+                    policy::described(pod)
+                );
+                return Then::Wait(Some(self.retry_at()));
+            }
+            let (namespace, name) = (policy::namespace(pod), policy::name(pod));
+            self.shared.tools.forget(namespace, name, &self.uid).await;
+            self.removed = true;
+            self.publish(mail, pod, true);
+        }
+        match mail.requests.removed {
+            true => Then::Gone,
+            false => Then::Wait(None),
+        }
+    }
+
+    async fn remove_remains(&mut self) -> orlop_runtime::Result<()> {
+        // The status keeps what it said of them: they are not looked at again.
+        for container in &self.observed.containers {
+            self.shared.runtime.remove_container(&container.id).await?;
+        }
+        for sandbox in &self.observed.sandboxes {
+            self.shared.runtime.remove_pod_sandbox(&sandbox.id).await?;
+        }
+        self.skip_look = true;
+        Ok(())
+    }
+
+    async fn refresh(&mut self, pod: &Pod, until: Option<Timestamp>) -> Then {
+        let now = self.shared.clock.now();
+        if now >= self.refresh_at {
+            self.refresh_at = now + REFRESH;
+            if self.prepared {
+                self.shared.tools.refresh(pod).await;
+            }
+        }
+        let resize = self.memory.resize_pending.as_ref().map(|_| now + RESIZE_RETRY);
+        Then::Wait([until, Some(self.refresh_at), resize].into_iter().flatten().min())
+    }
+
+    async fn wait(&mut self, until: Option<Timestamp>) {
+        let now = self.shared.clock.now();
+        let delay = until.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
+        // A manual clock and timers go separate ways; a millisecond more spares a second wake.
+        let delay = delay.map_or(Duration::from_secs(3600), |delay| delay + Duration::from_millis(1));
+        tokio::select! {
+            () = self.shared.shutdown.wait() => {}
+            // An error means that nobody is left who could say more.
+            _ = self.mail.changed() => self.hurry(),
+            () = self.poke.notified() => {}
+            Some(done) = self.operations.join_next(), if !self.operations.is_empty() => {
+                if let Ok(done) = done {
+                    self.finished(done);
+                }
+            }
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+
+    /// The pod has changed: what failed before may work now.
+    fn hurry(&mut self) {
+        let now = self.shared.clock.now();
+        let spec = |pod: &Pod| pod.spec.clone();
+        let changed = spec(&self.mail.borrow().pod) != spec(&self.view.borrow().pod);
+        if changed {
+            self.memory.hold = None;
+            self.memory
+                .failures
+                .values_mut()
+                .for_each(|f| f.retry_at = f.retry_at.min(now));
+        }
+    }
+
+    /// Whether the pod has been told to end since this turn began.
+    pub(super) fn is_told_to_end(mail: &Mail) -> bool {
+        mail.pod.metadata.deletion_timestamp.is_some() || mail.requests.removed || mail.requests.evict.is_some()
+    }
+
+    /// Resolves when the pod is told to end.
+    pub(super) async fn told_to_end(mail: &mut watch::Receiver<Mail>) {
+        if mail.wait_for(Worker::is_told_to_end).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(super) fn mail(&self) -> watch::Receiver<Mail> {
+        self.mail.clone()
+    }
+
+    pub(super) fn retry_at(&mut self) -> Timestamp {
+        let delay = RETRY_FIRST.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.shared.clock.now() + delay
+    }
+
+    pub(super) fn event(
+        &self,
+        pod: &Pod,
+        container: Option<&str>,
+        kind: EventType,
+        reason: &'static str,
+        note: impl Into<String>,
+    ) {
+        self.shared.tools.event(pod, container, kind, reason, note.into());
+    }
+}
+
+/// Events have a fixed set of reasons; what is not among them has one for all.
+fn event_reason(reason: &str) -> &'static str {
+    const KNOWN: [&str; 9] = [
+        "OutOfcpu",
+        "OutOfmemory",
+        "OutOfpods",
+        "NodeAffinity",
+        "NodeName",
+        "NodePorts",
+        "TaintToleration",
+        "Evicted",
+        "NodeShutdown",
+    ];
+    KNOWN
+        .into_iter()
+        .find(|known| *known == reason)
+        .unwrap_or("UnexpectedAdmissionError")
+}
