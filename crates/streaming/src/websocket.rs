@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const MESSAGE_BYTES_MAX: usize = 32 << 20;
 const QUEUED_MAX: usize = 4;
 /// After our goodbye, how long to wait for the other side's.
 const LINGER: Duration = Duration::from_secs(5);
+/// While we do not read, how often to write something: only that tells whether the other side is still there.
+const PROOF_OF_LIFE: Duration = Duration::from_secs(30);
 /// Instead of a channel's number: the next byte is a channel that ends.
 const CLOSE_SIGNAL: u8 = 255;
 
@@ -112,8 +115,9 @@ pub(crate) fn channels<T: Pipe + 'static>(
     let (ended, closed) = watch::channel(false);
     tokio::spawn(async move {
         let (sink, source) = socket.split();
-        let writing = write(sink, sources, format, greeting);
-        let reading = read(source, sinks, format);
+        let stalled = AtomicBool::new(false);
+        let writing = write(sink, sources, format, greeting, &stalled);
+        let reading = read(source, sinks, format, &stalled);
         tokio::pin!(writing, reading);
         tokio::select! {
             () = &mut reading => {}
@@ -132,6 +136,7 @@ async fn read<T: Pipe>(
     mut source: SplitStream<WebSocketStream<T>>,
     sinks: Vec<WriteHalf<DuplexStream>>,
     format: ChannelFormat,
+    stalled: &AtomicBool,
 ) {
     let mut sinks: Vec<_> = sinks.into_iter().map(Some).collect();
     while let Some(Ok(message)) = source.next().await {
@@ -145,7 +150,9 @@ async fn read<T: Pipe>(
         match format.decode(message) {
             Ok(Arrival::Data(channel, data)) => {
                 if let Some(Some(sink)) = sinks.get_mut(usize::from(channel)) {
+                    stalled.store(true, Ordering::Relaxed);
                     let _ = sink.write_all(&data).await;
+                    stalled.store(false, Ordering::Relaxed);
                 }
             }
             Ok(Arrival::End(channel)) => {
@@ -168,6 +175,7 @@ async fn write<T: Pipe>(
     sources: Vec<ReadHalf<DuplexStream>>,
     format: ChannelFormat,
     greeting: Option<u8>,
+    stalled: &AtomicBool,
 ) -> Result<(), Error> {
     let (queue, mut messages) = mpsc::channel(QUEUED_MAX);
     let pumps = sources.into_iter().enumerate().map(|(channel, mut source)| {
@@ -192,8 +200,13 @@ async fn write<T: Pipe>(
         if let Some(channel) = greeting {
             sink.send(format.encode(channel, b"")).await?;
         }
-        while let Some(message) = messages.recv().await {
-            sink.send(message).await?;
+        loop {
+            match tokio::time::timeout(PROOF_OF_LIFE, messages.recv()).await {
+                Ok(Some(message)) => sink.send(message).await?,
+                Ok(None) => break,
+                Err(_) if stalled.load(Ordering::Relaxed) => sink.send(Message::Ping(Bytes::new())).await?,
+                Err(_) => {}
+            }
         }
         sink.send(goodbye()).await?;
         sink.close().await

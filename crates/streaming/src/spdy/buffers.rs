@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
@@ -25,6 +27,9 @@ const OUTBOX_BYTES_MAX: usize = 256 << 10;
 const BATCH_BYTES: usize = 64 << 10;
 /// Answers (replies, pings, resets) that may wait to be written. Whoever provokes more without reading them is cut off.
 const ANSWERS_MAX: usize = 1024;
+
+/// While we do not read, how often to write something: only that tells whether the other side is still there.
+const PROOF_OF_LIFE: Duration = Duration::from_secs(30);
 
 /// How the other side's direction of a stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +156,11 @@ pub(super) struct Outbox {
     state: Mutex<OutboxState>,
     /// Rings for the writer.
     ready: Notify,
+    /// The connection is not read, since somebody's inbox is full.
+    stalled: AtomicBool,
+    /// A ping's number must be of our side.
+    ping: u32,
+    proof_of_life: Duration,
 }
 
 struct OutboxState {
@@ -170,6 +180,10 @@ struct OutboxState {
 
 impl Outbox {
     pub fn new(first_stream: u32) -> Self {
+        Outbox::with_proof_of_life(first_stream, PROOF_OF_LIFE)
+    }
+
+    fn with_proof_of_life(first_stream: u32, proof_of_life: Duration) -> Self {
         Outbox {
             state: Mutex::new(OutboxState {
                 answers: VecDeque::new(),
@@ -181,6 +195,9 @@ impl Outbox {
                 closed: false,
             }),
             ready: Notify::new(),
+            stalled: AtomicBool::new(false),
+            ping: first_stream,
+            proof_of_life,
         }
     }
 
@@ -233,6 +250,10 @@ impl Outbox {
             state.frames.push_back(frame);
             self.ready.notify_one();
         }
+    }
+
+    pub fn set_stalled(&self, stalled: bool) {
+        self.stalled.store(stalled, Ordering::Relaxed);
     }
 
     pub fn answer(&self, frame: Frame) -> Result<(), ProtocolError> {
@@ -292,7 +313,66 @@ impl Outbox {
                     return Err(why);
                 }
             }
-            self.ready.notified().await;
+            let waited = tokio::time::timeout(self.proof_of_life, self.ready.notified()).await;
+            if waited.is_err() && self.stalled.load(Ordering::Relaxed) {
+                return Ok(vec![Frame::Ping { id: self.ping }]);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_is_not_read_is_written_now_and_then() {
+        let outbox = Outbox::with_proof_of_life(2, Duration::from_millis(1));
+        outbox.set_stalled(true);
+        assert_eq!(outbox.batch().await, Ok(vec![Frame::Ping { id: 2 }]));
+        outbox.set_stalled(false);
+        let quiet = tokio::time::timeout(Duration::from_millis(20), outbox.batch()).await;
+        assert!(quiet.is_err(), "what is read needs no proof");
+        outbox.finish();
+        assert_eq!(outbox.batch().await, Err(GOAWAY_OK));
+    }
+
+    #[test]
+    fn both_boxes_are_bounded() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let (inbox, outbox) = (Inbox::new(), Outbox::new(1));
+        let mut pushed = 0;
+        while inbox.poll_room(&mut cx).is_ready() {
+            inbox.push(Bytes::from_static(b"x"));
+            pushed += 1;
+        }
+        assert_eq!(
+            pushed,
+            INBOX_BYTES_MAX.div_ceil(PIECE_BYTES + 1),
+            "tiny pieces count for more than their bytes"
+        );
+        let mut taken = 0;
+        while let Poll::Ready(count) = outbox.poll_data(&mut cx, 1, &[0; 100_000]) {
+            taken += count.unwrap();
+        }
+        assert_eq!(taken, OUTBOX_BYTES_MAX);
+        outbox.close();
+        assert!(
+            matches!(outbox.poll_data(&mut cx, 1, b"x"), Poll::Ready(Err(_))),
+            "who waits learns of the end"
+        );
+        inbox.abandon();
+        assert!(inbox.poll_room(&mut cx).is_ready(), "nobody waits for who is gone");
+    }
+
+    #[test]
+    fn answers_nobody_reads_are_bounded() {
+        let outbox = Outbox::new(1);
+        let answered = (0..)
+            .take_while(|_| outbox.answer(Frame::Ping { id: 1 }).is_ok())
+            .count();
+        assert_eq!(answered, ANSWERS_MAX);
     }
 }

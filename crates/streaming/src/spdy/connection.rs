@@ -397,7 +397,9 @@ impl Reader {
     async fn deliver(&self, stream: u32, data: Bytes, fin: bool) {
         let Some(inbox) = self.table.inbox(stream) else { return };
         if !data.is_empty() {
+            self.outbox.set_stalled(true);
             poll_fn(|cx| inbox.poll_room(cx)).await;
+            self.outbox.set_stalled(false);
             inbox.push(data);
         }
         if fin {
