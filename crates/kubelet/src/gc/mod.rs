@@ -21,9 +21,11 @@ use orlop_api::quantity::Quantity;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::events::{EventType, ObjectReference};
 use orlop_runtime::Runtime;
-use orlop_runtime::cri::messages::{Container, ContainerFilter, ContainerState, ImageSpec, PodSandboxFilter};
+use orlop_runtime::cri::messages::{
+    Container, ContainerFilter, ContainerState, ImageSpec, PodSandboxFilter, PodSandboxState,
+};
 use tokio::sync::Mutex;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 pub use self::containers::PodState;
 use self::containers::{ContainerPolicy, plan_containers, plan_sandboxes};
@@ -171,9 +173,14 @@ impl Collector {
 
     /// Tidies until the shutdown.
     pub async fn run(self, shutdown: Shutdown) {
-        let containers = every(CONTAINER_PERIOD, "containers", || self.collect_containers(false));
-        let images = every(IMAGE_PERIOD, "images", || self.collect_images());
-        let logs = every(self.inner.settings.log_interval, "logs", || self.look_after_logs());
+        // Not at once: who starts pods has its own look first.
+        let containers = every(CONTAINER_PERIOD, CONTAINER_PERIOD, "containers", || {
+            self.collect_containers(false)
+        });
+        let images = every(Duration::ZERO, IMAGE_PERIOD, "images", || self.collect_images());
+        let logs = every(Duration::ZERO, self.inner.settings.log_interval, "logs", || {
+            self.look_after_logs()
+        });
         tokio::select! {
             _ = shutdown.wait() => {}
             _ = async { tokio::join!(containers, images, logs) } => {}
@@ -218,7 +225,12 @@ impl Collector {
                 tracing::warn!("the sandbox {id} could not be removed: {error}");
             }
         }
-        self.remove_orphaned_logs().await;
+        // Whatever is known of its pod: the logs of what is still there stay.
+        let of_containers = containers.iter().filter_map(|c| c.labels.get(POD_UID)).cloned();
+        let ready = sandboxes.iter().filter(|s| s.state == PodSandboxState::Ready as i32);
+        let of_sandboxes = ready.filter_map(|s| Some(s.metadata.as_ref()?.uid.clone()));
+        let present = of_containers.chain(of_sandboxes).collect();
+        self.remove_orphaned_logs(present).await;
         self.remove_dead_links(&containers).await
     }
 
@@ -242,7 +254,7 @@ impl Collector {
         Ok(inner.runtime.remove_container(&container.id).await?)
     }
 
-    async fn remove_orphaned_logs(&self) {
+    async fn remove_orphaned_logs(&self, present: BTreeSet<String>) {
         let (folder, states) = (self.inner.settings.pod_logs.clone(), self.inner.states.clone());
         let removed = blocking(move || {
             let folders = match std::fs::read_dir(&folder) {
@@ -256,6 +268,7 @@ impl Collector {
                     continue;
                 };
                 if states(uid) == PodState::Gone
+                    && !present.contains(uid)
                     && let Err(error) = std::fs::remove_dir_all(entry.path())
                 {
                     tracing::warn!("{} could not be removed: {error}", entry.path().display());
@@ -459,9 +472,12 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     Ok(done.map_err(|error| GcError(error.to_string()))??)
 }
 
-/// Does it now and again after each period, for ever.
-async fn every<F: Future<Output = Result<(), GcError>>>(period: Duration, what: &str, work: impl Fn() -> F) {
-    let mut ticks = tokio::time::interval(period.max(Duration::from_millis(100)));
+/// Does it after some time and again after each period, for ever.
+async fn every<F>(first: Duration, period: Duration, what: &str, work: impl Fn() -> F)
+where
+    F: Future<Output = Result<(), GcError>>,
+{
+    let mut ticks = tokio::time::interval_at(Instant::now() + first, period.max(Duration::from_millis(100)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -179,6 +179,33 @@ async fn a_pod_that_is_gone_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn what_still_runs_keeps_its_logs() {
+    let world = world(LogPolicy::default());
+    world.runtime.add_image("a:1");
+    let (_, log) = world.start("p", "a:1", 0).await;
+    std::fs::create_dir_all(world.folder.path().join("pods/n_q_q")).unwrap();
+    world.gone.lock().extend(["p".to_string(), "q".to_string()]);
+    world.collector.collect_containers(false).await.unwrap();
+    assert!(log.exists());
+    assert!(!world.folder.path().join("pods/n_q_q").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rounds_are_made_until_the_shutdown() {
+    let world = world(LogPolicy::default());
+    let shutdown = Shutdown::default();
+    let task = tokio::spawn(world.collector.clone().run(shutdown.clone()));
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!(world.runtime.count(Kind::ListPodSandbox), 0, "not before a minute");
+    while world.runtime.count(Kind::ListPodSandbox) < 3 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    assert!(world.runtime.count(Kind::ListImages) >= 1);
+    shutdown.trigger();
+    task.await.unwrap();
+}
+
+#[tokio::test]
 async fn images_go_when_the_disk_is_full() {
     let world = world(LogPolicy::default());
     for image in ["a:1", "b:1", "c:1"] {
