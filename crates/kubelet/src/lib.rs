@@ -4,6 +4,7 @@
 //! pod, what the runtime shows and the time, and takes them; another pure function tells the pod's status from the same
 //! picture. A pod that is stuck holds up nobody else.
 
+pub mod agent;
 pub mod cgroups;
 pub mod config;
 pub mod events;

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use orlop_apiserver::Running;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::Api;
+use orlop_kubelet::agent;
 use orlop_scheduler::config::Config as SchedulerConfig;
 use orlop_scheduler::metrics::Metrics;
 use orlop_scheduler::shell;
 use tokio::task::JoinHandle;
+
+use crate::node::NodePlan;
+use crate::taints;
 
 /// Components under way. They stop before the server does, so that their last words are heard.
 #[derive(Default)]
@@ -41,6 +45,28 @@ impl Components {
         self.tasks.push(tokio::spawn(async move {
             if let Err(e) = shell::run(options).await {
                 tracing::error!("the scheduler stopped: {e}");
+            }
+        }));
+    }
+
+    /// This machine's node agent, as its node's user and with its rights.
+    pub fn start_node(&mut self, running: &Running, plan: NodePlan) {
+        let user = format!("system:node:{}", plan.identity.name);
+        let service = orlop_apiserver::in_process::service(running.server.clone(), &user, &["system:nodes"]);
+        let api = Api::in_process(service, "orlop-kubelet");
+        let options = plan.options(api, &running.pki, self.shutdown.clone());
+        let controller = "system:serviceaccount:kube-system:node-controller";
+        let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
+        let service = orlop_apiserver::in_process::service(running.server.clone(), controller, &groups);
+        let tainting = taints::run(Api::in_process(service, "orlop-node-controller"), self.shutdown.clone());
+        self.tasks.push(tokio::spawn(tainting));
+        self.tasks.push(tokio::spawn(async move {
+            let outcome = match options {
+                Ok(options) => agent::run(options).await,
+                Err(error) => Err(error),
+            };
+            if let Err(e) = outcome {
+                tracing::error!("the node agent stopped: {e}");
             }
         }));
     }

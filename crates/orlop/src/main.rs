@@ -4,6 +4,8 @@ mod bench;
 mod commands;
 mod components;
 mod logging;
+mod node;
+mod taints;
 
 use std::process::ExitCode;
 

@@ -22,11 +22,11 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `orlop up` on a free port.
+    /// `orlop up` on a free port, without a node: `arg("--nodes=1")` brings one up.
     pub fn up() -> Launch {
         Launch {
             command: "up".into(),
-            arguments: vec!["--port=0".into()],
+            arguments: vec!["--port=0".into(), "--nodes=0".into(), "--kubelet-port=0".into()],
             data_dir: None,
         }
     }

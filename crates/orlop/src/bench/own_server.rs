@@ -40,8 +40,8 @@ impl OwnServer {
         let started = Instant::now();
         let child = Command::new(std::env::current_exe()?)
             .args(match part {
-                Part::Everything => ["up", "--port=0", "--bind=127.0.0.1"],
-                Part::ApiServer => ["apiserver", "--secure-port=0", "--bind-address=127.0.0.1"],
+                Part::Everything => &["up", "--port=0", "--bind=127.0.0.1", "--nodes=0"][..],
+                Part::ApiServer => &["apiserver", "--secure-port=0", "--bind-address=127.0.0.1"],
             })
             .arg("--data-dir")
             .arg(&dir)

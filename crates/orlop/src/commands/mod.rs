@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod bench;
+mod kubelet;
 mod scheduler;
 mod up;
 mod version;
@@ -29,6 +30,8 @@ enum Command {
     Apiserver(apiserver::Args),
     /// Run the scheduler alone, against any cluster
     Scheduler(Box<scheduler::Args>),
+    /// Run the node agent alone: pods of this machine, for any cluster or for none
+    Kubelet(Box<kubelet::Args>),
     /// Load an API server and report rates and latencies
     Bench(bench::Args),
     /// Show the version of Orlop and of the Kubernetes API it serves
@@ -40,6 +43,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = match &cli.command {
         Command::Scheduler(args) => args.log_level(),
+        Command::Kubelet(args) => args.log_level(),
         _ => "info",
     };
     crate::logging::start(cli.log_format == "json", level);
@@ -47,6 +51,7 @@ pub fn main() -> ExitCode {
         Command::Up(args) => up::run(args),
         Command::Apiserver(args) => apiserver::run(args),
         Command::Scheduler(args) => scheduler::run(*args),
+        Command::Kubelet(args) => kubelet::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Version(args) => version::run(args),
     };
@@ -63,4 +68,13 @@ pub fn main() -> ExitCode {
 fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     orlop_scheduler::config::parse_duration(text)
         .ok_or_else(|| "a duration such as 60s, 5m or 1h is wanted".to_string())
+}
+
+/// As Go reads booleans.
+fn parse_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("true or false is wanted".to_string()),
+    }
 }

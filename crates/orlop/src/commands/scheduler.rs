@@ -15,7 +15,7 @@ use orlop_scheduler::{plugins, serving, shell};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::parse_duration;
+use super::{parse_bool, parse_duration};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -322,15 +322,6 @@ fn overrides(args: &Args, with_file: bool) -> Vec<(&'static str, Value)> {
         ]);
     }
     all.into_iter().filter_map(|(at, value)| Some((at, value?))).collect()
-}
-
-/// As Go reads booleans.
-fn parse_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("true or false is wanted".to_string()),
-    }
 }
 
 #[cfg(test)]

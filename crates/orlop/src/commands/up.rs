@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use orlop_apiserver::Config;
 
 use crate::components::Components;
+use crate::node::{self, NodeArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -29,12 +30,15 @@ pub struct Args {
     /// A KubeSchedulerConfiguration for the scheduler
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "This machine as a node")]
+    node: NodeArgs,
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
+    let node = args.node.plan(&data_dir)?;
     let mut config = Config::new(data_dir);
     config.bind = args.bind;
     config.port = args.port;
@@ -47,10 +51,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             orlop_apiserver::discovery::GIT_VERSION,
             running.address
         );
-        println!("No nodes yet: this is the control plane alone. Pods are placed as soon as there are Node objects.");
+        println!("{}", node::described(node.as_ref()));
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
         let mut components = Components::default();
         components.start_scheduler(running, scheduler);
+        if let Some(node) = node {
+            components.start_node(running, node);
+        }
         components
     })
 }

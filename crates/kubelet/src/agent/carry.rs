@@ -1,0 +1,73 @@
+//! Carries what parts tell each other: pods from sources to workers, and whom probes and resources concern.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use orlop_base::Shutdown;
+
+use super::parts::Parts;
+use crate::pod::policy;
+use crate::sources::PodUpdate;
+
+/// How often the groups of the classes of pods are weighed anew.
+const CLASSES: Duration = Duration::from_secs(60);
+
+/// Until the shutdown.
+pub async fn run(mut parts: Parts, shutdown: Shutdown) {
+    let follow_runtime = {
+        let workers = parts.workers.clone();
+        async move { workers.run().await }
+    };
+    let follow_probes = {
+        let (workers, mut changes) = (parts.workers.clone(), parts.probes.changes());
+        async move {
+            while let Some(uid) = changes.recv().await {
+                workers.poke(&uid);
+            }
+        }
+    };
+    let weigh = weigh_classes(&parts);
+    let deliver = async {
+        while let Some(update) = parts.updates.recv().await {
+            match update {
+                PodUpdate::Set(pod) => {
+                    if !policy::is_static(&pod) {
+                        parts.services.wait().await;
+                    }
+                    parts.objects.pod_added(&pod);
+                    parts.workers.update(pod);
+                }
+                PodUpdate::Removed(pod) => {
+                    parts.objects.pod_gone(policy::uid(&pod));
+                    parts.workers.remove(policy::uid(&pod));
+                }
+                PodUpdate::Synced => parts.workers.sources_ready(),
+            }
+        }
+    };
+    let all = async { tokio::join!(follow_runtime, follow_probes, weigh, deliver) };
+    tokio::select! {
+        _ = all => {}
+        _ = shutdown.wait() => {}
+    }
+}
+
+fn weigh_classes(parts: &Parts) -> impl Future<Output = ()> + Send + use<> {
+    let (workers, cgroups) = (parts.workers.clone(), parts.cgroups.clone());
+    async move {
+        let mut turns = tokio::time::interval(CLASSES);
+        while let Some(cgroups) = &cgroups {
+            turns.tick().await;
+            let pods = workers.pods();
+            let active = pods.iter().map(|pod| &**pod).filter(|pod| !has_ended(pod));
+            if let Err(error) = cgroups.update_classes(active) {
+                tracing::warn!("classes of pods can't be weighed: {error}");
+            }
+        }
+    }
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
+    policy::is_terminal(phase)
+}

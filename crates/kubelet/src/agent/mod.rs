@@ -1,0 +1,184 @@
+//! The agent as a whole: starts every part in order and carries what they tell each other.
+//!
+//! ```text
+//! sources ──▶ admission ──▶ pod workers ──▶ runtime, volumes, images, cgroups
+//!                               ▲   │
+//!              probes, runtime ─┘   └──▶ status writer ──▶ API server
+//! keeper: the Node object, its lease, pressure       server: logs, exec, statistics
+//! ```
+//!
+//! Nothing here decides anything about a pod. The agent may be stopped and started at any time: pods go on, and a new
+//! agent adopts them.
+
+mod carry;
+mod network;
+mod parts;
+mod services;
+mod shutdown;
+#[cfg(test)]
+mod tests;
+mod tidy;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use orlop_base::{Clock, Shutdown};
+use orlop_client::Api;
+use orlop_client::events::Recorder;
+use orlop_runtime::Runtime;
+use tokio::task::JoinSet;
+
+use self::parts::Parts;
+use crate::config::Config;
+use crate::events::Events;
+use crate::node::{Identity, Keeper};
+use crate::pod::workers::Workers;
+use crate::server::{self, Certificate};
+
+/// How long tasks may take to end once they are told to.
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub struct Options {
+    pub config: Config,
+    /// None: static pods alone.
+    pub api: Option<Api>,
+    pub runtime: Arc<dyn Runtime>,
+    /// The port in it is replaced by the one that is served on.
+    pub identity: Identity,
+    /// `/var/lib/kubelet`
+    pub root_dir: PathBuf,
+    pub certificate: Certificate,
+    /// The authority whose certificates clients of the server may show, as PEM.
+    pub client_authority: Option<String>,
+    /// The range of this node's pods until a controller says one.
+    pub pod_cidr: Option<String>,
+    /// Where the runtime looks for the configuration of pod networks; none if that is not ours to write.
+    pub network_directory: Option<PathBuf>,
+    /// Pods get control groups of their own. Without: the runtime does as it likes.
+    pub control_groups: bool,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+}
+
+/// An agent under way. Dropping it does not stop it; the shutdown does.
+pub struct Agent {
+    keeper: Keeper,
+    workers: Workers,
+    config: Arc<Config>,
+    address: Option<SocketAddr>,
+    shutdown: Shutdown,
+    tasks: JoinSet<()>,
+}
+
+/// Starts an agent and runs it until the shutdown.
+pub async fn run(options: Options) -> Result<(), String> {
+    let agent = start(options).await?;
+    agent.wait().await;
+    Ok(())
+}
+
+/// Starts an agent. An error says what keeps it from working at all.
+pub async fn start(mut options: Options) -> Result<Agent, String> {
+    // The runtime has another working directory: what it is told must be whole paths.
+    options.root_dir = make_directory(&options.root_dir)?;
+    options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
+    let config = Arc::new(options.config.clone());
+    // The port must be known before the node is shown to anyone.
+    let bound = match config.enable_server {
+        true => Some(server::bind(config.address, options.identity.port).await?),
+        false => None,
+    };
+    options.identity.port = bound.as_ref().map_or(0, |(_, address)| address.port());
+    let address = bound.as_ref().map(|(_, address)| *address);
+    let mut tasks = JoinSet::new();
+    let recorder = start_recorder(&options, &mut tasks);
+    let keeper = start_keeper(&options, config.clone(), recorder.clone(), &mut tasks);
+    let events = match recorder {
+        Some(recorder) => Events::to(move |event| recorder.record(event)),
+        None => Events::to_log(),
+    };
+    let parts = Parts::start(&options, config.clone(), &keeper, events, &mut tasks).await?;
+    if let Some((listener, _)) = bound {
+        server::start(parts.server(&options, &keeper, listener))?;
+    }
+    if config.healthz_port != 0 {
+        let (listener, _) = server::bind(config.healthz_bind_address, config.healthz_port).await?;
+        tasks.spawn(server::healthz::serve(listener, options.shutdown.clone()));
+    }
+    tidy::start(&parts, &options, &keeper, &mut tasks);
+    let workers = parts.workers.clone();
+    tasks.spawn(carry::run(parts, options.shutdown.clone()));
+    Ok(Agent {
+        keeper,
+        workers,
+        config,
+        address,
+        shutdown: options.shutdown,
+        tasks,
+    })
+}
+
+/// Makes it if need be, and gives its whole path.
+fn make_directory(path: &Path) -> Result<PathBuf, String> {
+    let made = std::fs::create_dir_all(path).and_then(|()| path.canonicalize());
+    made.map_err(|e| format!("{} can't be made: {e}", path.display()))
+}
+
+fn start_recorder(options: &Options, tasks: &mut JoinSet<()>) -> Option<Recorder> {
+    let api = options.api.clone()?;
+    let (recorder, writing) = Recorder::start(api, "kubelet", options.clock.clone(), options.shutdown.clone());
+    tasks.spawn(async move {
+        let _ = writing.await;
+    });
+    Some(recorder)
+}
+
+fn start_keeper(options: &Options, config: Arc<Config>, recorder: Option<Recorder>, tasks: &mut JoinSet<()>) -> Keeper {
+    let (keeper, keeping) = Keeper::start(crate::node::Settings {
+        api: options.api.clone(),
+        identity: options.identity.clone(),
+        config,
+        root_dir: options.root_dir.clone(),
+        runtime: options.runtime.clone(),
+        recorder,
+        pod_cidr: options.pod_cidr.clone(),
+        clock: options.clock.clone(),
+        shutdown: options.shutdown.clone(),
+    });
+    for task in keeping {
+        tasks.spawn(async move {
+            let _ = task.await;
+        });
+    }
+    tasks.spawn(network::follow(
+        keeper.pod_cidr(),
+        options.runtime.clone(),
+        options.network_directory.clone(),
+        options.shutdown.clone(),
+    ));
+    keeper
+}
+
+impl Agent {
+    /// Where the server listens; none if it was switched off.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Until the shutdown, and until what was under way is done.
+    pub async fn wait(mut self) {
+        self.shutdown.wait().await;
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(DRAIN, ended).await;
+    }
+}

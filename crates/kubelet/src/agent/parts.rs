@@ -1,0 +1,271 @@
+//! The parts of the agent that deal with pods, made in the order in which they need each other.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use orlop_base::{Clock, Random};
+use orlop_runtime::Runtime;
+use orlop_runtime::cri::messages::CgroupDriver;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::Options;
+use super::services::Services;
+use crate::cgroups::{Cgroups, Tree};
+use crate::config::Config;
+use crate::events::Events;
+use crate::images::{ImageSettings, Images, Verification};
+use crate::node::{Keeper, RuntimeView, resources};
+use crate::objects::Objects;
+use crate::pod::node_tools::{Admission, NodeTools};
+use crate::pod::workers::Workers;
+use crate::pod::writer::Writer;
+use crate::probes::Probes;
+use crate::server::{self, Pods};
+use crate::sources::admission::{self, NodeState};
+use crate::sources::{self, PodUpdate, Sources};
+use crate::spec::{Here, NodeFacts};
+use crate::stats::Gatherer;
+use crate::volumes::{self, Volumes};
+
+/// Where the kernel shows control groups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+pub struct Parts {
+    pub config: Arc<Config>,
+    pub events: Events,
+    pub runtime: Arc<dyn Runtime>,
+    pub objects: Objects,
+    pub volumes: Volumes,
+    pub images: Images,
+    pub probes: Probes,
+    pub cgroups: Option<Cgroups>,
+    pub facts: Arc<NodeFacts>,
+    pub services: Services,
+    pub workers: Workers,
+    pub updates: mpsc::Receiver<PodUpdate>,
+    pub clock: Clock,
+}
+
+impl Parts {
+    pub async fn start(
+        options: &Options,
+        config: Arc<Config>,
+        keeper: &Keeper,
+        events: Events,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<Parts, String> {
+        let (runtime, clock, shutdown) = (&options.runtime, &options.clock, &options.shutdown);
+        // Ids of containers begin with the runtime's name: without it no status would be true.
+        let told = await_runtime(options, keeper).await?;
+        let handlers = told.status.iter().flat_map(|status| &status.runtime_handlers);
+        let features = handlers
+            .filter(|h| h.name.is_empty())
+            .filter_map(|h| h.features.as_ref());
+        let can_lock_mounts = features.into_iter().any(|f| f.recursive_read_only_mounts);
+        let (facts, cgroups) = look_around(options, &config, keeper).await?;
+        let objects = Objects::new(options.api.clone(), clock.clone());
+        let volumes = start_volumes(options, keeper, &objects)?;
+        volumes.set_recursive_read_only(can_lock_mounts);
+        let settings = image_settings(&config, &options.root_dir);
+        let images = Images::new(
+            runtime.clone(),
+            objects.clone(),
+            events.clone(),
+            clock.clone(),
+            settings,
+        );
+        let probes = Probes::start(runtime.clone(), events.clone(), clock.clone(), shutdown.clone());
+        let Sources { updates, mirrors } = sources::start(sources::Settings {
+            api: options.api.clone(),
+            node_name: options.identity.name.clone(),
+            nodes: keeper.nodes(),
+            config: config.clone(),
+            clock: clock.clone(),
+            shutdown: shutdown.clone(),
+        });
+        let find_mirror = Arc::new(move |uid: &str| mirrors.of(uid));
+        let (writer, writing) = Writer::start(options.api.clone(), find_mirror, shutdown.clone());
+        tasks.spawn(async move {
+            let _ = writing.await;
+        });
+        let services = Services::start(options.api.clone(), shutdown.clone());
+        let tools = NodeTools {
+            volumes: volumes.clone(),
+            objects: objects.clone(),
+            images: images.clone(),
+            probes: probes.clone(),
+            cgroups: cgroups.clone(),
+            facts: watch::channel(facts.clone()).1,
+            events: events.clone(),
+            services: {
+                let services = services.clone();
+                Arc::new(move || services.all())
+            },
+            admission: Some(admission(keeper)),
+            runtime_name: told.version.map(|v| v.runtime_name).unwrap_or_default(),
+            recursive_read_only: can_lock_mounts,
+            random: Mutex::new(Random::from_entropy()),
+        };
+        let workers = Workers::new(
+            runtime.clone(),
+            Arc::new(tools),
+            writer,
+            clock.clone(),
+            shutdown.clone(),
+        );
+        Ok(Parts {
+            config,
+            events,
+            runtime: runtime.clone(),
+            objects,
+            volumes,
+            images,
+            probes,
+            cgroups,
+            facts,
+            services,
+            workers,
+            updates,
+            clock: clock.clone(),
+        })
+    }
+
+    pub fn server(&self, options: &Options, keeper: &Keeper, listener: TcpListener) -> server::Options {
+        let probes = self.probes.clone();
+        let name = &options.identity.name;
+        let root = options.root_dir.clone();
+        server::Options {
+            listener,
+            certificate: options.certificate.clone(),
+            client_authority: options.client_authority.clone(),
+            api: options.api.clone(),
+            config: self.config.clone(),
+            node_name: name.clone(),
+            machine: keeper.machine().clone(),
+            runtime: self.runtime.clone(),
+            pods: Arc::new(WorkersPods(self.workers.clone())),
+            stats: Gatherer::new(self.runtime.clone(), name, root, self.clock.clone()),
+            own_metrics: Arc::new(String::new),
+            probe_metrics: Arc::new(move || probes.metrics()),
+            clock: self.clock.clone(),
+            shutdown: options.shutdown.clone(),
+        }
+    }
+}
+
+struct WorkersPods(Workers);
+
+impl Pods for WorkersPods {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        self.0.pods()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        Some(self.0.by_name(namespace, name)?.pod)
+    }
+}
+
+/// Waits for the runtime's first word; the node is shown as not ready meanwhile.
+async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView, String> {
+    let mut runtime = keeper.runtime();
+    let heard = runtime.wait_for(|view| view.version.is_some() && view.ready_at.is_some());
+    tokio::select! {
+        view = heard => view.map(|view| view.clone()).map_err(|e| e.to_string()),
+        _ = options.shutdown.wait() => Err("stopped before the container runtime was there".to_string()),
+    }
+}
+
+/// Whether a pod may run here, by what the Node object and the node's state say.
+fn admission(keeper: &Keeper) -> Admission {
+    let keeper = keeper.clone();
+    Arc::new(move |pod: &Pod, others: &[&Pod]| {
+        let state = NodeState {
+            pressure: keeper.pressure(),
+            shutting_down: keeper.is_shutting_down(),
+        };
+        admission::admit(pod, others, &keeper.node(), state)
+    })
+}
+
+/// What this node is like, and the control groups for its pods if they are to have some.
+async fn look_around(
+    options: &Options,
+    config: &Config,
+    keeper: &Keeper,
+) -> Result<(Arc<NodeFacts>, Option<Cgroups>), String> {
+    let tree = Tree::at(Path::new(CGROUPS));
+    let tree = match (tree, options.control_groups) {
+        (Ok(tree), _) => tree,
+        (Err(error), true) => return Err(format!("control groups can't be used: {error}")),
+        // Nobody will look there.
+        (Err(_), false) => Tree::at(Path::new("/")).map_err(|e| e.to_string())?,
+    };
+    let driver: Option<CgroupDriver> = match options.runtime.cgroup_driver().await {
+        Ok(driver) => driver,
+        Err(error) => {
+            tracing::warn!("the runtime does not say how it names control groups: {error}");
+            None
+        }
+    };
+    let identity = &options.identity;
+    let mut facts = NodeFacts::read(&Here {
+        name: &identity.name,
+        addresses: &identity.addresses,
+        root_dir: &options.root_dir,
+        config,
+        machine: keeper.machine(),
+        capacity: &keeper.capacity(),
+        allocatable: &keeper.allocatable(),
+        cgroups: &tree,
+        driver,
+    });
+    facts.cgroups.per_qos &= options.control_groups;
+    let facts = Arc::new(facts);
+    if !options.control_groups {
+        return Ok((facts, None));
+    }
+    let cgroups = Cgroups::new(tree, facts.clone());
+    if let Err(error) = cgroups.ensure_node_level() {
+        tracing::error!("the control groups of pods can't be set up: {error}");
+        keeper.set_trouble(Some(format!("failed to set up the control groups of pods: {error}")));
+    }
+    Ok((facts, Some(cgroups)))
+}
+
+fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects) -> Result<Volumes, String> {
+    let usual = volumes::Options::new(&options.root_dir, objects.clone(), options.clock.clone());
+    let volumes = Volumes::new(volumes::Options {
+        node_name: options.identity.name.clone(),
+        // Nobody would see what is mounted for pods that only seem to run.
+        may_mount: usual.may_mount && options.control_groups,
+        ..usual
+    });
+    let volumes = volumes.map_err(|e| format!("{} can't be used: {e}", options.root_dir.display()))?;
+    volumes.set_allocatable(resources::to_api(&keeper.allocatable()));
+    Ok(volumes)
+}
+
+fn image_settings(config: &Config, root: &Path) -> ImageSettings {
+    let setting = |name: &str| config.document.get(name).cloned().unwrap_or_default();
+    let verification = match setting("imagePullCredentialsVerificationPolicy").as_str() {
+        Some("NeverVerify") => Verification::NeverVerify,
+        Some("AlwaysVerify") => Verification::AlwaysVerify,
+        Some("NeverVerifyAllowlistedImages") => {
+            let list = setting("preloadedImagesVerificationAllowlist");
+            Verification::NeverVerifyAllowlistedImages(serde_json::from_value(list).unwrap_or_default())
+        }
+        _ => Verification::NeverVerifyPreloadedImages,
+    };
+    ImageSettings {
+        serialize_pulls: config.serialize_image_pulls,
+        max_parallel_pulls: config.max_parallel_image_pulls,
+        verification,
+        records: Some(root.join("image_manager")),
+        docker_configs: vec![root.join("config.json"), "/root/.docker/config.json".into()],
+        ..ImageSettings::default()
+    }
+}

@@ -1,0 +1,148 @@
+//! Keeping the node tidy and alive: dead containers, unused images, long logs; pods that must go when it runs short.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::Pod;
+use orlop_base::Shutdown;
+use orlop_client::events::ObjectReference;
+use tokio::task::JoinSet;
+
+use super::Options;
+use super::parts::Parts;
+use crate::config::Config;
+use crate::eviction::observe::Places;
+use crate::eviction::rank::DiskUse;
+use crate::eviction::usage::VolumesUsed;
+use crate::eviction::{EvictionSettings, Evictor, Hooks};
+use crate::gc::containers::PodState;
+use crate::gc::{Collector, GcSettings};
+use crate::node::Keeper;
+use crate::pod::policy;
+use crate::pod::workers::Workers;
+
+/// How often it is looked which volumes are in use.
+const VOLUMES: Duration = Duration::from_secs(10);
+
+/// Starts it all; it ends at the shutdown.
+pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut JoinSet<()>) {
+    let name = options.identity.name.clone();
+    let node = ObjectReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        uid: name.clone(),
+        name,
+        ..ObjectReference::default()
+    };
+    let workers = parts.workers.clone();
+    let collector = Collector::new(
+        parts.runtime.clone(),
+        Some(parts.images.clone()),
+        parts.events.clone(),
+        parts.clock.clone(),
+        node.clone(),
+        settings(&parts.config, options.control_groups),
+        Arc::new(move |uid| state_of(&workers, uid)),
+    );
+    tasks.spawn(collector.clone().run(options.shutdown.clone()));
+    // A runtime that only seems to run pods uses up nothing.
+    if options.control_groups {
+        let evictor = Evictor::new(
+            parts.runtime.clone(),
+            collector,
+            parts.events.clone(),
+            parts.clock.clone(),
+            node,
+            EvictionSettings {
+                config: Config::clone(&parts.config),
+                root_dir: options.root_dir.clone(),
+                pod_logs: parts.config.pod_logs_dir.clone(),
+                places: Places {
+                    root: PathBuf::from("/"),
+                    pods_cgroup: pods_group(parts),
+                },
+            },
+            hooks(parts, keeper),
+        );
+        tasks.spawn(evictor.run(options.shutdown.clone()));
+    }
+    tasks.spawn(watch_volumes(parts, keeper, options.shutdown.clone()));
+}
+
+fn settings(config: &Config, is_real: bool) -> GcSettings {
+    let settings = GcSettings::of(config);
+    GcSettings {
+        // Collectors of logs have no use for what no container wrote.
+        container_links: settings.container_links.filter(|_| is_real),
+        ..settings
+    }
+}
+
+fn state_of(workers: &Workers, uid: &str) -> PodState {
+    match workers.view(uid) {
+        None => PodState::Gone,
+        Some(view) if view.stopped => PodState::Ended,
+        Some(_) => PodState::Alive,
+    }
+}
+
+/// The group of all pods, as a path without its first slash.
+fn pods_group(parts: &Parts) -> String {
+    use crate::spec::resources::{QosClass, qos_cgroup};
+    let group = qos_cgroup(&parts.facts.cgroups, QosClass::Guaranteed);
+    group.trim_start_matches('/').to_string()
+}
+
+fn hooks(parts: &Parts, keeper: &Keeper) -> Hooks {
+    let (active, evicting, gone) = (parts.workers.clone(), parts.workers.clone(), parts.workers.clone());
+    let (keeper, volumes) = (keeper.clone(), parts.volumes.clone());
+    let used: VolumesUsed = Arc::new(move |uid| {
+        let volumes = volumes.clone();
+        async move {
+            let all = volumes.used(&uid).await.into_iter();
+            let used: BTreeMap<String, DiskUse> = all
+                .map(|volume| {
+                    let used = DiskUse {
+                        bytes: volume.used_bytes,
+                        inodes: volume.inodes_used,
+                    };
+                    (volume.volume, used)
+                })
+                .collect();
+            used
+        }
+        .boxed()
+    });
+    Hooks {
+        pods: Arc::new(move || {
+            let views = active.views().into_iter().filter(|view| !view.ending && !view.stopped);
+            views.map(|view| view.pod).collect()
+        }),
+        evict: Arc::new(move |pod: &Pod, eviction| evicting.evict(policy::uid(pod), eviction)),
+        cleaned_up: Arc::new(move |uid| gone.view(uid).is_none_or(|view| view.stopped)),
+        volumes: used,
+        pressure: Arc::new(move |pressure| keeper.set_pressure(pressure)),
+    }
+}
+
+/// Drivers that come and go, and which of their volumes pods use: the node's status tells.
+fn watch_volumes(parts: &Parts, keeper: &Keeper, shutdown: Shutdown) -> impl Future<Output = ()> + Send + use<> {
+    let (volumes, keeper) = (parts.volumes.clone(), keeper.clone());
+    async move {
+        let plugins = volumes.watch_plugins(shutdown.clone());
+        let in_use = async {
+            let mut turns = tokio::time::interval(VOLUMES);
+            loop {
+                turns.tick().await;
+                keeper.set_volumes_in_use(volumes.volumes_in_use().await);
+            }
+        };
+        tokio::select! {
+            _ = async { tokio::join!(plugins, in_use) } => {}
+            _ = shutdown.wait() => {}
+        }
+    }
+}

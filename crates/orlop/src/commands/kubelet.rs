@@ -1,0 +1,348 @@
+//! `orlop kubelet`: the node agent alone, under kubelet's flag names.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use orlop_base::{Clock, Shutdown};
+use orlop_client::{Api, transport};
+use orlop_kubelet::agent;
+use orlop_kubelet::config::{self, Config, Override};
+use orlop_kubelet::node::{Identity, address};
+use orlop_kubelet::server::Certificate;
+use orlop_runtime::Runtime;
+use orlop_runtime::cri::CriRuntime;
+use serde_json::{Map, Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::parse_bool;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The agent's configuration (KubeletConfiguration, YAML or JSON)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How to reach the API server; without it, static pods alone are run
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Where the agent keeps pods' files
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    root_dir: PathBuf,
+    /// Where the serving certificate is kept [default: pki below the root directory]
+    #[arg(long, value_name = "DIR")]
+    cert_dir: Option<PathBuf>,
+    /// Where the runtime looks for the configuration of pod networks; empty to leave it alone
+    #[arg(long, value_name = "DIR", default_value = "")]
+    cni_conf_dir: PathBuf,
+    /// How much to log: 0 to 10
+    #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
+    verbosity: u8,
+    #[command(flatten, next_help_heading = "The node")]
+    node: NodeArgs,
+    #[command(flatten, next_help_heading = "In place of the configuration's")]
+    fields: FieldArgs,
+}
+
+#[derive(clap::Args)]
+struct NodeArgs {
+    /// Name of the node [default: this host's]
+    #[arg(long, value_name = "NAME")]
+    hostname_override: Option<String>,
+    /// Address of the node, or one of each family [default: that of the default route]
+    #[arg(long, value_name = "IP")]
+    node_ip: Option<String>,
+    /// Labels to register the node with
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
+    node_labels: Vec<String>,
+}
+
+/// Each wins over the configuration file.
+#[derive(clap::Args, Default)]
+struct FieldArgs {
+    /// Register the node with the API server
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = parse_bool)]
+    register_node: Option<bool>,
+    /// Taints to register the node with
+    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',')]
+    register_with_taints: Vec<String>,
+    /// Folder of static pods, or the file of one
+    #[arg(long, value_name = "PATH")]
+    pod_manifest_path: Option<String>,
+    /// Address of more static pods
+    #[arg(long, value_name = "URL")]
+    manifest_url: Option<String>,
+    /// Socket of the container runtime
+    #[arg(long, value_name = "ENDPOINT")]
+    container_runtime_endpoint: Option<String>,
+    /// Most pods at a time
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    max_pods: Option<i64>,
+    /// Range of this node's pods where no controller says one
+    #[arg(long, value_name = "CIDR")]
+    pod_cidr: Option<String>,
+    /// Name servers for pods
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    cluster_dns: Vec<String>,
+    /// Domain of the cluster
+    #[arg(long, value_name = "DOMAIN")]
+    cluster_domain: Option<String>,
+    /// Resources kept for the agent and its like
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',')]
+    kube_reserved: Vec<String>,
+    /// Resources kept for the system
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',')]
+    system_reserved: Vec<String>,
+    /// When pods are evicted at once
+    #[arg(long, value_name = "SIGNAL<QUANTITY", value_delimiter = ',')]
+    eviction_hard: Vec<String>,
+    /// Who makes control groups: cgroupfs or systemd
+    #[arg(long, value_name = "DRIVER")]
+    cgroup_driver: Option<String>,
+    /// Address to serve on
+    #[arg(long, value_name = "IP")]
+    address: Option<String>,
+    /// Port to serve on
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
+    port: Option<i64>,
+    /// Port to say on that the agent is alive; 0 for none
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
+    healthz_port: Option<i64>,
+    /// Serve those who don't say who they are
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = parse_bool)]
+    anonymous_auth: Option<bool>,
+    /// Who may ask for what: Webhook or AlwaysAllow
+    #[arg(long, value_name = "MODE")]
+    authorization_mode: Option<String>,
+    /// Authority of client certificates
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<String>,
+    /// Certificate to serve with
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    tls_cert_file: Option<String>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_private_key_file: Option<String>,
+    /// Features to switch on or off
+    #[arg(long, value_name = "NAME=BOOL", value_delimiter = ',')]
+    feature_gates: Vec<String>,
+}
+
+impl Args {
+    /// What `-v` is as a level of our own log.
+    pub fn log_level(&self) -> &'static str {
+        match self.verbosity {
+            0..=3 => "info",
+            4..=5 => "info,orlop_kubelet=debug,orlop_runtime=debug,orlop_client=debug",
+            6..=7 => "debug",
+            _ => "trace",
+        }
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let text = match &args.config {
+        None => None,
+        Some(path) => {
+            let read = std::fs::read_to_string(path);
+            Some(read.with_context(|| format!("the configuration {} can't be read", path.display()))?)
+        }
+    };
+    let flags = overrides(&args.fields).map_err(anyhow::Error::msg)?;
+    let config = match config::parse(text.as_deref(), &flags) {
+        Ok(config) => config,
+        Err(problems) => bail!("the configuration is refused:\n{}", problems.join("\n")),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no threads to run on")?;
+    runtime.block_on(serve(args, config))
+}
+
+async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
+    // Before anything is started, so that an early Ctrl-C stops cleanly too.
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let identity = identity(&args.node, &config)?;
+    let api = match &args.kubeconfig {
+        Some(path) => Some(Api::new(transport::from_kubeconfig(Some(path), None, "kubelet").await?)),
+        None => None,
+    };
+    let endpoint = &config.container_runtime_endpoint;
+    let runtime = CriRuntime::connect(endpoint);
+    let runtime: Arc<dyn Runtime> = Arc::new(runtime.map_err(|e| anyhow::anyhow!("{endpoint} can't be used: {e}"))?);
+    let certificate = match (&config.tls_cert_file, &config.tls_private_key_file) {
+        (Some(certificate), Some(key)) => Certificate::Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        },
+        _ => {
+            let mut names = vec![identity.hostname.clone()];
+            names.extend(identity.addresses.iter().map(ToString::to_string));
+            let directory = args.cert_dir.clone().unwrap_or(args.root_dir.join("pki"));
+            Certificate::Directory(directory, names)
+        }
+    };
+    let client_authority = match &config.authentication.x509.client_ca_file {
+        Some(path) => {
+            let read = std::fs::read_to_string(path);
+            Some(read.with_context(|| format!("{} can't be read", path.display()))?)
+        }
+        None => None,
+    };
+    let shutdown = Shutdown::default();
+    let agent = agent::start(agent::Options {
+        pod_cidr: Some(config.pod_cidr.clone()).filter(|range| !range.is_empty()),
+        config,
+        api,
+        runtime,
+        identity,
+        root_dir: args.root_dir,
+        certificate,
+        client_authority,
+        network_directory: Some(args.cni_conf_dir).filter(|dir| !dir.as_os_str().is_empty()),
+        control_groups: true,
+        clock: Clock::System,
+        shutdown: shutdown.clone(),
+    });
+    let agent = agent.await.map_err(anyhow::Error::msg)?;
+    if let Some(address) = agent.address() {
+        tracing::info!(%address, node = agent.keeper().identity().name, "the node agent serves");
+    }
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!("stopping; pods go on");
+    shutdown.trigger();
+    agent.wait().await;
+    Ok(())
+}
+
+fn identity(args: &NodeArgs, config: &Config) -> anyhow::Result<Identity> {
+    let hostname = address::node_name(args.hostname_override.as_deref()).map_err(anyhow::Error::msg)?;
+    let addresses = match &args.node_ip {
+        None => vec![address::default_address()],
+        Some(text) => address::parse_node_ips(text).map_err(|e| anyhow::anyhow!("--node-ip: {e}"))?,
+    };
+    Ok(Identity {
+        name: hostname.clone(),
+        hostname,
+        addresses,
+        labels: pairs("--node-labels", &args.node_labels, "=").map_err(anyhow::Error::msg)?,
+        port: config.port,
+    })
+}
+
+/// `name=value` each.
+fn pairs(flag: &str, texts: &[String], separator: &str) -> Result<BTreeMap<String, String>, String> {
+    let pair = |text: &String| {
+        let (name, value) = text
+            .split_once(separator)
+            .ok_or(format!("{flag}: {text:?} has no {separator:?} in it"))?;
+        Ok((name.trim().to_string(), value.trim().to_string()))
+    };
+    texts.iter().map(pair).collect()
+}
+
+fn map(flag: &str, texts: &[String], separator: &str) -> Result<Option<Value>, String> {
+    let pairs = pairs(flag, texts, separator)?;
+    Ok((!pairs.is_empty()).then(|| json!(pairs)))
+}
+
+/// `key=value:effect` or `key:effect`
+fn taint(text: &str) -> Result<Value, String> {
+    let wrong = || format!("--register-with-taints: {text:?} is no taint such as key=value:NoSchedule");
+    let (rest, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
+    Ok(json!({"key": key, "value": value, "effect": effect}))
+}
+
+/// Flags that were given, and the fields they stand for.
+fn overrides(args: &FieldArgs) -> Result<Vec<Override>, String> {
+    let text = |value: &Option<String>| value.clone().map(Value::from);
+    let taints: Result<Vec<Value>, String> = args.register_with_taints.iter().map(|text| taint(text)).collect();
+    let taints = taints?;
+    let mut gates = Map::new();
+    for (name, value) in pairs("--feature-gates", &args.feature_gates, "=")? {
+        gates.insert(name, parse_bool(&value)?.into());
+    }
+    let some = |list: &Vec<String>| (!list.is_empty()).then(|| json!(list));
+    let all = [
+        ("registerNode", args.register_node.map(Value::from)),
+        ("registerWithTaints", (!taints.is_empty()).then(|| json!(taints))),
+        ("staticPodPath", text(&args.pod_manifest_path)),
+        ("staticPodURL", text(&args.manifest_url)),
+        ("containerRuntimeEndpoint", text(&args.container_runtime_endpoint)),
+        ("maxPods", args.max_pods.map(Value::from)),
+        ("podCIDR", text(&args.pod_cidr)),
+        ("clusterDNS", some(&args.cluster_dns)),
+        ("clusterDomain", text(&args.cluster_domain)),
+        ("kubeReserved", map("--kube-reserved", &args.kube_reserved, "=")?),
+        ("systemReserved", map("--system-reserved", &args.system_reserved, "=")?),
+        ("evictionHard", map("--eviction-hard", &args.eviction_hard, "<")?),
+        ("cgroupDriver", text(&args.cgroup_driver)),
+        ("address", text(&args.address)),
+        ("port", args.port.map(Value::from)),
+        ("healthzPort", args.healthz_port.map(Value::from)),
+        ("authentication.anonymous.enabled", args.anonymous_auth.map(Value::from)),
+        ("authorization.mode", text(&args.authorization_mode)),
+        ("authentication.x509.clientCAFile", text(&args.client_ca_file)),
+        ("tlsCertFile", text(&args.tls_cert_file)),
+        ("tlsPrivateKeyFile", text(&args.tls_private_key_file)),
+        ("featureGates", (!gates.is_empty()).then_some(Value::Object(gates))),
+    ];
+    Ok(all.into_iter().filter_map(|(at, value)| Some((at, value?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        let words = std::iter::once("kubelet").chain(line.split_whitespace());
+        Cli::try_parse_from(words)
+            .unwrap_or_else(|e| panic!("{line}: {e}"))
+            .args
+    }
+
+    #[test]
+    fn flags_become_fields() {
+        let line = "--max-pods 5 --kube-reserved cpu=500m,memory=1Gi --eviction-hard memory.available<5% --port=1234 \
+                    --register-with-taints a=b:NoSchedule,c:NoExecute --anonymous-auth --cluster-dns 10.0.0.10 \
+                    --authorization-mode AlwaysAllow --feature-gates X=true --pod-manifest-path /m --register-node=false";
+        let config = config::parse(None, &overrides(&args(line).fields).unwrap()).unwrap();
+        assert_eq!((config.max_pods, config.port), (5, 1234));
+        assert_eq!(config.kube_reserved["cpu"], "500m");
+        assert_eq!(config.eviction_hard["memory.available"], "5%");
+        assert_eq!(config.register_with_taints[1].effect, "NoExecute");
+        assert!(config.authentication.anonymous.enabled && !config.register_node && config.feature_gates["X"]);
+        for (line, wrong) in [
+            ("--kube-reserved cpu", "--kube-reserved: \"cpu\" has no \"=\" in it"),
+            ("--register-with-taints a", "--register-with-taints: \"a\" is no taint"),
+            ("--feature-gates X=maybe", "true or false is wanted"),
+        ] {
+            let error = overrides(&args(line).fields).unwrap_err();
+            assert!(error.starts_with(wrong), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_node_is_named() {
+        let args = args("--hostname-override Node-1 --node-ip 10.0.0.5 --node-labels a=b,c=");
+        let identity = identity(&args.node, &Config::default()).unwrap();
+        assert_eq!((identity.name.as_str(), identity.port), ("node-1", 10250));
+        assert_eq!(identity.addresses.len(), 1);
+        assert_eq!(identity.labels["c"], "");
+    }
+}
