@@ -96,6 +96,12 @@ impl Tools for NodeTools {
     }
 
     fn admit(&self, pod: &Pod, others: &[&Pod]) -> Result<(), Rejection> {
+        if let Some(notice) = spec::refusal(pod, &self.facts()) {
+            return Err(Rejection {
+                reason: notice.reason.to_string(),
+                message: notice.message,
+            });
+        }
         self.admission
             .as_ref()
             .map_or(Ok(()), |admission| admission(pod, others))
@@ -141,6 +147,10 @@ impl Tools for NodeTools {
     }
 
     fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, String> {
+        if policy::spec(pod).host_users == Some(false) {
+            // Better no pod than one with more power than it should have.
+            return Err("can't set `spec.hostUsers: false`, runtime does not support user namespaces".into());
+        }
         spec::sandbox_config(pod, &self.facts(), attempt).map_err(|error| error.to_string())
     }
 

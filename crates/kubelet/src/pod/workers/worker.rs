@@ -460,7 +460,10 @@ impl Worker {
 
 /// Events have a fixed set of reasons; what is not among them has one for all.
 fn event_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 12] = [
+        "SysctlForbidden",
+        "AppArmor",
+        "OutOfephemeral-storage",
         "OutOfcpu",
         "OutOfmemory",
         "OutOfpods",
