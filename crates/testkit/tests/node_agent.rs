@@ -1,0 +1,360 @@
+//! The node agent as kubectl shows it: `orlop up` on a real containerd of the test's own.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use orlop_testkit::{Containerd, Launch, Leftovers, Server, eventually};
+use serde_json::{Value, json};
+
+/// A cluster of one real node. The order matters: the cluster ends before its runtime does.
+struct Cluster {
+    server: Server,
+    containerd: Containerd,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        Cluster::launch(|launch| launch)
+    }
+
+    fn launch(with: impl Fn(Launch) -> Launch) -> Cluster {
+        let containerd = Containerd::with_network();
+        let launch = Launch::up()
+            .arg(format!("--runtime=cri:{}", containerd.endpoint()))
+            .arg("--nodes=1")
+            .arg("--node-name=real")
+            .arg("--kubelet-port=0")
+            .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()));
+        let server = with(launch).start();
+        let cluster = Cluster { server, containerd };
+        cluster.ready_node();
+        cluster
+    }
+
+    fn ready_node(&self) {
+        eventually("the node is ready and pods may be made", || {
+            let node = self.server.sh("kubectl get node real -o 'jsonpath={.status.conditions[?(@.type==\"Ready\")].status}'");
+            let account = self.server.sh("kubectl get sa default -o name");
+            (node.stdout.trim() == "True" && account.code == Some(0)).then_some(())
+        });
+    }
+
+    fn apply(&self, object: &Value) {
+        self.server.run_with("kubectl apply -f -", &object.to_string());
+    }
+
+    fn pod(&self, name: &str) -> Value {
+        self.server.get(&format!("pod {name}"))
+    }
+
+    fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        eventually(&format!("pod {name}: {what}"), || {
+            let pod = self.pod(name);
+            holds(&pod).then_some(pod)
+        })
+    }
+
+    fn until_phase(&self, name: &str, phase: &str) -> Value {
+        self.until(name, phase, |pod| pod["status"]["phase"] == phase)
+    }
+
+    fn until_ready(&self, name: &str) -> Value {
+        self.until(name, "ready", |pod| condition(pod, "Ready")["status"] == "True")
+    }
+
+    fn gone(&self, name: &str) {
+        eventually(&format!("pod {name} is gone"), || {
+            let left = self.server.sh(&format!("kubectl get pod {name} -o name"));
+            (left.code != Some(0)).then_some(())
+        });
+    }
+
+    fn no_leftovers(&self) {
+        eventually("nothing is left of the pods", || {
+            (self.containerd.leftovers() == Leftovers::default()).then_some(())
+        });
+    }
+}
+
+fn condition(pod: &Value, kind: &str) -> Value {
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|c| c["type"] == kind).unwrap_or_default()
+}
+
+/// A pod of one busybox container that runs this script.
+fn shell(name: &str, script: &str, more: Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": "busybox", "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script]}],
+    }});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        match key.as_str() {
+            "container" => {
+                for (key, value) in value.as_object().into_iter().flatten() {
+                    pod["spec"]["containers"][0][key] = value.clone();
+                }
+            }
+            _ => pod["spec"][key] = value.clone(),
+        }
+    }
+    pod
+}
+
+/// What runs until it is told to end, and then ends at once.
+const WAITS: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+#[test]
+fn a_pod_lives_and_leaves_nothing() {
+    let cluster = Cluster::start();
+    let node = cluster.server.get("node real");
+    assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"].as_str().unwrap().split(':').next(), Some("containerd"));
+    assert!(node["status"]["capacity"]["cpu"].is_string() && node["status"]["allocatable"]["memory"].is_string());
+    cluster.apply(&shell("first", &format!("echo hello from $HOSTNAME; {WAITS}"), json!({})));
+    let pod = cluster.until_ready("first");
+    for kind in ["PodScheduled", "Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready"] {
+        assert_eq!(condition(&pod, kind)["status"], "True", "{kind}");
+    }
+    assert_eq!(pod["status"]["qosClass"], "BestEffort");
+    assert!(pod["status"]["podIP"].is_string());
+    let log = eventually("the log has the line", || {
+        let log = cluster.server.run("kubectl logs first");
+        (!log.is_empty()).then_some(log)
+    });
+    assert_eq!(log, "hello from first\n");
+    let events = cluster.server.run("kubectl get events --field-selector involvedObject.name=first -o jsonpath={.items[*].reason}");
+    for reason in ["Scheduled", "Pulled", "Created", "Started"] {
+        assert!(events.split(' ').any(|e| e == reason), "{reason} in {events}");
+    }
+    cluster.server.run("kubectl delete pod first --wait=false");
+    cluster.gone("first");
+    cluster.no_leftovers();
+}
+
+#[test]
+fn commands_files_and_ports_of_a_container() {
+    let cluster = Cluster::start();
+    let serve = "mkdir -p /www; echo page > /www/index.html; httpd -p 8080 -h /www; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    cluster.apply(&shell("work", serve, json!({"container": {"ports": [{"containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"port": 8080, "path": "/index.html"}, "periodSeconds": 1}}})));
+    cluster.until_ready("work");
+    let server = &cluster.server;
+    assert_eq!(server.run("kubectl exec work -- sh -c 'echo out; echo err >&2'"), "out\n");
+    let failed = server.sh("kubectl exec work -- sh -c 'exit 7'");
+    assert!(failed.stderr.contains("exit code 7"), "{}", failed.stderr);
+    assert_eq!(server.run_with("kubectl exec -i work -- wc -c", &"x".repeat(100_000)).trim(), "100000");
+    // Ten megabytes there and back.
+    let bytes: Vec<u8> = (0..10u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(server.home().join("sent"), &bytes).unwrap();
+    server.run("kubectl cp sent work:/tmp/there");
+    server.run("kubectl cp work:/tmp/there back");
+    assert!(fs::read(server.home().join("back")).unwrap() == bytes, "a copy differs");
+    // A port, by whatever protocol this kubectl speaks.
+    let forward = Forward::start(server, "pod/work", 8080);
+    assert_eq!(forward.fetch("/index.html"), "page\n");
+    fs::write(server.home().join("big"), &bytes).unwrap();
+    server.run("kubectl cp big work:/www/big");
+    assert!(forward.fetch_bytes("/big") == bytes, "a download through the forwarded port differs");
+    server.run("kubectl delete pod work --wait=false");
+    cluster.gone("work");
+    cluster.no_leftovers();
+}
+
+/// `kubectl port-forward` to a port of its own choice.
+struct Forward {
+    child: Child,
+    port: u16,
+}
+
+impl Forward {
+    fn start(server: &Server, what: &str, port: u16) -> Forward {
+        let mut command = server.command(&format!("kubectl port-forward {what} :{port}"));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let stdout = child.stdout.as_mut().unwrap();
+        let mut byte = [0];
+        while !said.contains(" -> ") && stdout.read(&mut byte).unwrap() == 1 {
+            said.push(byte[0] as char);
+        }
+        // Forwarding from 127.0.0.1:40123 -> 8080
+        let port = said.rsplit(':').next().and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok());
+        let port = port.unwrap_or_else(|| panic!("kubectl port-forward said {said:?}"));
+        Forward { child, port }
+    }
+
+    fn fetch_bytes(&self, path: &str) -> Vec<u8> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = vec![];
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("an HTTP answer");
+        answer.split_off(end + 4)
+    }
+
+    fn fetch(&self, path: &str) -> String {
+        String::from_utf8(self.fetch_bytes(path)).unwrap()
+    }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_can_not_start_says_why_and_goes_on_when_it_can() {
+    let cluster = Cluster::start();
+    let waiting = |name: &str, reason: &str| {
+        cluster.until(name, reason, |pod| {
+            pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == reason
+        })
+    };
+    cluster.apply(&shell("no-image", WAITS, json!({"container": {"image": "localhost/nothing:1"}})));
+    cluster.apply(&shell("bad-name", WAITS, json!({"container": {"image": "BAD::NAME"}})));
+    cluster.apply(&shell("no-command", "", json!({"container": {"command": ["/no/such/program"]}})));
+    cluster.apply(&shell("no-config", WAITS, json!({"container": {"env": [
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "a"}}}]}})));
+    cluster.apply(&shell("fails", "echo no >&2; exit 3", json!({"restartPolicy": "Never"})));
+    cluster.apply(&shell("works", "echo done > /dev/termination-log", json!({"restartPolicy": "Never"})));
+    cluster.apply(&shell("loops", "exit 1", json!({})));
+    eventually("the image can't be pulled", || {
+        let reason = &cluster.pod("no-image")["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
+        ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str()?).then_some(())
+    });
+    waiting("bad-name", "InvalidImageName");
+    let pod = waiting("no-config", "CreateContainerConfigError");
+    let message = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"];
+    assert_eq!(message, "configmap \"later\" not found");
+    let failed = cluster.until_phase("fails", "Failed");
+    let ended = &failed["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(3), &json!("Error")));
+    let done = cluster.until_phase("works", "Succeeded");
+    let ended = &done["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&ended["message"], &ended["reason"]), (&json!("done\n"), &json!("Completed")));
+    waiting("loops", "CrashLoopBackOff");
+    let pod = cluster.until("no-command", "its error", |pod| {
+        let state = &pod["status"]["containerStatuses"][0];
+        let reason = |s: &Value| ["RunContainerError", "CrashLoopBackOff", "StartError"].iter().any(|r| s["reason"] == *r);
+        reason(&state["state"]["waiting"]) || reason(&state["state"]["terminated"])
+    });
+    assert!(pod["status"].to_string().contains("no such file or directory"), "{}", pod["status"]);
+    cluster.server.run("kubectl create configmap later --from-literal=a=b");
+    cluster.until_phase("no-config", "Running");
+}
+
+#[test]
+fn probes_limits_and_restarts() {
+    let cluster = Cluster::start();
+    cluster.apply(&shell("alive", "touch /tmp/ok; sleep 2; rm /tmp/ok; sleep 600", json!({"container": {
+        "livenessProbe": {"exec": {"command": ["cat", "/tmp/ok"]}, "periodSeconds": 1, "failureThreshold": 1}}})));
+    cluster.apply(&shell("hungry", "tail /dev/zero", json!({"restartPolicy": "Never",
+        "container": {"resources": {"limits": {"memory": "16Mi"}}}})));
+    cluster.apply(&shell("busy", "while :; do :; done", json!({
+        "container": {"resources": {"limits": {"cpu": "100m"}}}})));
+    let hungry = cluster.until_phase("hungry", "Failed");
+    let ended = &hungry["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&ended["reason"], &ended["exitCode"]), (&json!("OOMKilled"), &json!(137)));
+    cluster.until("alive", "restarted by its probe", |pod| {
+        pod["status"]["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
+    });
+    cluster.until_phase("busy", "Running");
+    let stat = "cat /sys/fs/cgroup/cpu/cpu.stat /sys/fs/cgroup/cpu.stat 2>/dev/null | grep nr_throttled";
+    eventually("the busy one is throttled", || {
+        let said = cluster.server.sh(&format!("kubectl exec busy -- sh -c '{stat}'")).stdout;
+        let throttled: u64 = said.split_whitespace().nth(1)?.parse().ok()?;
+        (throttled > 0).then_some(())
+    });
+    assert_eq!(cluster.pod("busy")["status"]["qosClass"], "Burstable");
+}
+
+#[test]
+fn volumes_variables_and_init_containers() {
+    let cluster = Cluster::start();
+    let server = &cluster.server;
+    server.run("kubectl create configmap words --from-literal=greeting=hello");
+    server.run("kubectl create secret generic hidden --from-literal=key=secret-value");
+    let script = format!(
+        "cat /etc/words/greeting; echo; cat /etc/hidden/key; echo; cat /shared/from-init; echo $GREETING $NODE; cat /info/name; echo; \
+         ls /var/run/secrets/kubernetes.io/serviceaccount; id -u; {WAITS}"
+    );
+    cluster.apply(&shell("mounts", &script, json!({
+        "securityContext": {"runAsUser": 1000, "fsGroup": 2000},
+        "initContainers": [{"name": "first", "image": "busybox", "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", "echo init was here > /shared/from-init"],
+            "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}],
+        "container": {
+            "env": [{"name": "GREETING", "valueFrom": {"configMapKeyRef": {"name": "words", "key": "greeting"}}},
+                {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+            "volumeMounts": [{"name": "words", "mountPath": "/etc/words"}, {"name": "hidden", "mountPath": "/etc/hidden"},
+                {"name": "shared", "mountPath": "/shared"}, {"name": "info", "mountPath": "/info"}],
+        },
+        "volumes": [{"name": "words", "configMap": {"name": "words"}}, {"name": "hidden", "secret": {"secretName": "hidden"}},
+            {"name": "shared", "emptyDir": {}},
+            {"name": "info", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}],
+    })));
+    cluster.until_ready("mounts");
+    let log = eventually("it said all", || {
+        let log = server.run("kubectl logs mounts");
+        log.ends_with("1000\n").then_some(log)
+    });
+    assert_eq!(log, "hello\nsecret-value\ninit was here\nhello real\nmounts\nca.crt\nnamespace\ntoken\n1000\n");
+    let pod = cluster.pod("mounts");
+    assert_eq!(pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    server.run("kubectl delete pod mounts --wait=false");
+    cluster.gone("mounts");
+    cluster.no_leftovers();
+}
+
+/// The agent is killed, the runtime is restarted: what runs goes on running, and is known again.
+#[test]
+fn what_runs_survives_the_agent_and_the_runtime() {
+    let mut cluster = Cluster::start();
+    cluster.apply(&shell("stays", WAITS, json!({})));
+    let before = cluster.until_ready("stays");
+    let identity = |pod: &Value| {
+        let container = &pod["status"]["containerStatuses"][0];
+        (container["containerID"].clone(), container["restartCount"].clone(), container["state"].clone())
+    };
+    cluster.server.kill();
+    cluster.server.start_again();
+    cluster.ready_node();
+    cluster.until_ready("stays");
+    assert_eq!(identity(&cluster.pod("stays")), identity(&before));
+    cluster.containerd.kill();
+    cluster.containerd.restart();
+    cluster.apply(&shell("new", WAITS, json!({})));
+    cluster.until_ready("new");
+    assert_eq!(identity(&cluster.until_ready("stays")), identity(&before));
+    cluster.server.run("kubectl delete pod stays new --wait=false");
+    cluster.gone("stays");
+    cluster.gone("new");
+    cluster.no_leftovers();
+}
+
+#[test]
+fn static_pods_come_from_files_and_go_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_path_buf();
+    let manifest = shell("still", WAITS, json!({}));
+    fs::write(path.join("still.yaml"), manifest.to_string()).unwrap();
+    fs::write(path.join("broken.yaml"), "apiVersion: v1\nkind: Pod\nmetadata: {name").unwrap();
+    let cluster = Cluster::launch(|launch| launch.arg(format!("--pod-manifest-path={}", path.display())));
+    let mirror = cluster.until_ready("still-real");
+    assert_eq!(mirror["metadata"]["ownerReferences"][0]["kind"], "Node");
+    assert_eq!(mirror["metadata"]["annotations"]["kubernetes.io/config.source"], "file");
+    let id = mirror["status"]["containerStatuses"][0]["containerID"].clone();
+    // Deleting the mirror does nothing to what it shows.
+    cluster.server.run("kubectl delete pod still-real --wait=false");
+    let again = cluster.until("still-real", "back", |pod| {
+        pod["metadata"]["uid"] != mirror["metadata"]["uid"] && pod["status"]["containerStatuses"][0]["containerID"] == id
+    });
+    assert!(again["metadata"]["deletionTimestamp"].is_null());
+    fs::remove_file(path.join("still.yaml")).unwrap();
+    cluster.gone("still-real");
+    cluster.no_leftovers();
+}
