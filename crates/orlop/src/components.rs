@@ -5,7 +5,7 @@ use std::sync::Arc;
 use orlop_apiserver::Running;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::Api;
-use orlop_kubelet::agent;
+use orlop_kubelet::{agent, fleet};
 use orlop_scheduler::config::Config as SchedulerConfig;
 use orlop_scheduler::metrics::Metrics;
 use orlop_scheduler::shell;
@@ -49,17 +49,21 @@ impl Components {
         }));
     }
 
+    /// What takes the first taint off new nodes, as the node controller's user and with its rights.
+    pub fn start_tainting(&mut self, running: &Running) {
+        let controller = "system:serviceaccount:kube-system:node-controller";
+        let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
+        let service = orlop_apiserver::in_process::service(running.server.clone(), controller, &groups);
+        let tainting = taints::run(Api::in_process(service, "orlop-node-controller"), self.shutdown.clone());
+        self.tasks.push(tokio::spawn(tainting));
+    }
+
     /// This machine's node agent, as its node's user and with its rights.
     pub fn start_node(&mut self, running: &Running, plan: NodePlan) {
         let user = format!("system:node:{}", plan.identity.name);
         let service = orlop_apiserver::in_process::service(running.server.clone(), &user, &["system:nodes"]);
         let api = Api::in_process(service, "orlop-kubelet");
         let options = plan.options(api, &running.pki, self.shutdown.clone());
-        let controller = "system:serviceaccount:kube-system:node-controller";
-        let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
-        let service = orlop_apiserver::in_process::service(running.server.clone(), controller, &groups);
-        let tainting = taints::run(Api::in_process(service, "orlop-node-controller"), self.shutdown.clone());
-        self.tasks.push(tokio::spawn(tainting));
         self.tasks.push(tokio::spawn(async move {
             let outcome = match options {
                 Ok(options) => agent::run(options).await,
@@ -69,5 +73,15 @@ impl Components {
                 tracing::error!("the node agent stopped: {e}");
             }
         }));
+    }
+
+    /// Simulated nodes. Their keeper speaks for all of them, which no node's user may.
+    pub fn start_fleet(&mut self, running: &Running, options: fleet::Options) {
+        let service =
+            orlop_apiserver::in_process::service(running.server.clone(), "system:orlop:fleet", &["system:masters"]);
+        let api = Api::in_process(service, "orlop-fleet");
+        let shutdown = self.shutdown.clone();
+        self.tasks
+            .push(tokio::spawn(fleet::run(api, options, Clock::System, shutdown)));
     }
 }

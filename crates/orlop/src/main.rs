@@ -3,6 +3,7 @@
 mod bench;
 mod commands;
 mod components;
+mod fleet;
 mod logging;
 mod node;
 mod taints;

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use orlop_apiserver::Config;
 
 use crate::components::Components;
+use crate::fleet::FleetArgs;
 use crate::node::{self, NodeArgs};
 
 #[derive(clap::Args)]
@@ -32,6 +33,8 @@ pub struct Args {
     scheduler_config: Option<PathBuf>,
     #[command(flatten, next_help_heading = "This machine as a node")]
     node: NodeArgs,
+    #[command(flatten, next_help_heading = "Simulated nodes")]
+    fleet: FleetArgs,
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -39,6 +42,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let node = args.node.plan(&data_dir)?;
+    let fleet = args.fleet.plan()?;
     let mut config = Config::new(data_dir);
     config.bind = args.bind;
     config.port = args.port;
@@ -51,12 +55,23 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             orlop_apiserver::discovery::GIT_VERSION,
             running.address
         );
-        println!("{}", node::described(node.as_ref()));
+        if node.is_some() || fleet.is_none() {
+            println!("{}", node::described(node.as_ref()));
+        }
+        if let Some(fleet) = &fleet {
+            println!("{} nodes are simulated: their pods only seem to run.", fleet.count);
+        }
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
         let mut components = Components::default();
         components.start_scheduler(running, scheduler);
+        if node.is_some() || fleet.is_some() {
+            components.start_tainting(running);
+        }
         if let Some(node) = node {
             components.start_node(running, node);
+        }
+        if let Some(fleet) = fleet {
+            components.start_fleet(running, fleet);
         }
         components
     })
