@@ -21,7 +21,10 @@ pub struct FleetArgs {
 impl FleetArgs {
     /// The nodes to bring up, if any.
     pub fn plan(&self) -> anyhow::Result<Option<Options>> {
-        anyhow::ensure!(self.simulate <= MOST, "--simulate: there is room for {MOST} nodes at most");
+        anyhow::ensure!(
+            self.simulate <= MOST,
+            "--simulate: there is room for {MOST} nodes at most"
+        );
         let rules = match &self.simulate_rules {
             None => Rules::default(),
             Some(file) => {

@@ -36,7 +36,9 @@ impl Cluster {
 
     fn ready_node(&self) {
         eventually("the node is ready and pods may be made", || {
-            let node = self.server.sh("kubectl get node real -o 'jsonpath={.status.conditions[?(@.type==\"Ready\")].status}'");
+            let node = self
+                .server
+                .sh("kubectl get node real -o 'jsonpath={.status.conditions[?(@.type==\"Ready\")].status}'");
             let account = self.server.sh("kubectl get sa default -o name");
             (node.stdout.trim() == "True" && account.code == Some(0)).then_some(())
         });
@@ -110,11 +112,28 @@ const WAITS: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 fn a_pod_lives_and_leaves_nothing() {
     let cluster = Cluster::start();
     let node = cluster.server.get("node real");
-    assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"].as_str().unwrap().split(':').next(), Some("containerd"));
+    assert_eq!(
+        node["status"]["nodeInfo"]["containerRuntimeVersion"]
+            .as_str()
+            .unwrap()
+            .split(':')
+            .next(),
+        Some("containerd")
+    );
     assert!(node["status"]["capacity"]["cpu"].is_string() && node["status"]["allocatable"]["memory"].is_string());
-    cluster.apply(&shell("first", &format!("echo hello from $HOSTNAME; {WAITS}"), json!({})));
+    cluster.apply(&shell(
+        "first",
+        &format!("echo hello from $HOSTNAME; {WAITS}"),
+        json!({}),
+    ));
     let pod = cluster.until_ready("first");
-    for kind in ["PodScheduled", "Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready"] {
+    for kind in [
+        "PodScheduled",
+        "Initialized",
+        "PodReadyToStartContainers",
+        "ContainersReady",
+        "Ready",
+    ] {
         assert_eq!(condition(&pod, kind)["status"], "True", "{kind}");
     }
     assert_eq!(pod["status"]["qosClass"], "BestEffort");
@@ -124,7 +143,9 @@ fn a_pod_lives_and_leaves_nothing() {
         (!log.is_empty()).then_some(log)
     });
     assert_eq!(log, "hello from first\n");
-    let events = cluster.server.run("kubectl get events --field-selector involvedObject.name=first -o jsonpath={.items[*].reason}");
+    let events = cluster
+        .server
+        .run("kubectl get events --field-selector involvedObject.name=first -o jsonpath={.items[*].reason}");
     for reason in ["Scheduled", "Pulled", "Created", "Started"] {
         assert!(events.split(' ').any(|e| e == reason), "{reason} in {events}");
     }
@@ -137,16 +158,30 @@ fn a_pod_lives_and_leaves_nothing() {
 fn commands_files_and_ports_of_a_container() {
     let cluster = Cluster::start();
     let serve = "mkdir -p /www; echo page > /www/index.html; httpd -p 8080 -h /www; trap 'exit 0' TERM; while :; do sleep 0.1; done";
-    cluster.apply(&shell("work", serve, json!({"container": {"ports": [{"containerPort": 8080}],
-        "readinessProbe": {"httpGet": {"port": 8080, "path": "/index.html"}, "periodSeconds": 1}}})));
+    cluster.apply(&shell(
+        "work",
+        serve,
+        json!({"container": {"ports": [{"containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"port": 8080, "path": "/index.html"}, "periodSeconds": 1}}}),
+    ));
     cluster.until_ready("work");
     let server = &cluster.server;
-    assert_eq!(server.run("kubectl exec work -- sh -c 'echo out; echo err >&2'"), "out\n");
+    assert_eq!(
+        server.run("kubectl exec work -- sh -c 'echo out; echo err >&2'"),
+        "out\n"
+    );
     let failed = server.sh("kubectl exec work -- sh -c 'exit 7'");
     assert!(failed.stderr.contains("exit code 7"), "{}", failed.stderr);
-    assert_eq!(server.run_with("kubectl exec -i work -- wc -c", &"x".repeat(100_000)).trim(), "100000");
+    assert_eq!(
+        server
+            .run_with("kubectl exec -i work -- wc -c", &"x".repeat(100_000))
+            .trim(),
+        "100000"
+    );
     // Ten megabytes there and back.
-    let bytes: Vec<u8> = (0..10u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let bytes: Vec<u8> = (0..10u32 << 20)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
     fs::write(server.home().join("sent"), &bytes).unwrap();
     server.run("kubectl cp sent work:/tmp/there");
     server.run("kubectl cp work:/tmp/there back");
@@ -156,7 +191,10 @@ fn commands_files_and_ports_of_a_container() {
     assert_eq!(forward.fetch("/index.html"), "page\n");
     fs::write(server.home().join("big"), &bytes).unwrap();
     server.run("kubectl cp big work:/www/big");
-    assert!(forward.fetch_bytes("/big") == bytes, "a download through the forwarded port differs");
+    assert!(
+        forward.fetch_bytes("/big") == bytes,
+        "a download through the forwarded port differs"
+    );
     server.run("kubectl delete pod work --wait=false");
     cluster.gone("work");
     cluster.no_leftovers();
@@ -179,7 +217,11 @@ impl Forward {
             said.push(byte[0] as char);
         }
         // Forwarding from 127.0.0.1:40123 -> 8080
-        let port = said.rsplit(':').next().and_then(|rest| rest.split(' ').next()).and_then(|n| n.parse().ok());
+        let port = said
+            .rsplit(':')
+            .next()
+            .and_then(|rest| rest.split(' ').next())
+            .and_then(|n| n.parse().ok());
         let port = port.unwrap_or_else(|| panic!("kubectl port-forward said {said:?}"));
         Forward { child, port }
     }
@@ -190,7 +232,10 @@ impl Forward {
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = vec![];
         stream.read_to_end(&mut answer).unwrap();
-        let end = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("an HTTP answer");
+        let end = answer
+            .windows(4)
+            .position(|w| w == b"\r\n\r\n")
+            .expect("an HTTP answer");
         answer.split_off(end + 4)
     }
 
@@ -214,17 +259,39 @@ fn what_can_not_start_says_why_and_goes_on_when_it_can() {
             pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == reason
         })
     };
-    cluster.apply(&shell("no-image", WAITS, json!({"container": {"image": "localhost/nothing:1"}})));
+    cluster.apply(&shell(
+        "no-image",
+        WAITS,
+        json!({"container": {"image": "localhost/nothing:1"}}),
+    ));
     cluster.apply(&shell("bad-name", WAITS, json!({"container": {"image": "BAD::NAME"}})));
-    cluster.apply(&shell("no-command", "", json!({"container": {"command": ["/no/such/program"]}})));
-    cluster.apply(&shell("no-config", WAITS, json!({"container": {"env": [
-        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "a"}}}]}})));
-    cluster.apply(&shell("fails", "echo no >&2; exit 3", json!({"restartPolicy": "Never"})));
-    cluster.apply(&shell("works", "echo done > /dev/termination-log", json!({"restartPolicy": "Never"})));
+    cluster.apply(&shell(
+        "no-command",
+        "",
+        json!({"container": {"command": ["/no/such/program"]}}),
+    ));
+    cluster.apply(&shell(
+        "no-config",
+        WAITS,
+        json!({"container": {"env": [
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "a"}}}]}}),
+    ));
+    cluster.apply(&shell(
+        "fails",
+        "echo no >&2; exit 3",
+        json!({"restartPolicy": "Never"}),
+    ));
+    cluster.apply(&shell(
+        "works",
+        "echo done > /dev/termination-log",
+        json!({"restartPolicy": "Never"}),
+    ));
     cluster.apply(&shell("loops", "exit 1", json!({})));
     eventually("the image can't be pulled", || {
         let reason = &cluster.pod("no-image")["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
-        ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str()?).then_some(())
+        ["ErrImagePull", "ImagePullBackOff"]
+            .contains(&reason.as_str()?)
+            .then_some(())
     });
     waiting("bad-name", "InvalidImageName");
     let pod = waiting("no-config", "CreateContainerConfigError");
@@ -235,14 +302,25 @@ fn what_can_not_start_says_why_and_goes_on_when_it_can() {
     assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(3), &json!("Error")));
     let done = cluster.until_phase("works", "Succeeded");
     let ended = &done["status"]["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!((&ended["message"], &ended["reason"]), (&json!("done\n"), &json!("Completed")));
+    assert_eq!(
+        (&ended["message"], &ended["reason"]),
+        (&json!("done\n"), &json!("Completed"))
+    );
     waiting("loops", "CrashLoopBackOff");
     let pod = cluster.until("no-command", "its error", |pod| {
         let state = &pod["status"]["containerStatuses"][0];
-        let reason = |s: &Value| ["RunContainerError", "CrashLoopBackOff", "StartError"].iter().any(|r| s["reason"] == *r);
+        let reason = |s: &Value| {
+            ["RunContainerError", "CrashLoopBackOff", "StartError"]
+                .iter()
+                .any(|r| s["reason"] == *r)
+        };
         reason(&state["state"]["waiting"]) || reason(&state["state"]["terminated"])
     });
-    assert!(pod["status"].to_string().contains("no such file or directory"), "{}", pod["status"]);
+    assert!(
+        pod["status"].to_string().contains("no such file or directory"),
+        "{}",
+        pod["status"]
+    );
     cluster.server.run("kubectl create configmap later --from-literal=a=b");
     cluster.until_phase("no-config", "Running");
 }
@@ -250,22 +328,40 @@ fn what_can_not_start_says_why_and_goes_on_when_it_can() {
 #[test]
 fn probes_limits_and_restarts() {
     let cluster = Cluster::start();
-    cluster.apply(&shell("alive", "touch /tmp/ok; sleep 2; rm /tmp/ok; sleep 600", json!({"container": {
-        "livenessProbe": {"exec": {"command": ["cat", "/tmp/ok"]}, "periodSeconds": 1, "failureThreshold": 1}}})));
-    cluster.apply(&shell("hungry", "tail /dev/zero", json!({"restartPolicy": "Never",
-        "container": {"resources": {"limits": {"memory": "16Mi"}}}})));
-    cluster.apply(&shell("busy", "while :; do :; done", json!({
-        "container": {"resources": {"limits": {"cpu": "100m"}}}})));
+    cluster.apply(&shell(
+        "alive",
+        "touch /tmp/ok; sleep 2; rm /tmp/ok; sleep 600",
+        json!({"container": {
+        "livenessProbe": {"exec": {"command": ["cat", "/tmp/ok"]}, "periodSeconds": 1, "failureThreshold": 1}}}),
+    ));
+    cluster.apply(&shell(
+        "hungry",
+        "tail /dev/zero",
+        json!({"restartPolicy": "Never",
+        "container": {"resources": {"limits": {"memory": "16Mi"}}}}),
+    ));
+    cluster.apply(&shell(
+        "busy",
+        "while :; do :; done",
+        json!({
+        "container": {"resources": {"limits": {"cpu": "100m"}}}}),
+    ));
     let hungry = cluster.until_phase("hungry", "Failed");
     let ended = &hungry["status"]["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!((&ended["reason"], &ended["exitCode"]), (&json!("OOMKilled"), &json!(137)));
+    assert_eq!(
+        (&ended["reason"], &ended["exitCode"]),
+        (&json!("OOMKilled"), &json!(137))
+    );
     cluster.until("alive", "restarted by its probe", |pod| {
         pod["status"]["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
     });
     cluster.until_phase("busy", "Running");
     let stat = "cat /sys/fs/cgroup/cpu/cpu.stat /sys/fs/cgroup/cpu.stat 2>/dev/null | grep nr_throttled";
     eventually("the busy one is throttled", || {
-        let said = cluster.server.sh(&format!("kubectl exec busy -- sh -c '{stat}'")).stdout;
+        let said = cluster
+            .server
+            .sh(&format!("kubectl exec busy -- sh -c '{stat}'"))
+            .stdout;
         let throttled: u64 = said.split_whitespace().nth(1)?.parse().ok()?;
         (throttled > 0).then_some(())
     });
@@ -302,9 +398,15 @@ fn volumes_variables_and_init_containers() {
         let log = server.run("kubectl logs mounts");
         log.ends_with("1000\n").then_some(log)
     });
-    assert_eq!(log, "hello\nsecret-value\ninit was here\nhello real\nmounts\nca.crt\nnamespace\ntoken\n1000\n");
+    assert_eq!(
+        log,
+        "hello\nsecret-value\ninit was here\nhello real\nmounts\nca.crt\nnamespace\ntoken\n1000\n"
+    );
     let pod = cluster.pod("mounts");
-    assert_eq!(pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    assert_eq!(
+        pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["reason"],
+        "Completed"
+    );
     server.run("kubectl delete pod mounts --wait=false");
     cluster.gone("mounts");
     cluster.no_leftovers();
@@ -318,7 +420,11 @@ fn what_runs_survives_the_agent_and_the_runtime() {
     let before = cluster.until_ready("stays");
     let identity = |pod: &Value| {
         let container = &pod["status"]["containerStatuses"][0];
-        (container["containerID"].clone(), container["restartCount"].clone(), container["state"].clone())
+        (
+            container["containerID"].clone(),
+            container["restartCount"].clone(),
+            container["state"].clone(),
+        )
     };
     cluster.server.kill();
     cluster.server.start_again();
@@ -351,7 +457,8 @@ fn static_pods_come_from_files_and_go_with_them() {
     // Deleting the mirror does nothing to what it shows.
     cluster.server.run("kubectl delete pod still-real --wait=false");
     let again = cluster.until("still-real", "back", |pod| {
-        pod["metadata"]["uid"] != mirror["metadata"]["uid"] && pod["status"]["containerStatuses"][0]["containerID"] == id
+        pod["metadata"]["uid"] != mirror["metadata"]["uid"]
+            && pod["status"]["containerStatuses"][0]["containerID"] == id
     });
     assert!(again["metadata"]["deletionTimestamp"].is_null());
     fs::remove_file(path.join("still.yaml")).unwrap();
