@@ -464,6 +464,12 @@ impl SchedulingQueue {
         if event.resource == Resource::Any {
             return Requeue::AfterBackoff;
         }
+        if let (Some(gone), None) = event.pods()
+            && gone.uid == pod.pod.uid
+        {
+            // Its own place was given back: no news to the pod itself.
+            return Requeue::Not;
+        }
         let mut found = Requeue::Not;
         for id in pod.rejectors().and(self.registry.interested(event)).ids() {
             if advice.hint(self.registry.name(id), &pod.pod, event) == Hint::Skip {

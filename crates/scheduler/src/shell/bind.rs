@@ -1,10 +1,11 @@
 //! Bindings: what must be written before, the binding itself, and what becomes of it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orlop_client::{Api, Error, EventType, path};
 use serde::de::IgnoredAny;
+use tokio::time::Instant;
 
 use super::engine::{Attempt, Engine};
 use super::inbox::Input;

@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Election, Recorder};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Options;
 use super::inbox::{Input, Kinds, watch_all};

@@ -2,12 +2,12 @@
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::time::Instant;
 
 use orlop_base::clock::rfc3339;
 use orlop_client::{Api, DeleteOptions, Error, Event, EventType, ObjectReference, Preconditions, path};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::engine::{Engine, advisor};
 use super::inbox::Input;

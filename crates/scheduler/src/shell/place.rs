@@ -1,7 +1,9 @@
 //! A pod that has a node: reserve, ask for permission, assume, and bind beside the next cycles.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::engine::{Attempt, Engine};
 use crate::cluster::node::{NodeId, NodeInfo};
@@ -152,15 +154,16 @@ impl Engine {
                     rejection,
                     attempt.started,
                 );
-                // Afterwards, so that its own going does not bring it back at once.
                 self.announce_release(&pod, &attempt.node);
             }
         }
     }
 
-    /// The pod needs no permission any more: it is gone, or somebody else gave it a node.
+    /// The pod is gone, or somebody else gave it a node: it waits no longer, neither for permission nor for its volumes. A
+    /// request that is under way comes to its own end.
     pub(super) fn withdraw(&mut self, uid: &str) {
-        if self.permits.remove(uid) {
+        let prepares = |attempt: &Attempt| attempt.pre_bind.is_some();
+        if self.permits.remove(uid) || self.binding.get(uid).is_some_and(prepares) {
             self.take_back(uid);
             self.queue.done(uid);
         }

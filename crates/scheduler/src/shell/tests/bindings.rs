@@ -1,9 +1,15 @@
 //! Bindings that fail, one way after the other.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::World;
 use super::server::Fault;
+use super::{Calls, Notes, Scheduler, World};
+use crate::cluster::Cluster;
+use crate::cluster::node::NodeInfo;
+use crate::cluster::pod::PodInfo;
+use crate::framework::points::{Plugin, PreBind, Progress, Write};
 
 const CONFLICT: &str =
     "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"elsewhere\"";
@@ -239,4 +245,87 @@ async fn the_newest_version_is_tried_again() {
     world.server.come_back();
     world.until_bound("p").await;
     world.assert_bound_once(&["p"]);
+}
+
+/// Something must be there before a pod is bound, and takes its time.
+struct Slow(Arc<AtomicBool>);
+
+impl Plugin for Slow {
+    fn name(&self) -> &'static str {
+        "Slow"
+    }
+
+    fn pre_bind(&self) -> Option<&dyn PreBind> {
+        Some(self)
+    }
+}
+
+impl PreBind for Slow {
+    fn writes(&self, pod: &PodInfo, _: &NodeInfo, _: &Cluster) -> Vec<Write> {
+        vec![Write {
+            method: "PATCH",
+            path: format!("/wanted/{}", pod.key.name),
+            body: serde_json::json!({}),
+        }]
+    }
+
+    fn progress(&self, _: &PodInfo, _: &NodeInfo, _: &Cluster) -> Progress {
+        if self.0.load(Ordering::SeqCst) {
+            Progress::Done
+        } else {
+            Progress::Waiting(Duration::from_secs(60))
+        }
+    }
+}
+
+fn slowly(world: &World) -> (Scheduler, Arc<AtomicBool>) {
+    let (calls, done) = (Calls::default(), Arc::<AtomicBool>::default());
+    let plugins: Vec<Box<dyn Plugin>> = vec![Box::new(Notes("Notes", calls.clone())), Box::new(Slow(done.clone()))];
+    (world.schedule_with(plugins, calls, 1), done)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_binding_waits_for_what_must_come_before_it() {
+    let world = World::with_nodes(&["a"]);
+    let (scheduler, done) = slowly(&world);
+    world.server.add_pod("p", "1");
+    world.pass(Duration::from_secs(30)).await;
+    assert_eq!((world.server.asked().len(), scheduler.assumed()), (0, 1.0));
+    done.store(true, Ordering::SeqCst);
+    world.until_bound("p").await;
+    // In vain: taken back, told, and tried again.
+    done.store(false, Ordering::SeqCst);
+    world.server.add_pod("q", "1");
+    let told = "SchedulerError: binding volumes: context deadline exceeded";
+    let took = world
+        .until("its time is over", || world.server.conditions("q") == [told])
+        .await;
+    assert!(
+        took >= Duration::from_secs(60) && took < Duration::from_secs(63),
+        "{took:?}"
+    );
+    assert!(scheduler.calls().contains(&"Notes gives a of q back".to_string()));
+    done.store(true, Ordering::SeqCst);
+    world.until_bound("q").await;
+    world.assert_bound_once(&["p", "q"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_before_its_binding() {
+    let world = World::with_nodes(&["a", "b"]);
+    let (scheduler, done) = slowly(&world);
+    world.server.add_pod("deleted", "1");
+    world.server.add_pod("taken", "1");
+    world.until("both wait", || scheduler.assumed() == 2.0).await;
+    world.pass(Duration::from_secs(1)).await;
+    world.server.delete_pod("deleted");
+    assert_eq!(world.server.bind("taken", "b"), 201);
+    let took = world.until("nothing is assumed", || scheduler.assumed() == 0.0).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let back = scheduler.calls().iter().filter(|call| call.ends_with("back")).count();
+    assert_eq!(back, 2, "{:?}", scheduler.calls());
+    done.store(true, Ordering::SeqCst);
+    world.pass(Duration::from_secs(120)).await;
+    assert_eq!(world.server.asked().len(), 0);
+    assert_eq!(world.server.events(), [""; 0]);
 }
