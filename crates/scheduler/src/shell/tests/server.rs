@@ -271,19 +271,19 @@ impl Server {
             return Ok((200, self.watch(&path, &query)));
         }
         let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let (code, answer) = match &parts.method {
-            &Method::GET => {
+        let (code, answer) = match parts.method {
+            Method::GET => {
                 let state = self.0.lock();
                 let metadata = json!({"resourceVersion": state.revision.to_string()});
                 (200, json!({"metadata": metadata, "items": state.items(&path)}))
             }
-            &Method::POST if path.ends_with("/binding") => self.binding(&name, &sent).await?,
-            &Method::POST if path.ends_with("/events") => {
+            Method::POST if path.ends_with("/binding") => self.binding(&name, &sent).await?,
+            Method::POST if path.ends_with("/events") => {
                 let of = |key: &str| sent[key].as_str().unwrap_or("").to_string();
                 self.0.lock().events.push(format!("{}: {}", of("reason"), of("note")));
                 (201, sent)
             }
-            &Method::PATCH if path.ends_with("/status") => {
+            Method::PATCH if path.ends_with("/status") => {
                 self.0.lock().patches.push((name, sent));
                 (200, json!({}))
             }
