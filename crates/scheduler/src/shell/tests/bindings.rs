@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::server::Fault;
 use super::{Calls, Notes, Scheduler, World};
 use crate::cluster::Cluster;
@@ -230,21 +232,31 @@ async fn a_pod_that_is_deleted_during_its_binding() {
 /// A pod that changes while it is bound is tried again as it is now.
 #[tokio::test(start_paused = true)]
 async fn the_newest_version_is_tried_again() {
-    let world = World::with_nodes(&["a"]);
+    let world = World::new();
+    for name in ["a", "b"] {
+        world
+            .server
+            .put_node(json!({"metadata": {"name": name, "labels": {"on": name}},
+            "status": {"allocatable": {"cpu": "4", "pods": "110"}}}));
+    }
     world.schedule();
     let release = world.server.hold_binding();
     world.server.add_pod("p", "3");
     world
         .until("it is being bound", || world.server.asked().len() == 1)
         .await;
-    world.server.label_pod("p", "team", "red");
+    let other = if world.server.asked()[0].1 == "a" { "b" } else { "a" };
+    world.server.put_pod(
+        "p",
+        json!({"nodeSelector": {"on": other}, "containers": [{"name": "c"}]}),
+    );
     world.pass(Duration::from_secs(1)).await;
     world.server.go_away();
     drop(release);
     world.pass(Duration::from_secs(1)).await;
     world.server.come_back();
     world.until_bound("p").await;
-    world.assert_bound_once(&["p"]);
+    assert_eq!(world.server.bound(), [("p".to_string(), other.to_string())]);
 }
 
 /// Something must be there before a pod is bound, and takes its time.
@@ -265,7 +277,7 @@ impl PreBind for Slow {
         vec![Write {
             method: "PATCH",
             path: format!("/wanted/{}", pod.key.name),
-            body: serde_json::json!({}),
+            body: json!({}),
         }]
     }
 

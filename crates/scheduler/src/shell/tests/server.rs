@@ -41,6 +41,8 @@ struct State {
     /// Changes up to this one are forgotten.
     compacted: u64,
     down: bool,
+    /// Nothing can be listed or watched.
+    blind: bool,
     /// By path of the collection and key.
     objects: BTreeMap<(String, String), Value>,
     history: Vec<(u64, String, Value)>,
@@ -162,13 +164,6 @@ impl Server {
         self.0.lock().put(PODS, pod);
     }
 
-    pub fn label_pod(&self, name: &str, key: &str, value: &str) {
-        let mut state = self.0.lock();
-        let mut pod = state.objects[&(PODS.to_string(), name.to_string())].clone();
-        pod["metadata"]["labels"][key] = json!(value);
-        state.put(PODS, pod);
-    }
-
     pub fn delete_pod(&self, name: &str) {
         self.0.lock().delete(PODS, name);
     }
@@ -211,6 +206,16 @@ impl Server {
 
     pub fn come_back(&self) {
         self.0.lock().down = false;
+    }
+
+    /// Watches break and can't be had again; all else works.
+    pub fn hide(&self) {
+        self.0.lock().blind = true;
+        self.break_watches();
+    }
+
+    pub fn show(&self) {
+        self.0.lock().blind = false;
     }
 
     pub fn break_watches(&self) {
@@ -261,7 +266,11 @@ impl Server {
 
     async fn answer(self, request: Request<Bytes>) -> Result<(u16, mpsc::UnboundedReceiver<Line>), BoxError> {
         let (parts, body) = request.into_parts();
-        if self.0.lock().down {
+        let (down, blind) = {
+            let state = self.0.lock();
+            (state.down, state.blind)
+        };
+        if down || (blind && parts.method == Method::GET) {
             return Err("connection refused".into());
         }
         let path = parts.uri.path().to_string();

@@ -62,11 +62,13 @@ async fn an_assumed_pod_that_a_new_list_does_not_show_is_gone() {
     world
         .until("it is being bound", || world.server.asked().len() == 1)
         .await;
-    world.server.compact();
+    world.server.hide();
     drop(release);
     world.until_bound("p").await;
+    world.pass(Duration::from_secs(1)).await;
     world.server.delete_pod("p");
     world.server.compact();
+    world.server.show();
     world.server.add_pod("q", "3");
     world.until_bound("q").await;
     world.assert_bound_once(&["p", "q"]);
