@@ -1,11 +1,20 @@
 //! The `orlop` binary: Kubernetes in one process.
 
+/// In place of std's, in all modules below: see `output`.
+macro_rules! println {
+    ($($text:tt)+) => { crate::output::line(format_args!($($text)+)) };
+}
+macro_rules! eprintln {
+    ($($text:tt)+) => { crate::output::error_line(format_args!($($text)+)) };
+}
+
 mod bench;
 mod commands;
 mod components;
 mod fleet;
 mod logging;
 mod node;
+mod output;
 mod taints;
 
 use std::process::ExitCode;

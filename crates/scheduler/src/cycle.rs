@@ -17,6 +17,7 @@ use crate::fit_error::{Diagnosis, FitError};
 use crate::framework::points::{AnyState, MAX_SCORE, Normalize, Scope};
 use crate::framework::profile::Profile;
 use crate::framework::verdict::{PreFilter, PreScore, Rejection};
+use crate::timing::{Laps, Step, Stopwatch};
 
 /// Kubernetes never samples fewer nodes than this.
 const SAMPLE_MIN: usize = 100;
@@ -28,6 +29,7 @@ pub struct Core {
     random: Random,
     /// Where the next search starts if only part of the nodes is looked at.
     next_start: usize,
+    stopwatch: Stopwatch,
 }
 
 /// Nodes that passed every filter, and what was worked out on the way.
@@ -72,7 +74,18 @@ impl Core {
             columns: ColumnCache::default(),
             random: Random::seeded(seed),
             next_start: 0,
+            stopwatch: Stopwatch::default(),
         }
+    }
+
+    /// From now on decisions are timed.
+    pub fn measure(&mut self) {
+        self.stopwatch.on = true;
+    }
+
+    /// How long the last decision took. Told once.
+    pub fn laps(&mut self) -> Laps {
+        self.stopwatch.take()
     }
 
     /// Filter, score and choose, without extenders.
@@ -95,9 +108,12 @@ impl Core {
         if cluster.is_empty() {
             return Err(Failure::Unfit(Box::default()));
         }
+        self.stopwatch.start();
         let profile = &self.profiles[index];
         let columns = self.columns.get(index, profile, cluster, pod);
-        let (plugin, rejection) = match prepare(profile, columns, cluster, pod) {
+        let prepared = prepare(profile, columns, cluster, pod);
+        self.stopwatch.lap(Step::PreFilter);
+        let (plugin, rejection) = match prepared {
             Err(for_good) => for_good,
             Ok(Prepared {
                 rejected: Some(rejected),
@@ -129,14 +145,17 @@ impl Core {
         let columns = self.columns.get(index, profile, cluster, pod);
         columns.catch_up(profile, cluster, pod);
         let feasible = columns.fitting_count();
+        self.stopwatch.lap(Step::Filter);
         let race = columns.race(profile);
         let (_, ties) = race.top()?;
         let nth = match ties {
             1 => 0,
             _ => self.random.below(u64::from(ties)) as u32,
         };
+        let node = NodeId(race.nth_best(nth) as u32);
+        self.stopwatch.lap(Step::Score);
         Some(Choice {
-            node: NodeId(race.nth_best(nth) as u32),
+            node,
             evaluated: cluster.len(),
             feasible,
         })
@@ -158,6 +177,7 @@ impl Core {
             prepared,
         };
         if let Some(found) = search.nominated_first() {
+            self.stopwatch.lap(Step::Filter);
             return Ok(found);
         }
         let limit = sample(profile, cluster.len());
@@ -167,6 +187,7 @@ impl Core {
             (None, None) => search.everywhere(),
         };
         self.next_start = (self.next_start + found.evaluated) % cluster.len();
+        self.stopwatch.lap(Step::Filter);
         if found.nodes.is_empty() {
             return Err(unfit(cluster, found.diagnosis));
         }
@@ -189,6 +210,10 @@ impl Core {
         };
         if let ([only], None) = (feasible.nodes.as_slice(), extra) {
             return Ok(choice(*only));
+        }
+        if extra.is_some() {
+            // Extenders were asked meanwhile.
+            self.stopwatch.resume();
         }
         let profile = &self.profiles[index];
         let columns = self.columns.get(index, profile, cluster, pod);
@@ -218,6 +243,7 @@ impl Core {
             .nth(nth)
             .expect("counted")
             .0;
+        self.stopwatch.lap(Step::Score);
         Ok(choice(feasible.nodes[at]))
     }
 

@@ -11,6 +11,7 @@ pub mod cycle;
 pub mod explain;
 pub mod fit_error;
 pub mod preemption;
+pub mod timing;
 pub mod tournament;
 
 pub mod config;

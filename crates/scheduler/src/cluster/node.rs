@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::pod::{HostPort, PodInfo};
-use super::resources::{Resources, allowed_pods};
+use super::resources::{Resources, allowed_pods, saturated};
 use crate::model::{Labels, Node, Taint};
 
 /// A node's place in the tables. Places of removed nodes are given to new ones.
@@ -76,12 +76,30 @@ impl NodeInfo {
     }
 
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
-        let requests = pod.requests();
-        self.requested.add(&requests.exact);
-        self.nonzero_milli_cpu += requests.nonzero_milli_cpu;
-        self.nonzero_memory += requests.nonzero_memory;
+        self.count(&pod);
         self.ports.extend(pod.class.ports.iter().cloned());
         self.pods.push(pod);
+    }
+
+    fn count(&mut self, pod: &PodInfo) {
+        let requests = pod.requests();
+        self.requested.add(&requests.exact);
+        self.nonzero_milli_cpu = self.nonzero_milli_cpu.saturating_add(requests.nonzero_milli_cpu);
+        self.nonzero_memory = self.nonzero_memory.saturating_add(requests.nonzero_memory);
+    }
+
+    /// Pods may ask for more than can be counted.
+    fn is_saturated(&self) -> bool {
+        saturated(self.nonzero_milli_cpu) || saturated(self.nonzero_memory) || self.requested.is_saturated()
+    }
+
+    fn recount(&mut self) {
+        self.requested = Resources::default();
+        (self.nonzero_milli_cpu, self.nonzero_memory) = (0, 0);
+        for pod in std::mem::take(&mut self.pods) {
+            self.count(&pod);
+            self.pods.push(pod);
+        }
     }
 
     /// True if it was there.
@@ -90,10 +108,14 @@ impl NodeInfo {
             return false;
         };
         let pod = self.pods.swap_remove(at);
-        let requests = pod.requests();
-        self.requested.subtract(&requests.exact);
-        self.nonzero_milli_cpu -= requests.nonzero_milli_cpu;
-        self.nonzero_memory -= requests.nonzero_memory;
+        if self.is_saturated() {
+            self.recount();
+        } else {
+            let requests = pod.requests();
+            self.requested.subtract(&requests.exact);
+            self.nonzero_milli_cpu = self.nonzero_milli_cpu.saturating_sub(requests.nonzero_milli_cpu);
+            self.nonzero_memory = self.nonzero_memory.saturating_sub(requests.nonzero_memory);
+        }
         for port in &pod.class.ports {
             if let Some(at) = self.ports.iter().position(|p| p == port) {
                 self.ports.swap_remove(at);

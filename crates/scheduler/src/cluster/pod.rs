@@ -151,7 +151,7 @@ pub struct LabelClass {
 }
 
 /// A pod, decoded and ready for decisions. Replaced as a whole when the pod changes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PodInfo {
     pub key: PodKey,
     pub uid: Arc<str>,
@@ -178,6 +178,14 @@ pub struct PodInfo {
 impl PodInfo {
     pub fn priority(&self) -> i32 {
         self.class.priority
+    }
+
+    /// The pod as it would be on this node.
+    pub fn on(&self, node: &Arc<str>) -> PodInfo {
+        PodInfo {
+            node_name: Some(node.clone()),
+            ..self.clone()
+        }
     }
 
     /// What it takes of the node it is on.

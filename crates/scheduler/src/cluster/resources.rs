@@ -44,23 +44,29 @@ impl Resources {
     }
 
     pub fn add(&mut self, other: &Resources) {
-        self.change(other, 1);
+        self.change(other, i64::saturating_add);
     }
 
     pub fn subtract(&mut self, other: &Resources) {
-        self.change(other, -1);
+        self.change(other, i64::saturating_sub);
     }
 
-    fn change(&mut self, other: &Resources, sign: i64) {
-        self.milli_cpu = self.milli_cpu.saturating_add(sign * other.milli_cpu);
-        self.memory = self.memory.saturating_add(sign * other.memory);
-        self.ephemeral_storage = self.ephemeral_storage.saturating_add(sign * other.ephemeral_storage);
+    fn change(&mut self, other: &Resources, by: fn(i64, i64) -> i64) {
+        self.milli_cpu = by(self.milli_cpu, other.milli_cpu);
+        self.memory = by(self.memory, other.memory);
+        self.ephemeral_storage = by(self.ephemeral_storage, other.ephemeral_storage);
         for (name, amount) in &other.scalars {
             match self.scalars.binary_search_by(|(n, _)| n.cmp(name)) {
-                Ok(i) => self.scalars[i].1 = self.scalars[i].1.saturating_add(sign * amount),
-                Err(i) => self.scalars.insert(i, (name.clone(), sign * amount)),
+                Ok(i) => self.scalars[i].1 = by(self.scalars[i].1, *amount),
+                Err(i) => self.scalars.insert(i, (name.clone(), by(0, *amount))),
             }
         }
+    }
+
+    /// Whether some amount is at the end of what can be counted, so that subtracting would not give back what was before.
+    pub fn is_saturated(&self) -> bool {
+        let basic = [self.milli_cpu, self.memory, self.ephemeral_storage];
+        basic.into_iter().any(saturated) || self.scalars.iter().any(|(_, amount)| saturated(*amount))
     }
 
     fn from_quantities(list: &Quantities) -> Resources {
@@ -82,6 +88,10 @@ impl Resources {
     pub fn of_node(list: &ResourceList) -> Resources {
         Resources::from_quantities(&parse(list))
     }
+}
+
+pub fn saturated(amount: i64) -> bool {
+    amount == i64::MAX || amount == i64::MIN
 }
 
 /// How many pods a node takes.

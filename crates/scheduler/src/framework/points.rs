@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::{Event, EventKind, Hint};
+use super::permit::WaitingPods;
 use super::verdict::{PreFilter, PreScore, Rejection, Verdict};
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
@@ -176,12 +177,15 @@ pub trait Reserve {
 pub enum Permission {
     Allow,
     Reject(Rejection),
-    /// Somebody else has to agree, within this time.
+    /// The answer comes later, within this time (15 minutes at most) or the pod is turned away.
     Wait(Duration),
 }
 
+/// Has the last word before a pod is bound.
 pub trait Permit {
-    fn permit(&self, pod: &Arc<PodInfo>, node: &NodeInfo) -> Permission;
+    /// Whoever answers `Wait` keeps a clone of `waiting` and says there what became of it. The pod itself is not in it
+    /// yet; others of its kind are, so that the last of a group can let all of them go.
+    fn permit(&self, pod: &Arc<PodInfo>, node: &NodeInfo, waiting: &WaitingPods) -> Permission;
 }
 
 /// A request that the shell is to make.

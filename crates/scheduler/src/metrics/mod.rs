@@ -9,7 +9,7 @@ mod series;
 mod text;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -76,11 +76,12 @@ pub struct Metrics {
     preemptions: AtomicU64,
     victims: Histogram,
     unschedulable: Family<Gauge, 2>,
+    permit_wait: Family<Histogram, 1>,
 }
 
 /// Goes up and down.
 #[derive(Default)]
-struct Gauge(AtomicI64);
+struct Gauge(AtomicU64);
 
 impl Series for Gauge {
     fn write(&self, out: &mut String, name: &str, labels: &str) {
@@ -122,6 +123,7 @@ impl Metrics {
             preemptions: AtomicU64::new(0),
             victims: Histogram::new(VICTIMS.bounds()),
             unschedulable: Family::new(["plugin", "profile"], Gauge::default),
+            permit_wait: Family::new(["result"], histograms(SCHEDULING)),
         }
     }
 
@@ -223,11 +225,17 @@ impl Metrics {
             .with([point, name, status], |h| h.observe(took.as_secs_f64()));
     }
 
-    /// One more pod waits because this plugin rejected it (`by` 1), or one less (`by` -1).
-    pub fn unschedulable(&self, plugin: &str, profile: &str, by: i64) {
-        self.unschedulable.with([plugin, profile], |gauge| {
-            gauge.0.fetch_add(by, Ordering::Relaxed);
-        });
+    /// How many pods wait because this plugin rejected them: plugin, profile, pods. What is not named stays as it was.
+    pub fn observe_rejected<'a>(&self, pods: impl Iterator<Item = (&'static str, &'a str, usize)>) {
+        for (plugin, profile, n) in pods {
+            self.unschedulable
+                .with([plugin, profile], |gauge| gauge.0.store(n as u64, Ordering::Relaxed));
+        }
+    }
+
+    /// A pod that had to wait for permission waits no longer, with this result.
+    pub fn permit_wait(&self, result: &str, waited: Duration) {
+        self.permit_wait.with([result], |h| h.observe(waited.as_secs_f64()));
     }
 
     /// All of it.
@@ -346,6 +354,10 @@ impl Metrics {
         let name = "scheduler_plugin_execution_duration_seconds";
         text::header(out, name, "histogram", "How long a plugin took at an extension point.");
         self.plugins.write(out, name);
+        let name = "scheduler_permit_wait_duration_seconds";
+        let help = "How long pods waited for permission, by what came of it.";
+        text::header(out, name, "histogram", help);
+        self.permit_wait.write(out, name);
     }
 
     fn write_preemption(&self, out: &mut String) {

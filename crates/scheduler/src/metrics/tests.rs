@@ -27,9 +27,9 @@ fn counters_and_gauges() {
     metrics.attempt("error", "default-scheduler", Duration::from_millis(3));
     metrics.attempt("unschedulable", "default-scheduler", Duration::from_millis(3));
     metrics.preemption_attempt();
-    metrics.unschedulable("NodePorts", "default-scheduler", 1);
-    metrics.unschedulable("NodeAffinity", "default-scheduler", 2);
-    metrics.unschedulable("NodeAffinity", "default-scheduler", -1);
+    let name = "default-scheduler";
+    metrics.observe_rejected([("NodePorts", name, 1), ("NodeAffinity", name, 2)].into_iter());
+    metrics.observe_rejected([("NodeAffinity", name, 1)].into_iter());
     let text = metrics.render();
     let golden = "\
 leader_election_master_status{name=\"mine\"} 1
@@ -63,6 +63,7 @@ fn histograms() {
     metrics.preemption_victims(2);
     metrics.plugin("NodePorts", "Filter", "Success", Duration::from_micros(12));
     metrics.extension_point("Filter", "Unschedulable", "p", Duration::from_micros(150));
+    metrics.permit_wait("Success", Duration::from_secs(3));
     let text = metrics.render();
     let name = "scheduler_scheduling_algorithm_duration_seconds";
     let expected = "\
@@ -97,6 +98,7 @@ scheduler_scheduling_algorithm_duration_seconds_count 2";
     let point = lines(&text, "scheduler_framework_extension_point_duration_seconds");
     assert!(point[2].contains("{extension_point=\"Filter\",profile=\"p\",status=\"Unschedulable\",le=\"0.0001\"} 0"));
     assert_eq!(lines(&text, "scheduler_preemption_victims").len(), 2 + 7 + 3);
+    assert!(text.contains("scheduler_permit_wait_duration_seconds_bucket{result=\"Success\",le=\"4.096\"} 1\n"));
     assert!(text.contains("scheduler_preemption_victims_bucket{le=\"64\"} 1\n"));
 }
 

@@ -38,7 +38,7 @@ impl Score for ImageLocality {
 
     fn score(&self, images: &Self::State, pod: &PodInfo, node: &NodeInfo) -> i64 {
         let local = |(image, share): &(String, f64)| Some((*node.images.get(image)? as f64 * share) as i64);
-        let sum: i64 = images.iter().filter_map(local).sum();
+        let sum = images.iter().filter_map(local).fold(0, i64::saturating_add);
         let spec = &pod.class.spec;
         let most = MOST * (spec.containers.len() + spec.init_containers.len()) as i64;
         // A pod without containers cannot be, but must not divide by zero.

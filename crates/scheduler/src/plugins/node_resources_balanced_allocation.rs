@@ -54,8 +54,11 @@ impl Score for NodeResourcesBalancedAllocation {
         let balance = |with_pod: bool| {
             let share = |(name, amount): &(String, i64)| {
                 let have = node.allocatable.amount(name);
-                let used = node.requested.amount(name) + if with_pod { *amount } else { 0 };
-                (have != 0).then(|| (used as f64 / have as f64).min(1.0))
+                let used = node
+                    .requested
+                    .amount(name)
+                    .saturating_add(if with_pod { *amount } else { 0 });
+                (have != 0).then(|| (used as f64 / have as f64).clamp(0.0, 1.0))
             };
             evenness(asked.iter().filter_map(share))
         };

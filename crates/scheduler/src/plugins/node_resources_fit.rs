@@ -220,7 +220,7 @@ impl Score for NodeResourcesFit {
             if have == 0 {
                 continue;
             }
-            let score = self.strategy.score(used + w.asked, have);
+            let score = self.strategy.score(used.saturating_add(w.asked), have);
             // Differs by strategy: a ratio of 0 does not count at all.
             if score > 0 || !matches!(self.strategy, Strategy::RequestedToCapacityRatio(_)) {
                 sum += score * w.weight;
@@ -239,18 +239,25 @@ impl Strategy {
     fn score(&self, requested: i64, capacity: i64) -> i64 {
         match self {
             Strategy::LeastAllocated if requested > capacity => 0,
-            Strategy::LeastAllocated => (capacity - requested) * MAX_SCORE / capacity,
-            Strategy::MostAllocated => requested.min(capacity) * MAX_SCORE / capacity,
+            Strategy::LeastAllocated => percentage(capacity.saturating_sub(requested), capacity),
+            Strategy::MostAllocated => percentage(requested.min(capacity), capacity),
             Strategy::RequestedToCapacityRatio(shape) => {
                 let used = if requested > capacity {
                     100
                 } else {
-                    requested * 100 / capacity
+                    percentage(requested, capacity)
                 };
                 broken_line(shape, used)
             }
         }
     }
+}
+
+/// Between 0 and 100, also of amounts that are so large, or so wrong, that the product can't be counted.
+fn percentage(part: i64, whole: i64) -> i64 {
+    let exact = part.checked_mul(MAX_SCORE).and_then(|n| n.checked_div(whole));
+    let percentage = exact.unwrap_or_else(|| (part as f64 / whole as f64 * MAX_SCORE as f64) as i64);
+    percentage.clamp(0, MAX_SCORE)
 }
 
 /// The value at `x` of the line through these points, level beyond the first and the last.

@@ -30,6 +30,7 @@ mod lane;
 mod parked;
 mod plugins;
 mod pod;
+mod rejected;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +51,7 @@ use parked::{Cause, Parked, Spot};
 pub use plugins::PluginSet;
 use plugins::Registry;
 pub use pod::{QueuedPod, SortKey, by_priority, own_changes};
+use rejected::Rejected;
 
 /// How often it is checked whether a pod has been unschedulable for too long.
 const LEFTOVER_PERIOD: Duration = Duration::from_secs(30);
@@ -168,6 +170,7 @@ pub struct SchedulingQueue {
     /// When to look next for pods that have been parked for too long.
     leftover_at: Option<Timestamp>,
     incoming: Incoming,
+    rejected: Rejected,
     /// Kept for its memory.
     moving: Vec<u32>,
 }
@@ -192,6 +195,7 @@ impl SchedulingQueue {
             number: 0,
             leftover_at: None,
             incoming: Incoming::default(),
+            rejected: Rejected::default(),
             moving: vec![],
             config,
         }
@@ -211,6 +215,14 @@ impl SchedulingQueue {
 
     pub fn incoming(&self) -> &Incoming {
         &self.incoming
+    }
+
+    /// How many waiting pods each plugin rejected, by scheduler name; None if that is as it was when last asked. A pod
+    /// counts for each plugin that rejected it, until it is tried again.
+    pub fn rejected(&mut self) -> Option<impl Iterator<Item = (&'static str, &str, usize)>> {
+        let registry = &self.registry;
+        let news = self.rejected.news()?;
+        Some(news.map(|(id, profile, n)| (registry.name(id), profile, n)))
     }
 
     /// Whether `pop` would give a pod.
@@ -452,6 +464,12 @@ impl SchedulingQueue {
         if event.resource == Resource::Any {
             return Requeue::AfterBackoff;
         }
+        if let (Some(gone), None) = event.pods()
+            && gone.uid == pod.pod.uid
+        {
+            // Its own place was given back: no news to the pod itself.
+            return Requeue::Not;
+        }
         let mut found = Requeue::Not;
         for id in pod.rejectors().and(self.registry.interested(event)).ids() {
             if advice.hint(self.registry.name(id), &pod.pod, event) == Hint::Skip {
@@ -579,6 +597,7 @@ impl SchedulingQueue {
 
     fn enter_active(&mut self, slot: u32, mut pod: QueuedPod, trigger: Trigger, now: Timestamp) -> SubQueue {
         pod.initial_attempt.get_or_insert(now);
+        self.rejected.add(&pod);
         let number = self.next_number();
         self.active.push((self.config.order)(&pod), number, slot);
         let place = Place::Active(number);
@@ -588,6 +607,7 @@ impl SchedulingQueue {
     }
 
     fn enter_backoff(&mut self, slot: u32, pod: QueuedPod, expiry: i64, trigger: Trigger) -> SubQueue {
+        self.rejected.add(&pod);
         let number = self.next_number();
         let key = (expiry, (self.config.order)(&pod));
         let place = if pod.rejectors().is_empty() {
@@ -603,6 +623,7 @@ impl SchedulingQueue {
     }
 
     fn park(&mut self, slot: u32, pod: QueuedPod, trigger: Trigger, now: Timestamp) -> SubQueue {
+        self.rejected.add(&pod);
         let cause = Cause {
             rejectors: pod.rejectors(),
             gate: pod.gated_by.map(|plugin| self.registry.id(plugin)),
@@ -620,6 +641,7 @@ impl SchedulingQueue {
         let Slot::Queued { pod, place } = std::mem::replace(&mut self.slots[slot as usize], Slot::Free) else {
             unreachable!("only waiting pods are moved")
         };
+        self.rejected.remove(&pod);
         let slots = &mut self.slots;
         let valid = |slot: u32, number| matches!(&slots[slot as usize], Slot::Queued { place, .. } if place.number() == Some(number));
         match place {
@@ -652,6 +674,7 @@ impl SchedulingQueue {
             return;
         };
         let pod = self.lift(slot);
+        self.rejected.add(&pod);
         let number = self.next_number();
         let key = (self.config.order)(&pod);
         let expiry = self.backoff.expiry(&pod).unwrap_or(i64::MIN);

@@ -372,3 +372,54 @@ fn memory_is_given_back() {
     assert_eq!(q.in_flight.kept(), (0, 0));
     assert_eq!(q.counts(), Counts::default());
 }
+
+#[test]
+fn its_own_place_given_back_is_no_news_to_a_pod() {
+    let (mut q, p) = queue();
+    p.say.set(Some(Hint::Queue));
+    for uid in ["x", "y"] {
+        q.add(plain(uid), at(0), &p);
+        let popped = q.pop().unwrap();
+        assert_eq!(q.failed(popped, BY_A, at(0), &p), Some(SubQueue::Unschedulable));
+    }
+    let released = Event {
+        old: Object::Pod(plain("x")),
+        ..event(Resource::AssignedPod, Actions::DELETE)
+    };
+    assert_eq!(q.on_event(&released, at(10), &p), 1);
+    assert_eq!(place(&q, "x"), SubQueue::Unschedulable);
+    assert_eq!(place(&q, "y"), SubQueue::Backoff);
+}
+
+#[test]
+fn rejected_pods_are_counted_until_they_are_tried_again() {
+    let (mut q, p) = queue();
+    p.say.set(Some(Hint::Queue));
+    let news = |q: &mut SchedulingQueue| -> Option<Vec<(&'static str, usize)>> {
+        q.rejected().map(|all| all.map(|(plugin, _, n)| (plugin, n)).collect())
+    };
+    q.add(plain("x"), at(0), &p);
+    assert_eq!(news(&mut q), None, "nobody rejected anything");
+    let x = q.pop().unwrap();
+    let both = Outcome::Rejected {
+        by: &["A"],
+        pending: &["B"],
+    };
+    q.failed(x, both, at(0), &p);
+    assert_eq!(news(&mut q), Some(vec![("A", 1), ("B", 1)]));
+    assert_eq!(news(&mut q), None, "told once");
+    // It may wait elsewhere meanwhile; it counts until it is tried.
+    q.on_event(&event(Resource::Node, Actions::ADD), at(10), &p);
+    assert_eq!(news(&mut q), Some(vec![("A", 1), ("B", 1)]));
+    q.flush(at(9000), &p);
+    q.pop().unwrap();
+    assert_eq!(news(&mut q), Some(vec![("A", 0), ("B", 0)]));
+    let gated = Shape {
+        gates: 1,
+        ..Shape::default()
+    };
+    q.add(pod("g", gated), at(0), &p);
+    assert_eq!(news(&mut q), Some(vec![("A", 0), ("B", 0), (GATES, 1)]));
+    q.delete("g");
+    assert_eq!(news(&mut q), Some(vec![("A", 0), ("B", 0), (GATES, 0)]));
+}

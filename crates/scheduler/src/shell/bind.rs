@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use orlop_client::{Api, Error, EventType, path};
 use serde::de::IgnoredAny;
+use tokio::time::Instant;
 
 use super::engine::{Attempt, Engine};
 use super::inbox::Input;
@@ -12,9 +13,10 @@ use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
 use crate::framework::points::{Progress, Write};
 use crate::queue::Outcome;
+use crate::timing::{ERROR, SUCCESS};
 
 impl Engine {
-    pub(super) fn pre_bind_writes(&self, profile: usize, pod: &PodInfo, node: &NodeInfo) -> Vec<Write> {
+    fn pre_bind_writes(&self, profile: usize, pod: &PodInfo, node: &NodeInfo) -> Vec<Write> {
         let plugins = &self.core.profiles[profile];
         let each = plugins
             .pre_bind
@@ -23,7 +25,14 @@ impl Engine {
         each.flat_map(|p| p.writes(pod, node, &self.cluster)).collect()
     }
 
-    pub(super) fn start_binding(&mut self, pod: Arc<PodInfo>, writes: Vec<Write>) {
+    /// Nobody objects any more: writes what must come before the binding, and binds.
+    pub(super) fn start_binding(&mut self, uid: &Arc<str>) {
+        let Some(attempt) = self.binding.get(uid) else { return };
+        let pod = attempt.queued.pod.clone();
+        let Some(node) = self.cluster.node_named(&attempt.node) else {
+            return self.give_up(uid, gone(&attempt.node));
+        };
+        let writes = self.pre_bind_writes(attempt.profile, &pod, node);
         if writes.is_empty() {
             // Written by an earlier attempt, perhaps, and not seen to have happened yet.
             return self.pre_bound(pod.uid.clone(), Ok(()));
@@ -64,7 +73,7 @@ impl Engine {
         let Some(attempt) = self.binding.get(uid) else { return };
         let pod = attempt.queued.pod.clone();
         let Some(node) = self.cluster.node_named(&attempt.node) else {
-            return self.give_up(uid, format!("node \"{}\" is gone", attempt.node));
+            return self.give_up(uid, gone(&attempt.node));
         };
         let plugins = &self.core.profiles[attempt.profile];
         let points = plugins
@@ -81,12 +90,13 @@ impl Engine {
         }
         match limit {
             None => {
+                self.begin_step(uid, "PreBind", SUCCESS);
                 if let Some(attempt) = self.binding.get_mut(uid) {
                     attempt.pre_bind = None;
                 }
                 self.bind(&pod);
             }
-            Some(limit) if attempt.started.elapsed() > limit => {
+            Some(limit) if attempt.step.elapsed() > limit => {
                 self.give_up(uid, "binding volumes: context deadline exceeded".to_string());
             }
             Some(_) => {}
@@ -121,15 +131,44 @@ impl Engine {
     }
 
     pub(super) fn bound(&mut self, uid: Arc<str>, result: Result<(), Error>) {
+        let result = match result {
+            // It was done, only the answer is odd.
+            Err(Error::Unreadable { .. }) => Ok(()),
+            other => other,
+        };
+        let outcome = if result.is_ok() { SUCCESS } else { ERROR };
+        self.begin_step(&uid, "Bind", outcome);
         match result {
-            // Unreadable: it was done, only the answer is odd.
-            Ok(()) | Err(Error::Unreadable { .. }) => self.finish(&uid),
-            Err(Error::NotFound(_)) if !self.waiting.contains_key(&uid) => {
-                // Deleted meanwhile: nothing to tell and nobody to try again.
-                self.take_back(&uid);
-                self.queue.done(&uid);
+            Ok(()) => self.finish(&uid),
+            Err(error) => {
+                let why = error.status().map_or_else(|| error.chain(), |s| s.message.clone());
+                self.give_up(&uid, format!("{}{why}", self.binder(&uid)));
             }
-            Err(error) => self.give_up(&uid, format!("binding rejected: {}", error.chain())),
+        }
+    }
+
+    /// What a failed binding begins with: the plugin, unless it was an extender that bound.
+    fn binder(&self, uid: &str) -> &'static str {
+        let pod = self.binding.get(uid).map(|attempt| &attempt.queued.pod);
+        let by_extender = pod.is_some_and(|pod| self.extenders.iter().any(|e| e.binds(&pod.class.spec)));
+        if by_extender {
+            ""
+        } else {
+            "running Bind plugin \"DefaultBinder\": "
+        }
+    }
+
+    /// A step of the pod's way to its node is over, the next one begins.
+    fn begin_step(&mut self, uid: &str, over: &str, outcome: &str) {
+        let Some(attempt) = self.binding.get_mut(uid) else {
+            return;
+        };
+        let now = Instant::now();
+        let took = now - std::mem::replace(&mut attempt.step, now);
+        let (profile, sampled) = (attempt.profile, attempt.sampled);
+        self.observe_point(over, profile, outcome, took);
+        if sampled && over == "Bind" {
+            self.metrics.plugin("DefaultBinder", over, outcome, took);
         }
     }
 
@@ -147,6 +186,7 @@ impl Engine {
         let name = &self.core.profiles[attempt.profile].name;
         self.metrics
             .scheduled(name, attempt.started.elapsed(), &attempt.queued, self.clock.now());
+        let start = Instant::now();
         let plugins = &self.core.profiles[attempt.profile];
         for point in plugins
             .post_bind
@@ -155,12 +195,14 @@ impl Engine {
         {
             point.bound(pod, &attempt.node);
         }
+        self.observe_point("PostBind", attempt.profile, SUCCESS, start.elapsed());
     }
 
     /// The binding failed: whatever was assumed is forgotten and the pod waits again.
-    fn give_up(&mut self, uid: &str, message: String) {
+    pub(super) fn give_up(&mut self, uid: &str, message: String) {
         let Some(Attempt {
             queued,
+            node,
             profile,
             started,
             ..
@@ -170,11 +212,22 @@ impl Engine {
         };
         tracing::debug!(pod = %queued.pod.key, "{message}");
         // Room was made: others may fit now.
-        self.announce_release(&queued.pod);
+        self.announce_release(&queued.pod, &node);
+        if !self.waiting.contains_key(uid) {
+            // Somebody else gave it a node, or it is gone: nothing is to be tried again, and its condition is not ours.
+            if self.cluster.placed(uid).is_some() {
+                self.warn(profile, &queued.pod, "FailedScheduling", "Scheduling", message);
+            }
+            let name = &self.core.profiles[profile].name;
+            self.metrics.attempt("error", name, started.elapsed());
+            self.queue.done(uid);
+            return;
+        }
         self.error(profile, queued, message, started);
     }
 
-    fn take_back(&mut self, uid: &str) -> Option<Attempt> {
+    /// Undoes what was assumed and reserved for the pod.
+    pub(super) fn take_back(&mut self, uid: &str) -> Option<Attempt> {
         let attempt = self.binding.remove(uid)?;
         self.cluster.forget(uid);
         self.unreserve(attempt.profile, &attempt.queued.pod, &attempt.node);
@@ -182,13 +235,7 @@ impl Engine {
     }
 
     /// Something went wrong that is nobody's verdict: back off and try again.
-    pub(super) fn error(
-        &mut self,
-        profile: usize,
-        queued: crate::queue::QueuedPod,
-        message: String,
-        started: std::time::Instant,
-    ) {
+    pub(super) fn error(&mut self, profile: usize, queued: crate::queue::QueuedPod, message: String, started: Instant) {
         let name = &self.core.profiles[profile].name;
         self.metrics.attempt("error", name, started.elapsed());
         let pod = queued.pod.clone();
@@ -196,6 +243,10 @@ impl Engine {
         self.report(&pod, "SchedulerError", &message, None);
         self.requeue(queued, Outcome::Error);
     }
+}
+
+fn gone(node: &str) -> String {
+    format!("node {node:?} is gone")
 }
 
 async fn write_all(api: &Api, writes: Vec<Write>) -> Result<(), String> {

@@ -2,31 +2,36 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Election, Recorder};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Options;
 use super::inbox::{Input, Kinds, watch_all};
 use crate::cluster::Cluster;
+use crate::cluster::node::NodeId;
 use crate::cluster::pod::PodInfo;
 use crate::cycle::{Choice, Core, Failure};
 use crate::extender::Extender;
 use crate::fit_error::FitError;
 use crate::framework::event::{Event, Hint};
-use crate::framework::points::Permission;
+use crate::framework::permit::WaitingPods;
+use crate::framework::profile::Profile;
 use crate::framework::verdict::Rejection;
 use crate::metrics::Metrics;
 use crate::plugins::profiles;
 use crate::queue::{Advice, Outcome, QueueConfig, QueuedPod, SchedulingQueue};
+use crate::timing::{SAMPLE_EVERY, SUCCESS, Step, status};
 
 /// Pods tried between two looks at the inbox.
 const TRIES: usize = 32;
-/// Bindings under way at most; the queue waits beyond that.
+/// Bindings under way at most; the queue waits beyond that. Pods that wait for permission do not count: the one that
+/// they wait for may still be in the queue.
 const BINDINGS_MAX: usize = 512;
 /// Between two looks at the clock when nothing else happens.
 const IDLE: Duration = Duration::from_secs(1);
@@ -47,6 +52,8 @@ pub struct Engine {
     pub(super) waiting: FxHashMap<Arc<str>, Arc<PodInfo>>,
     /// Pods that have a node by our decision, and are not bound yet.
     pub(super) binding: FxHashMap<Arc<str>, Attempt>,
+    /// Those of them that a Permit plugin makes wait.
+    pub(super) permits: WaitingPods,
     /// Pods for which others are being evicted.
     pub(super) preempting: HashSet<Arc<str>>,
     /// What the pod's condition says, by uid, so that it is written once.
@@ -56,14 +63,21 @@ pub struct Engine {
     pub(super) outbox: mpsc::Sender<Input>,
     pub(super) inbox: mpsc::Receiver<Input>,
     pub(super) listed: Kinds,
+    /// Pods tried up to now.
+    cycles: u64,
 }
 
 /// A pod between decision and binding.
 pub(super) struct Attempt {
     pub queued: QueuedPod,
+    pub id: NodeId,
     pub node: Arc<str>,
     pub profile: usize,
     pub started: Instant,
+    /// When its last step (PreBind, Bind) began.
+    pub step: Instant,
+    /// Whether its plugins are timed one by one.
+    pub sampled: bool,
     /// Waits for what PreBind wants to see, until then.
     pub pre_bind: Option<Timestamp>,
 }
@@ -74,6 +88,7 @@ pub(super) struct Advisor<'a> {
     pub cluster: &'a Cluster,
     pub by_name: &'a FxHashMap<String, usize>,
     pub preempting: &'a HashSet<Arc<str>>,
+    pub metrics: &'a Metrics,
 }
 
 impl Advice for Advisor<'_> {
@@ -86,13 +101,18 @@ impl Advice for Advisor<'_> {
             return Ok(());
         };
         let profile = &self.core.profiles[*index];
-        for place in &profile.pre_enqueue {
-            let plugin = &profile.plugins[*place];
-            if let Some(point) = plugin.pre_enqueue() {
-                point.pre_enqueue(pod).map_err(|rejection| (plugin.name(), rejection))?;
-            }
-        }
-        Ok(())
+        let start = Instant::now();
+        let mut plugins = profile.pre_enqueue.iter().map(|place| &profile.plugins[*place]);
+        let result = plugins.try_for_each(|plugin| match plugin.pre_enqueue() {
+            Some(point) => point.pre_enqueue(pod).map_err(|rejection| (plugin.name(), rejection)),
+            None => Ok(()),
+        });
+        let outcome = result
+            .as_ref()
+            .map_or_else(|(_, rejection)| status(rejection), |()| SUCCESS);
+        self.metrics
+            .extension_point("PreEnqueue", outcome, &profile.name, start.elapsed());
+        result
     }
 
     fn hint(&self, plugin: &'static str, pod: &PodInfo, event: &Event) -> Hint {
@@ -110,6 +130,7 @@ macro_rules! advisor {
             cluster: &$engine.cluster,
             by_name: &$engine.by_name,
             preempting: &$engine.preempting,
+            metrics: &$engine.metrics,
         }
     };
 }
@@ -117,8 +138,12 @@ pub(super) use advisor;
 
 impl Engine {
     pub fn start(options: &Options) -> Result<Engine, String> {
+        Engine::of(options, profiles(&options.config)?)
+    }
+
+    /// With these profiles, one for each of the configuration.
+    pub(super) fn of(options: &Options, built: Vec<Profile>) -> Result<Engine, String> {
         let config = &options.config;
-        let built = profiles(config)?;
         let by_name = built.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
         let mut kinds: Vec<(&'static str, Vec<_>)> = vec![];
         for plugin in built.iter().flat_map(|p| &p.plugins) {
@@ -139,25 +164,30 @@ impl Engine {
             options.shutdown.clone(),
         );
         let (outbox, inbox) = watch_all(&options.api, &options.shutdown);
+        let recorders = built.iter().map(|p| recorder.reporting_as(&p.name)).collect();
+        let mut core = Core::new(built, options.seed);
+        core.measure();
         Ok(Engine {
             api: options.api.clone(),
             clock: options.clock.clone(),
             metrics: options.metrics.clone(),
-            recorders: built.iter().map(|p| recorder.reporting_as(&p.name)).collect(),
+            recorders,
             cluster: Cluster::default(),
             queue: SchedulingQueue::new(queue_config, kinds),
             preemption: crate::plugins::preemption_args(config),
-            core: Core::new(built, options.seed),
+            core,
             by_name,
             extenders: Extender::all(&config.extenders, &options.api)?,
             waiting: FxHashMap::default(),
             binding: FxHashMap::default(),
+            permits: WaitingPods::default(),
             preempting: HashSet::new(),
             reported: FxHashMap::default(),
             tables: FxHashMap::default(),
             outbox,
             inbox,
             listed: Kinds::default(),
+            cycles: 0,
         })
     }
 
@@ -172,8 +202,12 @@ impl Engine {
             self.metrics.set_synced(self.listed.all());
             let now = self.clock.now();
             self.queue.flush(now, &advisor!(self));
+            self.settle_permits();
             let busy = may && self.listed.all() && self.try_some().await;
             self.metrics.observe_queue(self.queue.counts(), self.queue.incoming());
+            if let Some(rejected) = self.queue.rejected() {
+                self.metrics.observe_rejected(rejected);
+            }
             self.metrics
                 .observe_cache(self.cluster.len(), self.cluster.pod_count(), self.binding.len());
             if busy {
@@ -210,13 +244,15 @@ impl Engine {
                     Some(input) => self.take(input),
                     None => return true,
                 },
+                _ = self.permits.wait() => {}
                 _ = tokio::time::sleep(wait) => self.tick(),
             }
         }
     }
 
     fn sleep(&self, now: Timestamp) -> Duration {
-        let due = self.queue.next_deadline().map(|at| at.duration_since(now));
+        let due = [self.queue.next_deadline(), self.permits.next_deadline()];
+        let due = due.into_iter().flatten().min().map(|at| at.duration_since(now));
         due.map_or(IDLE, |d| {
             Duration::try_from(d)
                 .unwrap_or_default()
@@ -244,7 +280,7 @@ impl Engine {
     /// Tries some pods. True if there may be more to try at once.
     async fn try_some(&mut self) -> bool {
         for _ in 0..TRIES {
-            if self.binding.len() >= BINDINGS_MAX {
+            if self.binding.len().saturating_sub(self.permits.len()) >= BINDINGS_MAX {
                 return false;
             }
             let Some(queued) = self.queue.pop() else { return false };
@@ -270,8 +306,10 @@ impl Engine {
             return;
         }
         let started = Instant::now();
+        self.cycles += 1;
         let decision = self.decide(profile, &pod).await;
         self.metrics.algorithm(started.elapsed());
+        self.observe_decision(profile, &pod, &decision);
         match decision {
             Ok(choice) => self.place(profile, queued, choice, started),
             Err(Failure::Unfit(error)) => self.unfit(profile, queued, *error, started).await,
@@ -317,68 +355,55 @@ impl Engine {
             .collect()
     }
 
-    /// The pod has a node: reserve, ask for permission, assume, and bind beside the next cycles.
-    fn place(&mut self, profile: usize, queued: QueuedPod, choice: Choice, started: Instant) {
-        let pod = queued.pod.clone();
-        let Some(node) = self.cluster.node(choice.node) else {
-            return self.error(profile, queued, "the chosen node is gone".to_string(), started);
-        };
-        let name = node.name.clone();
-        let plugins = &self.core.profiles[profile];
-        for (n, place) in plugins.reserve.iter().enumerate() {
-            let Some(reserve) = plugins.plugins[*place].reserve() else {
-                continue;
-            };
-            if let Err(rejection) = reserve.reserve(&pod, node, &self.cluster) {
-                for place in plugins.reserve[..=n].iter().rev() {
-                    if let Some(reserve) = plugins.plugins[*place].reserve() {
-                        reserve.unreserve(&pod, &name);
-                    }
-                }
-                let by = plugins.plugins[*place].name();
-                return self.rejected(profile, queued, by, &rejection, started);
-            }
-        }
-        for place in &plugins.permit {
-            let Some(permit) = plugins.plugins[*place].permit() else {
-                continue;
-            };
-            let by = plugins.plugins[*place].name();
-            match permit.permit(&pod, node) {
-                Permission::Allow => {}
-                Permission::Reject(rejection) => {
-                    self.unreserve(profile, &pod, &name);
-                    return self.rejected(profile, queued, by, &rejection, started);
-                }
-                Permission::Wait(_) => {
-                    // Nobody can answer yet, as no plugin here lets others decide: the time is over at once.
-                    self.unreserve(profile, &pod, &name);
-                    let timeout = Rejection::because("rejected due to timeout after waiting", false);
-                    return self.rejected(profile, queued, by, &timeout, started);
-                }
-            }
-        }
-        let writes = self.pre_bind_writes(profile, &pod, node);
-        self.cluster.assume(&pod, choice.node);
-        self.cluster.nominated.remove(&pod.uid);
-        let attempt = Attempt {
-            queued,
-            node: name,
-            profile,
-            started,
-            pre_bind: None,
-        };
-        self.binding.insert(pod.uid.clone(), attempt);
-        self.start_binding(pod, writes);
+    // ---- figures ----
+
+    pub(super) fn is_sampled(&self) -> bool {
+        self.cycles % SAMPLE_EVERY == 1
     }
 
-    /// Undoes `reserve`, last one first.
-    pub(super) fn unreserve(&self, profile: usize, pod: &PodInfo, node: &str) {
-        let plugins = &self.core.profiles[profile];
-        for place in plugins.reserve.iter().rev() {
-            if let Some(reserve) = plugins.plugins[*place].reserve() {
-                reserve.unreserve(pod, node);
+    pub(super) fn observe_point(&self, name: &str, profile: usize, status: &str, took: Duration) {
+        let profile = &self.core.profiles[profile].name;
+        self.metrics.extension_point(name, status, profile, took);
+    }
+
+    fn observe_decision(&mut self, profile: usize, pod: &PodInfo, decision: &Result<Choice, Failure>) {
+        let laps = self.core.laps();
+        let ruled_out = match decision {
+            Err(Failure::Unfit(error)) => error.diagnosis.pre_filter.as_ref(),
+            _ => None,
+        };
+        let points = [
+            (
+                Step::PreFilter,
+                "PreFilter",
+                ruled_out.map_or(SUCCESS, |(_, rejection)| status(rejection)),
+            ),
+            // Also if no node fits. Upstream: findNodesThatPassFilters in pkg/scheduler/schedule_one.go (v1.36).
+            (Step::Filter, "Filter", SUCCESS),
+            (Step::Score, "Score", SUCCESS),
+        ];
+        for (step, name, status) in points {
+            if let Some(took) = laps.of(step) {
+                self.observe_point(name, profile, status, took);
             }
+        }
+        if self.is_sampled() {
+            self.sample(profile, pod, decision);
+        }
+    }
+
+    /// Times each plugin on the chosen node, or on one that was rejected.
+    fn sample(&mut self, profile: usize, pod: &PodInfo, decision: &Result<Choice, Failure>) {
+        let node = match decision {
+            Ok(choice) => Some(choice.node),
+            Err(Failure::Unfit(error)) => error.diagnosis.nodes.first().map(|(node, _, _)| *node),
+            Err(Failure::Error(_)) => None,
+        };
+        if let Some(node) = node.and_then(|node| self.cluster.node(node)) {
+            let metrics = &self.metrics;
+            self.core.sample(profile, &self.cluster, pod, node, |sample| {
+                metrics.plugin(sample.plugin, sample.point, sample.status, sample.took);
+            });
         }
     }
 

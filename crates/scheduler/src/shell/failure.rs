@@ -2,20 +2,23 @@
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::time::Instant;
 
 use orlop_base::clock::rfc3339;
 use orlop_client::{Api, DeleteOptions, Error, Event, EventType, ObjectReference, Preconditions, path};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::engine::{Engine, advisor};
 use super::inbox::Input;
+use super::place::one_node;
+use crate::cluster::node::NodeId;
 use crate::cluster::pod::PodInfo;
 use crate::fit_error::FitError;
 use crate::framework::verdict::Rejection;
 use crate::preemption::{Candidate, Preemption, best};
 use crate::queue::{Outcome, QueuedPod};
+use crate::timing::SUCCESS;
 
 /// Evictions for one pod at the same time.
 const EVICTIONS: usize = 16;
@@ -32,7 +35,13 @@ impl Engine {
             self.report(&pod, "Unschedulable", &error.message(), None);
             return self.requeue(queued, Outcome::Error);
         }
+        let asked = Instant::now();
         let nominated = self.preempt(profile, &pod, &mut error).await;
+        if self.preemption[profile].is_some() {
+            let helps = nominated.as_deref().is_some_and(|node| !node.is_empty());
+            let outcome = if helps { SUCCESS } else { "Unschedulable" };
+            self.observe_point("PostFilter", profile, outcome, asked.elapsed());
+        }
         let message = error.message();
         let name = &self.core.profiles[profile].name;
         self.metrics.attempt("unschedulable", name, started.elapsed());
@@ -47,16 +56,14 @@ impl Engine {
         &mut self,
         profile: usize,
         queued: QueuedPod,
+        node: NodeId,
         by: &'static str,
-        rejection: &Rejection,
+        rejection: Rejection,
         started: Instant,
     ) {
         let pod = queued.pod.clone();
-        let message = format!(
-            "0/{} nodes are available: 1 {}.",
-            self.cluster.len(),
-            rejection.message()
-        );
+        // Of the one node in question.
+        let message = one_node(node, by, rejection).message();
         let name = &self.core.profiles[profile].name;
         self.metrics.attempt("unschedulable", name, started.elapsed());
         self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
@@ -134,16 +141,18 @@ impl Engine {
             event.related = Some(reference(pod));
             self.recorders[profile].record(event);
         }
+        let mut victims = chosen.victims;
+        // One that is not bound yet need not be deleted: it gives its place back.
+        victims.retain(|victim| !self.permits.preempt(&victim.uid));
         self.preempting.insert(pod.uid.clone());
         let scheduler = self.core.profiles[profile].name.clone();
         let (api, outbox, uid, now) = (self.api.clone(), self.outbox.clone(), pod.uid.clone(), self.clock.now());
-        let victims = chosen.victims;
         tokio::spawn(async move {
             let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
-            let (last, rest) = victims.split_last().expect("a candidate has victims");
             let evict = |victim: &Arc<PodInfo>| evict_one(api.clone(), victim.clone(), message.clone(), rfc3339(now));
             let mut result = Ok(());
-            for some in rest.chunks(EVICTIONS) {
+            let last = victims.pop();
+            for some in victims.chunks(EVICTIONS) {
                 let running: Vec<_> = some.iter().map(evict).collect();
                 result = futures::future::try_join_all(running).await.map(drop);
                 if result.is_err() {
@@ -151,7 +160,7 @@ impl Engine {
                 }
             }
             // The last one is what makes the pod try again, so it goes when the others are gone.
-            if result.is_ok() {
+            if let (Ok(()), Some(last)) = (&result, &last) {
                 result = evict(last).await;
             }
             let _ = outbox.send(Input::Preempted { uid, result }).await;

@@ -17,6 +17,9 @@ mod engine;
 mod failure;
 mod inbox;
 mod observe;
+mod place;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

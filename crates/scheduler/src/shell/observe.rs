@@ -178,10 +178,8 @@ impl Engine {
             Delta::Reset(pods) => {
                 let there: HashSet<&str> = pods.iter().map(|p| p.metadata.uid.as_str()).collect();
                 let known = self.waiting.keys().chain(self.cluster.pods().map(|p| &p.uid));
-                let gone: Vec<Arc<str>> = known
-                    .filter(|uid| !there.contains(&***uid) && !self.cluster.is_assumed(uid))
-                    .cloned()
-                    .collect();
+                // Also those that are being bound, or were: the API server knew them before we could.
+                let gone: HashSet<Arc<str>> = known.filter(|uid| !there.contains(&***uid)).cloned().collect();
                 for uid in gone {
                     self.pod_gone(&uid);
                 }
@@ -203,6 +201,7 @@ impl Engine {
 
     fn pod_assigned(&mut self, info: Arc<PodInfo>) {
         let uid = info.uid.clone();
+        self.withdraw(&uid);
         if self.waiting.remove(&uid).is_some() {
             self.reported.remove(&uid);
             self.cluster.nominated.remove(&uid);
@@ -228,8 +227,12 @@ impl Engine {
 
     fn pod_waits(&mut self, info: Arc<PodInfo>) {
         if self.cluster.is_assumed(&info.uid) {
-            // It is being bound; the next version will have a node.
-            self.waiting.insert(info.uid.clone(), info);
+            // It is being bound; the next version will have a node. Should it not, this version is tried again.
+            self.waiting.insert(info.uid.clone(), info.clone());
+            if self.queue.is_in_flight(&info.uid) {
+                let now = self.clock.now();
+                self.queue.update(info, now, &advisor!(self));
+            }
             return;
         }
         if let Some(node) = &info.nominated_node {
@@ -246,20 +249,26 @@ impl Engine {
         }
         self.cluster.nominated.remove(uid);
         self.reported.remove(uid);
-        let Some((pod, _)) = self.cluster.placed(uid) else {
+        let Some((pod, node)) = self.cluster.placed(uid) else {
             return;
         };
-        let pod = pod.clone();
+        let (pod, node) = (pod.clone(), node.clone());
+        self.withdraw(uid);
         self.cluster.remove_pod(uid);
-        self.announce_release(&pod);
+        self.announce_release(&pod, &node);
     }
 
-    /// A pod no longer takes room on its node.
-    pub(super) fn announce_release(&mut self, pod: &Arc<PodInfo>) {
+    /// A pod no longer takes room on its node. One that was only assumed there is shown as if it had been bound: those
+    /// who wait for room look at pods with a node only.
+    pub(super) fn announce_release(&mut self, pod: &Arc<PodInfo>, node: &Arc<str>) {
+        let pod = match &pod.node_name {
+            Some(_) => pod.clone(),
+            None => Arc::new(pod.on(node)),
+        };
         self.announce(&Event {
             resource: Resource::AssignedPod,
             actions: Actions::DELETE,
-            old: Object::Pod(pod.clone()),
+            old: Object::Pod(pod),
             new: Object::None,
         });
     }

@@ -4,8 +4,10 @@
 //! node a cpu=4 mem=8Gi pods=110 zone=z1 label=disk=ssd taint=key=value:NoSchedule image=app:1=300Mi cordoned
 //! pod p node=a cpu=500m mem=1Gi prio=10 start=5 label=app=x image=app port=80 tolerate=key=value:NoSchedule {"…": …}
 //! budget b app=x allowed=0
+//! claim c {"spec": {"volumeName": "v"}}
 //! ```
 //!
+//! Volumes, storage classes (`class`) and `csinode`s are written like claims; features of nodes are `feature=Name`.
 //! Amounts of other resources are `amount=example.com/gpu=2`. The braces hold more of the pod's spec, as JSON. Pods
 //! with a node are on it; the others can be asked about.
 
@@ -70,6 +72,13 @@ fn node(name: &str, words: &[&str]) -> Value {
                 let (name, size) = pair(value);
                 let images = node["status"]["images"].as_array_mut().expect("a list");
                 images.push(json!({"names": [name], "sizeBytes": bytes(size)}));
+            }
+            "feature" => {
+                if node["status"]["declaredFeatures"].is_null() {
+                    node["status"]["declaredFeatures"] = json!([]);
+                }
+                let features = node["status"]["declaredFeatures"].as_array_mut().expect("a list");
+                features.push(json!(value));
             }
             "cordoned" => node["spec"]["unschedulable"] = json!(true),
             other => panic!("a node has no {other:?}"),
@@ -148,6 +157,21 @@ fn budget(name: &str, words: &[&str]) -> Value {
     budget
 }
 
+/// An object of the API, with its name filled in.
+fn object<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> T {
+    let mut object: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let metadata = [
+        ("name", name),
+        ("namespace", "default"),
+        ("uid", name),
+        ("resourceVersion", "1"),
+    ];
+    for (key, value) in metadata {
+        object["metadata"][key] = json!(value);
+    }
+    decode(object)
+}
+
 fn decode<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("a sound object")
 }
@@ -167,6 +191,13 @@ impl Fixture {
             vec![Profile::of("default-scheduler", vec![(Box::new(plugin), 1)])],
             text,
         )
+    }
+
+    /// With one of Kubernetes' plugins only, under its default arguments.
+    pub fn only_named(plugin: &str, text: &str) -> Fixture {
+        let (_, make) = plugins::ALL.iter().find(|(name, _)| *name == plugin).expect("a plugin");
+        let plugin = make(&Config::default().profiles[0].args).expect("default arguments are sound");
+        Fixture::under(vec![Profile::of("default-scheduler", vec![(plugin, 1)])], text)
     }
 
     fn under(profiles: Vec<Profile>, text: &str) -> Fixture {
@@ -201,6 +232,14 @@ impl Fixture {
                 let key = PodKey::new("default", name);
                 drop(self.cluster.budgets.insert(key, decode(budget(name, &words))));
             }
+            "volume" => drop(self.cluster.storage.observe_volume(name, Some(object(name, rest)))),
+            "claim" => drop(
+                self.cluster
+                    .storage
+                    .observe_claim("default", name, Some(object(name, rest))),
+            ),
+            "class" => drop(self.cluster.storage.observe_class(name, Some(object(name, rest)))),
+            "csinode" => drop(self.cluster.storage.observe_csi_node(name, Some(object(name, rest)))),
             other => panic!("{other}?"),
         }
     }
@@ -223,6 +262,27 @@ impl Fixture {
         }
         lines.sort();
         lines.join(" ")
+    }
+
+    /// Each node by name, with its score (`node raw/normalised`) or why it will not do (`node: reasons`).
+    pub fn account(&mut self, pod: &str) -> String {
+        let account = self
+            .core
+            .explain(0, &self.cluster, &self.pods[pod])
+            .expect("plugins behave");
+        if let Some((_, rejection)) = account.ruled_out {
+            return format!("none: {}", rejection.message());
+        }
+        let mut lines: Vec<String> = (account.nodes.iter())
+            .map(|node| {
+                let rejection = node.filters.iter().find_map(|(_, rejection)| rejection.as_ref());
+                let score = node.scores.first().map(|s| format!(" {}/{}", s.raw, s.normalized));
+                let told = rejection.map_or(score.unwrap_or_default(), |r| format!(": {}", r.message()));
+                format!("{}{told}", node.name)
+            })
+            .collect();
+        lines.sort();
+        lines.join("; ")
     }
 
     fn fit_error(&mut self, pod: &str) -> Option<Box<FitError>> {
