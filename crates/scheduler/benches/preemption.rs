@@ -1,7 +1,7 @@
 //! How long it takes to decide who must go for a more important pod, when every node is full of lesser ones. The shape of
 //! scheduler_perf's PreemptionBasic: four pods of 900m on each node, of which three must go for each pod of 3000m.
 //!
-//! `cargo bench -p orlop-scheduler --bench preemption`
+//! `cargo bench -p orlop-scheduler --bench preemption [-- NODES]`
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use orlop_scheduler::preemption::{DefaultPreemption, Preemption, best};
 use serde_json::json;
 
 const PER_NODE: usize = 4;
-const PREEMPTORS: usize = 500;
+const PREEMPTORS: usize = 200;
 
 fn pod(cluster: &mut Cluster, name: &str, cpu: &str, priority: i32, node: Option<usize>) -> Arc<PodInfo> {
     let mut spec = json!({
@@ -75,7 +75,13 @@ fn main() {
         "{:>8}{:>12}{:>12}{:>12}{:>12}   ms a decision",
         "nodes", "mean", "p50", "p99", "most"
     );
-    for nodes in [500, 1_000, 5_000, 20_000] {
+    let wanted: Vec<usize> = std::env::args().filter_map(|a| a.parse().ok()).collect();
+    let sizes = if wanted.is_empty() {
+        vec![500, 1_000, 5_000, 20_000]
+    } else {
+        wanted
+    };
+    for nodes in sizes {
         let took = run(nodes);
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         let mean = ms(took.iter().sum::<Duration>()) / took.len() as f64;
