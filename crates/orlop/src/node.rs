@@ -41,7 +41,7 @@ pub struct NodeArgs {
     pod_cidr: ipnet::IpNet,
     /// Where the runtime looks for the configuration of the pod network; empty to leave it alone
     #[arg(long, value_name = "DIR", default_value = CNI_DIRECTORY)]
-    cni_conf_dir: PathBuf,
+    cni_conf_dir: String,
     /// A KubeletConfiguration for the node agent [default: kubelet/config.yaml in the data directory, if it is there]
     #[arg(long, value_name = "FILE")]
     kubelet_config: Option<PathBuf>,
@@ -115,7 +115,7 @@ impl NodeArgs {
             config,
             root_dir,
             pod_cidr: self.pod_cidr.trunc().to_string(),
-            network_directory: network.filter(|dir| !dir.as_os_str().is_empty()),
+            network_directory: network.filter(|dir| !dir.is_empty()).map(PathBuf::from),
         }))
     }
 

@@ -1,5 +1,6 @@
 //! Carries what parts tell each other: pods from sources to workers, and whom probes and resources concern.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -26,6 +27,14 @@ pub async fn run(mut parts: Parts, shutdown: Shutdown) {
             }
         }
     };
+    let follow_mirrors = {
+        let (writer, mut mirrors, mut known) = (parts.writer.clone(), parts.mirrors.clone(), HashMap::new());
+        async move {
+            while let Some(news) = mirrors.changed(&mut known).await {
+                news.iter().for_each(|uid| writer.mirror_changed(uid));
+            }
+        }
+    };
     let weigh = weigh_classes(&parts);
     let deliver = async {
         while let Some(update) = parts.updates.recv().await {
@@ -45,7 +54,7 @@ pub async fn run(mut parts: Parts, shutdown: Shutdown) {
             }
         }
     };
-    let all = async { tokio::join!(follow_runtime, follow_probes, weigh, deliver) };
+    let all = async { tokio::join!(follow_runtime, follow_probes, follow_mirrors, weigh, deliver) };
     tokio::select! {
         _ = all => {}
         _ = shutdown.wait() => {}

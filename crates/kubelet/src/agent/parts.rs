@@ -26,7 +26,7 @@ use crate::pod::writer::Writer;
 use crate::probes::Probes;
 use crate::server::{self, Pods};
 use crate::sources::admission::{self, NodeState};
-use crate::sources::{self, PodUpdate, Sources};
+use crate::sources::{self, Mirrors, PodUpdate, Sources};
 use crate::spec::{Here, NodeFacts};
 use crate::stats::Gatherer;
 use crate::volumes::{self, Volumes};
@@ -46,6 +46,8 @@ pub struct Parts {
     pub facts: Arc<NodeFacts>,
     pub services: Services,
     pub workers: Workers,
+    pub writer: Writer,
+    pub mirrors: Mirrors,
     pub updates: mpsc::Receiver<PodUpdate>,
     pub clock: Clock,
 }
@@ -87,7 +89,10 @@ impl Parts {
             clock: clock.clone(),
             shutdown: shutdown.clone(),
         });
-        let find_mirror = Arc::new(move |uid: &str| mirrors.of(uid));
+        let find_mirror = {
+            let mirrors = mirrors.clone();
+            Arc::new(move |uid: &str| mirrors.of(uid))
+        };
         let (writer, writing) = Writer::start(options.api.clone(), find_mirror, shutdown.clone());
         tasks.spawn(async move {
             let _ = writing.await;
@@ -113,7 +118,7 @@ impl Parts {
         let workers = Workers::new(
             runtime.clone(),
             Arc::new(tools),
-            writer,
+            writer.clone(),
             clock.clone(),
             shutdown.clone(),
         );
@@ -129,6 +134,8 @@ impl Parts {
             facts,
             services,
             workers,
+            writer,
+            mirrors,
             updates,
             clock: clock.clone(),
         })

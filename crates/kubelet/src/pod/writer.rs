@@ -144,6 +144,16 @@ impl Writer {
         self.shared.wake.notify_one();
     }
 
+    /// Another pod of the API shows this static pod now: it has heard nothing yet.
+    pub fn mirror_changed(&self, uid: &str) {
+        if let Some(entry) = self.shared.entries.lock().get_mut(uid) {
+            entry.server = None;
+            entry.version += 1;
+            entry.due = Instant::now();
+        }
+        self.shared.wake.notify_one();
+    }
+
     /// The pod is known no more.
     pub fn forget(&self, uid: &str) {
         self.shared.entries.lock().remove(uid);

@@ -10,6 +10,7 @@ pub mod manifest;
 pub mod mirror;
 mod url;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,9 +104,28 @@ impl Mirrors {
         (hash(found, CONFIG_MIRROR) == wanted).then(|| found.clone())
     }
 
-    /// The uid of the static pod that this pod of the API shows; none for other pods.
-    pub fn shown_by(&self, mirror: &Pod) -> Option<String> {
-        mirror.metadata.annotations.as_ref()?.get(CONFIG_MIRROR).cloned()
+    /// Waits for mirrors to change, and gives the static pods that another pod of the API shows now. `known` is for its
+    /// own use between calls. None when there is nothing more to come.
+    pub async fn changed(&mut self, known: &mut HashMap<String, String>) -> Option<Vec<String>> {
+        self.0.changed().await.ok()?;
+        let uids: Vec<String> = {
+            let picture = self.0.borrow_and_update();
+            picture
+                .static_pods
+                .iter()
+                .filter_map(|pod| pod.metadata.uid.clone())
+                .collect()
+        };
+        let mut now = HashMap::new();
+        for uid in uids {
+            if let Some(mirror) = self.of(&uid).and_then(|pod| pod.metadata.uid.clone()) {
+                now.insert(uid, mirror);
+            }
+        }
+        let news = now.iter().filter(|(uid, mirror)| known.get(*uid) != Some(mirror));
+        let news = news.map(|(uid, _)| uid.clone()).collect();
+        *known = now;
+        Some(news)
     }
 }
 
@@ -286,6 +306,31 @@ async fn ask_address(config: Arc<Config>, node: String, clock: Clock, sink: mpsc
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn another_mirror_is_noticed_once() {
+        let pod = |uid: &str, mark: &str| -> Arc<Pod> {
+            let mut pod = Pod::default();
+            pod.metadata.name = Some("p".into());
+            pod.metadata.uid = Some(uid.into());
+            pod.metadata.annotations = Some([(mark.to_string(), "h".to_string())].into());
+            Arc::new(pod)
+        };
+        let (sender, receiver) = watch::channel(Picture::default());
+        let mut mirrors = Mirrors(receiver);
+        let mut known = HashMap::new();
+        let mut show = async |mirror: Option<&str>| {
+            sender.send_replace(Picture {
+                static_pods: vec![pod("s", CONFIG_HASH)],
+                mirrors: mirror.map(|uid| pod(uid, CONFIG_MIRROR)).into_iter().collect(),
+            });
+            mirrors.changed(&mut known).await.unwrap().len()
+        };
+        assert_eq!(show(None).await, 0);
+        assert_eq!(show(Some("m1")).await, 1);
+        assert_eq!(show(Some("m1")).await, 0);
+        assert_eq!(show(Some("m2")).await, 1);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_folder_alone_is_enough() {

@@ -32,9 +32,9 @@ pub struct Args {
     /// Where the serving certificate is kept [default: pki below the root directory]
     #[arg(long, value_name = "DIR")]
     cert_dir: Option<PathBuf>,
-    /// Where the runtime looks for the configuration of pod networks; empty to leave it alone
-    #[arg(long, value_name = "DIR", default_value = "")]
-    cni_conf_dir: PathBuf,
+    /// Where the runtime looks for the configuration of pod networks, to write it there [default: leave it alone]
+    #[arg(long, value_name = "DIR")]
+    cni_conf_dir: Option<PathBuf>,
     /// How much to log: 0 to 10
     #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
     verbosity: u8,
@@ -202,7 +202,7 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         root_dir: args.root_dir,
         certificate,
         client_authority,
-        network_directory: Some(args.cni_conf_dir).filter(|dir| !dir.as_os_str().is_empty()),
+        network_directory: args.cni_conf_dir,
         control_groups: true,
         clock: Clock::System,
         shutdown: shutdown.clone(),
