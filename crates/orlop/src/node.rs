@@ -137,6 +137,8 @@ impl NodeArgs {
             flags.push(("clusterDomain", json!("cluster.local")));
             // Whoever wants to know whether this process is alive asks the API server.
             flags.push(("healthzPort", json!(0)));
+            // A machine to try things on is taken as it is.
+            flags.push(("failSwapOn", json!(false)));
             if matches!(choice, Choice::Simulated { .. }) {
                 flags.push(("podLogsDir", json!(root_dir.join("pod-logs"))));
             }

@@ -27,7 +27,7 @@ use crate::probes::Probes;
 use crate::server::{self, Pods};
 use crate::sources::admission::{self, NodeState};
 use crate::sources::{self, Mirrors, PodUpdate, Sources};
-use crate::spec::{Here, NodeFacts};
+use crate::spec::{CgroupVersion, Here, NodeFacts};
 use crate::stats::Gatherer;
 use crate::volumes::{self, Volumes};
 
@@ -211,6 +211,13 @@ async fn look_around(
         // Nobody will look there.
         (Err(_), false) => Tree::at(Path::new("/")).map_err(|e| e.to_string())?,
     };
+    if options.control_groups {
+        check_host(
+            config,
+            tree.version(),
+            &std::fs::read_to_string("/proc/swaps").unwrap_or_default(),
+        )?;
+    }
     let driver: Option<CgroupDriver> = match options.runtime.cgroup_driver().await {
         Ok(driver) => driver,
         Err(error) => {
@@ -241,6 +248,22 @@ async fn look_around(
         keeper.set_trouble(Some(format!("failed to set up the control groups of pods: {error}")));
     }
     Ok((facts, Some(cgroups)))
+}
+
+/// What the configuration asks of the host, where it is strict.
+fn check_host(config: &Config, version: CgroupVersion, swaps: &str) -> Result<(), String> {
+    if config.fail_cgroup_v1 && version == CgroupVersion::V1 {
+        return Err("kubelet is configured to not run on a host using cgroup v1".to_string());
+    }
+    // The first line is a heading.
+    let used: Vec<&str> = swaps.lines().skip(1).filter(|line| !line.trim().is_empty()).collect();
+    match used.is_empty() || !config.fail_swap_on {
+        true => Ok(()),
+        false => Err(format!(
+            "running with swap on is not supported, please disable swap or set failSwapOn to false: {}",
+            used.join("; ")
+        )),
+    }
 }
 
 fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects) -> Result<Volumes, String> {
@@ -274,5 +297,33 @@ fn image_settings(config: &Config, root: &Path) -> ImageSettings {
         records: Some(root.join("image_manager")),
         docker_configs: vec![root.join("config.json"), "/root/.docker/config.json".into()],
         ..ImageSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::parse;
+
+    #[test]
+    fn hosts_that_are_refused() {
+        const NONE: &str = "Filename Type Size Used Priority\n";
+        const SOME: &str = "Filename Type Size Used Priority\n/dev/sda2 partition 8 0 -2\n";
+        let config = |cgroups: bool, swap: bool| {
+            parse(None, &[("failCgroupV1", json!(cgroups)), ("failSwapOn", json!(swap))]).unwrap()
+        };
+        use CgroupVersion::{V1, V2};
+        let cases = [
+            (config(false, true), V1, NONE, true),
+            (config(true, true), V1, NONE, false),
+            (config(true, true), V2, NONE, true),
+            (config(false, true), V2, SOME, false),
+            (config(false, false), V2, SOME, true),
+        ];
+        for (config, version, swaps, expected) in cases {
+            assert_eq!(check_host(&config, version, swaps).is_ok(), expected);
+        }
     }
 }

@@ -93,13 +93,13 @@ async fn a_static_pod_lives_through_a_restart_of_the_agent() {
     let agent = case.start().await;
     assert!(agent.address().unwrap().port() > 0);
     until(&agent, "one Running").await;
-    let id = case.runtime.container_id("c").unwrap();
+    let id = case.runtime.container_id("default/web-n1/c").unwrap();
     agent.shutdown.trigger();
     agent.wait().await;
     // Another agent finds what runs and leaves it alone.
     let agent = case.start().await;
     until(&agent, "one Running").await;
-    assert_eq!(case.runtime.container_id("c").unwrap(), id);
+    assert_eq!(case.runtime.container_id("default/web-n1/c").unwrap(), id);
     // A broken file changes nothing, also once another, written after it, has been read.
     std::fs::write(case.directory.path().join("manifests/web.json"), "{\"apiVersion\":").unwrap();
     case.write("zoo.json", "other");
