@@ -18,7 +18,7 @@ use orlop_runtime::cri::messages as cri;
 use tokio::sync::mpsc;
 
 use super::query::Query;
-use super::{Answer, BoxError, Server, text};
+use super::{Answer, BoxError, Refused, Server, text};
 use crate::logs::{self, Source, Streams};
 use crate::pod::observed::{CONTAINER_NAME, POD_UID};
 use crate::pod::policy;
@@ -28,14 +28,14 @@ const BLOCKS: usize = 4;
 
 impl Server {
     /// The pod of that name; with a uid in the path, only if it is that one.
-    pub(super) fn find_pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Arc<Pod>, Answer> {
+    pub(super) fn find_pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Arc<Pod>, Refused> {
         let pod = self.pods.pod(namespace, name);
         let pod = pod.filter(|pod| uid.is_none_or(|uid| policy::uid(pod) == uid));
-        pod.ok_or_else(|| text(404, "pod does not exist"))
+        pod.ok_or_else(|| Refused::new(404, "pod does not exist"))
     }
 
     /// The running container of that name.
-    pub(super) async fn running_container(&self, pod: &Pod, name: &str) -> Result<String, Answer> {
+    pub(super) async fn running_container(&self, pod: &Pod, name: &str) -> Result<String, Refused> {
         let filter = cri::ContainerFilter {
             state: Some(cri::ContainerStateValue {
                 state: cri::ContainerState::Running as i32,
@@ -44,7 +44,7 @@ impl Server {
             ..cri::ContainerFilter::default()
         };
         let found = self.runtime.list_containers(filter).await;
-        let found = found.map_err(|e| text(500, e.to_string()))?;
+        let found = found.map_err(|e| Refused::new(500, e.to_string()))?;
         // Not all runtimes are exact about filters.
         let wanted = |c: &&cri::Container| {
             c.state == cri::ContainerState::Running as i32
@@ -54,17 +54,17 @@ impl Server {
         let newest = found.iter().filter(wanted).max_by_key(|c| c.created_at);
         newest
             .map(|c| c.id.clone())
-            .ok_or_else(|| text(500, format!("container not found ({name:?})")))
+            .ok_or_else(|| Refused::new(500, format!("container not found ({name:?})")))
     }
 
     /// The pod's sandbox that is up.
-    pub(super) async fn ready_sandbox(&self, pod: &Pod) -> Result<String, Answer> {
+    pub(super) async fn ready_sandbox(&self, pod: &Pod) -> Result<String, Refused> {
         let filter = cri::PodSandboxFilter {
             label_selector: labels(&[(POD_UID, policy::uid(pod))]),
             ..cri::PodSandboxFilter::default()
         };
         let found = self.runtime.list_pod_sandboxes(filter).await;
-        let found = found.map_err(|e| text(500, e.to_string()))?;
+        let found = found.map_err(|e| Refused::new(500, e.to_string()))?;
         let ready = |s: &&cri::PodSandbox| {
             s.state == cri::PodSandboxState::Ready as i32
                 && s.labels.get(POD_UID).map(String::as_str) == Some(policy::uid(pod))
@@ -72,7 +72,7 @@ impl Server {
         let newest = found.iter().filter(ready).max_by_key(|s| s.created_at);
         newest.map(|s| s.id.clone()).ok_or_else(|| {
             let name = format!("{}_{}", policy::name(pod), policy::namespace(pod));
-            text(500, format!("failed to find sandbox for pod {name:?}"))
+            Refused::new(500, format!("failed to find sandbox for pod {name:?}"))
         })
     }
 

@@ -274,6 +274,25 @@ pub(crate) fn text(code: u16, message: impl Into<String>) -> Answer {
     answer(code, PLAIN, message.into())
 }
 
+/// A request that can't be served, before it becomes an answer.
+pub(crate) struct Refused {
+    code: u16,
+    message: String,
+}
+
+impl Refused {
+    pub(crate) fn new(code: u16, message: impl Into<String>) -> Refused {
+        let message = message.into();
+        Refused { code, message }
+    }
+}
+
+impl From<Refused> for Answer {
+    fn from(refused: Refused) -> Answer {
+        text(refused.code, refused.message)
+    }
+}
+
 fn json_answer(value: &impl serde::Serialize) -> Answer {
     let body = serde_json::to_vec(value).expect("plain JSON");
     answer(200, JSON, body)

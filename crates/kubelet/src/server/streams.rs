@@ -12,23 +12,23 @@ use orlop_runtime::cri::messages::{AttachRequest, ExecRequest};
 use orlop_streaming::{Refusal, Streams, Upgrade, serve_port_forward, serve_session};
 
 use super::query::Query;
-use super::{Answer, Server, text};
+use super::{Answer, Refused, Server, text};
 use crate::pod::policy;
 
 /// `/run` takes no longer than this.
 const RUN_MAX: Duration = Duration::from_secs(600);
 
 /// `namespace/pod/container` or `namespace/pod/uid/container`.
-fn container_path<'a>(rest: &[&'a str]) -> Result<(&'a str, &'a str, Option<&'a str>, &'a str), Answer> {
+fn container_path<'a>(rest: &[&'a str]) -> Result<(&'a str, &'a str, Option<&'a str>, &'a str), Refused> {
     match rest {
         [namespace, pod, container] => Ok((namespace, pod, None, container)),
         [namespace, pod, uid, container] => Ok((namespace, pod, Some(uid), container)),
-        _ => Err(text(404, "404 page not found")),
+        _ => Err(Refused::new(404, "404 page not found")),
     }
 }
 
 /// Kubelets say `input`, the API says `stdin`: both are understood.
-fn streams(query: &Query) -> Result<Streams, Answer> {
+fn streams(query: &Query) -> Result<Streams, Refused> {
     let either = |a: &str, b: &str| query.flag(a) || query.flag(b);
     let tty = query.flag("tty");
     let streams = Streams {
@@ -40,7 +40,10 @@ fn streams(query: &Query) -> Result<Streams, Answer> {
     };
     match streams.stdin || streams.stdout || streams.stderr {
         true => Ok(streams),
-        false => Err(text(400, "you must specify at least 1 of stdin, stdout, stderr")),
+        false => Err(Refused::new(
+            400,
+            "you must specify at least 1 of stdin, stdout, stderr",
+        )),
     }
 }
 
@@ -56,11 +59,11 @@ impl Server {
             let streams = streams(query)?;
             let pod = self.find_pod(namespace, pod, uid)?;
             let container_id = self.running_container(&pod, container).await?;
-            Ok((streams, container_id))
+            Ok::<_, Refused>((streams, container_id))
         };
         let (streams, container_id) = match prepared.await {
             Ok(prepared) => prepared,
-            Err(answer) => return answer,
+            Err(refused) => return refused.into(),
         };
         let exec = ExecRequest {
             container_id,
@@ -96,11 +99,11 @@ impl Server {
                 stderr: streams.stderr && !tty,
                 ..streams
             };
-            Ok((streams, container_id))
+            Ok::<_, Refused>((streams, container_id))
         };
         let (streams, container_id) = match prepared.await {
             Ok(prepared) => prepared,
-            Err(answer) => return answer,
+            Err(refused) => return refused.into(),
         };
         let attach = AttachRequest {
             container_id,
@@ -123,11 +126,11 @@ impl Server {
         };
         let pod = match self.find_pod(namespace, pod, uid) {
             Ok(pod) => pod,
-            Err(answer) => return answer,
+            Err(refused) => return refused.into(),
         };
         let sandbox = match self.ready_sandbox(&pod).await {
             Ok(sandbox) => sandbox,
-            Err(answer) => return answer,
+            Err(refused) => return refused.into(),
         };
         let runtime = self.runtime.clone();
         let open = move |port: u16| {
@@ -147,7 +150,7 @@ impl Server {
         };
         let id = match prepared.await {
             Ok(id) => id,
-            Err(answer) => return answer,
+            Err(refused) => return refused.into(),
         };
         let words = query.first("cmd").unwrap_or_default().split(' ').map(str::to_string);
         match self.runtime.exec_sync(&id, words.collect(), Some(RUN_MAX)).await {
