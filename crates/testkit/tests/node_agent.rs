@@ -3,16 +3,37 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use orlop_testkit::{Containerd, Launch, Leftovers, Server, eventually};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// A cluster of one real node. The order matters: the cluster ends before its runtime does.
 struct Cluster {
     server: Server,
     containerd: Containerd,
+    _home: Home,
+}
+
+/// Files of the agent, and the name of its control groups, which go with them.
+struct Home(TempDir);
+
+impl Home {
+    fn cgroup(&self) -> String {
+        let name = self.0.path().file_name().unwrap().to_string_lossy().into_owned();
+        name.replace('.', "orlop-test-")
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let name = self.cgroup();
+        let all =
+            format!("find /sys/fs/cgroup/{name} /sys/fs/cgroup/*/{name} -depth -type d -exec rmdir {{}} + 2>/dev/null");
+        let _ = Command::new("sh").args(["-c", &all]).status();
+    }
 }
 
 impl Cluster {
@@ -22,14 +43,32 @@ impl Cluster {
 
     fn launch(with: impl Fn(Launch) -> Launch) -> Cluster {
         let containerd = Containerd::with_network();
+        // Clusters of several tests share this machine: control groups and logs of their own keep them apart.
+        let home = tempfile::tempdir().unwrap();
+        let own = home
+            .path()
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .replace('.', "orlop-test-");
+        let config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+            "cgroupRoot": format!("/{own}"), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
+            "clusterDomain": "cluster.local"});
+        let config_file = home.path().join("kubelet.yaml");
+        fs::write(&config_file, config.to_string()).unwrap();
         let launch = Launch::up()
             .arg(format!("--runtime=cri:{}", containerd.endpoint()))
             .arg("--nodes=1")
             .arg("--node-name=real")
             .arg("--kubelet-port=0")
+            .arg(format!("--kubelet-config={}", config_file.display()))
             .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()));
         let server = with(launch).start();
-        let cluster = Cluster { server, containerd };
+        let cluster = Cluster {
+            server,
+            containerd,
+            _home: home,
+        };
         cluster.ready_node();
         cluster
     }
