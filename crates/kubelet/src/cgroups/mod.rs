@@ -47,7 +47,9 @@ pub enum CgroupError {
         source: io::Error,
     },
     /// The kernel would have to kill for it.
-    #[error("attempting to set pod memory limit ({limit}) below current usage ({usage})")]
+    #[error(
+        "cannot decrease memory limits: attempting to set pod memory limit ({limit}) below current usage ({usage})"
+    )]
     BelowUsage { limit: i64, usage: u64 },
 }
 
@@ -128,9 +130,10 @@ impl Cgroups {
             return Ok(());
         }
         let limits = pod_limits(pod, &self.facts).or_unlimited();
-        if let Some(limit) = limits.memory.filter(|m| *m > 0) {
-            let usage = self.tree.usage(&group).map(|u| u.memory).unwrap_or(0);
-            if usage > limit as u64 {
+        if let (Some(limit @ 1..), Ok(now)) = (limits.memory, self.tree.usage(&group)) {
+            let bytes = limit.unsigned_abs();
+            if now.memory_limit.is_none_or(|old| bytes < old) && now.memory >= bytes {
+                let usage = now.memory;
                 return Err(CgroupError::BelowUsage { limit, usage });
             }
         }

@@ -155,9 +155,12 @@ fn a_limit_below_what_is_in_use_is_refused() {
     cgroups.ensure_pod(&burstable()).unwrap();
     let group = dir.path().join("kubepods/burstable/podu-1");
     fs::write(group.join("memory.current"), "50000000\n").unwrap();
+    // The limit is this one already: nothing gets lower.
+    cgroups.update_pod(&burstable()).unwrap();
+    fs::write(group.join("memory.max"), "60000000\n").unwrap();
     assert_eq!(
         cgroups.update_pod(&burstable()).unwrap_err().to_string(),
-        "attempting to set pod memory limit (33554432) below current usage (50000000)"
+        "cannot decrease memory limits: attempting to set pod memory limit (33554432) below current usage (50000000)"
     );
 }
 
