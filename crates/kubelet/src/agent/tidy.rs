@@ -83,6 +83,8 @@ fn settings(config: &Config, is_real: bool) -> GcSettings {
 
 fn state_of(workers: &Workers, uid: &str) -> PodState {
     match workers.view(uid) {
+        // While a source is still to be heard, a pod nobody told of may be one of its.
+        None if !workers.knows_all() => PodState::Alive,
         None => PodState::Gone,
         Some(view) if view.stopped => PodState::Ended,
         Some(_) => PodState::Alive,

@@ -171,6 +171,11 @@ impl Workers {
         self.shared.relist.notify_one();
     }
 
+    /// Whether all sources have told all their pods, so that one that is not known is gone.
+    pub fn knows_all(&self) -> bool {
+        self.shared.live.lock().sources_ready
+    }
+
     /// All pods there are, with their newest statuses.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.views().into_iter().map(|view| view.pod).collect()
