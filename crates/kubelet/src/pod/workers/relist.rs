@@ -21,34 +21,41 @@ const RELIST_SLOW: Duration = Duration::from_secs(60);
 const RELIST_FAST: Duration = Duration::from_secs(1);
 /// Several reasons for a relist within this time make one.
 const RELIST_MIN: Duration = Duration::from_millis(200);
-const EVENTS_RETRY: Duration = Duration::from_secs(5);
+const EVENTS_RETRY: Duration = Duration::from_secs(1);
 
 /// Ids with states, sorted.
 pub(super) type Digest = Vec<(String, i32)>;
 
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut events: Option<BoxStream<'static, Event>> = None;
+    // A stream that has told nothing yet may be one that never will.
+    let mut heard = false;
     let mut events_again = Instant::now();
     let mut next = Instant::now();
     loop {
         if events.is_none() && Instant::now() >= events_again {
             events_again = Instant::now() + EVENTS_RETRY;
             events = shared.runtime.events().await.ok();
-            if events.is_some() {
-                // What happened while nobody listened.
-                next = Instant::now();
-            }
+            heard = false;
+            // What happened while nobody listened.
+            next = Instant::now();
         }
         tokio::select! {
             () = shared.shutdown.wait() => return,
             event = async { events.as_mut().expect("guarded").next().await }, if events.is_some() => match event {
-                Some(event) => shared.tell(&event),
-                None => events = None,
+                Some(event) => {
+                    heard = true;
+                    shared.tell(&event);
+                }
+                None => {
+                    events = None;
+                    next = next.min(Instant::now() + RELIST_FAST);
+                }
             },
             () = shared.relist.notified() => next = next.min(Instant::now() + RELIST_MIN),
             () = tokio::time::sleep_until(next) => {
                 relist(&shared).await;
-                next = Instant::now() + if events.is_some() { RELIST_SLOW } else { RELIST_FAST };
+                next = Instant::now() + if heard { RELIST_SLOW } else { RELIST_FAST };
             }
         }
     }

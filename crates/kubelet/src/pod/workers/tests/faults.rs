@@ -237,3 +237,19 @@ async fn a_static_pod_waits_for_its_predecessor() {
     assert_eq!(world.workers.status("uid2").unwrap().phase.as_deref(), Some("Running"));
     assert!(world.workers.status("uid").is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_while_the_events_are_broken_is_soon_found() {
+    let world = World::new();
+    world.pass(0.1).await;
+    world.workers.update(Arc::new(pod("containers=a")));
+    world.pass(1.0).await;
+    // Events were heard, so the next relist is far away.
+    world.runtime.end_events();
+    world.runtime.exit("ns/p/a", 1);
+    world.pass(3.0).await;
+    assert_eq!(world.states(), "a=running#1");
+    world.runtime.exit("ns/p/a", 1);
+    world.pass(1.0).await;
+    assert_eq!(world.states(), "a=waiting(CrashLoopBackOff)#1");
+}
