@@ -44,17 +44,11 @@ impl Cluster {
     fn launch(with: impl Fn(Launch) -> Launch) -> Cluster {
         let containerd = Containerd::with_network();
         // Clusters of several tests share this machine: control groups and logs of their own keep them apart.
-        let home = tempfile::tempdir().unwrap();
-        let own = home
-            .path()
-            .file_name()
-            .unwrap()
-            .to_string_lossy()
-            .replace('.', "orlop-test-");
+        let home = Home(tempfile::tempdir().unwrap());
         let config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "cgroupRoot": format!("/{own}"), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
+            "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.0.path().join("logs"), "healthzPort": 0,
             "clusterDomain": "cluster.local"});
-        let config_file = home.path().join("kubelet.yaml");
+        let config_file = home.0.path().join("kubelet.yaml");
         fs::write(&config_file, config.to_string()).unwrap();
         let launch = Launch::up()
             .arg(format!("--runtime=cri:{}", containerd.endpoint()))
