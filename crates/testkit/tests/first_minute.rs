@@ -225,8 +225,15 @@ fn the_readme_is_true() {
         "few commands in the README's first minute: {script:?}"
     );
 
-    let server = Server::start();
-    server.run("kubectl wait --for=create sa/default --timeout=60s");
+    // A machine without containerd.
+    let server = Launch::up()
+        .arg("--nodes=1")
+        .arg("--runtime=simulated")
+        .arg("--node-name=n1")
+        .arg("--kubelet-port=0")
+        .start();
+    server.run("kubectl wait --for=create sa/default node/n1 --timeout=60s");
+    server.run("kubectl wait --for=condition=Ready node/n1 --timeout=60s");
     // `can-i` says no with its exit code; as in a terminal, that stops nothing.
     let lines: Vec<String> = script
         .iter()
@@ -244,7 +251,11 @@ fn the_readme_is_true() {
     assert!(output.lines().any(|l| l == "no"), "{output}");
     let last = output.lines().last().unwrap();
     let cells: Vec<&str> = last.split_whitespace().collect();
-    assert_eq!((cells[0], cells[6]), ("p", "n1"), "{output}");
+    assert_eq!(
+        (cells[0], cells[1], cells[2], cells[6]),
+        ("p", "1/1", "Running", "n1"),
+        "{output}"
+    );
 }
 
 /// The commands in the README's table exist, with the flags named there.
