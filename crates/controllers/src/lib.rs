@@ -1,0 +1,24 @@
+//! Controllers: what makes the cluster as its objects say it should be.
+//!
+//! Objects come in through shared caches that follow the cluster (`machinery`), writes go out through the API server. A
+//! controller is told *which* object to look at, never *what* changed: it looks at the caches, a pure function `plan`
+//! says what is to be done, and a thin shell does it. The next turn of the same key waits until the caches show what was
+//! written, so that nothing is decided on a picture older than one's own deeds.
+//!
+//! One file (or folder) a controller, with its `DEF`; `ALL` is the list. `docs/how-to/add-a-controller.md` tells how to add
+//! one.
+
+pub mod machinery;
+pub mod objects;
+mod ownership;
+mod pod_template;
+mod replica_set;
+pub mod run;
+pub mod settings;
+
+pub use machinery::{Def, Metrics};
+pub use run::{Options, run};
+pub use settings::Settings;
+
+/// All controllers, in the order in which they start.
+pub const ALL: &[&Def] = &[&replica_set::REPLICA_SET, &replica_set::REPLICATION_CONTROLLER];

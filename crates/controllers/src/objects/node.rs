@@ -1,0 +1,72 @@
+//! Nodes.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, Kind, Meta};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    pub metadata: Meta,
+    pub spec: NodeSpec,
+    pub status: NodeStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeSpec {
+    pub unschedulable: bool,
+    pub taints: Vec<Taint>,
+    #[serde(rename = "podCIDR")]
+    pub pod_cidr: String,
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<String>,
+    #[serde(rename = "providerID")]
+    pub provider_id: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Taint {
+    pub key: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    pub effect: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_added: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeStatus {
+    pub conditions: Vec<Condition>,
+    pub allocatable: BTreeMap<String, String>,
+    pub volumes_attached: Vec<AttachedVolume>,
+    pub volumes_in_use: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct AttachedVolume {
+    pub name: String,
+    pub device_path: String,
+}
+
+impl Kind for Node {
+    const API_VERSION: &'static str = "v1";
+    const KIND: &'static str = "Node";
+    const RESOURCE: &'static str = "nodes";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+impl Node {
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        super::condition::find(&self.status.conditions, kind)
+    }
+}

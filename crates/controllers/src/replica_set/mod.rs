@@ -1,0 +1,185 @@
+//! ReplicaSets and ReplicationControllers: as many pods as wanted, of those that the selector matches.
+// Upstream: pkg/controller/replicaset (v1.36)
+
+mod plan;
+mod rank;
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use orlop_base::Clock;
+use orlop_client::Error;
+
+use self::plan::{Failed, Plan};
+use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
+use crate::objects::replica_set::Replicated;
+use crate::objects::{Kind, Meta, Pod, ReplicaSet, ReplicationController};
+use crate::{ownership, pod_template};
+
+pub const REPLICA_SET: Def = Def {
+    name: "replicaset-controller",
+    account: "replicaset-controller",
+    on_by_default: true,
+    start: start::<ReplicaSet>,
+};
+
+pub const REPLICATION_CONTROLLER: Def = Def {
+    name: "replicationcontroller-controller",
+    account: "replication-controller",
+    on_by_default: true,
+    start: start::<ReplicationController>,
+};
+
+struct Controller<R: Kind> {
+    sets: Cache<R>,
+    pods: Cache<Pod>,
+    recorder: Recorder,
+    clock: Clock,
+}
+
+fn start<R: Replicated>(setup: &Setup) {
+    let queue = setup.queue(R::KIND.to_lowercase().as_str());
+    let (sets, pods) = (setup.cache::<R>(), setup.cache::<Pod>());
+    let wake = queue.clone();
+    sets.on_change(move |old, new| {
+        if let Some(set) = new.or(old) {
+            wake.add(Key::of(&**set));
+        }
+    });
+    let (wake, known) = (queue.clone(), sets.clone());
+    pods.on_change(move |old, new| {
+        let might_adopt = |pod: &Meta| {
+            let sets = known.list_in(&pod.namespace).into_iter();
+            let matching = sets.filter(|set| set.selector().is_some_and(|s| ownership::matches(&s, pod)));
+            matching.map(|set| Key::of(&*set)).collect()
+        };
+        ownership::owners_to_wake::<R, Pod>(old, new, |key| wake.add(key), might_adopt);
+    });
+    let (recorder, clock) = (setup.recorder.clone(), setup.clock.clone());
+    setup.run(
+        queue,
+        setup.settings.concurrent_syncs,
+        Controller {
+            sets,
+            pods,
+            recorder,
+            clock,
+        },
+    );
+}
+
+impl<R: Replicated> Reconcile for Controller<R> {
+    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+        let Some(set) = self.sets.at(key) else {
+            return Ok(Next::Done);
+        };
+        let pods = ownership::claim(turn, &*set, set.selector().as_ref(), &self.pods).await?;
+        let related = self.related_pods(&set);
+        let plan = plan::plan(&*set, &pods, &related, self.clock.now());
+        let failed = match set.meta().is_deleted() {
+            true => None,
+            false => self.apply(turn, &set, &plan).await,
+        };
+        let now = self.clock.now();
+        let status = plan::status(&*set, &pods, failed.as_ref(), now);
+        if status != *set.status() {
+            turn.patch_status::<R>(set.meta(), &status_patch(set.meta(), &status))
+                .await?;
+        }
+        match failed {
+            Some(Failed { error: Some(error), .. }) => Err(error.into()),
+            _ => Ok(plan::next_look(&*set, &pods, now)),
+        }
+    }
+}
+
+impl<R: Replicated> Controller<R> {
+    /// Pods of all sets with the same owner: of a Deployment's old and new ones.
+    fn related_pods(&self, set: &R) -> Vec<Arc<Pod>> {
+        let meta = set.meta();
+        let Some(owner) = meta.controller() else {
+            return self.pods.owned_by(&meta.namespace, &meta.uid);
+        };
+        let siblings = self.sets.owned_by(&meta.namespace, &owner.uid);
+        siblings
+            .iter()
+            .flat_map(|set| self.pods.owned_by(&meta.namespace, &set.meta().uid))
+            .collect()
+    }
+
+    async fn apply(&self, turn: &Turn, set: &R, plan: &Plan) -> Option<Failed> {
+        match plan {
+            Plan::Nothing => None,
+            Plan::Create(count) => self.create(turn, set, *count).await,
+            Plan::Delete(pods) => self.delete(turn, set, pods).await,
+        }
+    }
+
+    /// In batches that double as long as all goes well, so that a quota or a bad template costs a few requests, not hundreds.
+    async fn create(&self, turn: &Turn, set: &R, count: usize) -> Option<Failed> {
+        let body = pod_template::encoded(&pod_template::pod(set, &set.spec().template));
+        let namespace = &set.meta().namespace;
+        let (mut left, mut batch) = (count, 1);
+        while left > 0 {
+            let size = batch.min(left);
+            let made = join_all((0..size).map(|_| turn.create_encoded::<Pod>(namespace, body.clone()))).await;
+            let mut failed = None;
+            for made in made {
+                match made {
+                    Ok(pod) => {
+                        self.recorder
+                            .normal(set, "SuccessfulCreate", format!("Created pod: {}", pod.metadata.name));
+                    }
+                    // Nothing more can come to life here; its end will come to us.
+                    Err(Error::Forbidden(status)) if is_terminating(&status) => return None,
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                self.recorder
+                    .warning(set, "FailedCreate", format!("Error creating: {error}"));
+                return Some(Failed {
+                    reason: "FailedCreate",
+                    message: error.to_string(),
+                    error: Some(error),
+                });
+            }
+            left -= size;
+            batch *= 2;
+        }
+        None
+    }
+
+    async fn delete(&self, turn: &Turn, set: &R, pods: &[Arc<Pod>]) -> Option<Failed> {
+        let gone = join_all(pods.iter().map(|pod| turn.delete::<Pod>(&pod.metadata))).await;
+        let mut failed = None;
+        for (pod, gone) in pods.iter().zip(gone) {
+            let name = &pod.metadata.name;
+            match gone {
+                Ok(()) => self
+                    .recorder
+                    .normal(set, "SuccessfulDelete", format!("Deleted pod: {name}")),
+                Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+                Err(error) => {
+                    self.recorder
+                        .warning(set, "FailedDelete", format!("Error deleting: {error}"));
+                    failed = Some(Failed {
+                        reason: "FailedDelete",
+                        message: error.to_string(),
+                        error: Some(error),
+                    });
+                }
+            }
+        }
+        failed
+    }
+}
+
+/// Upstream: the cause `NamespaceTerminating` of a refusal.
+fn is_terminating(status: &orlop_client::Status) -> bool {
+    status
+        .details
+        .causes
+        .iter()
+        .any(|cause| cause.reason == "NamespaceTerminating")
+}
