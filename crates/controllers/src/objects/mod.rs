@@ -6,15 +6,21 @@
 pub mod condition;
 pub mod meta;
 pub mod node;
+pub mod persistent_volume;
+pub mod persistent_volume_claim;
 pub mod pod;
 pub mod replica_set;
+pub mod storage_class;
 pub mod template;
 
 pub use condition::Condition;
 pub use meta::{Labels, Meta, OwnerReference};
 pub use node::Node;
+pub use persistent_volume::PersistentVolume;
+pub use persistent_volume_claim::PersistentVolumeClaim;
 pub use pod::Pod;
 pub use replica_set::{ReplicaSet, ReplicationController};
+pub use storage_class::StorageClass;
 pub use template::PodTemplate;
 
 use serde::de::DeserializeOwned;
