@@ -14,10 +14,12 @@ mod ownership;
 mod pod_template;
 mod replica_set;
 pub mod run;
+mod selection;
 pub mod settings;
 
 pub use machinery::{Def, Metrics};
 pub use run::{Options, run};
+pub use selection::select;
 pub use settings::Settings;
 
 /// All controllers, in the order in which they start.

@@ -13,7 +13,7 @@ pub struct Options {
     /// With the rights of kube-controller-manager: reads everything, and holds the lease.
     pub api: Api,
     /// An `Api` with the rights of this service account in `kube-system`.
-    pub account: Box<dyn Fn(&str) -> Api + Send>,
+    pub account: Box<dyn Fn(&str) -> Api + Send + Sync>,
     /// Which of `ALL` to run.
     pub controllers: Vec<&'static Def>,
     pub settings: Settings,

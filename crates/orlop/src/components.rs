@@ -5,6 +5,7 @@ use std::sync::Arc;
 use orlop_apiserver::Running;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::Api;
+use orlop_controllers::{Def, Settings};
 use orlop_kubelet::{agent, fleet};
 use orlop_scheduler::config::Config as SchedulerConfig;
 use orlop_scheduler::metrics::Metrics;
@@ -45,6 +46,35 @@ impl Components {
         self.tasks.push(tokio::spawn(async move {
             if let Err(e) = shell::run(options).await {
                 tracing::error!("the scheduler stopped: {e}");
+            }
+        }));
+    }
+
+    /// The controllers, each as its service account and with its rights.
+    pub fn start_controllers(&mut self, running: &Running, controllers: Vec<&'static Def>, settings: Settings) {
+        let server = running.server.clone();
+        let account = move |account: &str| {
+            let user = format!("system:serviceaccount:kube-system:{account}");
+            let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
+            let service = orlop_apiserver::in_process::service(server.clone(), &user, &groups);
+            Api::in_process(service, "kube-controller-manager")
+        };
+        let manager = "system:kube-controller-manager";
+        let service = orlop_apiserver::in_process::service(running.server.clone(), manager, &[]);
+        let options = orlop_controllers::Options {
+            api: Api::in_process(service, "kube-controller-manager"),
+            account: Box::new(account),
+            controllers,
+            settings,
+            // One process has the data directory: nobody to be elected against.
+            election: None,
+            clock: Clock::System,
+            metrics: Arc::new(orlop_controllers::Metrics::default()),
+            shutdown: self.shutdown.clone(),
+        };
+        self.tasks.push(tokio::spawn(async move {
+            if let Err(e) = orlop_controllers::run(options).await {
+                tracing::error!("the controllers stopped: {e}");
             }
         }));
     }

@@ -2,8 +2,12 @@
 
 mod apiserver;
 mod bench;
+mod controller_manager;
+mod election;
 mod kubelet;
 mod scheduler;
+mod serving;
+mod signals;
 mod up;
 mod version;
 
@@ -30,6 +34,8 @@ enum Command {
     Apiserver(apiserver::Args),
     /// Run the scheduler alone, against any cluster
     Scheduler(Box<scheduler::Args>),
+    /// Run the controllers alone, against any cluster
+    ControllerManager(Box<controller_manager::Args>),
     /// Run the node agent alone: pods of this machine, for any cluster or for none
     Kubelet(Box<kubelet::Args>),
     /// Load an API server and report rates and latencies
@@ -43,6 +49,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = match &cli.command {
         Command::Scheduler(args) => args.log_level(),
+        Command::ControllerManager(args) => args.log_level(),
         Command::Kubelet(args) => args.log_level(),
         _ => "info",
     };
@@ -51,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Up(args) => up::run(args),
         Command::Apiserver(args) => apiserver::run(args),
         Command::Scheduler(args) => scheduler::run(*args),
+        Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Kubelet(args) => kubelet::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Version(args) => version::run(args),

@@ -1,21 +1,22 @@
 //! `orlop scheduler`: the scheduler alone, under kube-scheduler's flag names.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use orlop_base::{Clock, Random, Shutdown};
+use orlop_base::{Clock, Random};
 use orlop_client::{Api, transport};
 use orlop_scheduler::config::{self, Config, PluginRow};
 use orlop_scheduler::metrics::Metrics;
-use orlop_scheduler::{plugins, serving, shell};
+use orlop_scheduler::serving::{self, SchedulerPages};
+use orlop_scheduler::{plugins, shell};
 use serde_json::Value;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{parse_bool, parse_duration};
+use super::election::ElectionArgs;
+use super::serving::ServingArgs;
+use super::{parse_bool, parse_duration, signals};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -46,61 +47,6 @@ pub struct Args {
         next_help_heading = "Deprecated; ignored with --config, except for the first"
     )]
     deprecated: DeprecatedArgs,
-}
-
-/// Each wins over the configuration file.
-#[derive(clap::Args)]
-struct ElectionArgs {
-    /// Schedule only while holding the lease, so that several can run [default: true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = parse_bool)]
-    leader_elect: Option<bool>,
-    /// Others wait this long for a leader that does not renew [default: 15s]
-    #[arg(long, value_name = "DURATION")]
-    leader_elect_lease_duration: Option<String>,
-    /// A leader that could not renew for this long stops [default: 10s]
-    #[arg(long, value_name = "DURATION")]
-    leader_elect_renew_deadline: Option<String>,
-    /// Between two tries to get or renew the lease [default: 2s]
-    #[arg(long, value_name = "DURATION")]
-    leader_elect_retry_period: Option<String>,
-    /// Kind of the lock: leases
-    #[arg(long, value_name = "KIND")]
-    leader_elect_resource_lock: Option<String>,
-    /// Name of the lease [default: kube-scheduler]
-    #[arg(long, value_name = "NAME")]
-    leader_elect_resource_name: Option<String>,
-    /// Namespace of the lease [default: kube-system]
-    #[arg(long, value_name = "NAMESPACE")]
-    leader_elect_resource_namespace: Option<String>,
-}
-
-#[derive(clap::Args)]
-struct ServingArgs {
-    /// Address to serve health, metrics and configuration on
-    #[arg(long, default_value = "0.0.0.0")]
-    bind_address: IpAddr,
-    /// Port for it, with TLS; 0 serves nothing
-    #[arg(long, default_value_t = serving::DEFAULT_PORT)]
-    secure_port: u16,
-    /// Certificate to serve with
-    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
-    tls_cert_file: Option<PathBuf>,
-    /// Its key
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
-    tls_private_key_file: Option<PathBuf>,
-    /// Without a certificate: where one that signs itself is kept [default: nowhere]
-    #[arg(long, value_name = "DIR")]
-    cert_dir: Option<PathBuf>,
-    /// Paths that need no permission
-    #[arg(long, value_name = "PATH", value_delimiter = ',', default_values = serving::ALWAYS_ALLOWED)]
-    authorization_always_allow_paths: Vec<String>,
-    /// Who is asked about tokens [default: the API server pods are taken from]
-    #[arg(long, value_name = "KUBECONFIG")]
-    authentication_kubeconfig: Option<PathBuf>,
-    /// Who is asked about permissions [default: the API server pods are taken from]
-    #[arg(long, value_name = "KUBECONFIG")]
-    authorization_kubeconfig: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -168,11 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn schedule(args: Args, config: Config) -> anyhow::Result<()> {
-    // Before anything is started, so that an early Ctrl-C stops cleanly too.
-    let signals = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let shutdown = Shutdown::default();
-    let asked = Arc::new(AtomicBool::new(false));
-    tokio::spawn(stop_on_signal(signals, asked.clone(), shutdown.clone()));
+    let (shutdown, asked) = signals::stop_on_signal()?;
 
     let master = args.master.as_deref();
     let connect = async |kubeconfig: Option<&Path>| {
@@ -186,31 +128,13 @@ async fn schedule(args: Args, config: Config) -> anyhow::Result<()> {
     };
     let api = connect(kubeconfig.as_deref()).await?;
     let metrics = Arc::new(Metrics::for_lease(&config.leader_election.resource_name));
-    let serve = args.serving;
-    if serve.secure_port != 0 {
-        let judge = async |path: &Option<PathBuf>| match path {
-            Some(path) => connect(Some(path)).await,
-            None => Ok(api.clone()),
-        };
-        let options = serving::Options {
-            bind: serve.bind_address,
-            port: serve.secure_port,
-            authentication: judge(&serve.authentication_kubeconfig).await?,
-            authorization: judge(&serve.authorization_kubeconfig).await?,
-            certificate: match (serve.tls_cert_file, serve.tls_private_key_file, serve.cert_dir) {
-                (Some(certificate), Some(key), _) => serving::Certificate::Files { certificate, key },
-                (_, _, Some(directory)) => serving::Certificate::Directory(directory),
-                _ => serving::Certificate::Temporary,
-            },
-            always_allow_paths: serve.authorization_always_allow_paths,
-            metrics: metrics.clone(),
-            config: config.clone(),
-            clock: Clock::System,
-            shutdown: shutdown.clone(),
-        };
-        let address = serving::start(options).await.map_err(anyhow::Error::msg)?;
-        tracing::info!(%address, "serving health and metrics");
-    }
+    let pages = SchedulerPages::new(metrics.clone(), &config, shutdown.clone());
+    let port = serving::DEFAULT_PORT;
+    let connect = |path: PathBuf| async move { connect(Some(&path)).await };
+    let serve = args
+        .serving
+        .start("kube-scheduler", port, &api, connect, Arc::new(pages), shutdown.clone());
+    serve.await?;
     let elects = config.leader_election.leader_elect;
     let outcome = shell::run(shell::Options {
         api,
@@ -232,23 +156,6 @@ async fn schedule(args: Args, config: Config) -> anyhow::Result<()> {
         Ok(()) if elects => bail!("leaderelection lost"),
         Ok(()) => bail!("the scheduler stopped by itself"),
     }
-}
-
-/// The first signal asks everything to stop; a second one does not wait for it.
-async fn stop_on_signal(signals: (Signal, Signal), asked: Arc<AtomicBool>, shutdown: Shutdown) {
-    let (mut interrupt, mut terminate) = signals;
-    let mut next = async || {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    };
-    next().await;
-    tracing::info!("stopping");
-    asked.store(true, Ordering::Relaxed);
-    shutdown.trigger();
-    next().await;
-    std::process::exit(1);
 }
 
 /// The configuration of the file (or the default one) with the flags that count, and warnings; or every problem.
@@ -434,11 +341,6 @@ mod tests {
              --authorization-kubeconfig=/etc/kubernetes/scheduler.conf --kubeconfig=/etc/kubernetes/scheduler.conf \
              --leader-elect=true -v=2",
         );
-        assert_eq!(
-            manifest.serving.authorization_always_allow_paths,
-            serving::ALWAYS_ALLOWED
-        );
-        assert_eq!(manifest.serving.secure_port, 10259);
         assert_eq!(manifest.log_level(), "info");
         let odd =
             args("--v 6 --pod-max-in-unschedulable-pods-duration 1m30s --feature-gates A=true --feature-gates B=false");

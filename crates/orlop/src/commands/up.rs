@@ -31,6 +31,15 @@ pub struct Args {
     /// A KubeSchedulerConfiguration for the scheduler
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
+    /// Controllers to run: `*` for all that run by default, `foo` for one more, `-foo` for one less
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true
+    )]
+    controllers: Vec<String>,
     #[command(flatten, next_help_heading = "This machine as a node")]
     node: NodeArgs,
     #[command(flatten, next_help_heading = "Simulated nodes")]
@@ -40,6 +49,8 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
+    let controllers = orlop_controllers::select(orlop_controllers::ALL, &args.controllers)
+        .map_err(|e| anyhow::anyhow!("--controllers: {e}"))?;
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let node = args.node.plan(&data_dir)?;
     let fleet = args.fleet.plan()?;
@@ -64,6 +75,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
         let mut components = Components::default();
         components.start_scheduler(running, scheduler);
+        components.start_controllers(running, controllers, orlop_controllers::Settings::default());
         if node.is_some() || fleet.is_some() {
             components.start_tainting(running);
         }

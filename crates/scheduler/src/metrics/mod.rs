@@ -4,9 +4,7 @@
 //!
 //! Upstream: pkg/scheduler/metrics (v1.36).
 
-mod process;
 mod series;
-mod text;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +12,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+
+use orlop_serving::metrics::{process, text};
 
 use crate::queue::{Counts, Incoming, QueuedPod, SubQueue, Trigger};
 use series::{Buckets, Family, Histogram, Series};

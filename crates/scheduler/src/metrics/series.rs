@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::text;
+use orlop_serving::metrics::text;
 
 /// Sums are kept as whole billionths, so that they can be added up without a lock.
 const SUM_UNIT: f64 = 1e9;

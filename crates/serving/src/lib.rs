@@ -1,14 +1,15 @@
-//! The scheduler's own port: health for anyone, metrics and configuration for those whom the cluster lets see them.
+//! A component's own port: health for anyone, metrics and configuration for those whom the cluster lets see them.
 //!
 //! HTTPS only. Who asks is told by a client certificate of the cluster's authority or by a bearer token, and what they
 //! may see is the API server's to say (TokenReview, SubjectAccessReview).
 //!
-//! Upstream: cmd/kube-scheduler/app/server.go (v1.36). Left out: profiles, /flagz, /statusz, /metrics/slis,
-//! /metrics/resources, the front proxy's headers; files and authorities are read once, at the start.
+//! Upstream: the secure port of kube-scheduler and kube-controller-manager (v1.36). Left out: profiles, /flagz, /statusz,
+//! /metrics/slis, /metrics/resources, the front proxy's headers; files and authorities are read once, at the start.
 
 mod access;
 mod certificate;
-mod health;
+pub mod health;
+pub mod metrics;
 #[cfg(test)]
 mod tests;
 
@@ -28,17 +29,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use orlop_base::{Clock, Shutdown};
 use orlop_client::Api;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::{self, Config};
-use crate::metrics::Metrics;
 use access::{Access, Denial, User};
 pub use certificate::Certificate;
 
-/// kube-scheduler's port.
-pub const DEFAULT_PORT: u16 = 10259;
 /// What anyone may see unless it is said otherwise.
 pub const ALWAYS_ALLOWED: [&str; 3] = ["/healthz", "/readyz", "/livez"];
 
@@ -58,24 +55,58 @@ pub struct Options {
     /// 0 takes any free one.
     pub port: u16,
     pub certificate: Certificate,
+    /// The component's name, and so that of certificate and key in a directory.
+    pub name: &'static str,
     /// Paths that need no permission; one that ends with `*` stands for all that begin with the rest.
     pub always_allow_paths: Vec<String>,
     /// Who is asked about tokens.
     pub authentication: Api,
     /// Who is asked what users may see.
     pub authorization: Api,
-    pub metrics: Arc<Metrics>,
-    /// Shown at /configz.
-    pub config: Config,
+    pub pages: Arc<dyn Pages>,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
 
+/// What a component shows.
+pub trait Pages: Send + Sync + 'static {
+    /// None: there is no such page.
+    fn show(&self, path: &str, query: &str) -> Option<Page>;
+}
+
+pub struct Page {
+    pub code: u16,
+    pub media_type: &'static str,
+    pub body: Bytes,
+}
+
+impl Page {
+    pub fn metrics(text: String) -> Page {
+        let (code, media_type) = (200, PROMETHEUS);
+        Page {
+            code,
+            media_type,
+            body: text.into(),
+        }
+    }
+
+    pub fn json(body: Bytes) -> Page {
+        let (code, media_type) = (200, JSON);
+        Page { code, media_type, body }
+    }
+
+    pub fn plain(code: u16, text: String) -> Page {
+        Page {
+            code,
+            media_type: PLAIN,
+            body: text.into(),
+        }
+    }
+}
+
 struct Server {
     access: Access,
-    metrics: Arc<Metrics>,
-    configz: Bytes,
-    leader_elect: bool,
+    pages: Arc<dyn Pages>,
     clock: Clock,
     shutdown: Shutdown,
 }
@@ -87,28 +118,24 @@ pub async fn start(options: Options) -> Result<SocketAddr, String> {
     let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
     let address = listener.local_addr().map_err(|e| e.to_string())?;
     let clients = access::client_authority(&options.authentication).await;
-    let tls = certificate::server_config(&options.certificate, clients.as_deref(), options.clock.now())?;
+    let tls = certificate::server_config(
+        &options.certificate,
+        options.name,
+        clients.as_deref(),
+        options.clock.now(),
+    )?;
     let server = Arc::new(Server {
         access: Access::new(
             options.authentication,
             options.authorization,
             options.always_allow_paths,
         ),
-        metrics: options.metrics,
-        configz: configz(&options.config),
-        leader_elect: options.config.leader_election.leader_elect,
+        pages: options.pages,
         clock: options.clock,
         shutdown: options.shutdown,
     });
     tokio::spawn(serve(server, listener, TlsAcceptor::from(Arc::new(tls))));
     Ok(address)
-}
-
-fn configz(config: &Config) -> Bytes {
-    let document: Value = serde_saphyr::from_str(&config::render(config)).expect("what is rendered can be read");
-    serde_json::to_vec(&json!({"componentconfig": document}))
-        .expect("plain JSON")
-        .into()
 }
 
 async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor) {
@@ -168,20 +195,14 @@ impl Server {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return answer(405, PLAIN, "only GET is served here\n");
         }
-        match path {
-            "/metrics" => answer(200, PROMETHEUS, self.metrics.render()),
-            "/configz" => answer(200, JSON, self.configz.clone()),
-            _ => {
-                let state = health::State {
-                    leader_elect: self.leader_elect,
-                    synced: self.metrics.is_synced(),
-                    stopping: self.shutdown.is_triggered(),
-                };
-                match health::respond(&state, path, query) {
-                    Some((code, text)) => answer(code, PLAIN, text),
-                    None => answer(404, PLAIN, "404 page not found\n"),
-                }
-            }
+        match self.pages.show(path, query) {
+            Some(page) => answer(page.code, page.media_type, page.body),
+            None => answer(
+                404,
+                PLAIN,
+                "404 page not found
+",
+            ),
         }
     }
 }

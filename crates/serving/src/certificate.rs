@@ -15,8 +15,6 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Names of the pair in a directory.
-const PAIR: &str = "kube-scheduler";
 /// Upstream: a certificate that signs itself is good for these names.
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
@@ -36,10 +34,11 @@ pub enum Certificate {
 /// TLS 1.2 or later; client certificates of the authority are welcome but not required.
 pub(super) fn server_config(
     certificate: &Certificate,
+    name: &str,
     clients: Option<&str>,
     now: Timestamp,
 ) -> Result<ServerConfig, String> {
-    let (pem, key) = pair(certificate, now)?;
+    let (pem, key) = pair(certificate, name, now)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let chain = chain
         .ok()
@@ -70,14 +69,14 @@ pub(super) fn server_config(
 }
 
 /// Certificate and key, as PEM.
-fn pair(certificate: &Certificate, now: Timestamp) -> Result<(String, String), String> {
+fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String, String), String> {
     match certificate {
         Certificate::Files { certificate, key } => Ok((read(certificate)?, read(key)?)),
         Certificate::Temporary => self_signed(now),
         Certificate::Directory(directory) => {
             let (certificate, key) = (
-                directory.join(format!("{PAIR}.crt")),
-                directory.join(format!("{PAIR}.key")),
+                directory.join(format!("{name}.crt")),
+                directory.join(format!("{name}.key")),
             );
             if certificate.exists() && key.exists() {
                 return Ok((read(&certificate)?, read(&key)?));
@@ -139,17 +138,17 @@ mod tests {
     fn a_directory_keeps_what_was_made() {
         let directory = std::env::temp_dir().join(format!("orlop-serving-{}", std::process::id()));
         let at = Certificate::Directory(directory.clone());
-        let first = pair(&at, now()).unwrap();
-        assert_eq!(pair(&at, now()).unwrap(), first);
-        assert!(server_config(&at, Some(&first.0), now()).is_ok());
+        let first = pair(&at, "it", now()).unwrap();
+        assert_eq!(pair(&at, "it", now()).unwrap(), first);
+        assert!(server_config(&at, "it", Some(&first.0), now()).is_ok());
         std::fs::remove_dir_all(&directory).unwrap();
-        assert_ne!(pair(&Certificate::Temporary, now()).unwrap(), first);
+        assert_ne!(pair(&Certificate::Temporary, "it", now()).unwrap(), first);
         let missing = Certificate::Files {
             certificate: directory.join("a"),
             key: directory.join("b"),
         };
         assert!(
-            server_config(&missing, None, now())
+            server_config(&missing, "it", None, now())
                 .unwrap_err()
                 .contains("/a can't be read: ")
         );

@@ -1,0 +1,135 @@
+//! `orlop controller-manager`: the controllers alone, under kube-controller-manager's flag names.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context as _, bail};
+use orlop_base::{Clock, Shutdown};
+use orlop_client::{Api, transport};
+use orlop_controllers::{ALL, Metrics, Options, Settings, select};
+use orlop_serving::health::{self, Check};
+use orlop_serving::metrics::process;
+use orlop_serving::{Page, Pages};
+
+use super::election::ElectionArgs;
+use super::serving::ServingArgs;
+use super::signals;
+
+/// kube-controller-manager's port.
+const PORT: u16 = 10257;
+const NAME: &str = "kube-controller-manager";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// How to reach the API server; without it, as a pod of the cluster
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Address of the API server, in place of the kubeconfig's
+    #[arg(long, value_name = "URL")]
+    master: Option<String>,
+    /// Controllers to run: `*` for all that run by default, `foo` for one more, `-foo` for one less
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true
+    )]
+    controllers: Vec<String>,
+    /// How much to log: 0 to 10
+    #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
+    verbosity: u8,
+    #[command(flatten, next_help_heading = "Leader election")]
+    election: ElectionArgs,
+    #[command(flatten, next_help_heading = "Serving")]
+    serving: ServingArgs,
+}
+
+impl Args {
+    /// What `-v` is as a level of our own log.
+    pub fn log_level(&self) -> &'static str {
+        match self.verbosity {
+            0..=3 => "info",
+            4..=5 => "info,orlop_controllers=debug,orlop_client=debug",
+            6..=7 => "debug",
+            _ => "trace",
+        }
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let controllers = select(ALL, &args.controllers).map_err(|e| anyhow::anyhow!("--controllers: {e}"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no threads to run on")?;
+    runtime.block_on(manage(args, controllers))
+}
+
+async fn manage(args: Args, controllers: Vec<&'static orlop_controllers::Def>) -> anyhow::Result<()> {
+    let (shutdown, asked) = signals::stop_on_signal()?;
+    let election = args.election.config(NAME)?;
+    let master = args.master.as_deref();
+    let connect = async |kubeconfig: Option<&Path>| {
+        let client = transport::from_kubeconfig(kubeconfig, master, NAME).await?;
+        anyhow::Ok(Api::new(client))
+    };
+    let api = connect(args.kubeconfig.as_deref()).await?;
+    let metrics = Arc::new(Metrics::default());
+    let pages = Arc::new(ManagerPages {
+        metrics: metrics.clone(),
+        elected: election.is_some(),
+        shutdown: shutdown.clone(),
+    });
+    let connect = |path: PathBuf| async move { connect(Some(&path)).await };
+    let serve = args.serving.start(NAME, PORT, &api, connect, pages, shutdown.clone());
+    serve.await?;
+    let shared = api.clone();
+    let outcome = orlop_controllers::run(Options {
+        api,
+        account: Box::new(move |_| shared.clone()),
+        controllers,
+        settings: Settings::default(),
+        election,
+        clock: Clock::System,
+        metrics,
+        shutdown: shutdown.clone(),
+    });
+    let outcome = outcome.await;
+    shutdown.trigger();
+    match outcome {
+        _ if asked.load(Ordering::Relaxed) => {
+            tracing::info!("stopped");
+            Ok(())
+        }
+        Err(error) => bail!(error),
+        Ok(()) => bail!("the controllers stopped by themselves"),
+    }
+}
+
+/// What the controllers show on their own port.
+struct ManagerPages {
+    metrics: Arc<Metrics>,
+    elected: bool,
+    shutdown: Shutdown,
+}
+
+impl Pages for ManagerPages {
+    fn show(&self, path: &str, query: &str) -> Option<Page> {
+        if path == "/metrics" {
+            let mut text = String::new();
+            self.metrics.render(&mut text);
+            process::write(&mut text);
+            return Some(Page::metrics(text));
+        }
+        let check = |name, at, passes| Check { name, at, passes };
+        let mut checks = vec![check("ping", &["healthz", "livez"][..], true)];
+        if self.elected {
+            // One that loses its lease stops at once, so whoever answers has not lost it.
+            checks.push(check("leaderElection", &["healthz", "readyz"][..], true));
+        }
+        checks.push(check("shutdown", &["readyz"][..], !self.shutdown.is_triggered()));
+        health::respond(&checks, path, query).map(|(code, text)| Page::plain(code, text))
+    }
+}

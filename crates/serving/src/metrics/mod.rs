@@ -1,0 +1,4 @@
+//! What every component's metrics are written with.
+
+pub mod process;
+pub mod text;
