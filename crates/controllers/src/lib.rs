@@ -9,6 +9,7 @@
 //! one.
 
 pub mod machinery;
+mod node_lifecycle;
 pub mod objects;
 mod ownership;
 mod pod_template;
@@ -23,4 +24,8 @@ pub use selection::select;
 pub use settings::Settings;
 
 /// All controllers, in the order in which they start.
-pub const ALL: &[&Def] = &[&replica_set::REPLICA_SET, &replica_set::REPLICATION_CONTROLLER];
+pub const ALL: &[&Def] = &[
+    &replica_set::REPLICA_SET,
+    &replica_set::REPLICATION_CONTROLLER,
+    &node_lifecycle::DEF,
+];

@@ -1,5 +1,7 @@
 //! What kube-controller-manager's flags say, with its defaults. One struct for all controllers; each reads its fields.
 
+use std::time::Duration;
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `--cluster-name`
@@ -7,6 +9,18 @@ pub struct Settings {
     /// `--concurrent-replicaset-syncs` and its siblings: keys worked on at the same time, where a controller has no
     /// reason of its own for another number.
     pub concurrent_syncs: usize,
+    /// `--node-monitor-grace-period`: how long a node may say nothing before its state counts as unknown.
+    pub node_monitor_grace_period: Duration,
+    /// `--node-startup-grace-period`: the same for a node that has not reported any state yet.
+    pub node_startup_grace_period: Duration,
+    /// `--node-eviction-rate`: nodes a second, in a zone, whose pods may be made to leave because the node failed.
+    pub node_eviction_rate: f64,
+    /// `--secondary-node-eviction-rate`: the same in a large zone of which much has failed.
+    pub secondary_node_eviction_rate: f64,
+    /// `--unhealthy-zone-threshold`: the share of failed nodes from which on a zone counts as unhealthy.
+    pub unhealthy_zone_threshold: f64,
+    /// `--large-cluster-size-threshold`: unhealthy zones of no more nodes than this have no evictions at all.
+    pub large_cluster_size_threshold: usize,
 }
 
 impl Default for Settings {
@@ -14,6 +28,12 @@ impl Default for Settings {
         Settings {
             cluster_name: "kubernetes".to_string(),
             concurrent_syncs: 16,
+            node_monitor_grace_period: Duration::from_secs(50),
+            node_startup_grace_period: Duration::from_secs(60),
+            node_eviction_rate: 0.1,
+            secondary_node_eviction_rate: 0.01,
+            unhealthy_zone_threshold: 0.55,
+            large_cluster_size_threshold: 50,
         }
     }
 }

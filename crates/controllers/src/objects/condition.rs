@@ -38,3 +38,24 @@ pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition
 pub fn holds(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(Condition::is_true)
 }
+
+/// As `metav1.Time` is written: what is compared must be what is stored.
+pub fn whole_seconds(t: Timestamp) -> Timestamp {
+    Timestamp::from_second(t.as_second()).expect("seconds of a timestamp are one")
+}
+
+/// Puts the condition in the place of the one of its type. Its transition time is `now` if the status changes, else that
+/// of the old one. False if nothing changes.
+pub fn put(conditions: &mut Vec<Condition>, mut new: Condition, now: Timestamp) -> bool {
+    let old = conditions.iter_mut().find(|c| c.r#type == new.r#type);
+    new.last_transition_time = match &old {
+        Some(old) if old.status == new.status => old.last_transition_time,
+        _ => Some(whole_seconds(now)),
+    };
+    match old {
+        Some(old) if *old == new => return false,
+        Some(old) => *old = new,
+        None => conditions.push(new),
+    }
+    true
+}

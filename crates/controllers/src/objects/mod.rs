@@ -4,6 +4,7 @@
 //! One file a kind; a field that a controller needs is added here, once for all.
 
 pub mod condition;
+pub mod lease;
 pub mod meta;
 pub mod node;
 pub mod persistent_volume;
@@ -14,6 +15,7 @@ pub mod storage_class;
 pub mod template;
 
 pub use condition::Condition;
+pub use lease::Lease;
 pub use meta::{Labels, Meta, OwnerReference};
 pub use node::Node;
 pub use persistent_volume::PersistentVolume;
