@@ -17,6 +17,9 @@ mod replica_set;
 pub mod run;
 mod selection;
 pub mod settings;
+#[cfg(test)]
+#[allow(dead_code, unused_imports, reason = "offered to tests to come")]
+mod testing;
 
 pub use machinery::{Def, Metrics};
 pub use run::{Options, run};

@@ -58,7 +58,7 @@ async fn work(options: &Options) {
             def,
             (options.account)(def.account),
             options.clock.clone(),
-            machinery::Recorder::new(recorder.reporting_as(def.name)),
+            machinery::Recorder::new(recorder.reporting_as(def.name).telling_notes_apart()),
             settings.clone(),
             options.shutdown.clone(),
             caches.clone(),

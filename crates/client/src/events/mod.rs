@@ -93,6 +93,8 @@ pub struct Event {
 struct Source {
     controller: String,
     instance: String,
+    /// Events that differ in their note only are different events.
+    notes_matter: bool,
 }
 
 impl Source {
@@ -103,6 +105,7 @@ impl Source {
         Source {
             controller: controller.to_string(),
             instance,
+            notes_matter: false,
         }
     }
 }
@@ -147,6 +150,19 @@ impl Recorder {
         Recorder {
             source: Arc::new(Source::new(controller)),
             ..self.clone()
+        }
+    }
+
+    /// From here on only events with the same note are taken for repetitions: each of "Created pod: …" is written, as
+    /// Kubernetes' controllers do it (client-go tools/record), and not a count of the first.
+    pub fn telling_notes_apart(self) -> Recorder {
+        let source = Source {
+            notes_matter: true,
+            ..Source::new(&self.source.controller)
+        };
+        Recorder {
+            source: Arc::new(source),
+            ..self
         }
     }
 

@@ -139,9 +139,11 @@ impl Aggregator {
             kind,
             reason,
             action,
-            note: _,
+            note,
         } = event;
-        self.hasher.hash_one((kind, action, reason, source, regarding, related))
+        let note = source.notes_matter.then_some(note);
+        self.hasher
+            .hash_one((kind, action, reason, source, regarding, related, note))
     }
 
     /// Unique by its time, which therefore never stands still. Upstream: `<object>.<nanoseconds, hexadecimal>`.

@@ -88,6 +88,23 @@ fn names_that_can_not_be_names_are_replaced() {
 }
 
 #[test]
+fn notes_tell_events_apart_where_they_matter() {
+    for (notes_matter, expected) in [(false, "×2"), (true, "new")] {
+        let mut aggregator = Aggregator::default();
+        let source = Arc::new(Source {
+            notes_matter,
+            ..Source::new("s")
+        });
+        aggregator.observe(source.clone(), about("a"), seconds(0));
+        let other = Event {
+            note: "another".into(),
+            ..about("a")
+        };
+        assert!(shown(aggregator.observe(source, other, seconds(1))).ends_with(expected));
+    }
+}
+
+#[test]
 fn memory_is_bounded() {
     let mut aggregator = Aggregator::default();
     let source = Arc::new(Source::new("s"));

@@ -1,0 +1,360 @@
+//! For tests of controllers: an API server in memory, and a cluster around it.
+//!
+//! ```text
+//! #[tokio::test(start_paused = true)]                      // time is tokio's; the wall clock goes with it
+//! async fn three_are_wanted() {
+//!     let cluster = Cluster::new();
+//!     cluster.nodes(Nodes::new(2));                        // optional: pods get bound, ready, and end when deleted
+//!     cluster.put(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {…}, …}));
+//!     cluster.run(&[&REPLICA_SET]);
+//!     cluster.settle().await;                              // until nobody has asked or written anything for a second
+//!     assert_eq!(cluster.list::<Pod>("ns").len(), 3);
+//! }
+//! ```
+//!
+//! `put` stores an object as it is, status and all (give namespaces explicitly); `edit`, `edit_status`, `delete` do what a
+//! user or kubelet would through the API; `remove` makes gone what a finalizer or a kubelet holds. `get`, `list` and `value`
+//! look, `events` has "Type Reason note", `writes` what the controllers wrote. `advance` lets time go by (and settles).
+//! `faults` makes calls fail by seed, `kill`, `kill_after_writes` and `run` are restarts, `hook` answers what the server
+//! does not know (discovery, access reviews). Pods with a node stay after a delete, with a deletionTimestamp, until
+//! `Nodes` or `remove` ends them. Kinds need no registration.
+
+mod faults;
+mod parts;
+mod pods;
+mod server;
+mod store;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use orlop_base::{Clock, Shutdown};
+use orlop_client::Api;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+pub use self::faults::Faults;
+pub use self::pods::{Nodes, set_running};
+pub use self::server::Call;
+use self::server::{Connection, Shared};
+pub use self::store::{Answer, Place, Refusal, Store};
+use self::store::{Collection, Wanted};
+use crate::machinery::{Def, Metrics};
+use crate::objects::Kind;
+use crate::run::Options;
+use crate::settings::Settings;
+
+/// Nothing asked, answered or watched for this long means that all is done.
+pub const QUIET: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(20);
+/// Who is not quiet by then goes round in circles.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+pub struct Cluster {
+    pub clock: Clock,
+    shared: Arc<Shared>,
+    nodes: Mutex<Nodes>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    defs: Vec<&'static Def>,
+    settings: Settings,
+    connection: Connection,
+    shutdown: Shutdown,
+}
+
+impl Cluster {
+    pub fn new() -> Cluster {
+        Cluster::seeded(1)
+    }
+
+    /// Starts at 2026-01-01T00:00:00Z. In a runtime whose time is paused.
+    pub fn seeded(seed: u64) -> Cluster {
+        let clock = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
+        Cluster {
+            shared: Shared::new(Store::new(clock.clone(), seed), seed),
+            clock,
+            nodes: Mutex::default(),
+            running: Mutex::default(),
+        }
+    }
+
+    /// The nodes that run pods from now on.
+    pub fn nodes(&self, nodes: Nodes) {
+        *self.nodes.lock() = nodes;
+    }
+
+    pub fn change_nodes(&self, change: impl FnOnce(&mut Nodes)) {
+        change(&mut self.nodes.lock());
+    }
+
+    pub fn faults(&self, faults: Faults) {
+        self.shared.faults.lock().0 = faults;
+    }
+
+    /// Asked before the server; may answer in its stead.
+    pub fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send + 'static) {
+        *self.shared.hook.lock() = Some(Box::new(hook));
+    }
+
+    /// For requests of the test's own.
+    pub fn api(&self) -> Api {
+        Api::in_process(Connection::new(self.shared.clone()), "test")
+    }
+
+    /// Starts the controllers, with the default settings.
+    pub fn run(&self, defs: &[&'static Def]) {
+        self.run_with(defs, Settings::default());
+    }
+
+    /// Starts the controllers; those that ran before are killed.
+    pub fn run_with(&self, defs: &[&'static Def], settings: Settings) {
+        self.kill();
+        let connection = Connection::new(self.shared.clone());
+        let running = Running {
+            defs: defs.to_vec(),
+            settings,
+            connection: connection.clone(),
+            shutdown: Shutdown::default(),
+        };
+        let for_account = connection.clone();
+        let options = Options {
+            api: Api::in_process(connection, "kube-controller-manager"),
+            account: Box::new(move |account| Api::in_process(for_account.clone(), account)),
+            controllers: running.defs.clone(),
+            settings: running.settings.clone(),
+            election: None,
+            clock: self.clock.clone(),
+            metrics: Arc::new(Metrics::default()),
+            shutdown: running.shutdown.clone(),
+        };
+        tokio::spawn(crate::run::run(options));
+        *self.running.lock() = Some(running);
+    }
+
+    /// The controllers end in the middle of whatever they do: nothing they ask from now on is done.
+    pub fn kill(&self) {
+        if let Some(running) = self.running.lock().take() {
+            running.connection.cut();
+            running.shutdown.trigger();
+        }
+    }
+
+    /// After so many more writes the controllers are killed; `settle` starts them again.
+    pub fn kill_after_writes(&self, writes: u32) {
+        if let Some(running) = &*self.running.lock() {
+            let left = i64::from(writes.max(1));
+            running.connection.writes_left.store(left, Ordering::SeqCst);
+        }
+    }
+
+    fn restart_if_dead(&self) {
+        let dead = {
+            let running = self.running.lock();
+            let dead = running.as_ref().filter(|running| running.connection.is_dead());
+            dead.map(|running| (running.defs.clone(), running.settings.clone()))
+        };
+        if let Some((defs, settings)) = dead {
+            self.run_with(&defs, settings);
+        }
+    }
+
+    /// One step of time and of the nodes.
+    async fn step(&self) {
+        tokio::time::sleep(STEP).await;
+        self.shared.tick();
+        self.restart_if_dead();
+        self.nodes.lock().step(&mut self.shared.store.lock());
+        self.shared.tell();
+    }
+
+    /// Until nothing has happened for `QUIET`.
+    pub async fn settle(&self) {
+        let began = tokio::time::Instant::now();
+        let mut changed = (0, began);
+        loop {
+            self.step().await;
+            let revision = self.shared.store.lock().revision();
+            if changed.0 != revision {
+                changed = (revision, tokio::time::Instant::now());
+            }
+            if self.shared.quiet_for().min(changed.1.elapsed()) >= QUIET {
+                return;
+            }
+            if began.elapsed() > PATIENCE {
+                let log = self.shared.log.lock();
+                let last = log.iter().rev().take(20);
+                let last: Vec<String> = last.map(|(call, code)| line(call, *code)).collect();
+                panic!("the controllers come to no end; lately:\n{}", last.join("\n"));
+            }
+        }
+    }
+
+    /// Lets time go by, in steps, and then all come to rest.
+    pub async fn advance(&self, by: Duration) {
+        let until = tokio::time::Instant::now() + by;
+        while tokio::time::Instant::now() < until {
+            self.step().await;
+        }
+        self.settle().await;
+    }
+
+    /// Stores the object as it is, under its kind, namespace and name; answers what is stored.
+    pub fn put(&self, object: Value) -> Value {
+        let text = |value: &Value| value.as_str().unwrap_or("").to_string();
+        let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let meta = &object["metadata"];
+        let place = self.place_of(&version, &kind, &text(&meta["namespace"]), &text(&meta["name"]));
+        self.write(|store| (*store.put(&place, object)).clone())
+    }
+
+    fn place_of(&self, api_version: &str, kind: &str, namespace: &str, name: &str) -> Place {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        Place {
+            collection: collection(group, &plural(kind)),
+            namespace: namespace.to_string(),
+            name: name.to_string(),
+        }
+    }
+
+    fn place<T: Kind>(&self, namespace: &str, name: &str) -> Place {
+        let group = T::API_VERSION.split_once('/').map_or("", |(group, _)| group);
+        Place {
+            collection: collection(group, T::RESOURCE),
+            namespace: namespace.to_string(),
+            name: name.to_string(),
+        }
+    }
+
+    fn write<R>(&self, change: impl FnOnce(&mut Store) -> R) -> R {
+        self.shared.tick();
+        let done = change(&mut self.shared.store.lock());
+        self.shared.tell();
+        done
+    }
+
+    /// Changes an object as its user would; false if it is not there.
+    pub fn edit<T: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+        self.edit_part::<T>(namespace, name, "", change)
+    }
+
+    /// Changes its status.
+    pub fn edit_status<T: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+        self.edit_part::<T>(namespace, name, "status", change)
+    }
+
+    fn edit_part<T: Kind>(&self, namespace: &str, name: &str, part: &str, change: impl FnOnce(&mut Value)) -> bool {
+        let place = self.place::<T>(namespace, name);
+        let change = |object: &mut Value| {
+            change(object);
+            Ok(())
+        };
+        self.write(|store| store.update(&place, part, change).is_ok())
+    }
+
+    /// As `kubectl delete` does; false if it is not there.
+    pub fn delete<T: Kind>(&self, namespace: &str, name: &str) -> bool {
+        self.delete_with::<T>(namespace, name, json!({}))
+    }
+
+    pub fn delete_with<T: Kind>(&self, namespace: &str, name: &str, options: Value) -> bool {
+        let place = self.place::<T>(namespace, name);
+        self.write(|store| store.delete(&place, &options).is_ok())
+    }
+
+    /// Gone at once, whatever holds it.
+    pub fn remove<T: Kind>(&self, namespace: &str, name: &str) -> bool {
+        let place = self.place::<T>(namespace, name);
+        self.write(|store| store.remove(&place).is_ok())
+    }
+
+    pub fn get<T: Kind>(&self, namespace: &str, name: &str) -> Option<T> {
+        let value = self.value::<T>(namespace, name)?;
+        Some(serde_json::from_value(value).expect("an object of its kind's shape"))
+    }
+
+    pub fn value<T: Kind>(&self, namespace: &str, name: &str) -> Option<Value> {
+        let place = self.place::<T>(namespace, name);
+        self.shared.store.lock().get(&place).ok().map(|found| (*found).clone())
+    }
+
+    /// In the order of names; of all namespaces if it is empty.
+    pub fn list<T: Kind>(&self, namespace: &str) -> Vec<T> {
+        let values = self.values::<T>(namespace).into_iter();
+        values
+            .map(|value| serde_json::from_value((*value).clone()).expect("an object of its kind's shape"))
+            .collect()
+    }
+
+    pub fn values<T: Kind>(&self, namespace: &str) -> Vec<Arc<Value>> {
+        let wanted = Wanted {
+            place: self.place::<T>(namespace, ""),
+            ..Wanted::default()
+        };
+        self.shared.store.lock().list(&wanted)
+    }
+
+    /// "Normal ScalingReplicaSet Scaled up …", in the order of their making.
+    pub fn events(&self) -> Vec<String> {
+        let wanted = Wanted {
+            place: Place {
+                collection: collection("", "events"),
+                ..Place::default()
+            },
+            ..Wanted::default()
+        };
+        let mut events = self.shared.store.lock().list(&wanted);
+        let revision = |event: &Arc<Value>| {
+            let text = event["metadata"]["uid"].as_str().unwrap_or("");
+            text.to_string()
+        };
+        events.sort_by_key(revision);
+        let text = |value: &Value| value.as_str().unwrap_or("").to_string();
+        let line = |e: &Arc<Value>| format!("{} {} {}", text(&e["type"]), text(&e["reason"]), text(&e["note"]));
+        events.iter().map(line).collect()
+    }
+
+    /// What the controllers have written, events left out: "account METHOD path code"; the code is 0 if no answer came.
+    pub fn writes(&self) -> Vec<String> {
+        let log = self.shared.log.lock();
+        let writes = log
+            .iter()
+            .filter(|(call, _)| call.is_write() && !call.path.contains("/events"));
+        writes.map(|(call, code)| line(call, *code)).collect()
+    }
+
+    /// All requests but watches, with their bodies.
+    pub fn calls(&self) -> Vec<Call> {
+        self.shared.log.lock().iter().map(|(call, _)| call.clone()).collect()
+    }
+}
+
+fn line(call: &Call, code: u16) -> String {
+    format!("{} {} {} {code}", call.by, call.method, call.path)
+}
+
+fn collection(group: &str, resource: &str) -> Collection {
+    let group = if resource == "events" { "" } else { group };
+    (group.to_string(), resource.to_string())
+}
+
+/// The resource of a kind, by the rules of English as Kubernetes has them.
+fn plural(kind: &str) -> String {
+    let kind = kind.to_lowercase();
+    if kind == "endpoints" {
+        kind
+    } else if let Some(stem) = kind.strip_suffix('y')
+        && !kind.ends_with("ay")
+    {
+        format!("{stem}ies")
+    } else if kind.ends_with('s') {
+        format!("{kind}es")
+    } else {
+        format!("{kind}s")
+    }
+}
+
+#[cfg(test)]
+mod tests;
