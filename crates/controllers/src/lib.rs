@@ -8,6 +8,10 @@
 //! One file (or folder) a controller, with its `DEF`; `ALL` is the list. `docs/how-to/add-a-controller.md` tells how to add
 //! one.
 
+mod backends;
+mod endpoint_slice;
+mod endpoint_slice_mirroring;
+mod endpoints;
 pub mod machinery;
 mod node_lifecycle;
 pub mod objects;
@@ -31,4 +35,7 @@ pub const ALL: &[&Def] = &[
     &replica_set::REPLICA_SET,
     &replica_set::REPLICATION_CONTROLLER,
     &node_lifecycle::DEF,
+    &endpoints::DEF,
+    &endpoint_slice::DEF,
+    &endpoint_slice_mirroring::DEF,
 ];

@@ -157,3 +157,10 @@ fn same_group(a: &str, b: &str) -> bool {
     let group = |v: &str| v.split_once('/').map_or(String::new(), |(group, _)| group.to_string());
     group(a) == group(b)
 }
+
+/// Whether something was refused because its namespace is on its way out: nothing more can come to life there.
+/// Upstream: the cause `NamespaceTerminating` of a refusal.
+pub fn is_terminating(status: &orlop_client::Status) -> bool {
+    let mut causes = status.details.causes.iter();
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
+}

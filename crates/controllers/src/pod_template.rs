@@ -35,7 +35,7 @@ pub fn encoded(pod: &Value) -> Bytes {
 }
 
 /// Upstream leaves the dash out if the name would not be valid with it.
-fn generate_name(owner: &str) -> String {
+pub fn generate_name(owner: &str) -> String {
     let with_dash = format!("{owner}-");
     if orlop_api::names::dns_subdomain(with_dash.trim_end_matches('-')).is_empty() {
         with_dash

@@ -21,6 +21,12 @@ pub struct Settings {
     pub unhealthy_zone_threshold: f64,
     /// `--large-cluster-size-threshold`: unhealthy zones of no more nodes than this have no evictions at all.
     pub large_cluster_size_threshold: usize,
+    /// `--max-endpoints-per-slice`
+    pub max_endpoints_per_slice: usize,
+    /// `--endpoint-updates-batch-period`, `--endpointslice-updates-batch-period`: how long a changed pod waits for others.
+    pub endpoint_updates_batch_period: Duration,
+    /// `--mirroring-max-endpoints-per-subset`
+    pub mirroring_max_endpoints_per_subset: usize,
 }
 
 impl Default for Settings {
@@ -34,6 +40,9 @@ impl Default for Settings {
             secondary_node_eviction_rate: 0.01,
             unhealthy_zone_threshold: 0.55,
             large_cluster_size_threshold: 50,
+            max_endpoints_per_slice: 100,
+            endpoint_updates_batch_period: Duration::ZERO,
+            mirroring_max_endpoints_per_subset: 1000,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! One file a kind; a field that a controller needs is added here, once for all.
 
 pub mod condition;
+pub mod endpoint_slice;
+pub mod endpoints;
 pub mod lease;
 pub mod meta;
 pub mod node;
@@ -11,10 +13,13 @@ pub mod persistent_volume;
 pub mod persistent_volume_claim;
 pub mod pod;
 pub mod replica_set;
+pub mod service;
 pub mod storage_class;
 pub mod template;
 
 pub use condition::Condition;
+pub use endpoint_slice::EndpointSlice;
+pub use endpoints::Endpoints;
 pub use lease::Lease;
 pub use meta::{Labels, Meta, OwnerReference};
 pub use node::Node;
@@ -22,10 +27,13 @@ pub use persistent_volume::PersistentVolume;
 pub use persistent_volume_claim::PersistentVolumeClaim;
 pub use pod::Pod;
 pub use replica_set::{ReplicaSet, ReplicationController};
+pub use service::Service;
 pub use storage_class::StorageClass;
 pub use template::PodTemplate;
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 
 /// What the machinery must know of an object.
 pub trait Kind: DeserializeOwned + Send + Sync + 'static {
@@ -42,4 +50,17 @@ pub trait Kind: DeserializeOwned + Send + Sync + 'static {
     fn index(&self) -> Option<&str> {
         None
     }
+}
+
+/// For lists that Kubernetes writes as `null` when they are empty.
+fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(input: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(input)?.unwrap_or_default())
+}
+
+/// The object as it is sent: with its kind.
+pub fn to_send<T: Kind + Serialize>(object: &T) -> Value {
+    let mut value = serde_json::to_value(object).expect("slim objects are plain data");
+    value["apiVersion"] = json!(T::API_VERSION);
+    value["kind"] = json!(T::KIND);
+    value
 }

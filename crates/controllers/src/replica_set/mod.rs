@@ -131,7 +131,7 @@ impl<R: Replicated> Controller<R> {
                             .normal(set, "SuccessfulCreate", format!("Created pod: {}", pod.metadata.name));
                     }
                     // Nothing more can come to life here; its end will come to us.
-                    Err(Error::Forbidden(status)) if is_terminating(&status) => return None,
+                    Err(Error::Forbidden(status)) if ownership::is_terminating(&status) => return None,
                     Err(error) => failed = Some(error),
                 }
             }
@@ -173,13 +173,4 @@ impl<R: Replicated> Controller<R> {
         }
         failed
     }
-}
-
-/// Upstream: the cause `NamespaceTerminating` of a refusal.
-fn is_terminating(status: &orlop_client::Status) -> bool {
-    status
-        .details
-        .causes
-        .iter()
-        .any(|cause| cause.reason == "NamespaceTerminating")
 }
