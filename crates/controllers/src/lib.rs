@@ -12,6 +12,7 @@ mod backends;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
+mod job;
 pub mod machinery;
 mod node_lifecycle;
 pub mod objects;
@@ -38,4 +39,5 @@ pub const ALL: &[&Def] = &[
     &endpoints::DEF,
     &endpoint_slice::DEF,
     &endpoint_slice_mirroring::DEF,
+    &job::DEF,
 ];

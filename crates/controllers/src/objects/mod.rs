@@ -6,6 +6,7 @@
 pub mod condition;
 pub mod endpoint_slice;
 pub mod endpoints;
+pub mod job;
 pub mod lease;
 pub mod meta;
 pub mod node;
@@ -20,6 +21,7 @@ pub mod template;
 pub use condition::Condition;
 pub use endpoint_slice::EndpointSlice;
 pub use endpoints::Endpoints;
+pub use job::Job;
 pub use lease::Lease;
 pub use meta::{Labels, Meta, OwnerReference};
 pub use node::Node;
