@@ -9,16 +9,17 @@
 //! one.
 
 mod backends;
+mod daemon_set;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
-mod job;
 pub mod machinery;
 mod node_lifecycle;
 pub mod objects;
 mod ownership;
 mod pod_template;
 mod replica_set;
+mod revisions;
 pub mod run;
 mod selection;
 pub mod settings;
@@ -35,9 +36,9 @@ pub use settings::Settings;
 pub const ALL: &[&Def] = &[
     &replica_set::REPLICA_SET,
     &replica_set::REPLICATION_CONTROLLER,
+    &daemon_set::DEF,
     &node_lifecycle::DEF,
     &endpoints::DEF,
     &endpoint_slice::DEF,
     &endpoint_slice_mirroring::DEF,
-    &job::DEF,
 ];

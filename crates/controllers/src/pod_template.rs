@@ -43,3 +43,9 @@ pub fn generate_name(owner: &str) -> String {
         owner.to_string()
     }
 }
+
+/// A refusal because the namespace is on its way out. Upstream: the cause `NamespaceTerminating`.
+pub fn is_namespace_ending(refusal: &orlop_client::Status) -> bool {
+    let mut causes = refusal.details.causes.iter();
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
+}

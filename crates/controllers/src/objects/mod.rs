@@ -4,9 +4,10 @@
 //! One file a kind; a field that a controller needs is added here, once for all.
 
 pub mod condition;
+pub mod controller_revision;
+pub mod daemon_set;
 pub mod endpoint_slice;
 pub mod endpoints;
-pub mod job;
 pub mod lease;
 pub mod meta;
 pub mod node;
@@ -15,13 +16,15 @@ pub mod persistent_volume_claim;
 pub mod pod;
 pub mod replica_set;
 pub mod service;
+pub mod stateful_set;
 pub mod storage_class;
 pub mod template;
 
 pub use condition::Condition;
+pub use controller_revision::ControllerRevision;
+pub use daemon_set::DaemonSet;
 pub use endpoint_slice::EndpointSlice;
 pub use endpoints::Endpoints;
-pub use job::Job;
 pub use lease::Lease;
 pub use meta::{Labels, Meta, OwnerReference};
 pub use node::Node;
@@ -30,6 +33,7 @@ pub use persistent_volume_claim::PersistentVolumeClaim;
 pub use pod::Pod;
 pub use replica_set::{ReplicaSet, ReplicationController};
 pub use service::Service;
+pub use stateful_set::StatefulSet;
 pub use storage_class::StorageClass;
 pub use template::PodTemplate;
 
@@ -65,4 +69,13 @@ pub fn to_send<T: Kind + Serialize>(object: &T) -> Value {
     value["apiVersion"] = json!(T::API_VERSION);
     value["kind"] = json!(T::KIND);
     value
+}
+
+/// For counts that the API leaves out when they are zero: a merge patch takes them away with `null`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+pub(crate) fn null_if_zero<S: serde::Serializer>(count: &i64, to: S) -> Result<S::Ok, S::Error> {
+    match count {
+        0 => to.serialize_none(),
+        count => to.serialize_i64(*count),
+    }
 }

@@ -1,0 +1,322 @@
+//! DaemonSets: a pod on every node that is meant for it.
+//!
+//! Pods are bound to their nodes by affinity and placed by the scheduler. A node wakes a set only when it begins or ceases to
+//! be meant for it, so that the heartbeats of thousands of nodes cost nothing here.
+// Upstream: pkg/controller/daemon (v1.36)
+
+mod failures;
+mod placement;
+mod plan;
+mod rolling;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use orlop_base::Clock;
+use orlop_client::Error;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
+
+use self::failures::Failures;
+use self::placement::Placement;
+use self::plan::{Plan, View};
+use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
+use crate::objects::{ControllerRevision, DaemonSet, Meta, Node, Pod, PodTemplate};
+use crate::revisions::{self, Ensured, Wanted};
+use crate::{ownership, pod_template};
+
+pub const DEF: Def = Def {
+    name: "daemonset-controller",
+    account: "daemon-set-controller",
+    on_by_default: true,
+    start,
+};
+
+struct Controller {
+    sets: Cache<DaemonSet>,
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    revisions: Cache<ControllerRevision>,
+    placements: Arc<Placements>,
+    failures: Mutex<Failures>,
+    recorder: Recorder,
+    clock: Clock,
+}
+
+/// Where each set's pods belong, read from its template once a generation.
+#[derive(Default)]
+struct Placements(Mutex<FxHashMap<Key, (String, i64, Arc<Placement>)>>);
+
+impl Placements {
+    fn of(&self, set: &DaemonSet) -> Arc<Placement> {
+        let meta = &set.metadata;
+        let mut known = self.0.lock();
+        if let Some((uid, generation, placement)) = known.get(&Key::of(set))
+            && (uid, *generation) == (&meta.uid, meta.generation)
+        {
+            return placement.clone();
+        }
+        let placement = Arc::new(Placement::of(&set.spec.template));
+        known.insert(Key::of(set), (meta.uid.clone(), meta.generation, placement.clone()));
+        placement
+    }
+
+    fn forget(&self, key: &Key) {
+        self.0.lock().remove(key);
+    }
+}
+
+fn start(setup: &Setup) {
+    let queue = setup.queue("daemonset");
+    let controller = Controller {
+        sets: setup.cache(),
+        pods: setup.cache(),
+        nodes: setup.cache(),
+        revisions: setup.cache(),
+        placements: Arc::default(),
+        failures: Mutex::default(),
+        recorder: setup.recorder.clone(),
+        clock: setup.clock.clone(),
+    };
+    let wake = queue.clone();
+    controller.sets.on_change(move |old, new| {
+        if let Some(set) = new.or(old) {
+            wake.add(Key::of(&**set));
+        }
+    });
+    let (wake, known) = (queue.clone(), controller.sets.clone());
+    controller.pods.on_change(move |old, new| {
+        let matching = |pod: &Meta| {
+            let sets = known.list_in(&pod.namespace).into_iter();
+            let matching = sets.filter(|set| set.selector().is_some_and(|s| ownership::matches(&s, pod)));
+            matching.map(|set| Key::of(&*set)).collect()
+        };
+        ownership::owners_to_wake::<DaemonSet, Pod>(old, new, |key| wake.add(key), matching);
+    });
+    let wake = queue.clone();
+    controller.revisions.on_change(move |old, new| {
+        ownership::owners_to_wake::<DaemonSet, ControllerRevision>(old, new, |key| wake.add(key), |_| vec![]);
+    });
+    let (wake, known, placements) = (queue.clone(), controller.sets.clone(), controller.placements.clone());
+    controller.nodes.on_change(move |old, new| {
+        if !may_matter(old, new) {
+            return;
+        }
+        for set in known.list() {
+            let placement = placements.of(&set);
+            let fit = |node: Option<&Arc<Node>>| node.map(|node| placement.fit(node));
+            if fit(old) != fit(new) {
+                wake.add(Key::of(&*set));
+            }
+        }
+    });
+    setup.run(queue, setup.settings.concurrent_syncs, controller);
+}
+
+/// Only labels and taints decide where pods belong; a node's status changes all the time.
+fn may_matter(old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> bool {
+    let (Some(old), Some(new)) = (old, new) else {
+        return true;
+    };
+    old.metadata.labels != new.metadata.labels || old.spec.taints != new.spec.taints
+}
+
+impl Reconcile for Controller {
+    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+        let Some(set) = self.sets.at(key) else {
+            self.placements.forget(key);
+            return Ok(Next::Done);
+        };
+        // Its revisions may be gone already, so nothing true can be said of it any more.
+        if set.metadata.is_deleted() {
+            return Ok(Next::Done);
+        }
+        let Some(selector) = set.selector() else {
+            if set.spec.selector == json!({}) {
+                let note = "This daemon set is selecting all pods. A non-empty selector is required.";
+                self.recorder.warning(&*set, "SelectingAll", note);
+            }
+            return Ok(Next::Done);
+        };
+        let pods = ownership::claim(turn, &*set, Some(&selector), &self.pods).await?;
+        let mut history = ownership::claim(turn, &*set, Some(&selector), &self.revisions).await?;
+        revisions::sort(&mut history);
+        let Some(present) = self.present_revision(turn, &set, &history, &pods).await? else {
+            return Ok(Next::Done);
+        };
+        let now = self.clock.now();
+        let plan = plan::plan(&View {
+            set: &set,
+            hash: plan::hash_of(&present),
+            placement: &self.placements.of(&set),
+            nodes: &self.nodes.list_in(""),
+            pods: &pods,
+            failures: &self.failures.lock(),
+            now,
+        });
+        let done = self.apply(turn, &set, &plan, plan::hash_of(&present)).await;
+        if plan.status != set.status {
+            turn.patch_status::<DaemonSet>(&set.metadata, &status_patch(&set.metadata, &plan.status))
+                .await?;
+        }
+        done?;
+        history.retain(|revision| revision.metadata.name != present.metadata.name);
+        revisions::delete(turn, &plan::revisions_to_forget(&set, &history, &pods)).await?;
+        Ok(plan.look_again.map_or(Next::Done, Next::After))
+    }
+}
+
+impl Controller {
+    /// None: its name was taken, which the set's status now says; that wakes the set again.
+    async fn present_revision(
+        &self,
+        turn: &Turn,
+        set: &DaemonSet,
+        history: &[Arc<ControllerRevision>],
+        pods: &[Arc<Pod>],
+    ) -> Result<Option<Arc<ControllerRevision>>, Failure> {
+        let patch = revisions::patch_of(&set.spec.template);
+        let wanted = Wanted {
+            patch: &patch,
+            template_labels: template(set).metadata.labels,
+            hash_label: revisions::POD_LABEL,
+            probe: set.status.collision_count,
+        };
+        match revisions::ensure(turn, set, history, &wanted).await? {
+            Ensured::There(present) => {
+                let twin = |r: &&Arc<ControllerRevision>| {
+                    r.metadata.name != present.metadata.name && revisions::same(&r.data, &patch)
+                };
+                for twin in history.iter().filter(twin) {
+                    self.merge_twin(turn, twin, &present, pods).await?;
+                }
+                Ok(Some(present))
+            }
+            Ensured::NameTaken => {
+                let patch = revisions::count_collision(&set.metadata, set.status.collision_count);
+                turn.patch_status::<DaemonSet>(&set.metadata, &patch).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Two revisions of the same template: pods of the one become pods of the other.
+    // Differs from upstream, which relabels every pod, also those of older templates, which then never get updated.
+    async fn merge_twin(
+        &self,
+        turn: &Turn,
+        twin: &Arc<ControllerRevision>,
+        present: &ControllerRevision,
+        pods: &[Arc<Pod>],
+    ) -> Result<(), Failure> {
+        let label = |pod: &Pod| pod.metadata.label(revisions::POD_LABEL) == Some(plan::hash_of(twin));
+        for pod in pods.iter().filter(|pod| label(pod)) {
+            let patch = json!({"metadata": {
+                "uid": pod.metadata.uid, "labels": {revisions::POD_LABEL: plan::hash_of(present)},
+            }});
+            match turn.patch::<Pod>(&pod.metadata, &patch).await {
+                Ok(_) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        revisions::delete(turn, std::slice::from_ref(twin)).await
+    }
+
+    async fn apply(&self, turn: &Turn, set: &DaemonSet, plan: &Plan, hash: &str) -> Result<(), Failure> {
+        for ended in &plan.ended {
+            let pod = &ended.pod.metadata;
+            let (place, node) = (format!("{}/{}", pod.namespace, pod.name), &ended.node);
+            if ended.pod.status.phase == "Failed" {
+                let note = format!("Found failed daemon pod {place} on node {node}, will try to kill it");
+                self.recorder.warning(set, "FailedDaemonPod", note);
+                let place = failures::Place {
+                    uid: set.metadata.uid.clone(),
+                    generation: set.status.observed_generation,
+                    node: node.clone(),
+                };
+                self.failures.lock().replaced(place, self.clock.now());
+            } else {
+                let note = format!("Found succeeded daemon pod {place} on node {node}, will try to delete it");
+                self.recorder.normal(set, "SucceededDaemonPod", note);
+            }
+        }
+        let made = self.create(turn, set, &plan.create, hash).await;
+        let gone = self.delete(turn, set, &plan.delete).await;
+        made.and(gone)
+    }
+
+    /// In batches that double as long as all goes well, so that a quota or a bad template costs a few requests, not hundreds.
+    async fn create(&self, turn: &Turn, set: &DaemonSet, nodes: &[String], hash: &str) -> Result<(), Failure> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let pod = daemon_pod(set, hash);
+        let (mut left, mut batch) = (nodes, 1);
+        while !left.is_empty() {
+            let (now, later) = left.split_at(batch.min(left.len()));
+            let made = join_all(now.iter().map(|node| {
+                let mut pod = pod.clone();
+                placement::bind(&mut pod["spec"], node);
+                turn.create_encoded::<Pod>(&set.metadata.namespace, pod_template::encoded(&pod))
+            }));
+            let mut failed = None;
+            for made in made.await {
+                match made {
+                    Ok(pod) => {
+                        let note = format!("Created pod: {}", pod.metadata.name);
+                        self.recorder.normal(set, "SuccessfulCreate", note);
+                    }
+                    // Nothing more can come to life here.
+                    Err(Error::Forbidden(status)) if pod_template::is_namespace_ending(&status) => return Ok(()),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                self.recorder
+                    .warning(set, "FailedCreate", format!("Error creating: {error}"));
+                return Err(error.into());
+            }
+            (left, batch) = (later, batch * 2);
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, turn: &Turn, set: &DaemonSet, pods: &[Arc<Pod>]) -> Result<(), Failure> {
+        let gone = join_all(pods.iter().map(|pod| turn.delete::<Pod>(&pod.metadata))).await;
+        let mut failed = Ok(());
+        for (pod, gone) in pods.iter().zip(gone) {
+            match gone {
+                Ok(()) => {
+                    let note = format!("Deleted pod: {}", pod.metadata.name);
+                    self.recorder.normal(set, "SuccessfulDelete", note);
+                }
+                Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+                Err(error) => {
+                    self.recorder
+                        .warning(set, "FailedDelete", format!("Error deleting: {error}"));
+                    failed = Err(error.into());
+                }
+            }
+        }
+        failed
+    }
+}
+
+fn template(set: &DaemonSet) -> PodTemplate {
+    serde_json::from_value(set.spec.template.clone()).unwrap_or_default()
+}
+
+/// The set's pod before it is bound to a node.
+fn daemon_pod(set: &DaemonSet, hash: &str) -> Value {
+    let mut template = template(set);
+    let labels = &mut template.metadata.labels;
+    if let Some(generation) = plan::template_generation(set) {
+        labels.insert(plan::TEMPLATE_GENERATION_LABEL.to_string(), generation.to_string());
+    }
+    labels.insert(revisions::POD_LABEL.to_string(), hash.to_string());
+    template.spec["tolerations"] = json!(placement::tolerations(&template.spec));
+    pod_template::pod(set, &template)
+}
