@@ -17,12 +17,14 @@ pub mod machinery;
 mod node_lifecycle;
 pub mod objects;
 mod ownership;
+mod pod_gc;
 mod pod_template;
 mod replica_set;
 mod revisions;
 pub mod run;
 mod selection;
 pub mod settings;
+mod taint_eviction;
 #[cfg(test)]
 #[allow(dead_code, unused_imports, reason = "offered to tests to come")]
 mod testing;
@@ -41,4 +43,6 @@ pub const ALL: &[&Def] = &[
     &endpoints::DEF,
     &endpoint_slice::DEF,
     &endpoint_slice_mirroring::DEF,
+    &taint_eviction::DEF,
+    &pod_gc::DEF,
 ];

@@ -27,6 +27,8 @@ pub struct Settings {
     pub endpoint_updates_batch_period: Duration,
     /// `--mirroring-max-endpoints-per-subset`
     pub mirroring_max_endpoints_per_subset: usize,
+    /// `--terminated-pod-gc-threshold`: ended pods that may lie about; zero for any number.
+    pub terminated_pod_gc_threshold: usize,
 }
 
 impl Default for Settings {
@@ -43,6 +45,7 @@ impl Default for Settings {
             max_endpoints_per_slice: 100,
             endpoint_updates_batch_period: Duration::ZERO,
             mirroring_max_endpoints_per_subset: 1000,
+            terminated_pod_gc_threshold: 12_500,
         }
     }
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::node::Taint;
 use super::{Condition, Kind, Meta, condition};
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -55,6 +56,19 @@ pub struct Toleration {
     pub effect: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
+}
+
+impl Toleration {
+    // Upstream: component-helpers scheduling/corev1 ToleratesTaint (v1.36)
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        let fits = |mine: &str, its: &str| mine.is_empty() || mine == its;
+        let value = match self.operator.as_str() {
+            "" | "Equal" => self.value == taint.value,
+            "Exists" => true,
+            _ => false,
+        };
+        fits(&self.effect, &taint.effect) && fits(&self.key, &taint.key) && value
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -202,6 +216,20 @@ impl Pod {
                 .checked_add(jiff::SignedDuration::from_secs(wait))
                 .unwrap_or(Timestamp::MAX),
         )
+    }
+
+    /// Its conditions with the one that says why somebody makes it go; none if they say so already.
+    pub fn disruption_target(&self, reason: &str, message: &str, now: Timestamp) -> Option<Vec<Condition>> {
+        let mut conditions = self.status.conditions.clone();
+        let target = Condition {
+            r#type: "DisruptionTarget".to_string(),
+            status: "True".to_string(),
+            observed_generation: Some(self.metadata.generation).filter(|generation| *generation != 0),
+            reason: reason.to_string(),
+            message: message.to_string(),
+            ..Condition::default()
+        };
+        condition::put(&mut conditions, target, now).then_some(conditions)
     }
 
     /// How often its containers were started again, the most of any of them.
