@@ -13,11 +13,13 @@ mod daemon_set;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
+mod index;
 pub mod machinery;
 mod node_lifecycle;
 pub mod objects;
 mod ownership;
 mod pod_gc;
+mod persistent_volume;
 mod pod_template;
 mod replica_set;
 mod revisions;
@@ -45,4 +47,5 @@ pub const ALL: &[&Def] = &[
     &endpoint_slice_mirroring::DEF,
     &taint_eviction::DEF,
     &pod_gc::DEF,
+    &persistent_volume::DEF,
 ];

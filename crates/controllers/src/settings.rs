@@ -29,6 +29,8 @@ pub struct Settings {
     pub mirroring_max_endpoints_per_subset: usize,
     /// `--terminated-pod-gc-threshold`: ended pods that may lie about; zero for any number.
     pub terminated_pod_gc_threshold: usize,
+    /// `--enable-dynamic-provisioning`: claims that find no volume have one made for them.
+    pub enable_dynamic_provisioning: bool,
 }
 
 impl Default for Settings {
@@ -46,6 +48,7 @@ impl Default for Settings {
             endpoint_updates_batch_period: Duration::ZERO,
             mirroring_max_endpoints_per_subset: 1000,
             terminated_pod_gc_threshold: 12_500,
+            enable_dynamic_provisioning: true,
         }
     }
 }

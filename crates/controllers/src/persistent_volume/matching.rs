@@ -1,0 +1,128 @@
+//! Which volume a claim gets.
+// Upstream: component-helpers/storage/volume FindMatchingVolume, and findByClaim in pkg/controller/volume/persistentvolume (v1.36)
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use orlop_api::quantity::Quantity;
+use orlop_api::selector::LabelSelector;
+
+use crate::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
+
+/// Reserved for this claim, or bound to it.
+pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let (meta, reference) = (&claim.metadata, &volume.spec.claim_ref);
+    reference.as_ref().is_some_and(|r| {
+        r.name == meta.name && r.namespace == meta.namespace && (r.uid.is_empty() || r.uid == meta.uid)
+    })
+}
+
+/// Like `is_for`, and for no namesake.
+pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let uid = &claim.metadata.uid;
+    is_for(volume, claim) && volume.spec.claim_ref.as_ref().is_some_and(|r| r.uid == *uid)
+}
+
+/// The volume that is reserved for the claim; else, unless the claim `waits` for a pod, the smallest of those with the
+/// fewest access modes beyond what is asked for.
+///
+/// A volume that somebody reserved goes first whatever its access modes are; upstream looks at those with fewer modes
+/// before it.
+pub fn best(
+    claim: &PersistentVolumeClaim,
+    volumes: &[Arc<PersistentVolume>],
+    waits: bool,
+) -> Option<Arc<PersistentVolume>> {
+    let wanted = claim.requested();
+    let usable = |volume: &&Arc<PersistentVolume>| -> bool {
+        !volume.metadata.is_deleted()
+            && has_modes(volume, claim)
+            && volume.mode() == claim.mode()
+            && volume.attributes_class() == claim.attributes_class()
+            && volume.size().unwrap_or_default() >= wanted
+    };
+    let usable = || volumes.iter().filter(usable);
+    // One that carries the uid is the claim's own already: a turn that was cut short took it.
+    let reserved = usable().filter(|volume| is_for(volume, claim));
+    if let Some(own) = reserved.max_by_key(|volume| is_bound_to(volume, claim)) {
+        return Some(own.clone());
+    }
+    if waits {
+        return None;
+    }
+    let selector = Selector::of(claim);
+    let fits = usable().filter(|volume| {
+        volume.spec.claim_ref.is_none()
+            && volume.status.phase == "Available"
+            && volume.class() == claim.class()
+            && selector.matches(volume)
+    });
+    let rank = |volume: &&Arc<PersistentVolume>| {
+        let modes: BTreeSet<&String> = volume.spec.access_modes.iter().collect();
+        let size = volume.size().unwrap_or_default();
+        (modes.len(), size, volume.metadata.name.clone())
+    };
+    fits.min_by_key(rank).cloned()
+}
+
+/// Why the volume that the claim names can't be the claim's, in upstream's words.
+pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
+    let bytes = |size: &Quantity| size.value();
+    let reason = if volume.metadata.is_deleted() {
+        return Some(format!(
+            "the volume is marked for deletion \"{}\"",
+            volume.metadata.name
+        ));
+    } else if bytes(&volume.size().unwrap_or_default()) < bytes(&claim.requested()) {
+        "requested PV is too small"
+    } else if volume.class() != claim.class() {
+        "storageClassName does not match"
+    } else if volume.attributes_class() != claim.attributes_class() {
+        "volumeAttributesClassName does not match"
+    } else if volume.mode() != claim.mode() {
+        "incompatible volumeMode"
+    } else if !has_modes(volume, claim) {
+        "incompatible accessMode"
+    } else {
+        return None;
+    };
+    Some(reason.to_string())
+}
+
+fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let modes = &claim.spec.access_modes;
+    modes.iter().all(|mode| volume.spec.access_modes.contains(mode))
+}
+
+/// Which labels the volume must have.
+enum Selector {
+    Any,
+    Labels(LabelSelector),
+    Unreadable,
+}
+
+impl Selector {
+    fn of(claim: &PersistentVolumeClaim) -> Selector {
+        if claim.spec.selector.is_null() {
+            return Selector::Any;
+        }
+        LabelSelector::from_object(&claim.spec.selector).map_or(Selector::Unreadable, Selector::Labels)
+    }
+
+    fn matches(&self, volume: &PersistentVolume) -> bool {
+        match self {
+            Selector::Any => true,
+            Selector::Labels(selector) => selector.matches(|key| volume.metadata.label(key)),
+            Selector::Unreadable => false,
+        }
+    }
+}
+
+/// The class of claims that name none: of several the youngest.
+pub fn default_class(classes: &[Arc<StorageClass>]) -> Option<&Arc<StorageClass>> {
+    let defaults = classes.iter().filter(|class| class.is_default());
+    defaults.min_by_key(|class| {
+        let created = class.metadata.creation_timestamp;
+        (std::cmp::Reverse(created), class.metadata.name.clone())
+    })
+}

@@ -1,0 +1,415 @@
+//! Volumes and claims find each other, and part again.
+//!
+//! A claim gets a volume that fits, or the volume that it names, or is named by; if there is none, somebody is asked to
+//! make one. Claims of a class that waits for its first consumer are bound when the scheduler has chosen a node.
+// Upstream: pkg/controller/volume/persistentvolume (v1.36)
+
+mod matching;
+mod migration;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use orlop_client::{Error, path};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use self::plan::{Around, Event, Plan, Step};
+use crate::index::{Index, claims_of, pods_by_claim};
+use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn, seen};
+use crate::objects::{Kind, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
+
+pub use self::matching::default_class;
+
+pub const DEF: Def = Def {
+    name: "persistentvolume-binder-controller",
+    account: "persistent-volume-binder",
+    on_by_default: true,
+    start,
+};
+
+/// More steps than any turn needs: a plan that never comes to its end is a mistake in it.
+const STEPS_MAX: usize = 12;
+
+/// Shared by the turns of claims and of volumes.
+struct Binder {
+    claims: Cache<PersistentVolumeClaim>,
+    volumes: Cache<PersistentVolume>,
+    classes: Cache<StorageClass>,
+    claims_by: Index<PersistentVolumeClaim>,
+    volumes_by: Index<PersistentVolume>,
+    pods_by_claim: Index<Pod>,
+    claim_queue: Queue,
+    recorder: Recorder,
+    provisioning: bool,
+    /// Volumes that turns under way have chosen, so that of many claims each tries for another one.
+    chosen: Mutex<HashSet<String>>,
+}
+
+struct ClaimTurns(Arc<Binder>);
+struct VolumeTurns(Arc<Binder>);
+
+fn start(setup: &Setup) {
+    let claims = setup.cache::<PersistentVolumeClaim>();
+    let volumes = setup.cache::<PersistentVolume>();
+    let classes = setup.cache::<StorageClass>();
+    let pods = setup.cache::<Pod>();
+    let (claim_queue, volume_queue) = (setup.queue("claims"), setup.queue("volumes"));
+    let binder = Arc::new(Binder {
+        claims_by: Index::of(&claims, |claim| vec![claim_index(claim)]),
+        volumes_by: Index::of(&volumes, |volume| vec![volume_index(volume)]),
+        pods_by_claim: pods_by_claim(&pods),
+        claims: claims.clone(),
+        volumes: volumes.clone(),
+        classes: classes.clone(),
+        claim_queue: claim_queue.clone(),
+        recorder: setup.recorder.clone(),
+        provisioning: setup.settings.enable_dynamic_provisioning,
+        chosen: Mutex::default(),
+    });
+    let (b, volume_wake) = (binder.clone(), volume_queue.clone());
+    claims.on_change(move |old, new| b.claim_changed(old, new, &volume_wake));
+    let (b, volume_wake) = (binder.clone(), volume_queue.clone());
+    volumes.on_change(move |old, new| b.volume_changed(old, new, &volume_wake));
+    let b = binder.clone();
+    classes.on_change(move |old, new| b.class_changed(old, new));
+    let b = binder.clone();
+    pods.on_change(move |old, new| b.pod_changed(old, new));
+    let workers = setup.settings.concurrent_syncs;
+    setup.run(claim_queue, workers, ClaimTurns(binder.clone()));
+    setup.run(volume_queue, workers, VolumeTurns(binder));
+}
+
+/// Claims are found by the volume they name, and if they name none, by the class they want one of.
+fn claim_index(claim: &PersistentVolumeClaim) -> String {
+    match claim.spec.volume_name.as_str() {
+        "" => format!("class/{}", claim.class()),
+        volume => format!("volume/{volume}"),
+    }
+}
+
+/// Volumes are found by the claim they refer to, and if they refer to none, by their class.
+fn volume_index(volume: &PersistentVolume) -> String {
+    match &volume.spec.claim_ref {
+        Some(claim) => format!("claim/{}/{}", claim.namespace, claim.name),
+        None => format!("class/{}", volume.class()),
+    }
+}
+
+type Change<'a, T> = Option<&'a Arc<T>>;
+
+/// Whose turn it is.
+impl Binder {
+    fn claim_changed(
+        &self,
+        old: Change<'_, PersistentVolumeClaim>,
+        new: Change<'_, PersistentVolumeClaim>,
+        volume_queue: &Queue,
+    ) {
+        let Some(claim) = new.or(old) else { return };
+        self.claim_queue.add(Key::of(&**claim));
+        for key in self.volumes_by.keys(&format!("claim/{}", Key::of(&**claim))) {
+            volume_queue.add(key);
+        }
+        if !claim.spec.volume_name.is_empty() {
+            volume_queue.add(Key::new("", &*claim.spec.volume_name));
+        }
+    }
+
+    fn volume_changed(
+        &self,
+        old: Change<'_, PersistentVolume>,
+        new: Change<'_, PersistentVolume>,
+        volume_queue: &Queue,
+    ) {
+        let Some(volume) = new.or(old) else { return };
+        volume_queue.add(Key::of(&**volume));
+        for state in [old, new].into_iter().flatten() {
+            if let Some(claim) = &state.spec.claim_ref {
+                self.claim_queue.add(Key::new(&*claim.namespace, &*claim.name));
+            }
+        }
+        for claim in self.claims_by.keys(&format!("volume/{}", volume.metadata.name)) {
+            self.claim_queue.add(claim);
+        }
+        if let Some(volume) = new.filter(|v| v.spec.claim_ref.is_none() && v.status.phase == "Available") {
+            let waiting = self.claims_by.objects(&format!("class/{}", volume.class()));
+            for claim in waiting
+                .iter()
+                .filter(|claim| matching::mismatch(volume, claim).is_none())
+            {
+                self.claim_queue.add(Key::of(&**claim));
+            }
+        }
+    }
+
+    fn class_changed(&self, old: Change<'_, StorageClass>, new: Change<'_, StorageClass>) {
+        let Some(class) = new.or(old) else { return };
+        // Claims without a class may get this one.
+        for name in [class.metadata.name.as_str(), ""] {
+            for claim in self.claims_by.keys(&format!("class/{name}")) {
+                self.claim_queue.add(claim);
+            }
+        }
+    }
+
+    /// What a waiting claim says it waits for.
+    fn pod_changed(&self, old: Change<'_, Pod>, new: Change<'_, Pod>) {
+        let scheduled = |pod: Change<'_, Pod>| pod.map(|pod| !pod.spec.node_name.is_empty() || pod.is_terminal());
+        if scheduled(old) == scheduled(new) {
+            return;
+        }
+        for key in new.or(old).map_or_else(Vec::new, |pod| claims_of(pod)) {
+            if self
+                .claims
+                .at(&key)
+                .is_some_and(|claim| claim.spec.volume_name.is_empty())
+            {
+                self.claim_queue.add(key);
+            }
+        }
+    }
+}
+
+impl Reconcile for ClaimTurns {
+    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+        let binder = &self.0;
+        let Some(claim) = binder.claims.at(key) else {
+            return Ok(Next::Done);
+        };
+        let mut choice = Choice {
+            of: &binder.chosen,
+            name: None,
+        };
+        binder.claim_turn(claim, turn, &mut choice).await
+    }
+}
+
+impl Reconcile for VolumeTurns {
+    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+        match self.0.volumes.at(key) {
+            Some(volume) => self.0.volume_turn(volume, turn).await,
+            None => Ok(Next::Done),
+        }
+    }
+}
+
+/// The volume that a turn is about to bind, for as long as the turn lasts.
+struct Choice<'a> {
+    of: &'a Mutex<HashSet<String>>,
+    name: Option<String>,
+}
+
+impl Choice<'_> {
+    fn take(&mut self, name: &str) {
+        if self.name.is_none() && self.of.lock().insert(name.to_string()) {
+            self.name = Some(name.to_string());
+        }
+    }
+}
+
+impl Drop for Choice<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            self.of.lock().remove(name);
+        }
+    }
+}
+
+impl Binder {
+    async fn claim_turn(&self, mut claim: Arc<PersistentVolumeClaim>, turn: &Turn, choice: &mut Choice<'_>) -> Outcome {
+        let mut around = self.around(&claim);
+        for _ in 0..STEPS_MAX {
+            let Plan { step, event } = plan::claim(&claim, &around);
+            let mut refused = None;
+            let done = match step {
+                Step::Volume(volume, patch) => {
+                    choice.take(&volume.metadata.name);
+                    let volume = turn.patch::<PersistentVolume>(&volume.metadata, &patch).await;
+                    volume.map(|volume| around.settle_on(volume))
+                }
+                Step::VolumeStatus(volume, patch) => {
+                    let volume = turn.patch_status::<PersistentVolume>(&volume.metadata, &patch).await;
+                    volume.map(|volume| around.settle_on(volume))
+                }
+                Step::Claim(patch) => turn.patch(&claim.metadata, &patch).await.map(|now| {
+                    claim = Arc::new(now);
+                    around.class = self.classes.get("", claim.class());
+                }),
+                Step::ClaimStatus(patch) => {
+                    let now = turn.patch_status(&claim.metadata, &patch).await;
+                    now.map(|now| claim = Arc::new(now))
+                }
+                Step::Refuse(reason) => {
+                    refused = Some(Failure::NotYet(reason));
+                    Ok(())
+                }
+                Step::Nothing | Step::WakeClaim | Step::DeleteHostPath(_) => {
+                    self.tell(&*claim, event);
+                    return Ok(Next::Done);
+                }
+            };
+            match done {
+                Ok(()) => self.tell(&*claim, event),
+                Err(Error::NotFound(_)) => return Ok(Next::Done),
+                Err(error) => return Err(error.into()),
+            }
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
+        }
+        Err(Failure::NotYet(format!("claim {} does not settle", Key::of(&*claim))))
+    }
+
+    fn around(&self, claim: &PersistentVolumeClaim) -> Around {
+        let key = Key::of(claim);
+        let named = (!claim.spec.volume_name.is_empty())
+            .then(|| self.volumes.get("", &claim.spec.volume_name))
+            .flatten();
+        let free = claim.spec.volume_name.is_empty() && !claim.is_bind_completed();
+        let mut candidates = vec![];
+        let mut unscheduled_pods = vec![];
+        let mut default = None;
+        if free {
+            candidates = self.volumes_by.objects(&format!("claim/{key}"));
+            let mut others = self.volumes_by.objects(&format!("class/{}", claim.class()));
+            let chosen = self.chosen.lock();
+            others.retain(|volume| !chosen.contains(&volume.metadata.name));
+            candidates.extend(others);
+            let pods = self.pods_by_claim.objects(&key.to_string());
+            let waiting = pods.iter().filter(|pod| pod.spec.node_name.is_empty() && !is_over(pod));
+            unscheduled_pods = waiting.map(|pod| pod.metadata.name.clone()).collect();
+            if !claim.names_class() {
+                default = default_class(&self.classes.list()).map(|class| class.metadata.name.clone());
+            }
+        }
+        Around {
+            named,
+            candidates,
+            class: self.classes.get("", claim.class()),
+            default_class: default,
+            unscheduled_pods,
+            provisioning: self.provisioning,
+        }
+    }
+
+    async fn volume_turn(&self, mut volume: Arc<PersistentVolume>, turn: &Turn) -> Outcome {
+        let owner = self.owner(&volume, turn).await?;
+        for _ in 0..STEPS_MAX {
+            let Plan { step, event } = plan::volume(&volume, owner.as_deref());
+            let done = match step {
+                Step::Volume(volume, patch) => turn.patch(&volume.metadata, &patch).await,
+                Step::VolumeStatus(volume, patch) => turn.patch_status(&volume.metadata, &patch).await,
+                Step::DeleteHostPath(path) => return self.delete(&volume, &path, turn).await,
+                Step::WakeClaim => {
+                    if let Some(claim) = &owner {
+                        self.claim_queue.add(Key::of(&**claim));
+                    }
+                    return Ok(Next::Done);
+                }
+                Step::Nothing | Step::Refuse(_) | Step::Claim(_) | Step::ClaimStatus(_) => {
+                    if event.is_some()
+                        && let Some(claim) = &owner
+                    {
+                        self.tell(&**claim, Some(plan::mode_mismatch(&volume)));
+                    }
+                    self.tell(&*volume, event);
+                    return Ok(Next::Done);
+                }
+            };
+            match done {
+                Ok(now) => volume = Arc::new(now),
+                Err(Error::NotFound(_)) => return Ok(Next::Done),
+                Err(error) => return Err(error.into()),
+            }
+            self.tell(&*volume, event);
+        }
+        Err(Failure::NotYet(format!(
+            "volume {} does not settle",
+            volume.metadata.name
+        )))
+    }
+
+    /// The claim that the volume refers to. A cache may be behind the other; that a claim is gone, and its data may be
+    /// deleted, only the API server can say.
+    async fn owner(
+        &self,
+        volume: &PersistentVolume,
+        turn: &Turn,
+    ) -> Result<Option<Arc<PersistentVolumeClaim>>, Failure> {
+        let reference = volume.spec.claim_ref.as_ref().filter(|r| !r.uid.is_empty());
+        let Some(reference) = reference else { return Ok(None) };
+        let known = self.claims.get(&reference.namespace, &reference.name);
+        if let Some(claim) = known.filter(|claim| claim.metadata.uid == reference.uid) {
+            return Ok(Some(claim));
+        }
+        let (namespace, resource) = (Some(reference.namespace.as_str()), PersistentVolumeClaim::RESOURCE);
+        let at = path::object(PersistentVolumeClaim::API_VERSION, namespace, resource, &reference.name);
+        match turn.api().get::<PersistentVolumeClaim>(&at).await {
+            Ok(claim) if claim.metadata.uid == reference.uid => Ok(Some(Arc::new(claim))),
+            Ok(_) | Err(Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Only on this machine, and only below /tmp: for trying things out.
+    async fn delete(&self, volume: &Arc<PersistentVolume>, path: &str, turn: &Turn) -> Outcome {
+        if let Err(error) = remove_tree(path).await {
+            let message = format!("can't remove {path}: {error}");
+            let Plan { step, event } = plan::failed(volume, "VolumeFailedDelete", &message);
+            if let Step::VolumeStatus(volume, patch) = step {
+                turn.patch_status::<PersistentVolume>(&volume.metadata, &patch).await?;
+            }
+            self.tell(&**volume, event);
+            return Err(Failure::NotYet(message));
+        }
+        let meta = &volume.metadata;
+        if meta.has_finalizer(migration::IN_TREE_FINALIZER) {
+            let left: Vec<_> = (meta.finalizers.iter())
+                .filter(|f| *f != migration::IN_TREE_FINALIZER)
+                .collect();
+            let mut metadata = seen(meta);
+            metadata["finalizers"] = json!(left);
+            turn.patch::<PersistentVolume>(meta, &json!({"metadata": metadata}))
+                .await?;
+        }
+        match turn.delete::<PersistentVolume>(meta).await {
+            Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn tell<T: Kind>(&self, object: &T, event: Option<Event>) {
+        match event {
+            Some(event) if event.warning => self.recorder.warning(object, event.reason, event.message),
+            Some(event) => self.recorder.normal(object, event.reason, event.message),
+            None => {}
+        }
+    }
+}
+
+impl Around {
+    /// From now on the claim's volume is this one, as it was just written.
+    fn settle_on(&mut self, volume: PersistentVolume) {
+        let volume = Arc::new(volume);
+        self.candidates = vec![volume.clone()];
+        self.named = Some(volume);
+    }
+}
+
+/// Upstream: IsPodTerminated. Ended, or on its way out with nothing running.
+pub fn is_over(pod: &Pod) -> bool {
+    pod.is_terminal()
+        || (pod.metadata.is_deleted() && pod.status.container_statuses.iter().all(|c| c.state.running.is_none()))
+}
+
+/// As if it had not been there, if it was not.
+pub async fn remove_tree(path: &str) -> std::io::Result<()> {
+    match tokio::fs::remove_dir_all(path).await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
