@@ -13,14 +13,16 @@ mod daemon_set;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
+mod ephemeral_volume;
 mod index;
 pub mod machinery;
 mod node_lifecycle;
 pub mod objects;
 mod ownership;
-mod pod_gc;
 mod persistent_volume;
+mod pod_gc;
 mod pod_template;
+mod protection;
 mod replica_set;
 mod revisions;
 pub mod run;
@@ -48,4 +50,8 @@ pub const ALL: &[&Def] = &[
     &taint_eviction::DEF,
     &pod_gc::DEF,
     &persistent_volume::DEF,
+    &protection::CLAIMS,
+    &protection::VOLUMES,
+    &protection::ATTRIBUTES_CLASSES,
+    &ephemeral_volume::DEF,
 ];

@@ -19,6 +19,7 @@ pub mod service;
 pub mod stateful_set;
 pub mod storage_class;
 pub mod template;
+pub mod volume_attributes_class;
 
 pub use condition::Condition;
 pub use controller_revision::ControllerRevision;
@@ -36,6 +37,7 @@ pub use service::Service;
 pub use stateful_set::StatefulSet;
 pub use storage_class::StorageClass;
 pub use template::PodTemplate;
+pub use volume_attributes_class::VolumeAttributesClass;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
