@@ -15,6 +15,7 @@ mod endpoint_slice_mirroring;
 mod endpoints;
 mod ephemeral_volume;
 mod index;
+mod job;
 pub mod machinery;
 mod node_lifecycle;
 pub mod objects;
@@ -54,4 +55,5 @@ pub const ALL: &[&Def] = &[
     &protection::VOLUMES,
     &protection::ATTRIBUTES_CLASSES,
     &ephemeral_volume::DEF,
+    &job::DEF,
 ];

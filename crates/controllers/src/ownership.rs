@@ -66,6 +66,17 @@ pub async fn claim<O: Kind, T: Kind>(
     selector: Option<&LabelSelector>,
     cache: &Cache<T>,
 ) -> std::result::Result<Vec<Arc<T>>, Failure> {
+    claim_with_finalizer(turn, owner, selector, cache, "").await
+}
+
+/// Like `claim`; what is taken also gets the finalizer, and what is let go of loses it.
+pub async fn claim_with_finalizer<O: Kind, T: Kind>(
+    turn: &Turn,
+    owner: &O,
+    selector: Option<&LabelSelector>,
+    cache: &Cache<T>,
+    finalizer: &str,
+) -> std::result::Result<Vec<Arc<T>>, Failure> {
     let meta = owner.meta();
     let managed = cache.owned_by(&meta.namespace, &meta.uid);
     let Some(selector) = selector else { return Ok(managed) };
@@ -77,12 +88,12 @@ pub async fn claim<O: Kind, T: Kind>(
         still_there(turn, owner).await?;
     }
     for object in claims.adopted {
-        if adopt::<O, T>(turn, owner, object.meta()).await? {
+        if adopt::<O, T>(turn, owner, object.meta(), finalizer).await? {
             all.push(object);
         }
     }
     for object in claims.released {
-        release::<T>(turn, &meta.uid, object.meta()).await?;
+        release::<T>(turn, &meta.uid, object.meta(), finalizer).await?;
     }
     Ok(all)
 }
@@ -98,12 +109,16 @@ async fn still_there<O: Kind>(turn: &Turn, owner: &O) -> std::result::Result<(),
 }
 
 /// False if the object has gone in the meantime.
-async fn adopt<O: Kind, T: Kind>(turn: &Turn, owner: &O, meta: &Meta) -> Result<bool> {
+async fn adopt<O: Kind, T: Kind>(turn: &Turn, owner: &O, meta: &Meta, finalizer: &str) -> Result<bool> {
     let mut owners: Vec<Value> = meta.owner_references.iter().map(|o| json!(o)).collect();
     owners.push(json!(controller_reference(owner)));
-    let patch = json!({"metadata": {
+    let mut patch = json!({"metadata": {
         "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": owners,
     }});
+    if !finalizer.is_empty() && !meta.has_finalizer(finalizer) {
+        let all: Vec<&str> = meta.finalizers.iter().map(String::as_str).chain([finalizer]).collect();
+        patch["metadata"]["finalizers"] = json!(all);
+    }
     match turn.patch::<T>(meta, &patch).await {
         Ok(_) => Ok(true),
         Err(Error::NotFound(_)) => Ok(false),
@@ -111,12 +126,16 @@ async fn adopt<O: Kind, T: Kind>(turn: &Turn, owner: &O, meta: &Meta) -> Result<
     }
 }
 
-async fn release<T: Kind>(turn: &Turn, owner_uid: &str, meta: &Meta) -> Result<()> {
+async fn release<T: Kind>(turn: &Turn, owner_uid: &str, meta: &Meta, finalizer: &str) -> Result<()> {
     let owners: Vec<&OwnerReference> = meta.owner_references.iter().filter(|o| o.uid != owner_uid).collect();
     let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
-    let patch = json!({"metadata": {
+    let mut patch = json!({"metadata": {
         "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": owners,
     }});
+    if meta.has_finalizer(finalizer) {
+        let left: Vec<&String> = meta.finalizers.iter().filter(|f| *f != finalizer).collect();
+        patch["metadata"]["finalizers"] = if left.is_empty() { Value::Null } else { json!(left) };
+    }
     match turn.patch::<T>(meta, &patch).await {
         Ok(_) | Err(Error::NotFound(_) | Error::Invalid(_)) => Ok(()),
         Err(error) => Err(error),

@@ -98,6 +98,13 @@ impl Turn {
         Ok(made)
     }
 
+    /// A strategic merge patch, where a list is to be changed without knowing all of it.
+    pub async fn patch_strategic<T: Kind>(&self, meta: &Meta, patch: &Value) -> Result<T> {
+        let made: T = self.api.patch_strategic(&object::<T>(meta), patch).await?;
+        self.wrote(&made);
+        Ok(made)
+    }
+
     pub async fn replace<T: Kind>(&self, meta: &Meta, object: &impl Serialize) -> Result<T> {
         let made: T = self.api.replace(&self::object::<T>(meta), object).await?;
         self.wrote(&made);
