@@ -9,6 +9,7 @@
 //! one.
 
 mod backends;
+mod cron_job;
 mod daemon_set;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
@@ -33,6 +34,7 @@ mod taint_eviction;
 #[cfg(test)]
 #[allow(dead_code, unused_imports, reason = "offered to tests to come")]
 mod testing;
+mod ttl_after_finished;
 
 pub use machinery::{Def, Metrics};
 pub use run::{Options, run};
@@ -56,4 +58,6 @@ pub const ALL: &[&Def] = &[
     &protection::ATTRIBUTES_CLASSES,
     &ephemeral_volume::DEF,
     &job::DEF,
+    &cron_job::DEF,
+    &ttl_after_finished::DEF,
 ];

@@ -16,6 +16,8 @@ mod tracking;
 mod view;
 
 #[cfg(test)]
+mod shell_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
@@ -367,7 +369,7 @@ impl Controller {
 }
 
 /// Nothing more can come to life in a namespace that is being deleted.
-fn is_terminating(error: &Error) -> bool {
+pub fn is_terminating(error: &Error) -> bool {
     let Error::Forbidden(status) = error else { return false };
     status
         .details

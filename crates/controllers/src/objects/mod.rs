@@ -5,6 +5,7 @@
 
 pub mod condition;
 pub mod controller_revision;
+pub mod cron_job;
 pub mod daemon_set;
 pub mod endpoint_slice;
 pub mod endpoints;
@@ -24,6 +25,7 @@ pub mod volume_attributes_class;
 
 pub use condition::Condition;
 pub use controller_revision::ControllerRevision;
+pub use cron_job::CronJob;
 pub use daemon_set::DaemonSet;
 pub use endpoint_slice::EndpointSlice;
 pub use endpoints::Endpoints;

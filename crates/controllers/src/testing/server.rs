@@ -421,6 +421,13 @@ pub fn patch(object: &mut Value, call: &Call) -> Answer<()> {
             serde_json::from_value(call.body.clone()).map_err(|e| Refusal::new(400, "BadRequest", e.to_string()))?;
         return json_patch::patch(object, &operations).map_err(|e| Refusal::new(422, "Invalid", e.to_string()));
     }
+    if call.content_type.contains("strategic") {
+        let text = |field: &str| object[field].as_str().unwrap_or("").to_string();
+        let kind = orlop_api::schema::schema().kind(&text("apiVersion"), &text("kind"));
+        let kind = kind.ok_or_else(|| Refusal::new(415, "UnsupportedMediaType", "a kind without strategic patches"))?;
+        return orlop_api::patch::strategic::apply(object, call.body.clone(), kind)
+            .map_err(|e| Refusal::new(422, "Invalid", format!("{e:?}")));
+    }
     json_patch::merge(object, &call.body);
     Ok(())
 }
