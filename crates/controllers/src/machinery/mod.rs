@@ -5,6 +5,7 @@ pub mod events;
 pub mod key;
 pub mod metrics;
 pub mod queue;
+mod rights;
 pub mod setup;
 pub mod turn;
 

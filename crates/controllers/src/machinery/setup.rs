@@ -15,6 +15,7 @@ use super::events::Recorder;
 use super::key::Key;
 use super::metrics::Metrics;
 use super::queue::Queue;
+use super::rights::Rights;
 use super::turn::{Failure, Next, Reconcile, Turn};
 use crate::objects::Kind;
 use crate::settings::Settings;
@@ -124,6 +125,7 @@ async fn work<R: Reconcile>(
     caches: Caches,
 ) {
     let room = Arc::new(Semaphore::new(workers));
+    let rights = Arc::new(Rights::default());
     loop {
         let permit = room
             .clone()
@@ -132,7 +134,7 @@ async fn work<R: Reconcile>(
             .expect("the semaphore is never closed");
         let key = queue.next().await;
         let (queue, reconciler) = (queue.clone(), reconciler.clone());
-        let turn = Turn::new(api.clone(), caches.clone());
+        let turn = Turn::new(api.clone(), caches.clone(), rights.clone());
         tokio::spawn(async move {
             // A panic costs this turn, not the controller.
             let one = std::panic::AssertUnwindSafe(one_turn(name, &queue, &key, &*reconciler, turn));

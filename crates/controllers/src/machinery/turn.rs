@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::cache::Caches;
 use super::key::Key;
+use super::rights::Rights;
 use crate::objects::{Kind, Meta};
 
 /// A cache that has not shown a write after this long is decided on as it is: conflicts and preconditions keep that safe.
@@ -51,14 +52,16 @@ pub type Outcome = std::result::Result<Next, Failure>;
 pub struct Turn {
     api: Api,
     caches: Caches,
+    rights: Arc<Rights>,
     written: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
 impl Turn {
-    pub fn new(api: Api, caches: Caches) -> Turn {
+    pub fn new(api: Api, caches: Caches, rights: Arc<Rights>) -> Turn {
         Turn {
             api,
             caches,
+            rights,
             written: Mutex::default(),
         }
     }
@@ -84,15 +87,15 @@ impl Turn {
     /// A JSON merge patch. To change only what was seen, put `metadata.resourceVersion` in it (`seen`), to change only
     /// the very object, `metadata.uid`.
     pub async fn patch<T: Kind>(&self, meta: &Meta, patch: &Value) -> Result<T> {
-        let made: T = self.api.patch_merge(&object::<T>(meta), patch).await?;
+        let made: T = self.rights.amend(&self.api, &object::<T>(meta), "", patch).await?;
         self.wrote(&made);
         Ok(made)
     }
 
     pub async fn patch_status<T: Kind>(&self, meta: &Meta, patch: &Value) -> Result<T> {
         let made: T = self
-            .api
-            .patch_merge(&format!("{}/status", object::<T>(meta)), patch)
+            .rights
+            .amend(&self.api, &object::<T>(meta), "/status", patch)
             .await?;
         self.wrote(&made);
         Ok(made)
