@@ -11,6 +11,7 @@
 mod backends;
 mod cron_job;
 mod daemon_set;
+mod deployment;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
@@ -43,6 +44,7 @@ pub use settings::Settings;
 
 /// All controllers, in the order in which they start.
 pub const ALL: &[&Def] = &[
+    &deployment::DEF,
     &replica_set::REPLICA_SET,
     &replica_set::REPLICATION_CONTROLLER,
     &daemon_set::DEF,

@@ -1,0 +1,236 @@
+//! Deployments: pods of one template, replaced step by step by pods of another when it changes.
+//!
+//! A Deployment has a ReplicaSet for each template it had; rolling out is giving replicas to one and taking them from the
+//! others. `sizes` says how many each gets now, `history` what they remember, `status` what people are told.
+// Upstream: pkg/controller/deployment (v1.36)
+
+mod history;
+mod plan;
+mod sets;
+mod sizes;
+mod status;
+
+use std::sync::Arc;
+
+use orlop_base::Clock;
+use orlop_client::{Error, path};
+use serde_json::json;
+
+use self::plan::{NewSet, Plan};
+use self::sets::Sets;
+use self::status::Made;
+use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, seen};
+use crate::objects::{Deployment, Kind, Meta, Pod, ReplicaSet};
+use crate::ownership;
+
+pub const DEF: Def = Def {
+    name: "deployment-controller",
+    account: "deployment-controller",
+    on_by_default: true,
+    start,
+};
+
+struct Controller {
+    deployments: Cache<Deployment>,
+    sets: Cache<ReplicaSet>,
+    pods: Cache<Pod>,
+    recorder: Recorder,
+    clock: Clock,
+}
+
+fn start(setup: &Setup) {
+    let queue = setup.queue("deployment");
+    let (deployments, sets, pods) = (
+        setup.cache::<Deployment>(),
+        setup.cache::<ReplicaSet>(),
+        setup.cache::<Pod>(),
+    );
+    let wake = queue.clone();
+    deployments.on_change(move |old, new| {
+        if let Some(deployment) = new.or(old) {
+            wake.add(Key::of(&**deployment));
+        }
+    });
+    let (wake, known) = (queue.clone(), deployments.clone());
+    sets.on_change(move |old, new| {
+        let might_adopt = |set: &Meta| {
+            let deployments = known.list_in(&set.namespace).into_iter();
+            let matching = deployments.filter(|d| d.selector().is_some_and(|s| ownership::matches(&s, set)));
+            matching.map(|d| Key::of(&*d)).collect()
+        };
+        ownership::owners_to_wake::<Deployment, ReplicaSet>(old, new, |key| wake.add(key), might_adopt);
+    });
+    let (wake, known_sets, known) = (queue.clone(), sets.clone(), deployments.clone());
+    pods.on_change(move |old, new| {
+        // Only who replaces all at once waits for pods to be gone; the rest is in the sets' status.
+        let ended = new.is_none_or(|pod| pod.is_terminal());
+        let set = old
+            .filter(|_| ended)
+            .and_then(|pod| owner::<ReplicaSet>(&known_sets, &pod.metadata));
+        let deployment = set.and_then(|set| owner::<Deployment>(&known, &set.metadata));
+        if let Some(deployment) = deployment.filter(|d| !d.is_rolling()) {
+            wake.add(Key::of(&*deployment));
+        }
+    });
+    let (recorder, clock) = (setup.recorder.clone(), setup.clock.clone());
+    setup.run(
+        queue,
+        setup.settings.concurrent_syncs,
+        Controller {
+            deployments,
+            sets,
+            pods,
+            recorder,
+            clock,
+        },
+    );
+}
+
+fn owner<O: Kind>(cache: &Cache<O>, meta: &Meta) -> Option<Arc<O>> {
+    let reference = meta.controller().filter(|owner| owner.kind == O::KIND)?;
+    let found = cache.get(&meta.namespace, &reference.name)?;
+    Some(found).filter(|found| found.meta().uid == reference.uid)
+}
+
+impl Reconcile for Controller {
+    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+        let Some(deployment) = self.deployments.at(key) else {
+            return Ok(Next::Done);
+        };
+        let Some(selector) = deployment.selector() else {
+            return self.refuse_to_select_all(turn, &deployment).await;
+        };
+        let sets = ownership::claim(turn, &*deployment, Some(&selector), &self.sets).await?;
+        let sets = Sets::of(&deployment, sets);
+        let plan = plan::plan(&deployment, &sets, self.old_pods_run(&sets));
+        let (made, failed) = self.apply(turn, &deployment, &plan).await;
+        let next = self.report(turn, &deployment, &sets, &plan, &made).await;
+        match failed {
+            Some(failure) => Err(failure),
+            None => next,
+        }
+    }
+}
+
+impl Controller {
+    async fn refuse_to_select_all(&self, turn: &Turn, deployment: &Deployment) -> Outcome {
+        let note = "This deployment is selecting all pods. A non-empty selector is required.";
+        self.recorder.warning(deployment, "SelectingAll", note);
+        let meta = &deployment.metadata;
+        if deployment.status.observed_generation < meta.generation {
+            let patch = json!({"metadata": seen(meta), "status": {"observedGeneration": meta.generation}});
+            turn.patch_status::<Deployment>(meta, &patch).await?;
+        }
+        Ok(Next::Done)
+    }
+
+    /// Whether pods of old sets may still run.
+    fn old_pods_run(&self, sets: &Sets) -> bool {
+        sets.old.iter().any(|set| {
+            let pods = self.pods.owned_by(&set.metadata.namespace, &set.metadata.uid);
+            pods.iter().any(|pod| !pod.is_terminal())
+        })
+    }
+
+    /// What could not be done comes again; what was done before it stays.
+    async fn apply(&self, turn: &Turn, deployment: &Deployment, plan: &Plan) -> (Made, Option<Failure>) {
+        let mut made = Made::Nothing;
+        if let Some(new) = &plan.create {
+            match self.create(turn, deployment, new).await {
+                Ok(done) => made = done,
+                Err(failure) => return (made, Some(failure)),
+            }
+        }
+        if let Made::Failed(_, why) = &made {
+            let failure = Failure::NotYet(why.clone());
+            return (made, Some(failure));
+        }
+        for update in &plan.updates {
+            match turn.patch::<ReplicaSet>(&update.set.metadata, &update.patch()).await {
+                Ok(_) => {
+                    if let Some(note) = update.described() {
+                        self.recorder.normal(deployment, "ScalingReplicaSet", note);
+                    }
+                }
+                Err(error) => return (made, Some(error.into())),
+            }
+        }
+        for set in &plan.deletes {
+            match turn.delete::<ReplicaSet>(&set.metadata).await {
+                Ok(()) | Err(Error::NotFound(_)) => {}
+                Err(error) => return (made, Some(error.into())),
+            }
+        }
+        (made, None)
+    }
+
+    async fn create(&self, turn: &Turn, deployment: &Deployment, new: &NewSet) -> Result<Made, Failure> {
+        let (namespace, name) = (&deployment.metadata.namespace, &new.name);
+        match turn.create::<ReplicaSet>(namespace, &new.body).await {
+            Ok(_) => {
+                if new.replicas > 0 {
+                    let note = format!("Scaled up replica set {name} from 0 to {}", new.replicas);
+                    self.recorder.normal(deployment, "ScalingReplicaSet", note);
+                }
+                Ok(Made::Created(name.clone()))
+            }
+            Err(Error::AlreadyExists(_)) => self.met(turn, deployment, name).await,
+            Err(Error::Forbidden(status)) if crate::replica_set::is_terminating(&status) => Ok(Made::Nothing),
+            Err(error) => {
+                let note = format!("Failed to create new replica set \"{name}\": {error}");
+                self.recorder.warning(deployment, "ReplicaSetCreateError", note);
+                Ok(Made::Failed(name.clone(), error.to_string()))
+            }
+        }
+    }
+
+    /// A set of that name is there: the very one, made in a turn whose end was not seen, or another with the same hash.
+    async fn met(&self, turn: &Turn, deployment: &Deployment, name: &str) -> Result<Made, Failure> {
+        let meta = &deployment.metadata;
+        let at = path::object(
+            ReplicaSet::API_VERSION,
+            Some(&meta.namespace),
+            ReplicaSet::RESOURCE,
+            name,
+        );
+        let there: ReplicaSet = turn.api().get(&at).await?;
+        let ours = there.metadata.controller().is_some_and(|owner| owner.uid == meta.uid);
+        if ours && sets::same_template(&there.spec.template, &deployment.spec.template) {
+            return Err(Failure::NotYet(format!(
+                "the ReplicaSet {name} is not in the cache yet"
+            )));
+        }
+        let collisions = deployment.status.collision_count.unwrap_or(0) + 1;
+        let patch = json!({"metadata": seen(meta), "status": {"collisionCount": collisions}});
+        turn.patch_status::<Deployment>(meta, &patch).await?;
+        Err(Failure::NotYet(format!(
+            "the name {name} is taken: collision {collisions}"
+        )))
+    }
+
+    /// Writes the status and the revision, if they have changed.
+    async fn report(&self, turn: &Turn, deployment: &Deployment, sets: &Sets, plan: &Plan, made: &Made) -> Outcome {
+        let now = self.clock.now();
+        let meta = &deployment.metadata;
+        let status = status::status(deployment, sets, plan.total(sets), made, now);
+        let next = status::next_look(deployment, &status, now);
+        let revision = match made {
+            Made::Created(_) => plan.create.as_ref().map(|new| new.revision.clone()),
+            _ => plan.revision(sets),
+        };
+        let revision = revision.filter(|revision| meta.annotation(history::REVISION) != Some(revision));
+        if status == deployment.status && revision.is_none() {
+            return Ok(next);
+        }
+        let mut metadata = seen(meta);
+        if let Some(revision) = revision {
+            metadata["annotations"] = json!({history::REVISION: revision});
+        }
+        let patch = json!({"metadata": metadata, "status": status::written(&status)});
+        turn.patch_status::<Deployment>(meta, &patch).await?;
+        Ok(next)
+    }
+}
+
+#[cfg(test)]
+mod tests;
