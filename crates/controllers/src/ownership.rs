@@ -66,7 +66,7 @@ pub async fn claim<O: Kind, T: Kind>(
     selector: Option<&LabelSelector>,
     cache: &Cache<T>,
 ) -> std::result::Result<Vec<Arc<T>>, Failure> {
-    claim_with_finalizer(turn, owner, selector, cache, "").await
+    claim_objects(turn, owner, selector, cache, "", |_| true).await
 }
 
 /// Like `claim`; what is taken also gets the finalizer, and what is let go of loses it.
@@ -77,11 +77,35 @@ pub async fn claim_with_finalizer<O: Kind, T: Kind>(
     cache: &Cache<T>,
     finalizer: &str,
 ) -> std::result::Result<Vec<Arc<T>>, Failure> {
+    claim_objects(turn, owner, selector, cache, finalizer, |_| true).await
+}
+
+/// Like `claim`, but takes and lets go only of what `counts`; of the rest, what the owner manages is among the answer.
+pub async fn claim_where<O: Kind, T: Kind>(
+    turn: &Turn,
+    owner: &O,
+    selector: Option<&LabelSelector>,
+    cache: &Cache<T>,
+    counts: impl Fn(&T) -> bool,
+) -> std::result::Result<Vec<Arc<T>>, Failure> {
+    claim_objects(turn, owner, selector, cache, "", counts).await
+}
+
+async fn claim_objects<O: Kind, T: Kind>(
+    turn: &Turn,
+    owner: &O,
+    selector: Option<&LabelSelector>,
+    cache: &Cache<T>,
+    finalizer: &str,
+    counts: impl Fn(&T) -> bool,
+) -> std::result::Result<Vec<Arc<T>>, Failure> {
     let meta = owner.meta();
     let managed = cache.owned_by(&meta.namespace, &meta.uid);
     let Some(selector) = selector else { return Ok(managed) };
-    let free = cache.owned_by(&meta.namespace, "");
-    let claims = plan_claims(meta.is_deleted(), selector, managed, free);
+    let mut free = cache.owned_by(&meta.namespace, "");
+    free.retain(|object| counts(object));
+    let mut claims = plan_claims(meta.is_deleted(), selector, managed, free);
+    claims.released.retain(|object| counts(object));
     let mut all = claims.kept;
     if !claims.adopted.is_empty() {
         // The cache may be behind: an owner that is being deleted, or gone, must not take anything any more.

@@ -104,10 +104,13 @@ impl Reconcile for Controller {
         let sets = Sets::of(&deployment, sets);
         let plan = plan::plan(&deployment, &sets, self.old_pods_run(&sets));
         let (made, failed) = self.apply(turn, &deployment, &plan).await;
-        let next = self.report(turn, &deployment, &sets, &plan, &made).await;
-        match failed {
-            Some(failure) => Err(failure),
-            None => next,
+        match (failed, &made) {
+            (Some(failure), Made::Nothing) => Err(failure),
+            (Some(failure), _) => {
+                self.report(turn, &deployment, &sets, &plan, &made).await?;
+                Err(failure)
+            }
+            (None, _) => self.report(turn, &deployment, &sets, &plan, &made).await,
         }
     }
 }
@@ -175,7 +178,7 @@ impl Controller {
                 Ok(Made::Created(name.clone()))
             }
             Err(Error::AlreadyExists(_)) => self.met(turn, deployment, name).await,
-            Err(Error::Forbidden(status)) if crate::replica_set::is_terminating(&status) => Ok(Made::Nothing),
+            Err(Error::Forbidden(status)) if ownership::is_terminating(&status) => Ok(Made::Nothing),
             Err(error) => {
                 let note = format!("Failed to create new replica set \"{name}\": {error}");
                 self.recorder.warning(deployment, "ReplicaSetCreateError", note);

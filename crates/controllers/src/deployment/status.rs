@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::sets::Sets;
 use crate::machinery::Next;
+use crate::objects::condition::{self, whole_seconds};
 use crate::objects::deployment::DeploymentStatus;
-use crate::objects::{Condition, Deployment, condition};
+use crate::objects::{Condition, Deployment};
 
 const PROGRESSING: &str = "Progressing";
 const AVAILABLE: &str = "Available";
@@ -63,7 +64,7 @@ pub fn status(deployment: &Deployment, sets: &Sets, total: i64, made: &Made, now
     status.unavailable_replicas = (total - status.available_replicas).max(0);
     let mut writer = Writer {
         conditions: deployment.status.conditions.clone(),
-        now: crate::replica_set::whole_seconds(now),
+        now: whole_seconds(now),
     };
     if !deployment.metadata.is_deleted() {
         paused_or_resumed(deployment, &mut writer);

@@ -232,6 +232,17 @@ impl Pod {
         condition::put(&mut conditions, target, now).then_some(conditions)
     }
 
+    /// Like `restarts`, of init containers that go on running.
+    pub fn sidecar_restarts(&self) -> i64 {
+        let sidecar = |name: &str| {
+            let mut containers = self.spec.init_containers.iter();
+            containers.any(|c| c.name == name && c.restart_policy == "Always")
+        };
+        let statuses = self.status.init_container_statuses.iter();
+        let restarts = statuses.filter(|c| sidecar(&c.name)).map(|c| c.restart_count);
+        restarts.max().unwrap_or(0)
+    }
+
     /// How often its containers were started again, the most of any of them.
     pub fn restarts(&self) -> i64 {
         self.status

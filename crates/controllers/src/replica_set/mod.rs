@@ -30,6 +30,14 @@ pub const REPLICATION_CONTROLLER: Def = Def {
     start: start::<ReplicationController>,
 };
 
+/// What a turn did.
+#[derive(Default)]
+struct Done {
+    made: Vec<Pod>,
+    deleted: Vec<Arc<Pod>>,
+    failed: Option<Failed>,
+}
+
 struct Controller<R: Kind> {
     sets: Cache<R>,
     pods: Cache<Pod>,
@@ -73,13 +81,15 @@ impl<R: Replicated> Reconcile for Controller<R> {
         let Some(set) = self.sets.at(key) else {
             return Ok(Next::Done);
         };
-        let pods = ownership::claim(turn, &*set, set.selector().as_ref(), &self.pods).await?;
-        let related = self.related_pods(&set);
-        let plan = plan::plan(&*set, &pods, &related, self.clock.now());
-        let failed = match set.meta().is_deleted() {
-            true => None,
-            false => self.apply(turn, &set, &plan).await,
+        let selector = set.selector();
+        let pods = ownership::claim_where(turn, &*set, selector.as_ref(), &self.pods, Pod::is_active).await?;
+        let now = self.clock.now();
+        let plan = match set.meta().is_deleted() {
+            true => Plan::Nothing,
+            false => plan::plan(&*set, &pods, || self.related_pods(&set), now),
         };
+        let Done { made, deleted, failed } = self.apply(turn, &set, plan).await;
+        let pods = plan::pods_after(pods, &deleted, made, now);
         let now = self.clock.now();
         let status = plan::status(&*set, &pods, failed.as_ref(), now);
         if status != *set.status() {
@@ -87,7 +97,7 @@ impl<R: Replicated> Reconcile for Controller<R> {
                 .await?;
         }
         match failed {
-            Some(Failed { error: Some(error), .. }) => Err(error.into()),
+            Some(Failed { error, .. }) => Err(error.into()),
             _ => Ok(plan::next_look(&*set, &pods, now)),
         }
     }
@@ -107,16 +117,17 @@ impl<R: Replicated> Controller<R> {
             .collect()
     }
 
-    async fn apply(&self, turn: &Turn, set: &R, plan: &Plan) -> Option<Failed> {
+    async fn apply(&self, turn: &Turn, set: &R, plan: Plan) -> Done {
         match plan {
-            Plan::Nothing => None,
-            Plan::Create(count) => self.create(turn, set, *count).await,
+            Plan::Nothing => Done::default(),
+            Plan::Create(count) => self.create(turn, set, count).await,
             Plan::Delete(pods) => self.delete(turn, set, pods).await,
         }
     }
 
     /// In batches that double as long as all goes well, so that a quota or a bad template costs a few requests, not hundreds.
-    async fn create(&self, turn: &Turn, set: &R, count: usize) -> Option<Failed> {
+    async fn create(&self, turn: &Turn, set: &R, count: usize) -> Done {
+        let mut done = Done::default();
         let body = pod_template::encoded(&pod_template::pod(set, &set.spec().template));
         let namespace = &set.meta().namespace;
         let (mut left, mut batch) = (count, 1);
@@ -129,48 +140,50 @@ impl<R: Replicated> Controller<R> {
                     Ok(pod) => {
                         self.recorder
                             .normal(set, "SuccessfulCreate", format!("Created pod: {}", pod.metadata.name));
+                        done.made.push(pod);
                     }
                     // Nothing more can come to life here; its end will come to us.
-                    Err(Error::Forbidden(status)) if ownership::is_terminating(&status) => return None,
+                    Err(Error::Forbidden(status)) if ownership::is_terminating(&status) => return done,
                     Err(error) => failed = Some(error),
                 }
             }
             if let Some(error) = failed {
                 self.recorder
                     .warning(set, "FailedCreate", format!("Error creating: {error}"));
-                return Some(Failed {
+                done.failed = Some(Failed {
                     reason: "FailedCreate",
-                    message: error.to_string(),
-                    error: Some(error),
+                    error,
                 });
+                return done;
             }
             left -= size;
             batch *= 2;
         }
-        None
+        done
     }
 
-    async fn delete(&self, turn: &Turn, set: &R, pods: &[Arc<Pod>]) -> Option<Failed> {
+    async fn delete(&self, turn: &Turn, set: &R, pods: Vec<Arc<Pod>>) -> Done {
         let gone = join_all(pods.iter().map(|pod| turn.delete::<Pod>(&pod.metadata))).await;
-        let mut failed = None;
-        for (pod, gone) in pods.iter().zip(gone) {
+        let mut done = Done::default();
+        for (pod, gone) in pods.into_iter().zip(gone) {
             let name = &pod.metadata.name;
             match gone {
-                Ok(()) => self
-                    .recorder
-                    .normal(set, "SuccessfulDelete", format!("Deleted pod: {name}")),
+                Ok(()) => {
+                    self.recorder
+                        .normal(set, "SuccessfulDelete", format!("Deleted pod: {name}"));
+                    done.deleted.push(pod);
+                }
                 Err(Error::NotFound(_) | Error::Conflict(_)) => {}
                 Err(error) => {
                     self.recorder
                         .warning(set, "FailedDelete", format!("Error deleting: {error}"));
-                    failed = Some(Failed {
+                    done.failed = Some(Failed {
                         reason: "FailedDelete",
-                        message: error.to_string(),
-                        error: Some(error),
+                        error,
                     });
                 }
             }
         }
-        failed
+        done
     }
 }

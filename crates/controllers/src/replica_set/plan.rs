@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustc_hash::FxHashSet;
 
 use super::rank;
 use crate::machinery::Next;
+use crate::objects::condition::{self, whole_seconds};
 use crate::objects::replica_set::{ReplicaSetStatus, Replicated};
-use crate::objects::{Condition, Pod, condition};
+use crate::objects::{Condition, Pod};
 
 /// Pods made or deleted in one turn at most. Upstream: BurstReplicas.
 const BURST: usize = 500;
@@ -23,12 +25,17 @@ pub enum Plan {
 /// What went wrong on the way.
 pub struct Failed {
     pub reason: &'static str,
-    pub message: String,
-    pub error: Option<orlop_client::Error>,
+    pub error: orlop_client::Error,
 }
 
-/// `pods`: the set's own. `related`: those of all sets of the same owner, to see which nodes have too many.
-pub fn plan<R: Replicated>(set: &R, pods: &[Arc<Pod>], related: &[Arc<Pod>], now: Timestamp) -> Plan {
+/// `pods`: the set's own. `related`: those of all sets of the same owner, to see which nodes have too many; only asked for
+/// if some pods must go.
+pub fn plan<R: Replicated>(
+    set: &R,
+    pods: &[Arc<Pod>],
+    related: impl FnOnce() -> Vec<Arc<Pod>>,
+    now: Timestamp,
+) -> Plan {
     let active: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.is_active()).collect();
     let wanted = wanted(set);
     match active.len().cmp(&wanted) {
@@ -36,7 +43,7 @@ pub fn plan<R: Replicated>(set: &R, pods: &[Arc<Pod>], related: &[Arc<Pod>], now
         std::cmp::Ordering::Less => Plan::Create((wanted - active.len()).min(BURST)),
         std::cmp::Ordering::Greater => {
             let count = (active.len() - wanted).min(BURST);
-            Plan::Delete(rank::first_to_go(&active, related, count, now))
+            Plan::Delete(rank::first_to_go(&active, &related(), count, now))
         }
     }
 }
@@ -47,6 +54,24 @@ fn wanted<R: Replicated>(set: &R) -> usize {
 
 fn min_ready<R: Replicated>(set: &R) -> Duration {
     Duration::from_secs(set.spec().min_ready_seconds.into())
+}
+
+/// The set's pods after what was done: without those that are deleted, with those that were made. Pods that a node must end
+/// are still there for a while, on their way out.
+pub fn pods_after(pods: Vec<Arc<Pod>>, deleted: &[Arc<Pod>], made: Vec<Pod>, now: Timestamp) -> Vec<Arc<Pod>> {
+    let deleted: FxHashSet<&str> = deleted.iter().map(|pod| pod.metadata.uid.as_str()).collect();
+    let keep = |pod: Arc<Pod>| match deleted.contains(pod.metadata.uid.as_str()) {
+        false => Some(pod),
+        true if pod.spec.node_name.is_empty() => None,
+        true => {
+            let mut ending = Pod::clone(&pod);
+            ending.metadata.deletion_timestamp = Some(now);
+            Some(Arc::new(ending))
+        }
+    };
+    let mut after: Vec<Arc<Pod>> = pods.into_iter().filter_map(keep).collect();
+    after.extend(made.into_iter().map(Arc::new));
+    after
 }
 
 pub fn status<R: Replicated>(set: &R, pods: &[Arc<Pod>], failed: Option<&Failed>, now: Timestamp) -> ReplicaSetStatus {
@@ -82,18 +107,13 @@ pub fn status<R: Replicated>(set: &R, pods: &[Arc<Pod>], failed: Option<&Failed>
             status: "True".to_string(),
             last_transition_time: Some(whole_seconds(now)),
             reason: failed.reason.to_string(),
-            message: failed.message.clone(),
+            message: failed.error.to_string(),
             ..Condition::default()
         }),
         (None, Some(_)) => status.conditions.retain(|c| c.r#type != "ReplicaFailure"),
         _ => {}
     }
     status
-}
-
-/// As `metav1.Time` is written: what is compared must be what is stored.
-pub fn whole_seconds(t: Timestamp) -> Timestamp {
-    Timestamp::from_second(t.as_second()).expect("seconds of a timestamp are one")
 }
 
 /// Ready pods that do not count as available yet will, without any change to them.

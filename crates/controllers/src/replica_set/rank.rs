@@ -1,7 +1,7 @@
 //! Which pods of too many go first: those that are missed least.
 // Upstream: pkg/controller/controller_utils.go ActivePodsWithRanks
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,53 +20,32 @@ pub fn first_to_go(active: &[&Arc<Pod>], related: &[Arc<Pod>], count: usize, now
     for pod in related.iter().filter(|pod| pod.is_active()) {
         *on_node.entry(&pod.spec.node_name).or_default() += 1;
     }
-    let mut ranked: Vec<(Place<'_>, &Arc<Pod>)> = active
-        .iter()
-        .map(|pod| {
-            let together = on_node.get(pod.spec.node_name.as_str()).copied().unwrap_or(0);
-            (Place { pod, together, now }, *pod)
-        })
-        .collect();
-    ranked.sort_by(|(a, _), (b, _)| a.order(b));
-    ranked.into_iter().take(count).map(|(_, pod)| pod.clone()).collect()
+    let mut ranked: Vec<&Arc<Pod>> = active.to_vec();
+    ranked.sort_by_cached_key(|pod| {
+        let together = on_node.get(pod.spec.node_name.as_str()).copied().unwrap_or(0);
+        place(pod, together, now)
+    });
+    ranked.into_iter().take(count).cloned().collect()
 }
 
-struct Place<'a> {
-    pod: &'a Pod,
-    /// Active pods of the family on the same node.
-    together: usize,
-    now: Timestamp,
-}
-
-impl Place<'_> {
-    /// Less goes first.
-    fn order(&self, other: &Place<'_>) -> Ordering {
-        let (a, b) = (self.pod, other.pod);
-        let assigned = |pod: &Pod| !pod.spec.node_name.is_empty();
-        let phase = |pod: &Pod| match pod.status.phase.as_str() {
-            "Pending" | "" => 0,
-            "Unknown" => 1,
-            _ => 2,
-        };
-        assigned(a)
-            .cmp(&assigned(b))
-            .then_with(|| phase(a).cmp(&phase(b)))
-            .then_with(|| a.is_ready().cmp(&b.is_ready()))
-            .then_with(|| cost(a).cmp(&cost(b)))
-            .then_with(|| other.together.cmp(&self.together))
-            .then_with(|| by_age(ready_since(a), ready_since(b), self.now, a.is_ready() && b.is_ready()))
-            .then_with(|| Reverse(a.restarts()).cmp(&Reverse(b.restarts())))
-            .then_with(|| {
-                by_age(
-                    a.metadata.creation_timestamp,
-                    b.metadata.creation_timestamp,
-                    self.now,
-                    true,
-                )
-            })
-            // Upstream leaves ties to the sort; a fixed order can be replayed.
-            .then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
-    }
+/// Less goes first. `together`: active pods of the family on the same node.
+///
+/// Ages count as equal if they are of the same order, so that a scale down does not always take what the newest node runs
+/// (upstream: LogarithmicScaleDown). Upstream lets chance decide there at once; here what follows may say more, and only then
+/// chance, the uid, decides.
+fn place(pod: &Pod, together: usize, now: Timestamp) -> impl Ord + use<> {
+    let phase = match pod.status.phase.as_str() {
+        "Pending" | "" => 0,
+        "Unknown" => 1,
+        _ => 2,
+    };
+    (
+        (!pod.spec.node_name.is_empty(), phase, pod.is_ready()),
+        (cost(pod), Reverse(together), order_of_age(ready_since(pod), now)),
+        (Reverse(pod.restarts()), Reverse(pod.sidecar_restarts())),
+        order_of_age(pod.metadata.creation_timestamp, now),
+        pod.metadata.uid.clone(),
+    )
 }
 
 fn cost(pod: &Pod) -> i32 {
@@ -76,30 +55,15 @@ fn cost(pod: &Pod) -> i32 {
         .unwrap_or(0)
 }
 
+/// None for pods that are not ready: they are alike here.
 fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    pod.condition("Ready")?.last_transition_time
+    pod.condition("Ready").filter(|c| c.is_true())?.last_transition_time
 }
 
-/// Younger goes first, where ages count as equal if they are of the same order: so a scale down does not always take
-/// what the newest node runs. Upstream: LogarithmicScaleDown. An unknown time goes before a known one.
-fn by_age(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp, counts: bool) -> Ordering {
-    if !counts || a == b {
-        return Ordering::Equal;
-    }
-    match (a, b) {
-        (None, _) => Ordering::Less,
-        (_, None) => Ordering::Greater,
-        (Some(a), Some(b)) => order_of_age(a, now).cmp(&order_of_age(b, now)),
-    }
-}
-
-fn order_of_age(since: Timestamp, now: Timestamp) -> i64 {
-    let seconds = now.as_second().saturating_sub(since.as_second());
-    if seconds <= 0 {
-        -1
-    } else {
-        i64::from(63 - seconds.leading_zeros() as i32)
-    }
+/// The power of two that the age is above: -1 for none yet. An unknown time goes before a known one.
+fn order_of_age(since: Option<Timestamp>, now: Timestamp) -> Option<i64> {
+    let age = i64::try_from(now.duration_since(since?).as_nanos()).unwrap_or(i64::MAX);
+    Some(if age > 0 { i64::from(age.ilog2()) } else { -1 })
 }
 
 #[cfg(test)]
