@@ -9,6 +9,7 @@
 //! one.
 
 mod backends;
+mod clusterrole_aggregation;
 mod cron_job;
 mod daemon_set;
 mod deployment;
@@ -30,6 +31,7 @@ mod replica_set;
 mod revisions;
 pub mod run;
 mod selection;
+mod service_account;
 pub mod settings;
 mod taint_eviction;
 #[cfg(test)]
@@ -62,4 +64,9 @@ pub const ALL: &[&Def] = &[
     &job::DEF,
     &cron_job::DEF,
     &ttl_after_finished::DEF,
+    &service_account::tokens::DEF,
+    &service_account::accounts::DEF,
+    &service_account::root_ca::DEF,
+    &service_account::cleaner::DEF,
+    &clusterrole_aggregation::DEF,
 ];

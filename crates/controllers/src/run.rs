@@ -54,9 +54,13 @@ async fn work(options: &Options) {
     );
     let mut tasks = vec![];
     for def in &options.controllers {
+        let api = match def.account {
+            "" => options.api.clone(),
+            account => (options.account)(account),
+        };
         let setup = Setup::new(
             def,
-            (options.account)(def.account),
+            api,
             options.clock.clone(),
             machinery::Recorder::new(recorder.reporting_as(def.name).telling_notes_apart()),
             settings.clone(),

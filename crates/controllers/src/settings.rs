@@ -1,5 +1,6 @@
 //! What kube-controller-manager's flags say, with its defaults. One struct for all controllers; each reads its fields.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -31,6 +32,18 @@ pub struct Settings {
     pub terminated_pod_gc_threshold: usize,
     /// `--enable-dynamic-provisioning`: claims that find no volume have one made for them.
     pub enable_dynamic_provisioning: bool,
+    /// `--root-ca-file`, in PEM: what pods trust the API server by. Without it nothing is published.
+    pub root_ca: Option<String>,
+    /// `--service-account-private-key-file`. Without it secrets get no tokens.
+    pub token_signer: Option<Arc<dyn TokenSigner>>,
+    /// `--legacy-service-account-token-clean-up-period`
+    pub legacy_service_account_token_clean_up_period: Duration,
+}
+
+/// Signs what an account proves itself by. The keys are elsewhere: this crate decides, it has no cryptography.
+pub trait TokenSigner: std::fmt::Debug + Send + Sync {
+    /// A token for a secret, good as long as the secret has it.
+    fn token(&self, namespace: &str, account: &str, account_uid: &str, secret: &str) -> Result<String, String>;
 }
 
 impl Default for Settings {
@@ -49,6 +62,9 @@ impl Default for Settings {
             mirroring_max_endpoints_per_subset: 1000,
             terminated_pod_gc_threshold: 12_500,
             enable_dynamic_provisioning: true,
+            root_ca: None,
+            token_signer: None,
+            legacy_service_account_token_clean_up_period: Duration::from_secs(8760 * 3600),
         }
     }
 }

@@ -294,6 +294,11 @@ impl Caches {
         }
     }
 
+    /// With the rights of the manager itself, which reads everything: for what is needed too rarely to be kept in a cache.
+    pub fn reader(&self) -> &Api {
+        &self.api
+    }
+
     pub fn of<T: Kind>(&self) -> Cache<T> {
         let mut by_type = self.by_type.lock();
         let held = by_type

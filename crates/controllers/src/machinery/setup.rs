@@ -24,7 +24,7 @@ use crate::settings::Settings;
 pub struct Def {
     /// Upstream's name: `replicaset-controller`.
     pub name: &'static str,
-    /// The service account in `kube-system` that has the rights it needs.
+    /// The service account in `kube-system` that has the rights it needs; empty: those of the manager itself.
     pub account: &'static str,
     /// Runs unless `--controllers` says otherwise.
     pub on_by_default: bool,

@@ -3,7 +3,9 @@
 //!
 //! One file a kind; a field that a controller needs is added here, once for all.
 
+pub mod cluster_role;
 pub mod condition;
+pub mod config_map;
 pub mod controller_revision;
 pub mod cron_job;
 pub mod daemon_set;
@@ -13,18 +15,23 @@ pub mod endpoints;
 pub mod job;
 pub mod lease;
 pub mod meta;
+pub mod namespace;
 pub mod node;
 pub mod persistent_volume;
 pub mod persistent_volume_claim;
 pub mod pod;
 pub mod replica_set;
+pub mod secret;
 pub mod service;
+pub mod service_account;
 pub mod stateful_set;
 pub mod storage_class;
 pub mod template;
 pub mod volume_attributes_class;
 
+pub use cluster_role::ClusterRole;
 pub use condition::Condition;
+pub use config_map::ConfigMap;
 pub use controller_revision::ControllerRevision;
 pub use cron_job::CronJob;
 pub use daemon_set::DaemonSet;
@@ -34,12 +41,15 @@ pub use endpoints::Endpoints;
 pub use job::Job;
 pub use lease::Lease;
 pub use meta::{Labels, Meta, OwnerReference};
+pub use namespace::Namespace;
 pub use node::Node;
 pub use persistent_volume::PersistentVolume;
 pub use persistent_volume_claim::PersistentVolumeClaim;
 pub use pod::Pod;
 pub use replica_set::{ReplicaSet, ReplicationController};
+pub use secret::Secret;
 pub use service::Service;
+pub use service_account::ServiceAccount;
 pub use stateful_set::StatefulSet;
 pub use storage_class::StorageClass;
 pub use template::PodTemplate;
