@@ -33,6 +33,7 @@ pub mod run;
 mod selection;
 mod service_account;
 pub mod settings;
+mod stateful_set;
 mod taint_eviction;
 #[cfg(test)]
 #[allow(dead_code, unused_imports, reason = "offered to tests to come")]
@@ -50,6 +51,7 @@ pub const ALL: &[&Def] = &[
     &replica_set::REPLICA_SET,
     &replica_set::REPLICATION_CONTROLLER,
     &daemon_set::DEF,
+    &stateful_set::DEF,
     &node_lifecycle::DEF,
     &endpoints::DEF,
     &endpoint_slice::DEF,

@@ -24,6 +24,15 @@ pub fn patch_of(template: &Value) -> Value {
     json!({"spec": {"template": template}})
 }
 
+/// The template that a revision brings back.
+pub fn template_in(revision: &ControllerRevision) -> Value {
+    let mut template = revision.data["spec"]["template"].clone();
+    if let Some(fields) = template.as_object_mut() {
+        fields.remove("$patch");
+    }
+    template
+}
+
 /// In order, the oldest first.
 pub fn sort(revisions: &mut [Arc<ControllerRevision>]) {
     let order = |r: &ControllerRevision| (r.revision, r.metadata.creation_timestamp, r.metadata.name.clone());
@@ -300,6 +309,7 @@ mod tests {
             data: patch_of(&template),
             ..ControllerRevision::default()
         };
+        assert_eq!(template_in(&revision), template);
         assert_eq!(revision.data["spec"]["template"]["$patch"], "replace");
         let old = patch_of(
             &json!({"metadata": {"creationTimestamp": null, "labels": {"a": "b"}}, "spec": {"containers": []}}),

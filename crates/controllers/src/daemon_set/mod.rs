@@ -9,6 +9,8 @@ mod placement;
 mod plan;
 mod rolling;
 #[cfg(test)]
+mod run_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -378,7 +378,7 @@ struct World {
     set: DaemonSet,
     placement: Placement,
     nodes: BTreeMap<String, Arc<Node>>,
-    pods: BTreeMap<String, Pod>,
+    pods: BTreeMap<String, Arc<Pod>>,
     failures: Failures,
     now: Timestamp,
     template: u64,
@@ -446,7 +446,7 @@ impl World {
     fn worsen(&mut self) {
         let (what, now) = (self.random.below(4), self.now);
         let Some(name) = self.some_pod() else { return };
-        let pod = self.pods.get_mut(&name).unwrap();
+        let pod = Arc::make_mut(self.pods.get_mut(&name).unwrap());
         match what {
             0 => pod.status.phase = "Failed".into(),
             1 => pod.status.phase = "Succeeded".into(),
@@ -463,7 +463,7 @@ impl World {
 
     /// A pod gets on, as it should.
     fn get_on(&mut self, name: &str) {
-        let pod = self.pods.get_mut(name).unwrap();
+        let pod = Arc::make_mut(self.pods.get_mut(name).unwrap());
         let target = placement::target(pod).unwrap();
         let has_node = self.nodes.contains_key(target);
         if pod.metadata.is_deleted() || !(has_node || pod.spec.node_name.is_empty()) {
@@ -482,7 +482,7 @@ impl World {
 
     fn plan(&self) -> Plan {
         let nodes: Vec<_> = self.nodes.values().cloned().collect();
-        let pods: Vec<_> = self.pods.values().cloned().map(Arc::new).collect();
+        let pods: Vec<_> = self.pods.values().cloned().collect();
         plan::plan(&View {
             set: &self.set,
             hash: &self.hash(),
@@ -514,6 +514,7 @@ impl World {
                 .pods
                 .get_mut(&pod.metadata.name)
                 .expect("only what is there is deleted");
+            let pod = Arc::make_mut(pod);
             assert!(!pod.metadata.is_deleted(), "deleted twice: {}", pod.metadata.name);
             pod.metadata.deletion_timestamp = Some(self.now);
             if pod.spec.node_name.is_empty() {
@@ -536,7 +537,7 @@ impl World {
             let mut made = Pod::clone(&pod(&name, &format!("{node} new pending")));
             made.metadata.labels.insert(revisions::POD_LABEL.into(), self.hash());
             made.metadata.creation_timestamp = Some(now);
-            self.pods.insert(name, made);
+            self.pods.insert(name, Arc::new(made));
         }
         let most = if self.allowed(desired).1 > 0 { 2 } else { 1 };
         for node in self.nodes.keys() {
@@ -581,7 +582,7 @@ impl World {
         pod.is_available(Duration::from_secs(self.set.spec.min_ready_seconds.into()), self.now)
     }
 
-    fn living(&self, node: &str) -> Vec<&Pod> {
+    fn living(&self, node: &str) -> Vec<&Arc<Pod>> {
         let pods = self.pods.values().filter(|pod| pod.is_active());
         pods.filter(|pod| placement::target(pod) == Some(node)).collect()
     }
@@ -604,7 +605,7 @@ impl World {
     /// Nothing bad happens any more.
     fn calm(&mut self) {
         for _ in 0..60 {
-            let settled = |pod: &Pod| self.serves(pod) && pod.is_active();
+            let settled = |pod: &Arc<Pod>| self.serves(pod) && pod.is_active();
             if told(&self.plan()).is_empty() && self.pods.values().all(settled) {
                 break;
             }
@@ -628,7 +629,7 @@ impl World {
                 Fit::Keeps => assert!(pods.len() <= 1, "at most one on {name}"),
                 Fit::Not => assert_eq!(pods.len(), 0, "none on {name}"),
             }
-            let is_new = |pod: &&Pod| pod.metadata.label(revisions::POD_LABEL) == Some(&self.hash());
+            let is_new = |pod: &&Arc<Pod>| pod.metadata.label(revisions::POD_LABEL) == Some(&self.hash());
             assert!(self.set.spec.update_strategy.r#type == "OnDelete" || pods.iter().all(is_new));
         }
         let status = plan.status;

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use super::store::{Place, Store, Wanted};
 
+const NAMED_NODE: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0\
+                          /matchFields/0/values/0";
+
 /// A scheduler and kubelets in a few lines. `Default`: no nodes, so nothing is bound.
 #[derive(Default)]
 pub struct Nodes {
@@ -99,7 +102,11 @@ impl Nodes {
         self.next += 1;
         let node = up[self.next % up.len()].clone();
         let _ = store.update(place, "", |pod| {
-            pod["spec"]["nodeName"] = json!(node);
+            // A daemon's pod says where it belongs.
+            let named = pod.pointer(NAMED_NODE).cloned().unwrap_or_else(|| json!(node));
+            if up.iter().any(|node| named == **node) {
+                pod["spec"]["nodeName"] = named;
+            }
             Ok(())
         });
     }
