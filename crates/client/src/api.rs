@@ -153,6 +153,13 @@ impl Api {
         self.call(Method::GET, path, None, Bytes::new()).await
     }
 
+    /// Like `get`, for an answer in another representation, which the header `Accept` asks for.
+    pub async fn get_as<T: DeserializeOwned>(&self, path: &str, accept: &'static str) -> Result<T> {
+        let mut request = request(&Method::GET, path, None, Bytes::new())?;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        self.answer(request, &Method::GET, path).await
+    }
+
     /// All of a collection, page by page, at one revision.
     pub async fn list<T: DeserializeOwned>(&self, path: &str, query: &ListQuery) -> Result<List<T>> {
         let mut all: List<T> = self.list_page(path, query).await?;
@@ -235,7 +242,11 @@ impl Api {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<T> {
-        let request = request(&method, uri, content_type, body)?;
+        self.answer(request(&method, uri, content_type, body)?, &method, uri)
+            .await
+    }
+
+    async fn answer<T: DeserializeOwned>(&self, request: Request<Bytes>, method: &Method, uri: &str) -> Result<T> {
         let _permit = self.room.acquire().await.expect("the semaphore is never closed");
         let answered = async {
             let response = self.send(request).await?;
@@ -247,7 +258,7 @@ impl Api {
             Err(_) => return Err(Error::Unavailable(Trouble::Timeout(self.timeout))),
         };
         serde_json::from_slice(&bytes).map_err(|source| Error::Unreadable {
-            request: described(&method, uri),
+            request: described(method, uri),
             source,
         })
     }

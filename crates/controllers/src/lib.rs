@@ -13,13 +13,16 @@ mod clusterrole_aggregation;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod discovery;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
 mod ephemeral_volume;
+mod garbage_collector;
 mod index;
 mod job;
 pub mod machinery;
+mod namespace;
 mod node_lifecycle;
 pub mod objects;
 mod ownership;
@@ -71,4 +74,6 @@ pub const ALL: &[&Def] = &[
     &service_account::root_ca::DEF,
     &service_account::cleaner::DEF,
     &clusterrole_aggregation::DEF,
+    &namespace::DEF,
+    &garbage_collector::DEF,
 ];

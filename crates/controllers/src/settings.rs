@@ -10,6 +10,13 @@ pub struct Settings {
     /// `--concurrent-replicaset-syncs` and its siblings: keys worked on at the same time, where a controller has no
     /// reason of its own for another number.
     pub concurrent_syncs: usize,
+    /// `--concurrent-namespace-syncs`
+    pub concurrent_namespace_syncs: usize,
+    /// How long a namespace's deletion is left alone, so that all API servers of the cluster have heard of it and let
+    /// nothing new in. Upstream: a constant of five seconds; of use where there are several.
+    pub namespace_deletion_delay: Duration,
+    /// `--concurrent-gc-syncs`: objects that the garbage collector looks at, and deletes, at the same time.
+    pub concurrent_gc_syncs: usize,
     /// `--node-monitor-grace-period`: how long a node may say nothing before its state counts as unknown.
     pub node_monitor_grace_period: Duration,
     /// `--node-startup-grace-period`: the same for a node that has not reported any state yet.
@@ -51,6 +58,9 @@ impl Default for Settings {
         Settings {
             cluster_name: "kubernetes".to_string(),
             concurrent_syncs: 16,
+            concurrent_namespace_syncs: 10,
+            namespace_deletion_delay: Duration::from_secs(5),
+            concurrent_gc_syncs: 20,
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),
             node_eviction_rate: 0.1,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use orlop_apiserver::Config;
@@ -75,7 +75,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
         let mut components = Components::default();
         components.start_scheduler(running, scheduler);
-        components.start_controllers(running, controllers, orlop_controllers::Settings::default());
+        let settings = orlop_controllers::Settings {
+            // There is one API server, and it knows at once.
+            namespace_deletion_delay: Duration::ZERO,
+            ..orlop_controllers::Settings::default()
+        };
+        components.start_controllers(running, controllers, settings);
         if node.is_some() || fleet.is_some() {
             components.start_tainting(running);
         }

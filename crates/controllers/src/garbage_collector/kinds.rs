@@ -1,0 +1,62 @@
+//! Which resource a kind is, and where its objects are found.
+
+use orlop_client::path;
+use rustc_hash::FxHashMap;
+
+use super::graph::{Place, Type};
+use crate::discovery::{Discovered, Resource};
+
+/// What is not part of the graph. Upstream: garbagecollector.DefaultIgnoredResources
+const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
+
+/// Every version of every kind.
+#[derive(Default)]
+pub struct Kinds(FxHashMap<Type, (String, bool)>);
+
+/// Where to ask for an object.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Address {
+    Path(String),
+    /// Nobody serves the kind, or nobody has told of it yet.
+    UnknownKind,
+    /// Objects of the kind live in namespaces, and the one who refers to it lives in none: there is no such object.
+    NoNamespace,
+}
+
+impl Kinds {
+    pub fn new(found: &Discovered) -> Kinds {
+        let mut kinds = FxHashMap::default();
+        for resource in found.resources.iter().filter(|r| !r.kind.is_empty()) {
+            let entry = kinds.entry(ty(resource));
+            entry.or_insert_with(|| (resource.name.clone(), resource.namespaced));
+        }
+        Kinds(kinds)
+    }
+
+    pub fn address(&self, place: &Place) -> Address {
+        let Some((resource, namespaced)) = self.0.get(&*place.ty) else {
+            return Address::UnknownKind;
+        };
+        if *namespaced && place.namespace.is_empty() {
+            return Address::NoNamespace;
+        }
+        let namespace = namespaced.then_some(&*place.namespace);
+        Address::Path(path::object(&place.ty.api_version, namespace, resource, &place.name))
+    }
+}
+
+pub fn ty(resource: &Resource) -> Type {
+    Type {
+        api_version: resource.api_version.as_str().into(),
+        kind: resource.kind.as_str().into(),
+    }
+}
+
+/// The resources whose objects have owners and dependents.
+pub fn collectable(found: &Discovered) -> Vec<Resource> {
+    let wanted = |r: &&Resource| {
+        let ignored = IGNORED.contains(&(r.group(), r.name.as_str()));
+        !ignored && !r.kind.is_empty() && r.can(&["delete", "list", "watch"])
+    };
+    found.preferred().filter(wanted).cloned().collect()
+}
