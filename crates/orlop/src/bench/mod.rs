@@ -1,6 +1,7 @@
 //! `orlop bench`: load on any Kubernetes API or scheduler, and what it made of it.
 
 pub mod client;
+pub mod controllers;
 pub mod measure;
 pub mod own_server;
 pub mod process;

@@ -24,10 +24,28 @@ pub struct OwnServer {
 /// What of a cluster is started.
 #[derive(Clone, Copy)]
 pub enum Part {
-    /// `orlop up`.
-    Everything,
+    /// `orlop up` for nodes that are objects only: nobody minds that they give no sign of life.
+    Scheduling,
+    /// `orlop up` with this many simulated nodes.
+    Simulated(usize),
     /// `orlop apiserver`: nobody acts on what is created.
     ApiServer,
+}
+
+impl Part {
+    fn arguments(self) -> Vec<String> {
+        let up = ["up", "--port=0", "--bind=127.0.0.1", "--nodes=0"].map(str::to_string);
+        match self {
+            Part::Scheduling => up
+                .into_iter()
+                .chain(["--controllers=*,-node-lifecycle-controller".to_string()])
+                .collect(),
+            Part::Simulated(nodes) => up.into_iter().chain([format!("--simulate={nodes}")]).collect(),
+            Part::ApiServer => ["apiserver", "--secure-port=0", "--bind-address=127.0.0.1"]
+                .map(str::to_string)
+                .to_vec(),
+        }
+    }
 }
 
 impl OwnServer {
@@ -39,10 +57,7 @@ impl OwnServer {
         let log = std::fs::File::create(dir.join("orlop.log"))?;
         let started = Instant::now();
         let child = Command::new(std::env::current_exe()?)
-            .args(match part {
-                Part::Everything => &["up", "--port=0", "--bind=127.0.0.1", "--nodes=0"][..],
-                Part::ApiServer => &["apiserver", "--secure-port=0", "--bind-address=127.0.0.1"],
-            })
+            .args(part.arguments())
             .arg("--data-dir")
             .arg(&dir)
             .stdout(Stdio::null())

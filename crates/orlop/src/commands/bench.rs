@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use crate::bench::client::Target;
+use crate::bench::controllers::{Bench, Sizes, print};
 use crate::bench::own_server::{OwnServer, Part};
 use crate::bench::scheduling::catalogue;
 use crate::bench::scheduling::report::{self, Outcome};
@@ -28,6 +29,8 @@ enum What {
     Api(ApiArgs),
     /// Give a scheduler pods to place and report how fast they are bound
     Scheduling(SchedulingArgs),
+    /// Let controllers make, replace and remove pods on simulated nodes, and report how fast and with how many writes
+    Controllers(ControllersArgs),
 }
 
 #[derive(clap::Args)]
@@ -44,6 +47,25 @@ struct ApiArgs {
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::Args)]
+struct ControllersArgs {
+    /// How many simulated nodes
+    #[arg(long, default_value_t = 1_000)]
+    nodes: usize,
+    /// Pods of the Deployment that is scaled up and down
+    #[arg(long, default_value_t = 5_000)]
+    pods: u64,
+    /// Deployments of ten pods that are made at once
+    #[arg(long, default_value_t = 500)]
+    deployments: u64,
+    /// Pods of the Deployment that is rolled over
+    #[arg(long, default_value_t = 1_000)]
+    rolled: u64,
+    /// Show what was written, by resource and verb
+    #[arg(long)]
+    writes: bool,
 }
 
 const SCHEDULING_HELP: &str = "\
@@ -100,6 +122,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         None => api(args.api),
         Some(What::Api(args)) => api(args),
         Some(What::Scheduling(args)) => scheduling(args),
+        Some(What::Controllers(args)) => controllers(&args),
     }
 }
 
@@ -157,6 +180,24 @@ async fn measure_all(
     say("cleaning up");
     workloads::clean_up(&target).await?;
     Ok(figures)
+}
+
+fn controllers(args: &ControllersArgs) -> anyhow::Result<()> {
+    let own = OwnServer::start(Part::Simulated(args.nodes))?;
+    let target = Target::from_kubeconfig(&own.kubeconfig())?;
+    let sizes = Sizes {
+        pods: args.pods,
+        deployments: args.deployments,
+        rolled: args.rolled,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut bench = Bench::connect(&target, own.pid()).await?;
+        let outcome = bench.run(&sizes, args.nodes).await;
+        print(&bench.steps, args.writes);
+        println!("resident at the end: {:.0} MB", own.resident_mb());
+        outcome.map_err(|e| e.context(own.log_tail()))
+    })
 }
 
 fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
@@ -242,7 +283,7 @@ fn one_workload(
     // A server of its own for each workload: the peak of memory is that of the workload.
     let own = match &args.kubeconfig {
         Some(_) => None,
-        None => Some(OwnServer::start(Part::Everything)?),
+        None => Some(OwnServer::start(Part::Scheduling)?),
     };
     let kubeconfig = match (&args.kubeconfig, &own) {
         (Some(path), _) => path.clone(),
