@@ -12,6 +12,7 @@ pub mod eviction;
 pub mod fleet;
 pub mod gc;
 pub mod images;
+mod json;
 pub mod logs;
 pub mod node;
 pub mod objects;

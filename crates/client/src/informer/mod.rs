@@ -19,12 +19,13 @@
 //! only when it is needed.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
 use orlop_base::{Random, Shutdown};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -140,14 +141,92 @@ impl From<Error> for Ended {
 }
 
 /// A line of a watch. Decoded in one go, as servers write the type first.
-#[derive(Deserialize)]
-#[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 enum Line<T> {
     Added(T),
     Modified(T),
     Deleted(T),
     Bookmark(Partial),
     Error(Status),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum LineType {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LineField {
+    Type,
+    Object,
+    #[serde(other)]
+    Other,
+}
+
+/// By hand: what serde derives for such an enum also reads objects that come before their type, from a buffer, and so has
+/// the code for all of `T` twice. For large types that is minutes of building and megabytes of binary.
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Line<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Line<T>, D::Error> {
+        deserializer.deserialize_map(LineVisitor(PhantomData))
+    }
+}
+
+/// The type comes first from every server; should it not, the line is put in order and read again.
+fn read_line<T: DeserializeOwned>(line: &[u8]) -> serde_json::Result<Line<T>> {
+    let error = match serde_json::from_slice(line) {
+        Ok(line) => return Ok(line),
+        Err(error) => error,
+    };
+    #[derive(Deserialize)]
+    struct Parts<'a> {
+        r#type: &'a str,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    match serde_json::from_slice::<Parts<'_>>(line) {
+        Ok(parts) if !line.starts_with(b"{\"type\"") => {
+            let ordered = format!("{{\"type\":{:?},\"object\":{}}}", parts.r#type, parts.object.get());
+            serde_json::from_slice(ordered.as_bytes())
+        }
+        _ => Err(error),
+    }
+}
+
+struct LineVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for LineVisitor<T> {
+    type Value = Line<T>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a watch event, its type first")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Line<T>, A::Error> {
+        let (mut kind, mut line) = (None, None);
+        while let Some(field) = map.next_key()? {
+            match (field, kind) {
+                (LineField::Type, _) => kind = Some(map.next_value()?),
+                (LineField::Other, _) => drop(map.next_value::<IgnoredAny>()?),
+                (LineField::Object, None) => return Err(serde::de::Error::missing_field("type")),
+                (LineField::Object, Some(LineType::Bookmark)) => line = Some(Line::Bookmark(map.next_value()?)),
+                (LineField::Object, Some(LineType::Error)) => line = Some(Line::Error(map.next_value()?)),
+                (LineField::Object, Some(kind)) => {
+                    let object = map.next_value()?;
+                    line = Some(match kind {
+                        LineType::Added => Line::Added(object),
+                        LineType::Deleted => Line::Deleted(object),
+                        _ => Line::Modified(object),
+                    });
+                }
+            }
+        }
+        line.ok_or_else(|| serde::de::Error::missing_field("object"))
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -257,7 +336,8 @@ impl<T: DeserializeOwned + Send> Informer<T> {
             ..ListQuery::default()
         };
         let list = self.api.list::<Box<RawValue>>(&self.selection.path, &query).await?;
-        let decode = |raw: Box<RawValue>| match serde_json::from_str(raw.get()) {
+        // As bytes, like everything else here: one copy of the code that reads `T`.
+        let decode = |raw: Box<RawValue>| match serde_json::from_slice(raw.get().as_bytes()) {
             Ok(item) => Some(item),
             Err(error) => {
                 let partial = serde_json::from_str::<Partial>(raw.get()).unwrap_or_default();
@@ -337,11 +417,11 @@ impl<T: DeserializeOwned + Send> Informer<T> {
 
     /// A line; none if its object is not of the consumer's shape.
     fn decode(&self, line: &Bytes) -> Result<Option<Line<T>>, Error> {
-        let error = match serde_json::from_slice::<Line<T>>(line) {
+        let error = match read_line::<T>(line) {
             Ok(line) => return Ok(Some(line)),
             Err(error) => error,
         };
-        match serde_json::from_slice::<Line<Partial>>(line) {
+        match read_line::<Partial>(line) {
             Ok(Line::Added(partial) | Line::Modified(partial) | Line::Deleted(partial)) => {
                 self.report_unreadable(&partial, &error);
                 Ok(None)
@@ -379,7 +459,7 @@ impl Position {
             Position::Revision(revision) => return revision.clone(),
             Position::After(line) => line,
         };
-        match serde_json::from_slice::<Line<Partial>>(line) {
+        match read_line::<Partial>(line) {
             Ok(Line::Added(object) | Line::Modified(object) | Line::Deleted(object) | Line::Bookmark(object)) => {
                 object.metadata.resource_version
             }

@@ -146,7 +146,7 @@ fn requested(pod: &Pod, name: &str) -> i128 {
 }
 
 fn json(pod: &Pod) -> Value {
-    serde_json::to_value(pod).expect("pods are plain data")
+    crate::json::to_value(pod).expect("pods are plain data")
 }
 
 fn bytes(amount: u64) -> Quantity {

@@ -347,7 +347,7 @@ const FOREIGN: [&str; 5] = [
 
 /// What of a status is to be sent so that the server has it; empty if nothing is.
 fn patch_of(server: &PodStatus, wanted: &PodStatus) -> Map<String, Value> {
-    let object = |status: &PodStatus| match serde_json::to_value(status) {
+    let object = |status: &PodStatus| match crate::json::to_value(status) {
         Ok(Value::Object(map)) => map,
         _ => Map::new(),
     };

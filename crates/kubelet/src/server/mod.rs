@@ -247,7 +247,7 @@ impl Server {
         let mut list: Value = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}});
         // Go leaves out the kind of each item of a list.
         let items = pods.iter().map(|pod| {
-            let mut item = serde_json::to_value(&**pod).expect("a pod is plain JSON");
+            let mut item = crate::json::to_value(&**pod).expect("a pod is plain JSON");
             if let Some(map) = item.as_object_mut() {
                 map.remove("kind");
                 map.remove("apiVersion");

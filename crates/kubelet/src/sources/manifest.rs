@@ -82,7 +82,7 @@ fn one_pod(value: Value, place: &Place<'_>, now: Timestamp) -> Result<Pod, Strin
     if let Some(resource) = reference(&value) {
         return Err(format!("static pods may not reference {resource}"));
     }
-    serde_json::from_value(value).map_err(|e| format!("invalid pod: {e}"))
+    crate::json::from_value(&value).map_err(|e| format!("invalid pod: {e}"))
 }
 
 /// Name, identity and marks of a static pod.

@@ -172,7 +172,7 @@ fn totals(status: &mut PodStatus, pod: &Pod) {
         spec: pod.spec.clone(),
         ..Default::default()
     };
-    let Ok(spec) = serde_json::to_value(&spec) else { return };
+    let Ok(spec) = crate::json::to_value(&spec) else { return };
     let class = || orlop_api::resources::qos_class(&spec).to_string();
     status.qos_class = status.qos_class.take().or_else(|| Some(class()));
     let requests = orlop_api::resources::pod_requests(&spec, Default::default());

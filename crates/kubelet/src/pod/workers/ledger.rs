@@ -27,7 +27,7 @@ pub(super) fn requests(pod: &Pod) -> (i64, i64) {
         spec: pod.spec.clone(),
         ..Default::default()
     };
-    let value = serde_json::to_value(&spec).unwrap_or_default();
+    let value = crate::json::to_value(&spec).unwrap_or_default();
     let total = orlop_api::resources::pod_requests(&value, Default::default());
     let cpu = total.get("cpu").map_or(0, |q| q.milli_value());
     (cpu, total.get("memory").map_or(0, |q| q.value()))
