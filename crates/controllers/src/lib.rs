@@ -21,6 +21,7 @@ mod ephemeral_volume;
 mod garbage_collector;
 mod index;
 mod job;
+mod local_path;
 pub mod machinery;
 mod namespace;
 mod node_lifecycle;
@@ -66,6 +67,7 @@ pub const ALL: &[&Def] = &[
     &protection::VOLUMES,
     &protection::ATTRIBUTES_CLASSES,
     &ephemeral_volume::DEF,
+    &local_path::DEF,
     &job::DEF,
     &cron_job::DEF,
     &ttl_after_finished::DEF,

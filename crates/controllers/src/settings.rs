@@ -1,5 +1,6 @@
 //! What kube-controller-manager's flags say, with its defaults. One struct for all controllers; each reads its fields.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,10 @@ pub struct Settings {
     pub terminated_pod_gc_threshold: usize,
     /// `--enable-dynamic-provisioning`: claims that find no volume have one made for them.
     pub enable_dynamic_provisioning: bool,
+    /// Where the directories of `local-path` volumes are made, on each node; none: there are no such volumes.
+    pub local_path_dir: Option<PathBuf>,
+    /// The name of this machine's node, whose directories can be removed again.
+    pub local_node: Option<String>,
     /// `--root-ca-file`, in PEM: what pods trust the API server by. Without it nothing is published.
     pub root_ca: Option<String>,
     /// `--service-account-private-key-file`. Without it secrets get no tokens.
@@ -72,6 +77,8 @@ impl Default for Settings {
             mirroring_max_endpoints_per_subset: 1000,
             terminated_pod_gc_threshold: 12_500,
             enable_dynamic_provisioning: true,
+            local_path_dir: None,
+            local_node: None,
             root_ca: None,
             token_signer: None,
             legacy_service_account_token_clean_up_period: Duration::from_secs(8760 * 3600),

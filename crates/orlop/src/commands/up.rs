@@ -54,6 +54,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let node = args.node.plan(&data_dir)?;
     let fleet = args.fleet.plan()?;
+    let settings = orlop_controllers::Settings {
+        // There is one API server, and it knows at once.
+        namespace_deletion_delay: Duration::ZERO,
+        local_path_dir: Some(data_dir.join("local-path")),
+        local_node: node.as_ref().map(|node| node.identity.name.clone()),
+        ..orlop_controllers::Settings::default()
+    };
     let mut config = Config::new(data_dir);
     config.bind = args.bind;
     config.port = args.port;
@@ -75,11 +82,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
         let mut components = Components::default();
         components.start_scheduler(running, scheduler);
-        let settings = orlop_controllers::Settings {
-            // There is one API server, and it knows at once.
-            namespace_deletion_delay: Duration::ZERO,
-            ..orlop_controllers::Settings::default()
-        };
         components.start_controllers(running, controllers, settings);
         if node.is_some() || fleet.is_some() {
             components.start_tainting(running);

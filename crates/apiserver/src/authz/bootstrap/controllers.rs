@@ -172,6 +172,17 @@ pub const CONTROLLERS: &[(&str, &[&str])] = &[
             "patch,delete core: secrets",
         ],
     ),
+    // Differs from upstream, which has no provisioner of its own.
+    (
+        "local-path-provisioner",
+        &[
+            "read,create,update,patch,delete core: persistentvolumes",
+            "read,update,patch core: persistentvolumeclaims",
+            "read,create storage.k8s.io: storageclasses",
+            "read core: nodes",
+            EVENTS,
+        ],
+    ),
     (
         "namespace-controller",
         &[
