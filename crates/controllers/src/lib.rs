@@ -42,6 +42,7 @@ mod taint_eviction;
 #[cfg(test)]
 #[allow(dead_code, unused_imports, reason = "offered to tests to come")]
 mod testing;
+mod ttl;
 mod ttl_after_finished;
 
 pub use machinery::{Def, Metrics};
@@ -76,6 +77,7 @@ pub const ALL: &[&Def] = &[
     &service_account::root_ca::DEF,
     &service_account::cleaner::DEF,
     &clusterrole_aggregation::DEF,
+    &ttl::DEF,
     &namespace::DEF,
     &garbage_collector::DEF,
 ];
