@@ -43,7 +43,7 @@ where
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    /// Too many requests are answered with 429, as they are over TLS.
+    /// Callers bound how much they ask for at once (`orlop_client::Api` does): nothing is refused for being too much.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }

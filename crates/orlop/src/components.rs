@@ -13,7 +13,6 @@ use orlop_scheduler::shell;
 use tokio::task::JoinHandle;
 
 use crate::node::NodePlan;
-use crate::taints;
 
 /// Components under way. They stop before the server does, so that their last words are heard.
 #[derive(Default)]
@@ -77,15 +76,6 @@ impl Components {
                 tracing::error!("the controllers stopped: {e}");
             }
         }));
-    }
-
-    /// What takes the first taint off new nodes, as the node controller's user and with its rights.
-    pub fn start_tainting(&mut self, running: &Running) {
-        let controller = "system:serviceaccount:kube-system:node-controller";
-        let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
-        let service = orlop_apiserver::in_process::service(running.server.clone(), controller, &groups);
-        let tainting = taints::run(Api::in_process(service, "orlop-node-controller"), self.shutdown.clone());
-        self.tasks.push(tokio::spawn(tainting));
     }
 
     /// This machine's node agent, as its node's user and with its rights.

@@ -15,7 +15,6 @@ mod fleet;
 mod logging;
 mod node;
 mod output;
-mod taints;
 
 use std::process::ExitCode;
 

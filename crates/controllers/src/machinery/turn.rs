@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
-use orlop_client::{Api, DeleteOptions, Preconditions, Result, path};
+use orlop_client::{Api, DeleteOptions, Error, Preconditions, Result, path};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
@@ -72,14 +72,26 @@ impl Turn {
     }
 
     pub async fn create<T: Kind>(&self, namespace: &str, object: &impl Serialize) -> Result<T> {
-        let made: T = self.api.create(&collection::<T>(namespace), object).await?;
+        let at = collection::<T>(namespace);
+        let mut patience = Patience::default();
+        let mut answer = self.api.create::<T>(&at, object).await;
+        while patience.lasts(&answer).await {
+            answer = self.api.create::<T>(&at, object).await;
+        }
+        let made = answer?;
         self.wrote(&made);
         Ok(made)
     }
 
     /// Like `create`, for an object that is encoded already.
     pub async fn create_encoded<T: Kind>(&self, namespace: &str, json: Bytes) -> Result<T> {
-        let made: T = self.api.create_encoded(&collection::<T>(namespace), json).await?;
+        let at = collection::<T>(namespace);
+        let mut patience = Patience::default();
+        let mut answer = self.api.create_encoded::<T>(&at, json.clone()).await;
+        while patience.lasts(&answer).await {
+            answer = self.api.create_encoded::<T>(&at, json.clone()).await;
+        }
+        let made = answer?;
         self.wrote(&made);
         Ok(made)
     }
@@ -123,7 +135,13 @@ impl Turn {
     pub async fn delete_with<T: Kind>(&self, meta: &Meta, mut options: DeleteOptions) -> Result<()> {
         let conditions = options.preconditions.get_or_insert_with(Preconditions::default);
         conditions.uid = Some(meta.uid.clone());
-        self.api.delete(&object::<T>(meta), &options).await?;
+        let at = object::<T>(meta);
+        let mut patience = Patience::default();
+        let mut answer = self.api.delete(&at, &options).await;
+        while patience.lasts(&answer).await {
+            answer = self.api.delete(&at, &options).await;
+        }
+        answer?;
         if let Some(cache) = self.caches.existing::<T>() {
             let (key, uid) = (Key::of_meta(meta), meta.uid.clone());
             self.written
@@ -148,6 +166,27 @@ impl Turn {
         if !written.is_empty() && tokio::time::timeout(PATIENCE, join_all(written)).await.is_err() {
             tracing::warn!("a cache has not shown a write for {PATIENCE:?}; going on without it");
         }
+    }
+}
+
+/// A server that has too much to do is asked again when it says, a few times: that is no reason to report a failure.
+#[derive(Default)]
+struct Patience(u32);
+
+impl Patience {
+    const TRIES: u32 = 5;
+
+    /// Whether to ask again; waits before it says so.
+    async fn lasts<T>(&mut self, answer: &Result<T>) -> bool {
+        let Err(Error::TooManyRequests { retry_after, .. }) = answer else {
+            return false;
+        };
+        let (wait, tried) = (*retry_after, self.0 + 1);
+        self.0 = tried;
+        if tried < Patience::TRIES {
+            tokio::time::sleep(wait).await;
+        }
+        tried < Patience::TRIES
     }
 }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context as _, bail};
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, transport};
-use orlop_controllers::{ALL, Metrics, Options, Settings, select};
+use orlop_controllers::{Def, Metrics, Options, Settings};
 use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
 use orlop_serving::{Page, Pages};
 
+use super::controllers::ControllersArgs;
 use super::election::ElectionArgs;
 use super::serving::ServingArgs;
 use super::signals;
@@ -28,15 +29,6 @@ pub struct Args {
     /// Address of the API server, in place of the kubeconfig's
     #[arg(long, value_name = "URL")]
     master: Option<String>,
-    /// Controllers to run: `*` for all that run by default, `foo` for one more, `-foo` for one less
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        default_value = "*",
-        allow_hyphen_values = true
-    )]
-    controllers: Vec<String>,
     /// How much to log: 0 to 10
     #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
     verbosity: u8,
@@ -44,6 +36,8 @@ pub struct Args {
     election: ElectionArgs,
     #[command(flatten, next_help_heading = "Serving")]
     serving: ServingArgs,
+    #[command(flatten, next_help_heading = "Controllers")]
+    controllers: ControllersArgs,
 }
 
 impl Args {
@@ -59,15 +53,15 @@ impl Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let controllers = select(ALL, &args.controllers).map_err(|e| anyhow::anyhow!("--controllers: {e}"))?;
+    let (controllers, settings) = (args.controllers.chosen()?, args.controllers.settings()?);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("no threads to run on")?;
-    runtime.block_on(manage(args, controllers))
+    runtime.block_on(manage(args, controllers, settings))
 }
 
-async fn manage(args: Args, controllers: Vec<&'static orlop_controllers::Def>) -> anyhow::Result<()> {
+async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) -> anyhow::Result<()> {
     let (shutdown, asked) = signals::stop_on_signal()?;
     let election = args.election.config(NAME)?;
     let master = args.master.as_deref();
@@ -90,7 +84,7 @@ async fn manage(args: Args, controllers: Vec<&'static orlop_controllers::Def>) -
         api,
         account: Box::new(move |_| shared.clone()),
         controllers,
-        settings: Settings::default(),
+        settings,
         election,
         clock: Clock::System,
         metrics,

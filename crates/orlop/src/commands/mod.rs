@@ -3,6 +3,7 @@
 mod apiserver;
 mod bench;
 mod controller_manager;
+mod controllers;
 mod election;
 mod kubelet;
 mod scheduler;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use orlop_apiserver::Config;
 
+use super::controllers::ControllersArgs;
 use crate::components::Components;
 use crate::fleet::FleetArgs;
 use crate::node::{self, NodeArgs};
@@ -31,26 +32,20 @@ pub struct Args {
     /// A KubeSchedulerConfiguration for the scheduler
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
-    /// Controllers to run: `*` for all that run by default, `foo` for one more, `-foo` for one less
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        default_value = "*",
-        allow_hyphen_values = true
-    )]
-    controllers: Vec<String>,
     #[command(flatten, next_help_heading = "This machine as a node")]
     node: NodeArgs,
     #[command(flatten, next_help_heading = "Simulated nodes")]
     fleet: FleetArgs,
+    #[command(flatten, next_help_heading = "Controllers")]
+    controllers: ControllersArgs,
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
-    let controllers = orlop_controllers::select(orlop_controllers::ALL, &args.controllers)
-        .map_err(|e| anyhow::anyhow!("--controllers: {e}"))?;
+    let (controllers, mut settings) = (args.controllers.chosen()?, args.controllers.settings()?);
+    // There is one API server, and it knows at once.
+    settings.namespace_deletion_delay = Duration::ZERO;
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let node = args.node.plan(&data_dir)?;
     let fleet = args.fleet.plan()?;
@@ -83,9 +78,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let mut components = Components::default();
         components.start_scheduler(running, scheduler);
         components.start_controllers(running, controllers, settings);
-        if node.is_some() || fleet.is_some() {
-            components.start_tainting(running);
-        }
         if let Some(node) = node {
             components.start_node(running, node);
         }

@@ -1,0 +1,185 @@
+//! Flags about controllers, under kube-controller-manager's names: for it, and for `orlop up`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use orlop_controllers::{ALL, Def, Settings, select};
+
+use super::parse_duration;
+
+/// What is not given stays as upstream has it by default.
+#[derive(clap::Args)]
+pub struct ControllersArgs {
+    /// Controllers to run: `*` for all that run by default, `foo` for one more, `-foo` for one less
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true
+    )]
+    controllers: Vec<String>,
+    /// Workloads of a kind that are worked on at the same time
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        alias = "concurrent-deployment-syncs",
+        alias = "concurrent-daemonset-syncs",
+        alias = "concurrent-job-syncs"
+    )]
+    #[arg(
+        alias = "concurrent-statefulset-syncs",
+        alias = "concurrent-rc-syncs",
+        alias = "concurrent-cron-job-syncs"
+    )]
+    concurrent_replicaset_syncs: Option<u32>,
+    /// Namespaces that are emptied at the same time
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    concurrent_namespace_syncs: Option<u32>,
+    /// Objects that the garbage collector looks at at the same time
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    concurrent_gc_syncs: Option<u32>,
+    /// A node that has said nothing for this long is in an unknown state [default: 50s]
+    #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
+    node_monitor_grace_period: Option<Duration>,
+    /// The same for a node that has yet to report for the first time [default: 1m]
+    #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
+    node_startup_grace_period: Option<Duration>,
+    /// Nodes a second, in a zone, whose pods may be made to leave because the node failed [default: 0.1]
+    #[arg(long, value_name = "RATE", hide_short_help = true)]
+    node_eviction_rate: Option<f64>,
+    /// The same in a large zone of which much has failed [default: 0.01]
+    #[arg(long, value_name = "RATE", hide_short_help = true)]
+    secondary_node_eviction_rate: Option<f64>,
+    /// Share of failed nodes from which on a zone counts as unhealthy [default: 0.55]
+    #[arg(long, value_name = "SHARE", hide_short_help = true)]
+    unhealthy_zone_threshold: Option<f64>,
+    /// Unhealthy zones of no more nodes than this have no evictions [default: 50]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    large_cluster_size_threshold: Option<usize>,
+    /// Addresses in an endpoint slice [default: 100]
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_endpoints_per_slice: Option<u32>,
+    /// How long a changed pod waits for others before slices are written [default: 0s]
+    #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
+    endpointslice_updates_batch_period: Option<Duration>,
+    /// Ended pods that may lie about; 0 for any number [default: 12500]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    terminated_pod_gc_threshold: Option<usize>,
+    /// Authority that pods trust the API server by, to be published in every namespace
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    root_ca_file: Option<PathBuf>,
+}
+
+impl ControllersArgs {
+    pub fn chosen(&self) -> anyhow::Result<Vec<&'static Def>> {
+        select(ALL, &self.controllers).map_err(|e| anyhow::anyhow!("--controllers: {e}"))
+    }
+
+    pub fn settings(&self) -> anyhow::Result<Settings> {
+        let mut settings = Settings::default();
+        let count = |n: Option<u32>, field: &mut usize| *field = n.map_or(*field, |n| n as usize);
+        count(self.concurrent_replicaset_syncs, &mut settings.concurrent_syncs);
+        count(
+            self.concurrent_namespace_syncs,
+            &mut settings.concurrent_namespace_syncs,
+        );
+        count(self.concurrent_gc_syncs, &mut settings.concurrent_gc_syncs);
+        count(self.max_endpoints_per_slice, &mut settings.max_endpoints_per_slice);
+        set(self.node_monitor_grace_period, &mut settings.node_monitor_grace_period);
+        set(self.node_startup_grace_period, &mut settings.node_startup_grace_period);
+        set(self.node_eviction_rate, &mut settings.node_eviction_rate);
+        set(
+            self.secondary_node_eviction_rate,
+            &mut settings.secondary_node_eviction_rate,
+        );
+        set(self.unhealthy_zone_threshold, &mut settings.unhealthy_zone_threshold);
+        set(
+            self.large_cluster_size_threshold,
+            &mut settings.large_cluster_size_threshold,
+        );
+        set(
+            self.endpointslice_updates_batch_period,
+            &mut settings.endpoint_updates_batch_period,
+        );
+        set(
+            self.terminated_pod_gc_threshold,
+            &mut settings.terminated_pod_gc_threshold,
+        );
+        for (flag, rate) in [
+            ("--node-eviction-rate", settings.node_eviction_rate),
+            ("--secondary-node-eviction-rate", settings.secondary_node_eviction_rate),
+            ("--unhealthy-zone-threshold", settings.unhealthy_zone_threshold),
+        ] {
+            if !(rate.is_finite() && rate >= 0.0) {
+                bail!("{flag}: {rate} is no rate; a number from 0 on is wanted");
+            }
+        }
+        if let Some(file) = &self.root_ca_file {
+            let text = std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))?;
+            settings.root_ca = Some(text);
+        }
+        Ok(settings)
+    }
+}
+
+fn set<T>(given: Option<T>, field: &mut T) {
+    if let Some(value) = given {
+        *field = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ControllersArgs,
+    }
+
+    fn args(line: &str) -> ControllersArgs {
+        let words = std::iter::once("it").chain(line.split_whitespace());
+        Cli::try_parse_from(words)
+            .unwrap_or_else(|e| panic!("{line}: {e}"))
+            .args
+    }
+
+    #[test]
+    fn flags_are_settings() {
+        let settings = args(
+            "--node-monitor-grace-period 40s --concurrent-deployment-syncs 3 --node-eviction-rate 1.5 \
+             --max-endpoints-per-slice=7",
+        );
+        let settings = settings.settings().unwrap();
+        assert_eq!(settings.node_monitor_grace_period, Duration::from_secs(40));
+        assert_eq!((settings.concurrent_syncs, settings.max_endpoints_per_slice), (3, 7));
+        assert_eq!(settings.node_eviction_rate, 1.5);
+        let chosen = args("--controllers=deployment-controller,-job-controller")
+            .chosen()
+            .unwrap();
+        assert_eq!(
+            chosen.iter().map(|def| def.name).collect::<Vec<_>>(),
+            ["deployment-controller"]
+        );
+        assert!(args("").chosen().unwrap().len() > 20);
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        let refused = |line: &str| match args(line) {
+            args => args
+                .settings()
+                .map(|_| ())
+                .and_then(|()| args.chosen().map(|_| ()))
+                .unwrap_err()
+                .to_string(),
+        };
+        assert!(refused("--controllers=nonsense").starts_with("--controllers: \"nonsense\" is not in the list"));
+        assert!(refused("--node-eviction-rate=-1").starts_with("--node-eviction-rate: -1 is no rate"));
+        assert!(refused("--root-ca-file=/nowhere").contains("/nowhere can't be read"));
+    }
+}
