@@ -19,6 +19,7 @@ mod endpoint_slice_mirroring;
 mod endpoints;
 mod ephemeral_volume;
 mod garbage_collector;
+mod horizontal_pod_autoscaler;
 mod index;
 mod job;
 mod local_path;
@@ -80,4 +81,5 @@ pub const ALL: &[&Def] = &[
     &ttl::DEF,
     &namespace::DEF,
     &garbage_collector::DEF,
+    &horizontal_pod_autoscaler::DEF,
 ];

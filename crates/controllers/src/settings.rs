@@ -44,6 +44,16 @@ pub struct Settings {
     pub local_path_dir: Option<PathBuf>,
     /// The name of this machine's node, whose directories can be removed again.
     pub local_node: Option<String>,
+    /// `--horizontal-pod-autoscaler-sync-period`
+    pub horizontal_pod_autoscaler_sync_period: Duration,
+    /// `--horizontal-pod-autoscaler-downscale-stabilization`: for how long fewer pods must be wanted until there are.
+    pub horizontal_pod_autoscaler_downscale_stabilization: Duration,
+    /// `--horizontal-pod-autoscaler-tolerance`: how far usage may be off the target without consequence.
+    pub horizontal_pod_autoscaler_tolerance: f64,
+    /// `--horizontal-pod-autoscaler-cpu-initialization-period`
+    pub horizontal_pod_autoscaler_cpu_initialization_period: Duration,
+    /// `--horizontal-pod-autoscaler-initial-readiness-delay`
+    pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
     /// `--root-ca-file`, in PEM: what pods trust the API server by. Without it nothing is published.
     pub root_ca: Option<String>,
     /// `--service-account-private-key-file`. Without it secrets get no tokens.
@@ -82,6 +92,11 @@ impl Default for Settings {
             root_ca: None,
             token_signer: None,
             legacy_service_account_token_clean_up_period: Duration::from_secs(8760 * 3600),
+            horizontal_pod_autoscaler_sync_period: Duration::from_secs(15),
+            horizontal_pod_autoscaler_downscale_stabilization: Duration::from_secs(300),
+            horizontal_pod_autoscaler_tolerance: 0.1,
+            horizontal_pod_autoscaler_cpu_initialization_period: Duration::from_secs(300),
+            horizontal_pod_autoscaler_initial_readiness_delay: Duration::from_secs(30),
         }
     }
 }

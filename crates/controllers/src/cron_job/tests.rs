@@ -261,7 +261,7 @@ async fn a_job_each_minute() {
     assert!(names(&cluster).is_empty());
     cluster.advance(Duration::from_secs(61)).await;
     let first = format!("tick-{}", START + 1);
-    assert_eq!(names(&cluster), [first.clone()]);
+    assert_eq!(names(&cluster), std::slice::from_ref(&first));
     let cron: CronJob = cluster.get("ns", "tick").unwrap();
     assert_eq!(cron.status.active[0].name, first);
     assert_eq!(cron.status.last_schedule_time, Some(at("2026-01-01T00:01:00Z")));
@@ -271,7 +271,7 @@ async fn a_job_each_minute() {
     assert_eq!(names(&cluster), [first.clone(), second.clone()]);
     finish(&cluster, &second);
     cluster.settle().await;
-    assert_eq!(names(&cluster), [second.clone()], "the history is short");
+    assert_eq!(names(&cluster), std::slice::from_ref(&second), "the history is short");
     let cron: CronJob = cluster.get("ns", "tick").unwrap();
     assert!(cron.status.active.is_empty() && cron.status.last_successful_time.is_some());
     assert_eq!(
@@ -293,7 +293,7 @@ async fn forbidden_or_replaced() {
     cluster.run(&[&DEF]);
     cluster.advance(Duration::from_secs(190)).await;
     let first = format!("tick-{}", START + 1);
-    assert_eq!(names(&cluster), [first.clone()]);
+    assert_eq!(names(&cluster), std::slice::from_ref(&first));
     let told = cluster
         .events()
         .iter()
