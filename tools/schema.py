@@ -70,6 +70,11 @@ SPECIAL = {
 SCALARS = {"string", "bool", "int32", "int64", "float64"}
 # Types that no kind reaches but the API server writes or reads.
 EXTRA_ROOTS = ["apiextensions/v1.JSONSchemaProps", "meta/v1.WatchEvent", "meta/v1.Condition", "meta/v1.LabelSelector"]
+# Fields of our own, as they stand in the table. Their numbers are far above what upstream will ever use.
+OWN_FIELDS = {
+    # docs/required-during-execution.md
+    "core/v1.NodeAffinity": ["requiredDuringSchedulingRequiredDuringExecution 1001 core/v1.NodeSelector p"],
+}
 
 
 def fail(text):
@@ -363,10 +368,13 @@ class Table:
         for full in sorted(self.done):
             atomic, fields = self.done[full]
             out.write(full + (" atomic" if atomic else "") + "\n")
+            lines = list(OWN_FIELDS.get(full, []))
             for f in fields:
                 number = "/".join(map(str, f.via + [f.number]))
                 presence = f.presence + ("r" if f.required else "")
-                out.write(" " + " ".join([f.name, number, f.type, presence] + f.marks) + "\n")
+                lines.append(" ".join([f.name, number, f.type, presence] + f.marks))
+            for line in sorted(lines, key=lambda line: line.split(" ")[0]):
+                out.write(" " + line + "\n")
 
 
 def main():

@@ -14,6 +14,7 @@ mod cron_job;
 mod daemon_set;
 mod deployment;
 mod discovery;
+mod disruption;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
@@ -25,6 +26,7 @@ mod job;
 mod local_path;
 pub mod machinery;
 mod namespace;
+mod node_ipam;
 mod node_lifecycle;
 pub mod objects;
 mod ownership;
@@ -33,6 +35,7 @@ mod pod_gc;
 mod pod_template;
 mod protection;
 mod replica_set;
+mod required_during_execution;
 mod revisions;
 pub mod run;
 mod selection;
@@ -82,4 +85,7 @@ pub const ALL: &[&Def] = &[
     &namespace::DEF,
     &garbage_collector::DEF,
     &horizontal_pod_autoscaler::DEF,
+    &disruption::DEF,
+    &node_ipam::DEF,
+    &required_during_execution::DEF,
 ];

@@ -61,7 +61,8 @@ fn start(setup: &Setup) {
     );
     pods.on_change(move |old, new| {
         let Some(pod) = new.or(old) else { return };
-        if threshold > 0 && note_end(&ends, pod, new.is_some()) > threshold {
+        let ended = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.is_terminal());
+        if threshold > 0 && (ended(old) || ended(new)) && note_end(&ends, pod, ended(new)) > threshold {
             wake_ended.add(Key::default());
         }
         let Some(pod) = new else { return };
@@ -100,15 +101,15 @@ fn is_out_of_service(node: &Node) -> bool {
     !ready && node.spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-/// Keeps the set of ended pods; says how many there are after one has ended, else 0.
-fn note_end(ended: &Mutex<FxHashSet<Key>>, pod: &Pod, is_there: bool) -> usize {
+/// Keeps the set of ended pods that are still there; says how many there are after one has ended, else 0.
+fn note_end(lying: &Mutex<FxHashSet<Key>>, pod: &Pod, has_ended: bool) -> usize {
     let key = Key::of(pod);
-    let mut ended = ended.lock();
-    if is_there && pod.is_terminal() {
-        ended.insert(key);
-        return ended.len();
+    let mut lying = lying.lock();
+    if has_ended {
+        lying.insert(key);
+        return lying.len();
     }
-    ended.remove(&key);
+    lying.remove(&key);
     0
 }
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `--cluster-name`
@@ -60,6 +62,19 @@ pub struct Settings {
     pub token_signer: Option<Arc<dyn TokenSigner>>,
     /// `--legacy-service-account-token-clean-up-period`
     pub legacy_service_account_token_clean_up_period: Duration,
+    /// `--node-affinity-eviction-rate` (ours): pods a second that are evicted because they may no longer be on their nodes;
+    /// zero for no bound.
+    pub node_affinity_eviction_rate: f64,
+    /// `--allocate-node-cidrs`: give each node ranges of pod addresses.
+    pub allocate_node_cidrs: bool,
+    /// `--cluster-cidr`: where pod addresses come from, one range, or one of each family.
+    pub cluster_cidrs: Vec<IpNet>,
+    /// `--node-cidr-mask-size-ipv4`
+    pub node_cidr_mask_size_ipv4: u8,
+    /// `--node-cidr-mask-size-ipv6`
+    pub node_cidr_mask_size_ipv6: u8,
+    /// `--service-cluster-ip-range`: these addresses are not for pods.
+    pub service_cluster_ip_ranges: Vec<IpNet>,
 }
 
 /// Signs what an account proves itself by. The keys are elsewhere: this crate decides, it has no cryptography.
@@ -97,6 +112,12 @@ impl Default for Settings {
             horizontal_pod_autoscaler_tolerance: 0.1,
             horizontal_pod_autoscaler_cpu_initialization_period: Duration::from_secs(300),
             horizontal_pod_autoscaler_initial_readiness_delay: Duration::from_secs(30),
+            node_affinity_eviction_rate: 10.0,
+            allocate_node_cidrs: false,
+            cluster_cidrs: vec![],
+            node_cidr_mask_size_ipv4: 24,
+            node_cidr_mask_size_ipv6: 64,
+            service_cluster_ip_ranges: vec![],
         }
     }
 }

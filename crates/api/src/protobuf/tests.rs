@@ -105,6 +105,19 @@ fn the_bytes_are_those_of_kubernetes() {
 }
 
 #[test]
+fn fields_of_our_own_have_numbers_out_of_the_way() {
+    let selector = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]});
+    let (ty, value) = canonical(
+        "core/v1.NodeAffinity",
+        &json!({"requiredDuringSchedulingRequiredDuringExecution": selector}),
+    );
+    let encoded = encode_message(&value, ty);
+    // 1001 << 3 | 2
+    assert_eq!(encoded[..2], [0xca, 0x3e]);
+    assert_eq!(decode_message(&encoded, ty).unwrap(), value);
+}
+
+#[test]
 fn long_messages_get_long_lengths() {
     for size in [0, 1, 126, 127, 128, 129, 16_383, 16_384, 3_000_000] {
         let (ty, value) = canonical("core/v1.ConfigMap", &json!({"data": {"k": "x".repeat(size)}}));

@@ -17,6 +17,14 @@ const FIELD: char = '\u{1f}';
 /// Its fields, but for one, are those of a list.
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 
+/// Fields of our own: the definition, the field, its description.
+const OWN: [(&str, &str, &str); 1] = [(
+    "io.k8s.api.core.v1.NodeAffinity",
+    "requiredDuringSchedulingRequiredDuringExecution",
+    "Like requiredDuringSchedulingIgnoredDuringExecution, but it holds while the pod runs, too: if the node's labels \
+     change so that no term matches any more, the pod is evicted from the node. Only Orlop has this field.",
+)];
+
 /// The descriptions of some definitions.
 pub struct Docs {
     /// By name, what follows the name in the record.
@@ -50,6 +58,10 @@ impl Describe for Docs {
     }
 
     fn field(&self, definition: &str, field: &str) -> Option<&str> {
+        let own = OWN.iter().find(|(of, name, _)| *of == definition && *name == field);
+        if let Some((_, _, text)) = own {
+            return Some(*text);
+        }
         let record = match (self.records.get(definition), field) {
             (Some(record), _) => record,
             (None, "items") => return Some("The objects."),

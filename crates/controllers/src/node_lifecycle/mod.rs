@@ -6,6 +6,8 @@
 // Upstream: pkg/controller/nodelifecycle (v1.36)
 
 mod plan;
+#[cfg(test)]
+mod reconcile_tests;
 mod signals;
 #[cfg(test)]
 mod tests;

@@ -168,7 +168,12 @@ fn narrowed(spec: &Cursor<'_>, old: &Cursor<'_>, munged: &mut Value, p: &mut Pro
     if same(new.value(), before.value()) {
         return;
     }
-    only_narrower_terms(&new, &before, p);
+    for field in [
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "requiredDuringSchedulingRequiredDuringExecution",
+    ] {
+        only_narrower_terms(&new.at(field), &before.at(field), p);
+    }
     match (munged.get_mut("affinity"), old.has("affinity"), before.value()) {
         (None, _, Some(before)) => munged["affinity"] = json!({"nodeAffinity": before}),
         (Some(affinity), had_affinity, _) => {
@@ -187,9 +192,8 @@ fn narrowed(spec: &Cursor<'_>, old: &Cursor<'_>, munged: &mut Value, p: &mut Pro
 
 /// Terms are alternatives, so none may come or go; within a term, requirements may be added.
 fn only_narrower_terms(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
-    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    let before: Vec<Cursor<'_>> = old.at(REQUIRED).at("nodeSelectorTerms").items().collect();
-    let terms = new.at(REQUIRED).at("nodeSelectorTerms");
+    let before: Vec<Cursor<'_>> = old.at("nodeSelectorTerms").items().collect();
+    let terms = new.at("nodeSelectorTerms");
     if before.is_empty() {
         return;
     }

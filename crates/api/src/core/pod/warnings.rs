@@ -102,7 +102,11 @@ fn node_labels(spec: &Cursor<'_>, out: &mut Vec<String>) {
         }
     }
     if let Some(node) = spec.given("affinity").and_then(|a| a.given("nodeAffinity")) {
-        if let Some(required) = node.given("requiredDuringSchedulingIgnoredDuringExecution") {
+        let required = [
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            "requiredDuringSchedulingRequiredDuringExecution",
+        ];
+        for required in required.iter().filter_map(|field| node.given(field)) {
             for term in required.each("nodeSelectorTerms") {
                 node_selector_term(&term, false, out);
             }

@@ -9,12 +9,17 @@ use crate::field::{Cursor, Problems};
 use crate::{meta, names};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+/// Ours alone, and of nodes only: docs/required-during-execution.md.
+const REQUIRED_DURING_EXECUTION: &str = "requiredDuringSchedulingRequiredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 pub(super) fn validate(spec: &Cursor<'_>, p: &mut Problems) {
     let Some(affinity) = spec.given("affinity") else { return };
     if let Some(node) = affinity.given("nodeAffinity") {
-        if let Some(selector) = node.given(REQUIRED) {
+        for selector in [REQUIRED, REQUIRED_DURING_EXECUTION]
+            .iter()
+            .filter_map(|field| node.given(field))
+        {
             validate_node_selector(&selector, p);
         }
         for term in node.each(PREFERRED) {

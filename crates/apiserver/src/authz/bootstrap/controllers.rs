@@ -191,6 +191,16 @@ pub const CONTROLLERS: &[(&str, &[&str])] = &[
             "read,delete,deletecollection *: *",
         ],
     ),
+    // Ours alone: docs/required-during-execution.md.
+    (
+        "node-affinity-eviction-controller",
+        &[
+            "list,watch core: nodes",
+            "list,watch core: pods",
+            "create core: pods/eviction",
+            EVENTS,
+        ],
+    ),
     (
         "node-controller",
         &[

@@ -3,6 +3,25 @@
 use super::*;
 
 #[test]
+fn what_is_required_during_execution_is_checked_alike() {
+    let field = "requiredDuringSchedulingRequiredDuringExecution";
+    let nodes = |terms: Value| json!({"affinity": {"nodeAffinity": {field: {"nodeSelectorTerms": terms}}}});
+    let at = |rest: &str| format!("spec.affinity.nodeAffinity.{field}.nodeSelectorTerms{rest}");
+    let expression = |e: Value| nodes(json!([{"matchExpressions": [e]}]));
+    check(&[
+        (expression(json!({"key": "a", "operator": "In", "values": ["b"]})), ""),
+        (
+            nodes(json!([])),
+            &at(": Required value: must have at least one node selector term"),
+        ),
+        (
+            expression(json!({"key": "a", "operator": "Like"})),
+            &at("[0].matchExpressions[0].operator: Invalid value: \"Like\": not a valid selector operator"),
+        ),
+    ]);
+}
+
+#[test]
 fn affinity_terms_are_checked() {
     let node = |v: Value| json!({"affinity": {"nodeAffinity": v}});
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
