@@ -27,5 +27,7 @@ pub use api::{Api, DeleteOptions, List, ListQuery, Preconditions};
 pub use error::{Error, Result, Status, Trouble};
 pub use events::{Event, EventType, ObjectReference, Recorder};
 pub use informer::{Delta, Selection, watch};
+pub use kube::Client as KubeClient;
+pub use kube::client::Body as KubeBody;
 pub use leader::{Election, Leadership, elect};
 pub use store::{Object, Store, reflect};

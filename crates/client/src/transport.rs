@@ -7,7 +7,7 @@ use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
 use kube::Config;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use tower::{Service, ServiceExt};
 
 use crate::error::BoxError;
@@ -40,6 +40,22 @@ pub async fn from_kubeconfig(
     master: Option<&str>,
     user_agent: &str,
 ) -> Result<kube::Client, ConnectError> {
+    let config = config(path, master, user_agent).await?;
+    kube::Client::try_from(config).map_err(ConnectError::Client)
+}
+
+/// A client of the same cluster that says nothing of who it is: whoever sends with it adds that.
+pub async fn without_credentials(
+    path: Option<&Path>,
+    master: Option<&str>,
+    user_agent: &str,
+) -> Result<kube::Client, ConnectError> {
+    let mut config = config(path, master, user_agent).await?;
+    config.auth_info = AuthInfo::default();
+    kube::Client::try_from(config).map_err(ConnectError::Client)
+}
+
+async fn config(path: Option<&Path>, master: Option<&str>, user_agent: &str) -> Result<Config, ConnectError> {
     let mut config = match path {
         None => match (Config::incluster(), master) {
             (Ok(config), _) => config,
@@ -63,7 +79,7 @@ pub async fn from_kubeconfig(
     // Whoever calls decides what to try again, and when; a second layer would multiply the tries.
     config.default_retry = false;
     config.headers.push((USER_AGENT, agent(user_agent)?));
-    kube::Client::try_from(config).map_err(ConnectError::Client)
+    Ok(config)
 }
 
 fn address(text: &str) -> Result<http::Uri, ConnectError> {

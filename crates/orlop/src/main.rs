@@ -8,6 +8,7 @@ macro_rules! eprintln {
     ($($text:tt)+) => { crate::output::error_line(format_args!($($text)+)) };
 }
 
+mod accounts;
 mod bench;
 mod commands;
 mod components;

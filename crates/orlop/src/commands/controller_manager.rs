@@ -15,7 +15,8 @@ use orlop_serving::{Page, Pages};
 use super::controllers::ControllersArgs;
 use super::election::ElectionArgs;
 use super::serving::ServingArgs;
-use super::signals;
+use super::{parse_bool, signals};
+use crate::accounts::Accounts;
 
 /// kube-controller-manager's port.
 const PORT: u16 = 10257;
@@ -29,6 +30,10 @@ pub struct Args {
     /// Address of the API server, in place of the kubeconfig's
     #[arg(long, value_name = "URL")]
     master: Option<String>,
+    /// Each controller as a service account of its own in kube-system, with its rights only
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
+          default_missing_value = "true", value_parser = parse_bool)]
+    use_service_account_credentials: bool,
     /// How much to log: 0 to 10
     #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
     verbosity: u8,
@@ -79,10 +84,20 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
     let connect = |path: PathBuf| async move { connect(Some(&path)).await };
     let serve = args.serving.start(NAME, PORT, &api, connect, pages, shutdown.clone());
     serve.await?;
-    let shared = api.clone();
+    let account: Box<dyn Fn(&str) -> Api + Send + Sync> = match args.use_service_account_credentials {
+        false => {
+            let shared = api.clone();
+            Box::new(move |_| shared.clone())
+        }
+        true => {
+            let client = transport::without_credentials(args.kubeconfig.as_deref(), master, NAME).await?;
+            let accounts = Accounts::new(api.clone(), client);
+            Box::new(move |name| accounts.api(name))
+        }
+    };
     let outcome = orlop_controllers::run(Options {
         api,
-        account: Box::new(move |_| shared.clone()),
+        account,
         controllers,
         settings,
         election,
