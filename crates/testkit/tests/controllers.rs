@@ -197,7 +197,7 @@ fn stateful_sets_keep_names_and_order() {
     let mut object = workload("StatefulSet", "db", json!({"replicas": 3, "serviceName": "db"}));
     apply(&server, &object);
     let said = server.run("kubectl rollout status statefulset/db --timeout=60s");
-    assert!(said.contains("rolling update complete 3 pods"), "{said}");
+    assert!(said.contains("partitioned roll out complete: 3 new pods"), "{said}");
     assert_eq!(pods(&server, "app=db"), ["db-0", "db-1", "db-2"]);
     let uid = server.get("pod db-1")["metadata"]["uid"].clone();
     server.run("kubectl delete pod db-1");
