@@ -8,6 +8,7 @@
 //! One file (or folder) a controller, with its `DEF`; `ALL` is the list. `docs/how-to/add-a-controller.md` tells how to add
 //! one.
 
+mod attach_detach;
 mod backends;
 mod clusterrole_aggregation;
 mod cron_job;
@@ -48,6 +49,7 @@ mod taint_eviction;
 mod testing;
 mod ttl;
 mod ttl_after_finished;
+mod volume_expand;
 
 pub use machinery::{Def, Metrics};
 pub use run::{Options, run};
@@ -73,6 +75,8 @@ pub const ALL: &[&Def] = &[
     &protection::ATTRIBUTES_CLASSES,
     &ephemeral_volume::DEF,
     &local_path::DEF,
+    &attach_detach::DEF,
+    &volume_expand::DEF,
     &job::DEF,
     &cron_job::DEF,
     &ttl_after_finished::DEF,

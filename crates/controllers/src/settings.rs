@@ -42,6 +42,8 @@ pub struct Settings {
     pub terminated_pod_gc_threshold: usize,
     /// `--enable-dynamic-provisioning`: claims that find no volume have one made for them.
     pub enable_dynamic_provisioning: bool,
+    /// `--disable-force-detach-on-timeout`: volumes that a lost node may still have mounted stay with it.
+    pub disable_force_detach_on_timeout: bool,
     /// Where the directories of `local-path` volumes are made, on each node; none: there are no such volumes.
     pub local_path_dir: Option<PathBuf>,
     /// The name of this machine's node, whose directories can be removed again.
@@ -102,6 +104,7 @@ impl Default for Settings {
             mirroring_max_endpoints_per_subset: 1000,
             terminated_pod_gc_threshold: 12_500,
             enable_dynamic_provisioning: true,
+            disable_force_detach_on_timeout: false,
             local_path_dir: None,
             local_node: None,
             root_ca: None,

@@ -17,12 +17,13 @@ use orlop_client::{Error, path};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use self::matching::default_class;
 use self::plan::{Around, Event, Plan, Step};
 use crate::index::{Index, claims_of, pods_by_claim};
 use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn, seen};
 use crate::objects::{Kind, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
-pub use self::matching::default_class;
+pub use self::migration::driver as driver_of;
 
 pub const DEF: Def = Def {
     name: "persistentvolume-binder-controller",
