@@ -286,7 +286,7 @@ fn image_settings(config: &Config, root: &Path) -> ImageSettings {
         Some("AlwaysVerify") => Verification::AlwaysVerify,
         Some("NeverVerifyAllowlistedImages") => {
             let list = setting("preloadedImagesVerificationAllowlist");
-            Verification::NeverVerifyAllowlistedImages(serde_json::from_value(list).unwrap_or_default())
+            Verification::NeverVerifyAllowlistedImages(crate::json::from_value(&list).unwrap_or_default())
         }
         _ => Verification::NeverVerifyPreloadedImages,
     };

@@ -97,7 +97,7 @@ mod tests {
         let pod = |name: &str, priority: i32| -> Arc<Pod> {
             let pod = json!({"metadata": {"name": name}, "spec": {"priority": priority, "containers": [],
                              "terminationGracePeriodSeconds": 15}});
-            Arc::new(serde_json::from_value(pod).unwrap())
+            Arc::new(crate::json::from_value(&pod).unwrap())
         };
         let (web, dns) = (pod("web", 0), pod("dns", 2_000_000_001));
         let turns = plan(vec![dns.clone(), web.clone()], &config);

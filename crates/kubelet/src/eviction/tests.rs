@@ -150,7 +150,7 @@ impl World {
         let pod = serde_json::json!({
             "metadata": {"name": name, "namespace": "n", "uid": name}, "spec": spec,
         });
-        self.pods.lock().push(Arc::new(serde_json::from_value(pod).unwrap()));
+        self.pods.lock().push(Arc::new(crate::json::from_value(&pod).unwrap()));
     }
 
     fn evicted(&self) -> Vec<(String, Eviction)> {

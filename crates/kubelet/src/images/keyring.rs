@@ -216,7 +216,7 @@ mod tests {
 
     fn secret(kind: &str, key: &str, text: &str) -> Secret {
         let data = STANDARD.encode(text);
-        serde_json::from_value(serde_json::json!({
+        crate::json::from_value(&serde_json::json!({
             "metadata": {"name": "s", "namespace": "n", "uid": "u"}, "type": kind, "data": {key: data},
         }))
         .unwrap()

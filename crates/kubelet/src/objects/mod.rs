@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn pod(uid: &str) -> Pod {
-        serde_json::from_value(json!({
+        crate::json::from_value(&json!({
             "metadata": {"name": uid, "namespace": "a", "uid": uid},
             "spec": {"containers": [], "volumes": [{"name": "v", "configMap": {"name": "c"}}]},
         }))

@@ -157,7 +157,7 @@ mod tests {
                 ],
             })
         };
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: Pod = crate::json::from_value(&json!({
             "metadata": {"namespace": "a", "uid": "p"},
             "spec": {
                 "initContainers": [container(1)], "containers": [container(2)], "ephemeralContainers": [container(3)],

@@ -195,7 +195,7 @@ mod tests {
 
     async fn ask(objects: &Objects) -> String {
         let pod: Pod =
-            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "a", "uid": "u"}})).unwrap();
+            crate::json::from_value(&json!({"metadata": {"name": "p", "namespace": "a", "uid": "u"}})).unwrap();
         let spec = TokenRequestSpec {
             audiences: Some(vec!["vault".into()]),
             expiration_seconds: Some(3600),

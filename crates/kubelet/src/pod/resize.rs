@@ -220,7 +220,7 @@ mod tests {
             "name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0, "containerID": "x://1",
             "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
         }]});
-        desired.status = Some(serde_json::from_value(status).unwrap());
+        desired.status = Some(crate::json::from_value(&status).unwrap());
         let applied = Applied::of(adopted(&desired).get("a"));
         assert_eq!((applied.cpu_request_milli, applied.memory_limit), (1000, 1 << 30));
     }

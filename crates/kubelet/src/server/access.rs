@@ -123,7 +123,7 @@ impl Access {
         })?;
         let authenticated = review["status"]["authenticated"] == true;
         let user: Option<User> = authenticated
-            .then(|| serde_json::from_value(review["status"]["user"].clone()).ok())
+            .then(|| crate::json::from_value(&review["status"]["user"].clone()).ok())
             .flatten();
         let ttl = if user.is_some() { self.token_ttl } else { REFUSED_TOKEN };
         self.users.keep(key, user.clone(), now, ttl);

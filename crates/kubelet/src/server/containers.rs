@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn which_container_a_log_is_of() {
         let pod = |status: Value| -> Pod {
-            serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}}))
+            crate::json::from_value(&json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}}))
                 .unwrap()
         };
         let status = |state: Value, last: Value| {

@@ -333,7 +333,7 @@ mod tests {
         for (key, value) in spec.as_object().unwrap() {
             whole[key] = value.clone();
         }
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": whole})).unwrap()
+        crate::json::from_value(&json!({"metadata": {"name": "p"}, "spec": whole})).unwrap()
     }
 
     fn asking(cpu: &str, memory: &str) -> Value {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     fn node() -> Node {
-        serde_json::from_value(json!({
+        crate::json::from_value(&json!({
             "metadata": {"name": "n", "labels": {"kubernetes.io/os": "linux", "disk": "ssd", "size": "5"}},
             "spec": {"taints": [{"key": "gone", "effect": "NoExecute"}, {"key": "soft", "effect": "NoSchedule"}]},
             "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3"}},

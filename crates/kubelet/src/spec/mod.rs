@@ -158,7 +158,7 @@ pub(crate) mod testing {
         if pod["spec"].get("containers").is_none() {
             pod["spec"]["containers"] = json!([{"name": "c", "image": "busybox"}]);
         }
-        serde_json::from_value(pod).unwrap()
+        crate::json::from_value(&pod).unwrap()
     }
 
     pub fn container(container: Value) -> Container {
@@ -166,7 +166,7 @@ pub(crate) mod testing {
         for (key, value) in container.as_object().unwrap() {
             c[key] = value.clone();
         }
-        serde_json::from_value(c).unwrap()
+        crate::json::from_value(&c).unwrap()
     }
 }
 
@@ -204,8 +204,8 @@ mod tests {
             "volumeMounts": [{"name": "v", "mountPath": "/v"}], "volumeDevices": [{"name": "d", "devicePath": "/d"}],
             "securityContext": {"privileged": true},
         });
-        let ephemeral: EphemeralContainer = serde_json::from_value(all.clone()).unwrap();
-        let expected: Container = serde_json::from_value(all).unwrap();
+        let ephemeral: EphemeralContainer = crate::json::from_value(&all.clone()).unwrap();
+        let expected: Container = crate::json::from_value(&all).unwrap();
         assert_eq!(as_container(&ephemeral), expected);
     }
 

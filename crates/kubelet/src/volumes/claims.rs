@@ -92,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn every_way_a_claim_can_be_useless() {
         let pod: Pod =
-            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).unwrap();
+            crate::json::from_value(&json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).unwrap();
         let bound = json!({"metadata": {"uid": "c"}, "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
         let with = |path: &str, value: Value| {
             let mut claim = bound.clone();

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn pod() -> Pod {
-        serde_json::from_value(json!({
+        crate::json::from_value(&json!({
             "metadata": {
                 "name": "p", "namespace": "n", "uid": "u",
                 "labels": {"b": "2", "a": "1"},

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn pod(spec: Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
+        crate::json::from_value(&json!({"metadata": {}, "spec": spec})).unwrap()
     }
 
     fn with_limits(limits: &[&str]) -> Value {

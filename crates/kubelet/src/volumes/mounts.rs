@@ -208,7 +208,7 @@ mod tests {
     fn shown(mount: Value, read_only: bool, supported: bool) -> String {
         let mut full = json!({"name": "v", "mountPath": "/m"});
         full.as_object_mut().unwrap().extend(mount.as_object().unwrap().clone());
-        let container: Container = serde_json::from_value(json!({"name": "c", "volumeMounts": [full]})).unwrap();
+        let container: Container = crate::json::from_value(&json!({"name": "c", "volumeMounts": [full]})).unwrap();
         match wanted(&container, &ready(read_only), &env(), Path::new("/p"), supported) {
             Ok(list) => {
                 let Wanted { mount, sub_path } = &list[0];

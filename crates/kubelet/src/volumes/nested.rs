@@ -97,7 +97,7 @@ mod tests {
         ];
         for (list, expected) in cases {
             let spec = json!({"containers": [{"name": "c", "volumeMounts": list}]});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+            let pod: Pod = crate::json::from_value(&json!({"metadata": {}, "spec": spec})).unwrap();
             let found = mount_points(&pod, "v").map_or_else(|e| e, |points| points.join(" "));
             assert_eq!(found, expected);
         }

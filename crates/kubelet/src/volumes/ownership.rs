@@ -226,7 +226,7 @@ mod tests {
             ),
         ];
         for (spec, expected) in cases {
-            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+            let pod: Pod = crate::json::from_value(&json!({"metadata": {}, "spec": spec})).unwrap();
             assert_eq!(Ownership::of(&pod).user, expected);
         }
     }

@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn keys_become_files() {
         let config: ConfigMap =
-            serde_json::from_value(json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "Mw=="}})).unwrap();
-        let secret: Secret = serde_json::from_value(json!({"data": {"a": "MQ=="}})).unwrap();
+            crate::json::from_value(&json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "Mw=="}})).unwrap();
+        let secret: Secret = crate::json::from_value(&json!({"data": {"a": "MQ=="}})).unwrap();
         let cases = [
             (json!([]), false, "a=1:644 b=2:644 c=3:644", "a=1:644"),
             (
@@ -170,7 +170,7 @@ mod tests {
             (json!([{"key": "z", "path": "x"}]), true, "", ""),
         ];
         for (items, optional, of_map, of_the_secret) in cases {
-            let items: Vec<KeyToPath> = serde_json::from_value(items).unwrap();
+            let items: Vec<KeyToPath> = crate::json::from_value(&items).unwrap();
             let projection = Projection {
                 items: &items,
                 default_mode: DEFAULT_MODE,

@@ -478,7 +478,7 @@ fn gates_and_conditions_of_others_are_kept() {
     let mut of = |status: &str| {
         let claims = serde_json::json!({"conditions": [{"type": "Ready", "status": "Unknown"}],
             "resourceClaimStatuses": [{"name": "gpu"}]});
-        let mut api: PodStatus = serde_json::from_value(claims).unwrap();
+        let mut api: PodStatus = crate::json::from_value(&claims).unwrap();
         api.conditions.as_mut().unwrap().push(foreign(status));
         pod.status = Some(api);
         pod_status(&pod, &seen, &memory(&pod, "").0, &host(), at(100))

@@ -117,7 +117,7 @@ fn no_mirrors() -> Mirrors {
 }
 
 fn status(text: Value) -> PodStatus {
-    serde_json::from_value(text).unwrap()
+    crate::json::from_value(&text).unwrap()
 }
 
 fn pending() -> PodStatus {

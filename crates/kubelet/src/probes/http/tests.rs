@@ -77,7 +77,7 @@ fn action(port: u16, path: &str, headers: &[(&str, &str)]) -> HTTPGetAction {
         .iter()
         .map(|(name, value)| serde_json::json!({"name": name, "value": value}))
         .collect();
-    serde_json::from_value(serde_json::json!({"port": port, "path": path, "httpHeaders": headers})).unwrap()
+    crate::json::from_value(&serde_json::json!({"port": port, "path": path, "httpHeaders": headers})).unwrap()
 }
 
 #[tokio::test]

@@ -288,7 +288,7 @@ mod tests {
                     s[key] = Value::from(value);
                 }
             }
-            serde_json::from_value(s).unwrap()
+            crate::json::from_value(&s).unwrap()
         };
         for (container, resource, divisor, expected) in [
             (None, "requests.cpu", None, Ok("1")),

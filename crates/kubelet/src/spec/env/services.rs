@@ -74,7 +74,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn service(namespace: &str, name: &str, spec: Value) -> Service {
-        serde_json::from_value(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec})).unwrap()
+        crate::json::from_value(&json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec})).unwrap()
     }
 
     fn shown(services: &[Service], namespace: &str, links: bool) -> Vec<String> {

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn persistent(modes: Value, fs_type: &str, read_only: bool) -> Target {
-        let spec: PersistentVolumeSpec = serde_json::from_value(json!({
+        let spec: PersistentVolumeSpec = crate::json::from_value(&json!({
             "accessModes": modes, "mountOptions": ["noatime"],
             "csi": {"driver": "d", "volumeHandle": "h", "fsType": fs_type,
                     "nodeStageSecretRef": {"namespace": "n", "name": "s"}},
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn driver(spec: Value) -> CSIDriverSpec {
-        serde_json::from_value(spec).unwrap()
+        crate::json::from_value(&spec).unwrap()
     }
 
     #[test]
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn lifecycles() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u", "namespace": "n"}})).unwrap();
-        let volume: Volume = serde_json::from_value(json!({"name": "v", "csi": {"driver": "d"}})).unwrap();
+        let pod: Pod = crate::json::from_value(&json!({"metadata": {"uid": "u", "namespace": "n"}})).unwrap();
+        let volume: Volume = crate::json::from_value(&json!({"name": "v", "csi": {"driver": "d"}})).unwrap();
         let inline = Target::inline(&pod, &volume, volume.csi.as_ref().unwrap());
         // The SHA-256 of "uv".
         assert!(inline.handle.starts_with("csi-") && inline.handle.len() == 68);

@@ -114,7 +114,7 @@ impl Node {
 fn pod(uid: &str, source: Value) -> Pod {
     let mut volume = source;
     volume["name"] = json!("v");
-    serde_json::from_value(json!({
+    crate::json::from_value(&json!({
         "metadata": {"name": "p", "namespace": "n", "uid": uid},
         "spec": {
             "serviceAccountName": "robot",
