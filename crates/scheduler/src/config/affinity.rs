@@ -33,9 +33,13 @@ pub(super) fn read(given: &Cursor<'_>, p: &mut Problems) -> Option<Value> {
 
 /// Terms that are empty match nothing and are not looked at; nor are preferred terms without a weight.
 fn check(affinity: &Cursor<'_>, p: &mut Problems) {
-    let required = affinity.at("requiredDuringSchedulingIgnoredDuringExecution");
-    for term in required.at("nodeSelectorTerms").items() {
-        check_term(&term, term.path(), p);
+    for field in [
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "requiredDuringSchedulingRequiredDuringExecution",
+    ] {
+        for term in affinity.at(field).at("nodeSelectorTerms").items() {
+            check_term(&term, term.path(), p);
+        }
     }
     for preferred in affinity.at("preferredDuringSchedulingIgnoredDuringExecution").items() {
         if !preferred.at("weight").is_empty() {

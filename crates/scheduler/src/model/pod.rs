@@ -59,8 +59,18 @@ pub struct Affinity {
 pub struct NodeAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
     pub required: Option<NodeSelector>,
+    /// Counts like `required` here. That the pod also leaves when it no longer holds is not the scheduler's business.
+    #[serde(rename = "requiredDuringSchedulingRequiredDuringExecution")]
+    pub required_during_execution: Option<NodeSelector>,
     #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution")]
     pub preferred: Vec<PreferredNodeTerm>,
+}
+
+impl NodeAffinity {
+    /// All of these must match a node.
+    pub fn requirements(&self) -> impl Iterator<Item = &NodeSelector> {
+        self.required.iter().chain(&self.required_during_execution)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]

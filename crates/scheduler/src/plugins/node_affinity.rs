@@ -9,7 +9,7 @@ use crate::cluster::pod::PodInfo;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, AnyScore, Filter, Normalize, Plugin, Scope, Score};
 use crate::framework::verdict::{PreFilter, PreScore, Rejection, Verdict};
-use crate::model::{NodeAffinity as Affinity, NodeSelectorTerm, PodSpec, PreferredNodeTerm};
+use crate::model::{NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, PodSpec, PreferredNodeTerm};
 
 const NO_MATCH: Rejection = Rejection::unresolvable("node(s) didn't match Pod's node affinity/selector");
 const NOT_ENFORCED: Rejection = Rejection::unresolvable("node(s) didn't match scheduler-enforced node affinity");
@@ -26,15 +26,18 @@ impl NodeAffinity {
     }
 
     fn enforced(&self, node: &NodeInfo) -> bool {
-        (self.added.required.as_ref()).is_none_or(|s| s.matches(&node.name, &node.labels))
+        self.added.requirements().all(|s| s.matches(&node.name, &node.labels))
     }
 }
 
 /// Whether the pod's own selector and required affinity match the node.
 pub fn is_wanted(spec: &PodSpec, node: &NodeInfo) -> bool {
     let selected = spec.node_selector.iter().all(|(k, v)| node.labels.get(k) == Some(v));
-    let required = spec.affinity.node_affinity.as_ref().and_then(|a| a.required.as_ref());
-    selected && required.is_none_or(|s| s.matches(&node.name, &node.labels))
+    selected && required(spec).all(|s| s.matches(&node.name, &node.labels))
+}
+
+fn required(spec: &PodSpec) -> impl Iterator<Item = &NodeSelector> {
+    spec.affinity.node_affinity.iter().flat_map(Affinity::requirements)
 }
 
 impl Plugin for NodeAffinity {
@@ -69,14 +72,24 @@ impl Filter for NodeAffinity {
 
     fn pre_filter(&self, pod: &PodInfo, _: &Cluster) -> PreFilter<()> {
         let spec = &pod.class.spec;
-        let required = spec.affinity.node_affinity.as_ref().and_then(|a| a.required.as_ref());
-        if required.is_none() && self.added.required.is_none() && spec.node_selector.is_empty() {
+        let is_free = required(spec).next().is_none() && self.added.requirements().next().is_none();
+        if is_free && spec.node_selector.is_empty() {
             return PreFilter::Skip;
         }
-        match required.map_or(Some(None), |r| named_nodes(&r.node_selector_terms)) {
-            None => PreFilter::Reject(CONFLICT),
-            Some(None) => PreFilter::Run(()),
-            Some(Some(names)) => PreFilter::Only((), names),
+        let mut all: Option<BTreeSet<Arc<str>>> = None;
+        for selector in required(spec) {
+            let Some(names) = named_nodes(&selector.node_selector_terms) else {
+                return PreFilter::Reject(CONFLICT);
+            };
+            all = match (all, names) {
+                (Some(these), Some(those)) => Some(these.intersection(&those).cloned().collect()),
+                (these, those) => these.or(those),
+            };
+        }
+        match all {
+            None => PreFilter::Run(()),
+            Some(names) if names.is_empty() => PreFilter::Reject(CONFLICT),
+            Some(names) => PreFilter::Only((), names),
         }
     }
 

@@ -77,6 +77,22 @@ fn required(terms: &str) -> String {
     )
 }
 
+/// Required in both ways.
+fn required_twice(ignored: &str, during_execution: &str) -> String {
+    let terms = |terms: &str| format!("{{\"nodeSelectorTerms\": [{terms}]}}");
+    format!(
+        "node a label=disk=ssd label=rank=3\nnode b label=disk=hdd\npod p {{\"affinity\": {{\"nodeAffinity\": \
+         {{\"requiredDuringSchedulingIgnoredDuringExecution\": {}, \
+         \"requiredDuringSchedulingRequiredDuringExecution\": {}}}}}}}",
+        terms(ignored),
+        terms(during_execution)
+    )
+}
+
+fn named(name: &str) -> String {
+    format!(r#"{{"matchFields": [{{"key": "metadata.name", "operator": "In", "values": ["{name}"]}}]}}"#)
+}
+
 fn expression(key: &str, operator: &str, values: &str) -> String {
     format!(r#"{{"matchExpressions": [{{"key": "{key}", "operator": "{operator}", "values": [{values}]}}]}}"#)
 }
@@ -119,6 +135,21 @@ fn node_affinity() {
             ("Gt matches", &required(&expression("rank", "Gt", r#""2""#)), "fits"),
             ("Lt", &required(&expression("rank", "Lt", r#""3""#)), &neither),
             ("not a number", &required(&expression("disk", "Lt", r#""3""#)), &neither),
+            (
+                "required during execution",
+                &required(&expression("disk", "In", r#""nvme""#)).replace("IgnoredDuring", "RequiredDuring"),
+                &neither,
+            ),
+            (
+                "both must hold",
+                &required_twice(&expression("disk", "Exists", ""), &expression("rank", "Gt", r#""3""#)),
+                &neither,
+            ),
+            (
+                "and then the node fits",
+                &required_twice(&expression("disk", "Exists", ""), &expression("rank", "Gt", r#""2""#)),
+                "fits",
+            ),
             ("an empty term", &required("{}"), &neither),
             ("no terms", &required(""), &neither),
             (
@@ -146,6 +177,11 @@ fn node_affinity_by_name() {
     check(
         &[
             ("a node that is there", &fields(&name("In", "b")), "fits"),
+            (
+                "one names a node",
+                &required_twice(&expression("disk", "Exists", ""), &named("a")),
+                "fits",
+            ),
             (
                 "a node that is not there",
                 &fields(&name("In", "z")),

@@ -32,7 +32,8 @@ pub struct NodeScope {
     /// Labels that must be there, sorted.
     pub keys: Vec<String>,
     pub selector: Labels,
-    pub required: Option<NodeSelector>,
+    /// All of these must match.
+    pub required: Vec<NodeSelector>,
     /// If given, taints that these do not tolerate keep a node out.
     pub tolerations: Option<Vec<Toleration>>,
 }
@@ -41,10 +42,7 @@ impl NodeScope {
     pub fn contains(&self, node: &NodeRecord) -> bool {
         self.keys.iter().all(|k| node.labels.contains_key(k))
             && self.selector.iter().all(|(k, v)| node.labels.get(k) == Some(v))
-            && self
-                .required
-                .as_ref()
-                .is_none_or(|r| r.matches(&node.name, &node.labels))
+            && self.required.iter().all(|r| r.matches(&node.name, &node.labels))
             && self.tolerations.as_ref().is_none_or(|t| tolerated(t, &node.taints))
     }
 }

@@ -3,7 +3,7 @@
 use crate::cluster::owners::narrow;
 use crate::cluster::pod::PodInfo;
 use crate::cluster::topology::{CounterId, Matcher, NodeScope, PodSelector, Topology};
-use crate::model::{LabelSelector, Labels, TopologySpreadConstraint};
+use crate::model::{LabelSelector, Labels, NodeAffinity, TopologySpreadConstraint};
 
 use super::HOSTNAME;
 
@@ -57,7 +57,8 @@ impl Constraint {
         };
         if self.honors_affinity {
             scope.selector = spec.node_selector.clone();
-            scope.required = spec.affinity.node_affinity.as_ref().and_then(|a| a.required.clone());
+            let affinity = spec.affinity.node_affinity.iter();
+            scope.required = affinity.flat_map(NodeAffinity::requirements).cloned().collect();
         }
         if self.honors_taints {
             scope.tolerations = Some(spec.tolerations.clone());
