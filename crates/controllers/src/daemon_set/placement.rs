@@ -5,7 +5,6 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::objects::node::Taint;
 use crate::objects::pod::Toleration;
 use crate::objects::{Labels, Node, Pod};
 
@@ -83,7 +82,7 @@ impl Placement {
         }
         let untolerated = |effects: &[&str]| {
             let mut taints = node.spec.taints.iter().filter(|t| effects.contains(&&*t.effect));
-            taints.any(|taint| !self.tolerations.iter().any(|t| tolerates(t, taint)))
+            taints.any(|taint| !self.tolerations.iter().any(|t| t.tolerates(taint)))
         };
         if untolerated(&["NoExecute"]) {
             Fit::Not
@@ -139,17 +138,6 @@ impl Requirement {
             _ => false,
         }
     }
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let value = match toleration.operator.as_str() {
-        "" | "Equal" => toleration.value == taint.value,
-        "Exists" => true,
-        _ => false,
-    };
-    value
-        && (toleration.effect.is_empty() || toleration.effect == taint.effect)
-        && (toleration.key.is_empty() || toleration.key == taint.key)
 }
 
 /// The pod's own, and those of every daemon: it stays when its node is in trouble, and runs on nodes that take no new pods.

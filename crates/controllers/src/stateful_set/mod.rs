@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use orlop_base::Clock;
-use orlop_client::{Error, path};
-use serde_json::{Value, json};
+use orlop_client::Error;
+use serde_json::json;
 
 use self::plan::{Act, Claims, Plan, Step, View, Which};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
-use crate::objects::{ControllerRevision, Kind, Meta, OwnerReference, PersistentVolumeClaim, Pod, StatefulSet};
+use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, seen, status_patch};
+use crate::objects::{ControllerRevision, Meta, OwnerReference, PersistentVolumeClaim, Pod, StatefulSet};
 use crate::revisions::{self, Ensured, Wanted};
 use crate::{ownership, pod_template};
 
@@ -228,7 +228,8 @@ impl Controller {
             }
         };
         match &done {
-            Err(Failure::Api(Error::AlreadyExists(_))) => {}
+            // Somebody was faster; the next turn sees it.
+            Err(Failure::Api(Error::AlreadyExists(_) | Error::Conflict(_))) => {}
             // Nothing more can come to life here; the end of it all will come to us.
             Err(Failure::Api(Error::Forbidden(status))) if pod_template::is_namespace_ending(status) => return Ok(()),
             Ok(()) => {
@@ -282,7 +283,9 @@ impl Controller {
             self.recorder.warning(set, "ConflictingController", note);
         }
         for (claim, owners) in owners {
-            own(turn, &claim.metadata, owners).await?;
+            let mut patch = json!({"metadata": seen(&claim.metadata)});
+            patch["metadata"]["ownerReferences"] = json!(owners);
+            turn.patch::<PersistentVolumeClaim>(&claim.metadata, &patch).await?;
         }
         Ok(())
     }
@@ -327,21 +330,4 @@ impl Controller {
             }
         }
     }
-}
-
-/// Replaces a claim's owners. The controller may update claims, not patch them.
-async fn own(turn: &Turn, claim: &Meta, owners: &[OwnerReference]) -> Result<(), Failure> {
-    let at = path::object(
-        PersistentVolumeClaim::API_VERSION,
-        Some(&claim.namespace),
-        PersistentVolumeClaim::RESOURCE,
-        &claim.name,
-    );
-    let mut now: Value = turn.api().get(&at).await?;
-    if now["metadata"]["resourceVersion"] != *claim.resource_version {
-        return Err(Failure::NotYet(format!("claim {} has changed", claim.name)));
-    }
-    now["metadata"]["ownerReferences"] = json!(owners);
-    turn.replace::<PersistentVolumeClaim>(claim, &now).await?;
-    Ok(())
 }
