@@ -5,10 +5,10 @@
 // Upstream: pkg/controller/deployment (v1.36)
 
 mod history;
-mod plan;
-mod sets;
+pub(crate) mod plan;
+pub(crate) mod sets;
 mod sizes;
-mod status;
+pub(crate) mod status;
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! How many replicas each ReplicaSet should have now.
 //!
 //! Two limits hold at every step: no more pods than wanted and the surge together, no fewer available ones than wanted
-//! without those that may be missing. What is there counts as it was last seen: a set that was told to shrink still has
-//! the pods that its status tells of, and a status that is older than the set's spec promises no available pods.
-// Upstream: pkg/controller/deployment/{rolling,recreate,sync}.go. Differs in that pods which a set has been told to give
-// up count until they are gone: upstream counts what sets are told to have, and may have more for a moment.
+//! without those that may be missing. A set that was told to shrink still has the pods that its status tells of; and while a
+//! set has not seen what it was told, nobody knows what it is about to do, so the others wait for it.
+// Upstream: pkg/controller/deployment/{rolling,recreate,sync}.go. Differs in that upstream counts what sets are told to have,
+// not what they have: it may have more pods, or fewer available ones, for a moment.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -31,19 +31,31 @@ impl Sizes {
             remember: false,
         }
     }
+
+    fn grows(&self, from: &Sizes) -> bool {
+        let more = |(to, from): (&i64, &i64)| to > from;
+        self.new > from.new || self.old.iter().zip(&from.old).any(more)
+    }
 }
 
 /// `old_pods_run`: whether pods of old sets are still there, even if on their way out.
 pub fn plan_sizes(deployment: &Deployment, sets: &Sets, old_pods_run: bool) -> Sizes {
     let now = Sizes::as_they_are(sets);
-    if deployment.spec.paused {
-        return scale(deployment, sets, now);
+    let settled = sets.all().all(|set| is_settled(set));
+    if deployment.spec.paused || (deployment.is_rolling() && was_scaled(deployment, sets)) {
+        let next = scale(deployment, sets, now.clone());
+        return if settled || !next.grows(&now) { next } else { now };
     }
     match deployment.is_rolling() {
-        true if was_scaled(deployment, sets) => scale(deployment, sets, now),
-        true => roll(deployment, sets, now),
-        false => recreate(deployment, sets, now, old_pods_run),
+        true if settled => roll(deployment, sets, now),
+        true => now,
+        false => recreate(deployment, sets, now, settled && !old_pods_run),
     }
+}
+
+/// Whether it is known what the set has been up to: it has seen what it was told, or was told one thing only.
+fn is_settled(set: &ReplicaSet) -> bool {
+    is_observed(set) || set.metadata.generation <= 1
 }
 
 /// Whether another number of replicas is wanted than when the sets were last sized.
@@ -74,10 +86,6 @@ fn roll(deployment: &Deployment, sets: &Sets, mut sizes: Sizes) -> Sizes {
         false => now + (deployment.max_replicas() - there).clamp(0, wanted - now),
     };
     sizes.new = Some(new);
-    // Until all have seen what they were told, it is not known what can be spared.
-    if !sets.all().filter(|set| pods(set) > 0).all(|set| is_observed(set)) {
-        return sizes;
-    }
     let new_available = sets.new.as_deref().map_or(0, available).min(new);
     let old: i64 = sizes.old.iter().sum();
     let mut spare = old + new_available - deployment.min_available();
@@ -99,10 +107,12 @@ fn roll(deployment: &Deployment, sets: &Sets, mut sizes: Sizes) -> Sizes {
 }
 
 /// The new set gets its pods only when there is no old one any more.
-fn recreate(deployment: &Deployment, sets: &Sets, mut sizes: Sizes, old_pods_run: bool) -> Sizes {
+fn recreate(deployment: &Deployment, sets: &Sets, mut sizes: Sizes, may_be_gone: bool) -> Sizes {
     sizes.old.fill(0);
-    let old_gone = !old_pods_run && sets.old.iter().all(|set| pods(set) == 0);
-    if old_gone {
+    let shrinks = sizes.new.is_some_and(|new| new > deployment.replicas());
+    let gone = |set: &ReplicaSet| pods(set) == 0 && set.status.terminating_replicas.unwrap_or(0) == 0;
+    let old_gone = may_be_gone && sets.old.iter().all(|set| gone(set));
+    if old_gone || shrinks {
         sizes.new = Some(deployment.replicas());
     }
     sizes
@@ -174,6 +184,28 @@ fn share(deployment: &Deployment, sets: &Sets, sizes: &mut Sizes) {
     let largest = active[0];
     let grown = get_size(sets, sizes, largest) + left;
     set_size(sets, sizes, largest, grown.max(0));
+    if change < 0 {
+        keep_serving(deployment, sets, sizes);
+    }
+}
+
+/// Gives what serves precedence over what does not, where too little would be left. Upstream does not.
+fn keep_serving(deployment: &Deployment, sets: &Sets, sizes: &mut Sizes) {
+    let serving: i64 = sets.all().map(|set| available(set)).sum();
+    let kept: i64 = sets
+        .all()
+        .map(|set| available(set).min(get_size(sets, sizes, set)))
+        .sum();
+    let missing = (deployment.min_available().min(serving) - kept).max(0);
+    let (mut give, mut take) = (missing, missing);
+    for set in sets.all() {
+        let told = get_size(sets, sizes, set);
+        let more = (available(set) - told).clamp(0, give);
+        let fewer = (told - available(set)).clamp(0, take);
+        set_size(sets, sizes, set, told + more - fewer);
+        give -= more;
+        take -= fewer;
+    }
 }
 
 /// By how much the set would change if it kept its part of the whole.

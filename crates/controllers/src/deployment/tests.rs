@@ -159,6 +159,14 @@ fn scaling_shares_by_size() {
             Some(0),
             vec![0],
         ),
+        // The one that serves is not given up for those that do not.
+        (
+            json!({"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}),
+            vec![(1, 1, 1, 8, 8)],
+            Some((7, 7, 0, 8, 8)),
+            Some(1),
+            vec![1],
+        ),
         // Equal sizes: newer ones grow first, older ones shrink first.
         (
             spec(11, 0, true),

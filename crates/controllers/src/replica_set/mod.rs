@@ -1,7 +1,7 @@
 //! ReplicaSets and ReplicationControllers: as many pods as wanted, of those that the selector matches.
 // Upstream: pkg/controller/replicaset (v1.36)
 
-mod plan;
+pub(crate) mod plan;
 mod rank;
 
 use std::sync::Arc;
@@ -187,3 +187,6 @@ impl<R: Replicated> Controller<R> {
         done
     }
 }
+
+#[cfg(test)]
+mod tests;

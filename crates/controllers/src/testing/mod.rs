@@ -87,7 +87,9 @@ impl Cluster {
     }
 
     pub fn change_nodes(&self, change: impl FnOnce(&mut Nodes)) {
-        change(&mut self.nodes.lock());
+        let mut nodes = self.nodes.lock();
+        change(&mut nodes);
+        nodes.look_again();
     }
 
     pub fn faults(&self, faults: Faults) {
@@ -194,11 +196,16 @@ impl Cluster {
 
     /// Lets time go by, in steps, and then all come to rest.
     pub async fn advance(&self, by: Duration) {
+        self.pass(by).await;
+        self.settle().await;
+    }
+
+    /// Lets time go by, whatever is under way then.
+    pub async fn pass(&self, by: Duration) {
         let until = tokio::time::Instant::now() + by;
         while tokio::time::Instant::now() < until {
             self.step().await;
         }
-        self.settle().await;
     }
 
     /// Stores the object as it is, under its kind, namespace and name; answers what is stored.

@@ -38,6 +38,11 @@ impl Nodes {
         }
     }
 
+    /// At all pods in the next step, whether they have changed or not.
+    pub(super) fn look_again(&mut self) {
+        self.seen = 0;
+    }
+
     /// Brings every pod a step on, if it is time.
     pub(super) fn step(&mut self, store: &mut Store) {
         if self.seen == store.revision() && self.since.is_empty() {
