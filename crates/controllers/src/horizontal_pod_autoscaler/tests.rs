@@ -403,7 +403,8 @@ fn cluster(replicas: i64, spec: Value) -> Cluster {
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     cluster.put(json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "web", "namespace": "ns"},
-        "spec": whole,
+        // As Go's clients write what has no status yet.
+        "spec": whole, "status": {"currentMetrics": null, "desiredReplicas": 0},
     }));
     cluster
 }

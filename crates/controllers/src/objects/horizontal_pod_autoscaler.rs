@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Condition, Kind, Meta};
+use super::{Condition, Kind, Meta, nullable};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -106,7 +106,9 @@ pub struct AutoscalerStatus {
     pub last_scale_time: Option<Timestamp>,
     pub current_replicas: i64,
     pub desired_replicas: i64,
+    #[serde(deserialize_with = "nullable")]
     pub current_metrics: Vec<Value>,
+    #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<Condition>,
 }
 
@@ -165,6 +167,7 @@ pub struct PodMetrics {
     pub timestamp: Option<Timestamp>,
     /// `30s`
     pub window: String,
+    #[serde(deserialize_with = "nullable")]
     pub containers: Vec<ContainerMetrics>,
 }
 
@@ -172,5 +175,6 @@ pub struct PodMetrics {
 #[serde(default)]
 pub struct ContainerMetrics {
     pub name: String,
+    #[serde(deserialize_with = "nullable")]
     pub usage: BTreeMap<String, String>,
 }
