@@ -37,6 +37,7 @@ mod pod_template;
 mod protection;
 mod replica_set;
 mod required_during_execution;
+mod resource_claim;
 mod revisions;
 pub mod run;
 mod selection;
@@ -77,6 +78,7 @@ pub const ALL: &[&Def] = &[
     &local_path::DEF,
     &attach_detach::DEF,
     &volume_expand::DEF,
+    &resource_claim::DEF,
     &job::DEF,
     &cron_job::DEF,
     &ttl_after_finished::DEF,

@@ -51,6 +51,8 @@ fn start(setup: &Setup) {
     let Some(directory) = setup.settings.local_path_dir.clone() else {
         return;
     };
+    // A path in a volume says the same wherever the kubelet was started.
+    let directory = std::path::absolute(&directory).unwrap_or(directory);
     let node = setup.settings.local_node.clone();
     let provisioner = Arc::new(Provisioner {
         claims: setup.cache(),

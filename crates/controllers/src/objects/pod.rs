@@ -31,6 +31,7 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     pub init_containers: Vec<Container>,
     pub volumes: Vec<Volume>,
+    pub resource_claims: Vec<PodResourceClaim>,
     /// Only where somebody asks for it is it taken apart.
     pub affinity: Option<Box<Affinity>>,
     pub readiness_gates: Vec<Value>,
@@ -111,6 +112,23 @@ pub struct ClaimSource {
     pub claim_name: String,
 }
 
+/// Devices that the pod wants: a claim, or a template to make one from.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodResourceClaim {
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+    pub resource_claim_template_name: Option<String>,
+}
+
+/// The claim that was made; none: none is needed.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodResourceClaimStatus {
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
@@ -126,6 +144,7 @@ pub struct PodStatus {
     pub container_statuses: Vec<ContainerStatus>,
     pub init_container_statuses: Vec<ContainerStatus>,
     pub nominated_node_name: String,
+    pub resource_claim_statuses: Vec<PodResourceClaimStatus>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
