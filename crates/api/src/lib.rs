@@ -19,6 +19,7 @@ pub mod ip;
 pub mod patch;
 pub mod protobuf;
 pub mod quantity;
+pub mod quota;
 pub mod schema;
 pub mod selector;
 pub mod workload;

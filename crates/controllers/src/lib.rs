@@ -10,6 +10,8 @@
 
 mod attach_detach;
 mod backends;
+mod bootstrap_tokens;
+mod certificates;
 mod clusterrole_aggregation;
 mod cron_job;
 mod daemon_set;
@@ -38,6 +40,7 @@ mod protection;
 mod replica_set;
 mod required_during_execution;
 mod resource_claim;
+mod resource_quota;
 mod revisions;
 pub mod run;
 mod selection;
@@ -94,4 +97,10 @@ pub const ALL: &[&Def] = &[
     &disruption::DEF,
     &node_ipam::DEF,
     &required_during_execution::DEF,
+    &resource_quota::DEF,
+    &certificates::approve::DEF,
+    &certificates::sign::DEF,
+    &certificates::clean::DEF,
+    &bootstrap_tokens::sign::DEF,
+    &bootstrap_tokens::clean::DEF,
 ];

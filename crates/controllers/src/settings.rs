@@ -1,10 +1,12 @@
 //! What kube-controller-manager's flags say, with its defaults. One struct for all controllers; each reads its fields.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -77,12 +79,12 @@ pub struct Settings {
     pub node_cidr_mask_size_ipv6: u8,
     /// `--service-cluster-ip-range`: these addresses are not for pods.
     pub service_cluster_ip_ranges: Vec<IpNet>,
-}
-
-/// Signs what an account proves itself by. The keys are elsewhere: this crate decides, it has no cryptography.
-pub trait TokenSigner: std::fmt::Debug + Send + Sync {
-    /// A token for a secret, good as long as the secret has it.
-    fn token(&self, namespace: &str, account: &str, account_uid: &str, secret: &str) -> Result<String, String>;
+    /// `--resource-quota-sync-period`: how often quotas are counted anew, whether or not anything changed.
+    pub resource_quota_sync_period: Duration,
+    /// `--cluster-signing-cert-file`, `--cluster-signing-key-file`. Without it requests for certificates are left alone.
+    pub certificates: Option<Arc<dyn Certificates>>,
+    /// `--cluster-signing-duration`: how long a certificate is valid at most.
+    pub cluster_signing_duration: Duration,
 }
 
 impl Default for Settings {
@@ -109,6 +111,9 @@ impl Default for Settings {
             local_node: None,
             root_ca: None,
             token_signer: None,
+            resource_quota_sync_period: Duration::from_secs(300),
+            certificates: None,
+            cluster_signing_duration: Duration::from_secs(8760 * 3600),
             legacy_service_account_token_clean_up_period: Duration::from_secs(8760 * 3600),
             horizontal_pod_autoscaler_sync_period: Duration::from_secs(15),
             horizontal_pod_autoscaler_downscale_stabilization: Duration::from_secs(300),
@@ -123,4 +128,32 @@ impl Default for Settings {
             service_cluster_ip_ranges: vec![],
         }
     }
+}
+
+/// Signs what an account proves itself by. Keys are elsewhere: this crate decides, it knows no certificates.
+pub trait TokenSigner: Debug + Send + Sync {
+    /// A token for a secret, good as long as the secret has it.
+    fn token(&self, namespace: &str, account: &str, account_uid: &str, secret: &str) -> Result<String, String>;
+}
+
+/// Reads requests for certificates (PKCS #10 in PEM), and signs them if there is an authority to do so.
+pub trait Certificates: Debug + Send + Sync {
+    fn read(&self, request: &str) -> Result<Asked, String>;
+
+    fn can_sign(&self) -> bool;
+
+    /// A certificate in PEM of what is asked for: subject, key and alternative names; for these usages, as the API names
+    /// them; for this long, or as long as the authority itself is good.
+    fn sign(&self, request: &str, usages: &[String], valid: Duration, now: Timestamp) -> Result<String, String>;
+}
+
+/// Whom a certificate is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    pub common_name: String,
+    pub organizations: Vec<String>,
+    pub dns_names: Vec<String>,
+    pub emails: Vec<String>,
+    pub addresses: Vec<String>,
+    pub uris: Vec<String>,
 }

@@ -13,6 +13,7 @@ use orlop_scheduler::shell;
 use tokio::task::JoinHandle;
 
 use crate::node::NodePlan;
+use crate::signing;
 
 /// Components under way. They stop before the server does, so that their last words are heard.
 #[derive(Default)]
@@ -64,7 +65,7 @@ impl Components {
             api: Api::in_process(service, "kube-controller-manager"),
             account: Box::new(account),
             controllers,
-            settings,
+            settings: signing::with_keys_of(&running.pki, settings),
             // One process has the data directory: nobody to be elected against.
             election: None,
             clock: Clock::System,

@@ -7,6 +7,7 @@
 mod bootstrap_token;
 mod certificate;
 mod impersonation;
+mod secret_token;
 mod service_account;
 mod static_tokens;
 mod token_request;
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 pub use certificate::CertIdentity;
 pub use impersonation::{impersonate, strip_headers};
+pub use secret_token::SecretTokens;
 pub use service_account::{Bound, BoundObject, DEFAULT_ISSUER, IssueError, KeyError, ServiceAccountRef, TokenIssuer};
 pub use static_tokens::{TokenFileError, parse_token_file};
 pub use token_request::IssuedToken;

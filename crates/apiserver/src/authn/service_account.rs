@@ -63,7 +63,7 @@ pub struct KeyError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 #[derive(Debug, thiserror::Error)]
 #[error("failed to generate token")]
-pub struct IssueError(#[source] jsonwebtoken::errors::Error);
+pub struct IssueError(#[source] pub(super) jsonwebtoken::errors::Error);
 
 /// Issues and verifies service account tokens.
 pub struct TokenIssuer {
@@ -86,7 +86,7 @@ pub(super) struct Verified {
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Claims {
+pub(super) struct Claims {
     iss: String,
     sub: String,
     #[serde(deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
@@ -144,6 +144,23 @@ struct LegacyClaims {
         skip_serializing_if = "String::is_empty"
     )]
     uid: String,
+}
+
+impl Claims {
+    /// Of a token that a secret holds.
+    pub(super) fn for_secret(account: ServiceAccountRef<'_>, secret: &str) -> Claims {
+        Claims {
+            iss: LEGACY_ISSUER.into(),
+            sub: service_account_username(account.namespace, account.name),
+            legacy: LegacyClaims {
+                namespace: account.namespace.into(),
+                secret: secret.into(),
+                name: account.name.into(),
+                uid: account.uid.into(),
+            },
+            ..Default::default()
+        }
+    }
 }
 
 fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
@@ -266,17 +283,7 @@ impl TokenIssuer {
 
     /// A token for a secret of type `kubernetes.io/service-account-token`: good as long as the secret has it.
     pub fn issue_for_secret(&self, account: ServiceAccountRef<'_>, secret: &str) -> Result<String, IssueError> {
-        self.sign(&Claims {
-            iss: LEGACY_ISSUER.into(),
-            sub: service_account_username(account.namespace, account.name),
-            legacy: LegacyClaims {
-                namespace: account.namespace.into(),
-                secret: secret.into(),
-                name: account.name.into(),
-                uid: account.uid.into(),
-            },
-            ..Default::default()
-        })
+        self.sign(&Claims::for_secret(account, secret))
     }
 
     fn sign(&self, claims: &Claims) -> Result<String, IssueError> {

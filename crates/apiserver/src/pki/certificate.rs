@@ -28,7 +28,7 @@ use x509_cert::time::{Time, Validity};
 use super::PkiError;
 
 /// Certificates are valid from a little earlier than now, for clients whose clocks run behind.
-const BACKDATED: Duration = Duration::from_secs(300);
+pub(super) const BACKDATED: Duration = Duration::from_secs(300);
 
 /// What a certificate is for: decides its key usages and constraints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,20 +106,38 @@ pub(super) fn self_signed(request: &Request<'_>, key: &KeyPair, now: Timestamp) 
 
 /// A certificate signed by an authority, in PEM.
 pub(super) fn sign(request: &Request<'_>, issuer: &Issuer<'_>, now: Timestamp) -> Result<String, PkiError> {
+    let holder = Holder {
+        subject: &name_der(&request.subject)?,
+        public_key: &request.public_key,
+    };
+    sign_for(&holder, extensions(request, issuer)?, request.validity, issuer, now)
+}
+
+/// Whom a certificate is about, in DER.
+pub(super) struct Holder<'a> {
+    pub subject: &'a [u8],
+    pub public_key: &'a [u8],
+}
+
+/// A certificate signed by an authority, in PEM, valid for so long from now on.
+pub(super) fn sign_for(
+    holder: &Holder<'_>,
+    extensions: Vec<Extension>,
+    valid: Duration,
+    issuer: &Issuer<'_>,
+    now: Timestamp,
+) -> Result<String, PkiError> {
     let algorithm = signature_algorithm(issuer.key)?.to_der()?;
-    let validity: Validity = Validity::new(
-        time(now, Duration::ZERO, BACKDATED)?,
-        time(now, request.validity, Duration::ZERO)?,
-    );
+    let validity: Validity = Validity::new(time(now, Duration::ZERO, BACKDATED)?, time(now, valid, Duration::ZERO)?);
     let tbs = sequence(&[
         &[0xa0, 3, 2, 1, 2], // version 3
         &serial_number()?.to_der()?,
         &algorithm,
         &issuer.name,
         &validity.to_der()?,
-        &name_der(&request.subject)?,
-        &request.public_key,
-        &tlv(0xa3, &[&extensions(request, issuer)?.to_der()?]),
+        holder.subject,
+        holder.public_key,
+        &tlv(0xa3, &[&extensions.to_der()?]),
     ]);
     let signature = issuer.key.sign(&tbs).map_err(PkiError::Key)?;
     let certificate = sequence(&[&tbs, &algorithm, &tlv(0x03, &[&[0], &signature])]);
@@ -151,11 +169,7 @@ fn extensions(request: &Request<'_>, issuer: &Issuer<'_>) -> Result<Vec<Extensio
         &SubjectKeyIdentifier(OctetString::new(key_id(&request.public_key))?),
     )?);
     if !authority {
-        let identifier = AuthorityKeyIdentifier {
-            key_identifier: Some(OctetString::new(issuer.key_id.clone())?),
-            ..Default::default()
-        };
-        list.push(extension(false, &identifier)?);
+        list.push(issuer_key(issuer)?);
     }
     if !request.sans.is_empty() {
         let names = request.sans.iter().map(general_name).collect::<Result<_, PkiError>>()?;
@@ -164,7 +178,16 @@ fn extensions(request: &Request<'_>, issuer: &Issuer<'_>) -> Result<Vec<Extensio
     Ok(list)
 }
 
-fn extension<E: AssociatedOid + Encode>(critical: bool, extension: &E) -> Result<Extension, PkiError> {
+/// By which key the issuer is to be found.
+pub(super) fn issuer_key(issuer: &Issuer<'_>) -> Result<Extension, PkiError> {
+    let identifier = AuthorityKeyIdentifier {
+        key_identifier: Some(OctetString::new(issuer.key_id.clone())?),
+        ..Default::default()
+    };
+    extension(false, &identifier)
+}
+
+pub(super) fn extension<E: AssociatedOid + Encode>(critical: bool, extension: &E) -> Result<Extension, PkiError> {
     Ok(Extension {
         extn_id: E::OID,
         critical,

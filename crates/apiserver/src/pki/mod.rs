@@ -6,6 +6,7 @@
 
 mod certificate;
 mod files;
+mod request;
 mod tls;
 
 use std::collections::BTreeSet;
@@ -23,6 +24,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use certificate::{Purpose, San, Subject};
 use files::Directory;
+pub use request::{Asked, read_request};
 
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -209,6 +211,28 @@ impl Pki {
 }
 
 impl Authority {
+    /// One whose files are kept by others.
+    pub fn from_pem(certificate: &str, key: &str) -> Option<Authority> {
+        Some(Authority {
+            certificate: certificate.to_string(),
+            key: KeyPair::from_pem(key).ok()?,
+            facts: Facts::of(certificate)?,
+        })
+    }
+
+    /// The private key, in PEM.
+    pub fn key_pem(&self) -> String {
+        self.key.serialize_pem()
+    }
+
+    fn issuer(&self) -> certificate::Issuer<'_> {
+        certificate::Issuer {
+            key: &self.key,
+            name: self.facts.subject.clone(),
+            key_id: self.facts.key_id.clone(),
+        }
+    }
+
     fn load_or_create(dir: &Directory, name: &str, common_name: &str, now: Timestamp) -> Result<Authority, PkiError> {
         let (crt, key) = (format!("{name}.crt"), format!("{name}.key"));
         match (dir.read(&crt)?, dir.read(&key)?) {
@@ -265,13 +289,8 @@ impl Authority {
         let left = Duration::from_secs((self.facts.not_after - now.as_second()).max(0) as u64);
         let mut request = certificate::request_for(purpose, subject, &pair, validity.min(left));
         request.sans = sans;
-        let issuer = certificate::Issuer {
-            key: &self.key,
-            name: self.facts.subject.clone(),
-            key_id: self.facts.key_id.clone(),
-        };
         Ok(Credential {
-            certificate: certificate::sign(&request, &issuer, now)?,
+            certificate: certificate::sign(&request, &self.issuer(), now)?,
             key: pair.serialize_pem(),
         })
     }

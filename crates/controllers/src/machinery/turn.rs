@@ -126,6 +126,14 @@ impl Turn {
         Ok(made)
     }
 
+    /// Replaces what a subresource is about: `status`, `approval`.
+    pub async fn replace_part<T: Kind>(&self, meta: &Meta, part: &str, object: &impl Serialize) -> Result<T> {
+        let at = format!("{}/{part}", self::object::<T>(meta));
+        let made: T = self.api.replace(&at, object).await?;
+        self.wrote(&made);
+        Ok(made)
+    }
+
     /// Deletes the very object that was seen.
     pub async fn delete<T: Kind>(&self, meta: &Meta) -> Result<()> {
         self.delete_with::<T>(meta, DeleteOptions::default()).await

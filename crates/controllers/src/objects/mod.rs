@@ -3,6 +3,7 @@
 //!
 //! One file a kind; a field that a controller needs is added here, once for all.
 
+pub mod certificate_signing_request;
 pub mod cluster_role;
 pub mod condition;
 pub mod config_map;
@@ -26,6 +27,7 @@ pub mod pod;
 pub mod pod_disruption_budget;
 pub mod replica_set;
 pub mod resource_claim;
+pub mod resource_quota;
 pub mod secret;
 pub mod service;
 pub mod service_account;
@@ -35,6 +37,7 @@ pub mod template;
 pub mod volume_attachment;
 pub mod volume_attributes_class;
 
+pub use certificate_signing_request::CertificateSigningRequest;
 pub use cluster_role::ClusterRole;
 pub use condition::Condition;
 pub use config_map::ConfigMap;
@@ -57,6 +60,7 @@ pub use pod::Pod;
 pub use pod_disruption_budget::PodDisruptionBudget;
 pub use replica_set::{ReplicaSet, ReplicationController};
 pub use resource_claim::{ResourceClaim, ResourceClaimTemplate};
+pub use resource_quota::ResourceQuota;
 pub use secret::Secret;
 pub use service::Service;
 pub use service_account::ServiceAccount;

@@ -67,7 +67,7 @@ impl Reconcile for Controller {
             Some(_) => turn.replace::<ConfigMap>(&wanted.metadata, &to_send(&wanted)).await,
         };
         match written {
-            Ok(_) | Err(Error::NotFound(_)) => Ok(Next::Done),
+            Ok(_) | Err(Error::NotFound(_) | Error::AlreadyExists(_)) => Ok(Next::Done),
             Err(Error::Forbidden(status)) if is_terminating(&status) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }

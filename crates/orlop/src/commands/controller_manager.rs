@@ -17,6 +17,7 @@ use super::election::ElectionArgs;
 use super::serving::ServingArgs;
 use super::{parse_bool, signals};
 use crate::accounts::Accounts;
+use crate::signing::KeyFiles;
 
 /// kube-controller-manager's port.
 const PORT: u16 = 10257;
@@ -37,6 +38,8 @@ pub struct Args {
     /// How much to log: 0 to 10
     #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
     verbosity: u8,
+    #[command(flatten, next_help_heading = "Keys of the cluster")]
+    keys: KeyFiles,
     #[command(flatten, next_help_heading = "Leader election")]
     election: ElectionArgs,
     #[command(flatten, next_help_heading = "Serving")]
@@ -58,7 +61,8 @@ impl Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (controllers, settings) = (args.controllers.chosen()?, args.controllers.settings()?);
+    let controllers = args.controllers.chosen()?;
+    let settings = args.keys.read(args.controllers.settings()?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

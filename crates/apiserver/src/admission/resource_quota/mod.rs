@@ -9,15 +9,14 @@
 //! Upstream: apiserver/pkg/admission/plugin/resourcequota, pkg/quota/v1 (v1.36), where use only grows at once and a
 //! controller takes it back later.
 
-mod scopes;
 #[cfg(test)]
 mod tests;
-mod usage;
 
 use jiff::Timestamp;
 use orlop_api::quantity::Quantity;
+use orlop_api::quota as usage;
 use orlop_api::resources::{self, ResourceList};
-use orlop_api::{KindDef, Status, Value};
+use orlop_api::{Status, Value};
 
 use super::{Change, Operation, Plugin, Review};
 use crate::kinds;
@@ -176,12 +175,12 @@ fn check_requirements(
     let asked = match (review.operation, old) {
         (Operation::Create, _) => review.is("", "pods"),
         (Operation::Update, Some(old)) => {
-            let crossed = || scopes::is_terminating(pod) != scopes::is_terminating(old);
+            let crossed = || usage::is_terminating(pod) != usage::is_terminating(old);
             review.is_sub("", "pods", "resize") || (review.is("", "pods") && crossed())
         }
         _ => false,
     };
-    if !asked || !scopes::covers(quota, review.kind, pod) {
+    if !asked || !usage::covers(quota, review.kind, pod) {
         return Ok(());
     }
     match usage::missing_requirements(pod, limits) {
@@ -201,39 +200,22 @@ fn must_recount(review: &Review<'_>, stored: &ResourceList, limits: &ResourceLis
 
 /// The status a quota should have: its limits, and what the namespace holds of each now.
 pub fn recount(quota: &Value, namespace: &str, lookup: &dyn ObjectLookup, now: Timestamp) -> Value {
-    let hard = resources::list(quota.pointer("/spec/hard"));
-    let used = count(quota, namespace, lookup, now);
-    serde_json::json!({"hard": resources::to_value(&hard), "used": resources::to_value(&used)})
+    usage::status(quota, &count(quota, namespace, lookup, now))
 }
 
 /// What the namespace holds of each resource that the quota limits.
 fn count(quota: &Value, namespace: &str, lookup: &dyn ObjectLookup, now: Timestamp) -> ResourceList {
-    let hard = resources::list(quota.pointer("/spec/hard"));
-    let mut used: ResourceList = hard.into_keys().map(|n| (n, Quantity::ZERO)).collect();
-    let kinds = orlop_api::kinds::all().filter(|k| k.stored_as.is_empty() && usage::is_counted(k));
-    for kind in kinds {
-        if !used.keys().any(|n| usage::concerns(n, kind)) {
-            continue;
-        }
+    let mut used = usage::begin(quota);
+    for kind in usage::kinds_to_count(&used) {
         let objects = lookup.list(&kind.store_prefix(), Some(namespace));
         for object in &objects {
-            count_one(&mut used, quota, kind, object, now);
+            usage::count_one(&mut used, quota, kind, object, now);
         }
         // A quota that is being made is one of them.
         let same = |o: &Value| o["metadata"]["name"] == quota["metadata"]["name"];
         if kind.kind == "ResourceQuota" && !objects.iter().any(|o| same(o)) {
-            count_one(&mut used, quota, kind, quota, now);
+            usage::count_one(&mut used, quota, kind, quota, now);
         }
     }
     used
-}
-
-fn count_one(used: &mut ResourceList, quota: &Value, kind: &KindDef, object: &Value, now: Timestamp) {
-    for (name, quantity) in usage::in_quota(quota, kind, object, now) {
-        if usage::concerns(&name, kind)
-            && let Some(sum) = used.get_mut(&name)
-        {
-            sum.add(&quantity);
-        }
-    }
 }

@@ -3,13 +3,12 @@
 //! resource, which depends on device classes and pods that come and go by themselves.
 
 use jiff::Timestamp;
-use orlop_api::quantity::{Format, Quantity};
-use orlop_api::resources::{self, PodResourceOptions, ResourceList};
-use orlop_api::{KindDef, Value};
+use serde_json::Value;
 
-use super::scopes;
-use crate::admission::default_classes::storage_class_of;
-use crate::lookup::{items, text};
+use super::{items, scopes, text};
+use crate::KindDef;
+use crate::quantity::{Format, Quantity};
+use crate::resources::{self, PodResourceOptions, ResourceList};
 
 /// Resources that are counted under their plural as well as under `count/…`.
 const PLAIN_COUNTS: &[&str] = &[
@@ -37,8 +36,8 @@ pub fn is_counted(kind: &KindDef) -> bool {
 }
 
 /// The `count/…` name of a resource.
-pub fn count_name(kind: &KindDef) -> String {
-    format!("count/{}", orlop_api::status::qualified(kind.group, kind.plural))
+fn count_name(kind: &KindDef) -> String {
+    format!("count/{}", crate::status::qualified(kind.group, kind.plural))
 }
 
 /// What the object counts for in a quota, under every name a quota may use; nothing outside the quota's scopes.
@@ -129,6 +128,14 @@ fn of_claim(claim: &Value, usage: &mut ResourceList) {
         }
     }
     usage.extend(size.map(|size| ("requests.storage".into(), size)));
+}
+
+/// An annotation came before the field.
+fn storage_class_of(claim: &Value) -> &str {
+    let annotation = &claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"];
+    annotation
+        .as_str()
+        .unwrap_or_else(|| text(claim, &["spec", "storageClassName"]))
 }
 
 /// What is asked for, or what was allocated if that is more (a growth that was taken back), in whole bytes.

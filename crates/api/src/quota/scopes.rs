@@ -1,9 +1,10 @@
 //! Which part of a namespace's objects a quota is about.
 //! Upstream: pkg/quota/v1/evaluator/core (v1.36).
 
-use orlop_api::{KindDef, Value, resources};
+use serde_json::Value;
 
-use crate::lookup::{items, strings, text};
+use super::{items, text};
+use crate::{KindDef, resources};
 
 /// Whether the object falls under all scopes of the quota. Only pods and volume claims have scopes; nothing else counts
 /// against a quota with some.
@@ -17,7 +18,8 @@ pub fn covers(quota: &Value, kind: &KindDef, object: &Value) -> bool {
     let selected = items(quota, &["spec", "scopeSelector", "matchExpressions"]);
     plain.into_iter().all(|scope| matches(object, scope, "Exists", &[]))
         && selected.iter().all(|e| {
-            let values = strings(e.get("values"));
+            let values = items(e, &["values"]).iter().filter_map(Value::as_str);
+            let values: Vec<String> = values.map(str::to_string).collect();
             matches(object, text(e, &["scopeName"]), text(e, &["operator"]), &values)
         })
 }
@@ -85,11 +87,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds;
+
+    fn kind(plural: &str) -> &'static KindDef {
+        let mut all = crate::kinds::all();
+        all.find(|kind| kind.group.is_empty() && kind.plural == plural).unwrap()
+    }
 
     #[test]
     fn scopes_pick_pods() {
-        let kind = kinds::of_stored("pods").unwrap();
+        let kind = kind("pods");
         let plain = |scope: &str| json!({"spec": {"scopes": [scope]}});
         let by_class = |operator: &str, values: &[&str]| {
             json!({"spec": {"scopeSelector": {"matchExpressions": [
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn scopes_pick_claims_and_nothing_else() {
-        let claims = kinds::of_stored("persistentvolumeclaims").unwrap();
+        let claims = kind("persistentvolumeclaims");
         let quota = |operator: &str| {
             json!({"spec": {"scopeSelector": {"matchExpressions": [
                 {"scopeName": "VolumeAttributesClass", "operator": operator, "values": ["gold"]}]}}})
@@ -160,7 +166,7 @@ mod tests {
             let found = [&silver, &changing, &none].map(|claim| covers(&quota(operator), claims, claim));
             assert_eq!(found, expected, "{operator}");
         }
-        let maps = kinds::of_stored("configmaps").unwrap();
+        let maps = kind("configmaps");
         assert!(covers(&json!({"spec": {}}), maps, &none));
         assert!(!covers(&json!({"spec": {"scopes": ["BestEffort"]}}), maps, &none));
         assert!(!covers(&json!({"spec": {"scopes": ["BestEffort"]}}), claims, &none));

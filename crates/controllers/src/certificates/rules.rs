@@ -1,0 +1,163 @@
+//! What each signer signs.
+// Upstream: pkg/apis/certificates/helpers.go, pkg/controller/certificates/signer (v1.36)
+
+use std::collections::BTreeSet;
+
+use crate::settings::Asked;
+
+pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+const LEGACY: &str = "kubernetes.io/legacy-unknown";
+
+/// Whether this cluster signs for the signer, and what it finds wrong with the request.
+pub fn check(signer: &str, asked: &Asked, usages: &[String]) -> Option<Result<(), String>> {
+    match signer {
+        KUBELET_CLIENT => Some(kubelet_client(asked, usages)),
+        KUBELET_SERVING => Some(kubelet_serving(asked, usages)),
+        CLIENT => Some(client(usages)),
+        LEGACY => Some(Ok(())),
+        _ => None,
+    }
+}
+
+pub fn kubelet_client(asked: &Asked, usages: &[String]) -> Result<(), String> {
+    of_nodes(asked)?;
+    for (present, what) in [
+        (&asked.dns_names, "DNS"),
+        (&asked.emails, "Email"),
+        (&asked.addresses, "IP"),
+        (&asked.uris, "URI"),
+    ] {
+        if !present.is_empty() {
+            return Err(format!("{what} subjectAltNames are not allowed"));
+        }
+    }
+    named_node(asked)?;
+    usages_are(usages, "client auth")
+}
+
+fn kubelet_serving(asked: &Asked, usages: &[String]) -> Result<(), String> {
+    of_nodes(asked)?;
+    if asked.dns_names.is_empty() && asked.addresses.is_empty() {
+        return Err("DNS or IP subjectAltName is required".to_string());
+    }
+    for (present, what) in [(&asked.emails, "Email"), (&asked.uris, "URI")] {
+        if !present.is_empty() {
+            return Err(format!("{what} subjectAltNames are not allowed"));
+        }
+    }
+    usages_are(usages, "server auth")?;
+    named_node(asked)
+}
+
+fn client(usages: &[String]) -> Result<(), String> {
+    let allowed = ["digital signature", "key encipherment", "client auth"];
+    if let Some(wrong) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
+        return Err(format!("invalid usage for client certificate: {wrong}"));
+    }
+    match usages.iter().any(|usage| usage == "client auth") {
+        true => Ok(()),
+        false => Err("missing required usage for client certificate: client auth".to_string()),
+    }
+}
+
+fn of_nodes(asked: &Asked) -> Result<(), String> {
+    match asked.organizations == ["system:nodes"] {
+        true => Ok(()),
+        false => Err("subject organization is not system:nodes".to_string()),
+    }
+}
+
+fn named_node(asked: &Asked) -> Result<(), String> {
+    match asked.common_name.starts_with("system:node:") {
+        true => Ok(()),
+        false => Err("subject common name does not begin with system:node:".to_string()),
+    }
+}
+
+/// Signing, the purpose, and for the sake of RSA keys encipherment.
+fn usages_are(usages: &[String], purpose: &str) -> Result<(), String> {
+    let usages: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
+    let with_rsa = BTreeSet::from(["digital signature", "key encipherment", purpose]);
+    let without = BTreeSet::from(["digital signature", purpose]);
+    if usages == with_rsa || usages == without {
+        return Ok(());
+    }
+    let mut listed: Vec<&str> = with_rsa.into_iter().collect();
+    listed.sort_unstable();
+    Err(format!("usages did not match [{}]", listed.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_checked_for_their_signer() {
+        let node = Asked {
+            common_name: "system:node:a".to_string(),
+            organizations: vec!["system:nodes".to_string()],
+            ..Asked::default()
+        };
+        let named = Asked {
+            dns_names: vec!["a".to_string()],
+            ..node.clone()
+        };
+        let stranger = Asked {
+            organizations: vec!["system:nodes".to_string(), "more".to_string()],
+            ..node.clone()
+        };
+        let misnamed = Asked {
+            common_name: "a".to_string(),
+            ..node.clone()
+        };
+        let (client, server) = (
+            "digital signature,client auth",
+            "digital signature,key encipherment,server auth",
+        );
+        for (signer, asked, usages, wanted) in [
+            (KUBELET_CLIENT, &node, client, ""),
+            (
+                KUBELET_CLIENT,
+                &node,
+                server,
+                "usages did not match [client auth digital signature key encipherment]",
+            ),
+            (KUBELET_CLIENT, &named, client, "DNS subjectAltNames are not allowed"),
+            (
+                KUBELET_CLIENT,
+                &stranger,
+                client,
+                "subject organization is not system:nodes",
+            ),
+            (
+                KUBELET_CLIENT,
+                &misnamed,
+                client,
+                "subject common name does not begin with system:node:",
+            ),
+            (KUBELET_SERVING, &named, server, ""),
+            (KUBELET_SERVING, &node, server, "DNS or IP subjectAltName is required"),
+            (CLIENT, &misnamed, "client auth", ""),
+            (
+                CLIENT,
+                &misnamed,
+                "client auth,server auth",
+                "invalid usage for client certificate: server auth",
+            ),
+            (
+                CLIENT,
+                &misnamed,
+                "key encipherment",
+                "missing required usage for client certificate: client auth",
+            ),
+            (LEGACY, &misnamed, "any", ""),
+        ] {
+            let usages: Vec<String> = usages.split(',').map(str::to_string).collect();
+            let told = check(signer, asked, &usages).unwrap().err().unwrap_or_default();
+            assert_eq!(told, wanted, "{signer} {usages:?}");
+        }
+        assert_eq!(check("example.com/own", &node, &[]), None);
+    }
+}

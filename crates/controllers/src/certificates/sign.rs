@@ -1,0 +1,103 @@
+//! Signs what was approved for the signers that this cluster is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use orlop_base::Clock;
+
+use super::{ACCOUNT, rules, wake_for_requests};
+use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn};
+use crate::objects::{CertificateSigningRequest, Condition, to_send};
+use crate::settings::Certificates;
+
+pub const DEF: Def = Def {
+    name: "certificatesigningrequest-signing-controller",
+    account: ACCOUNT,
+    on_by_default: true,
+    start,
+};
+
+/// Twice as long as certificates are valid before they are signed.
+const SHORTEST: Duration = Duration::from_secs(600);
+
+struct Signer {
+    requests: Cache<CertificateSigningRequest>,
+    certificates: Arc<dyn Certificates>,
+    longest: Duration,
+    clock: Clock,
+}
+
+/// Without an authority there is nothing to sign with.
+fn start(setup: &Setup) {
+    let Some(certificates) = setup.settings.certificates.clone().filter(|c| c.can_sign()) else {
+        return;
+    };
+    let (queue, requests) = (setup.queue("csrsigning"), setup.cache::<CertificateSigningRequest>());
+    wake_for_requests(&queue, &requests);
+    let signer = Signer {
+        requests,
+        certificates,
+        longest: setup.settings.cluster_signing_duration,
+        clock: setup.clock.clone(),
+    };
+    setup.run(queue, setup.settings.concurrent_syncs, signer);
+}
+
+impl Reconcile for Signer {
+    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+        let ready = |r: &Arc<CertificateSigningRequest>| r.is_approved() && !r.is_issued() && !r.has("Failed");
+        let Some(request) = self.requests.at(key).filter(ready) else {
+            return Ok(Next::Done);
+        };
+        let (pem, spec) = (request.pem(), &request.spec);
+        let Ok(asked) = self.certificates.read(&pem) else {
+            return Ok(Next::Done);
+        };
+        let mut signed = CertificateSigningRequest::clone(&request);
+        match rules::check(&spec.signer_name, &asked, &spec.usages) {
+            None => return Ok(Next::Done),
+            Some(Err(message)) => signed.status.conditions.push(Condition {
+                r#type: "Failed".to_string(),
+                status: "True".to_string(),
+                reason: "SignerValidationFailure".to_string(),
+                message,
+                last_update_time: Some(self.clock.now()),
+                ..Condition::default()
+            }),
+            Some(Ok(())) => {
+                let valid = validity(spec.expiration_seconds, self.longest);
+                let certificate = self.certificates.sign(&pem, &spec.usages, valid, self.clock.now());
+                let certificate = certificate.map_err(|e| Failure::NotYet(format!("error auto signing csr: {e}")))?;
+                signed.status.certificate = BASE64_STANDARD.encode(certificate);
+            }
+        }
+        turn.replace_part::<CertificateSigningRequest>(&request.metadata, "status", &to_send(&signed))
+            .await?;
+        Ok(Next::Done)
+    }
+}
+
+fn validity(asked_seconds: Option<i32>, longest: Duration) -> Duration {
+    let asked = asked_seconds.map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
+    asked.map_or(longest, |asked| asked.max(SHORTEST).min(longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_last_as_long_as_asked_within_limits() {
+        let year = Duration::from_secs(365 * 86_400);
+        for (asked, seconds) in [
+            (None, 31_536_000),
+            (Some(3600), 3600),
+            (Some(1), 600),
+            (Some(i32::MAX), 31_536_000),
+        ] {
+            assert_eq!(validity(asked, year).as_secs(), seconds, "{asked:?}");
+        }
+    }
+}

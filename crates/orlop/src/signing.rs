@@ -1,0 +1,122 @@
+//! What the controllers need keys for: tokens that live in secrets, and certificates that are asked for.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use orlop_apiserver::authn::{SecretTokens, ServiceAccountRef};
+use orlop_apiserver::pki::{self, Authority, Pki};
+use orlop_controllers::Settings;
+use orlop_controllers::settings::{Asked, Certificates, TokenSigner};
+
+struct Tokens(SecretTokens);
+
+impl TokenSigner for Tokens {
+    fn token(&self, namespace: &str, account: &str, account_uid: &str, secret: &str) -> Result<String, String> {
+        let account = ServiceAccountRef {
+            namespace,
+            name: account,
+            uid: account_uid,
+        };
+        self.0.issue(account, secret).map_err(|e| e.to_string())
+    }
+}
+
+/// Reads requests; signs them if it has an authority.
+struct Requests(Option<Authority>);
+
+impl Certificates for Requests {
+    fn read(&self, request: &str) -> Result<Asked, String> {
+        let asked = pki::read_request(request)?;
+        Ok(Asked {
+            common_name: asked.common_name,
+            organizations: asked.organizations,
+            dns_names: asked.dns_names,
+            emails: asked.emails,
+            addresses: asked.addresses,
+            uris: asked.uris,
+        })
+    }
+
+    fn can_sign(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn sign(&self, request: &str, usages: &[String], valid: Duration, now: Timestamp) -> Result<String, String> {
+        let authority = self.0.as_ref().ok_or("there is no authority to sign with")?;
+        authority.sign_request(request, usages, valid, now)
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tokens")
+    }
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Requests")
+    }
+}
+
+/// With the keys of a cluster in this process.
+pub fn with_keys_of(pki: &Pki, settings: Settings) -> Settings {
+    let authority = Authority::from_pem(&pki.ca.certificate, &pki.ca.key_pem());
+    let tokens = SecretTokens::from_pem(&pki.service_account_key);
+    Settings {
+        root_ca: settings.root_ca.or_else(|| Some(pki.ca.certificate.clone())),
+        token_signer: tokens.map(|tokens| Arc::new(Tokens(tokens)) as Arc<dyn TokenSigner>),
+        certificates: Some(Arc::new(Requests(authority))),
+        ..settings
+    }
+}
+
+/// Where the keys of a cluster are, under kube-controller-manager's flag names.
+#[derive(clap::Args)]
+pub struct KeyFiles {
+    /// Key that signs service account tokens; without it secrets get none
+    #[arg(long, value_name = "FILE")]
+    service_account_private_key_file: Option<PathBuf>,
+    /// Certificate of the authority that signs requests; without it none is signed
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    cluster_signing_cert_file: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    cluster_signing_key_file: Option<PathBuf>,
+}
+
+impl KeyFiles {
+    pub fn read(&self, settings: Settings) -> anyhow::Result<Settings> {
+        let token_signer = match &self.service_account_private_key_file {
+            None => None,
+            Some(file) => match SecretTokens::from_pem(&text(file)?) {
+                Some(tokens) => Some(Arc::new(Tokens(tokens)) as Arc<dyn TokenSigner>),
+                None => bail!("{} is no private key in PEM", file.display()),
+            },
+        };
+        let authority = match (&self.cluster_signing_cert_file, &self.cluster_signing_key_file) {
+            (Some(certificate), Some(key)) => match Authority::from_pem(&text(certificate)?, &text(key)?) {
+                Some(authority) => Some(authority),
+                None => bail!(
+                    "{} and {} are not the certificate and key of an authority",
+                    certificate.display(),
+                    key.display()
+                ),
+            },
+            _ => None,
+        };
+        Ok(Settings {
+            token_signer,
+            certificates: Some(Arc::new(Requests(authority))),
+            ..settings
+        })
+    }
+}
+
+fn text(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))
+}
