@@ -194,3 +194,108 @@ fn extended_usage(name: &str) -> Option<ObjectIdentifier> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+    use x509_parser::prelude::X509Certificate;
+
+    use super::super::{AUTHORITY_VALIDITY, Purpose, Subject};
+    use super::*;
+
+    fn authority(now: Timestamp) -> Authority {
+        let key = KeyPair::generate().unwrap();
+        let subject = Subject {
+            common_name: "ca",
+            organizations: &[],
+        };
+        let request = certificate::request_for(Purpose::Authority, subject, &key, AUTHORITY_VALIDITY);
+        let certificate = certificate::self_signed(&request, &key, now).unwrap();
+        Authority::from_pem(&certificate, &key.serialize_pem()).unwrap()
+    }
+
+    fn request() -> String {
+        let mut params = CertificateParams::new(vec!["node-a".to_string()]).unwrap();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, "system:node:a");
+        params
+            .subject_alt_names
+            .push(SanType::IpAddress("10.0.0.1".parse().unwrap()));
+        let key = KeyPair::generate().unwrap();
+        params.serialize_request(&key).unwrap().pem().unwrap()
+    }
+
+    #[test]
+    fn a_request_is_read_and_signed() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let (authority, request) = (authority(now), request());
+        let asked = read_request(&request).unwrap();
+        assert_eq!(
+            (asked.common_name.as_str(), asked.organizations.as_slice()),
+            ("system:node:a", &["system:nodes".to_string()][..])
+        );
+        assert_eq!(
+            (asked.dns_names.as_slice(), asked.addresses.as_slice()),
+            (&["node-a".to_string()][..], &["10.0.0.1".to_string()][..])
+        );
+        let usages = ["digital signature", "server auth"].map(str::to_string);
+        let signed = authority
+            .sign_request(&request, &usages, Duration::from_secs(3600), now)
+            .unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(signed.as_bytes()).unwrap();
+        let (_, certificate) = X509Certificate::from_der(&pem.contents).unwrap();
+        let (_, ca) = x509_parser::pem::parse_x509_pem(authority.certificate.as_bytes()).unwrap();
+        let (_, ca) = X509Certificate::from_der(&ca.contents).unwrap();
+        certificate.verify_signature(Some(ca.public_key())).unwrap();
+        let subject = certificate.subject().to_string();
+        assert!(
+            subject.contains("O=system:nodes") && subject.contains("CN=system:node:a"),
+            "{subject}"
+        );
+        assert_eq!(certificate.validity().not_after.timestamp(), now.as_second() + 3600);
+        assert_eq!(
+            certificate
+                .subject_alternative_name()
+                .unwrap()
+                .unwrap()
+                .value
+                .general_names
+                .len(),
+            2
+        );
+        let extended = certificate.extended_key_usage().unwrap().unwrap().value;
+        assert!(extended.server_auth && !extended.client_auth && !certificate.is_ca());
+    }
+
+    #[test]
+    fn what_is_not_right_is_not_signed() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let (authority, request) = (authority(now), request());
+        let sign = |pem: &str, usage: &str, at: Timestamp| {
+            authority
+                .sign_request(pem, &[usage.to_string()], Duration::from_secs(3600), at)
+                .unwrap_err()
+        };
+        assert_eq!(
+            sign(&request, "world domination", now),
+            "unrecognized usage values: [\"world domination\"]"
+        );
+        assert_eq!(
+            sign("nothing", "client auth", now),
+            "PEM block type must be CERTIFICATE REQUEST"
+        );
+        let late: Timestamp = "2046-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(sign(&request, "client auth", late), "the signer has expired");
+        // Somebody else's key in it.
+        let (_, mut block) = x509_parser::pem::parse_x509_pem(request.as_bytes()).unwrap();
+        let last = block.contents.len() - 1;
+        block.contents[last] ^= 1;
+        let forged = x509_cert::der::pem::encode_string(
+            "CERTIFICATE REQUEST",
+            x509_cert::der::pem::LineEnding::LF,
+            &block.contents,
+        )
+        .unwrap();
+        assert!(sign(&forged, "client auth", now).starts_with("unable to verify certificate request signature"));
+    }
+}

@@ -9,6 +9,8 @@ mod hints;
 mod pack;
 mod plan;
 #[cfg(test)]
+mod shell_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
