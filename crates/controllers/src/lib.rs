@@ -13,6 +13,8 @@ mod backends;
 mod bootstrap_tokens;
 mod certificates;
 mod clusterrole_aggregation;
+#[cfg(test)]
+mod convergence;
 mod cron_job;
 mod daemon_set;
 mod deployment;

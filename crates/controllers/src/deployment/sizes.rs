@@ -141,7 +141,7 @@ fn scale(deployment: &Deployment, sets: &Sets, mut sizes: Sizes) -> Sizes {
     };
     if sets.new.as_deref().is_some_and(saturated) {
         sizes.old.fill(0);
-    } else if deployment.is_rolling() {
+    } else {
         share(deployment, sets, &mut sizes);
     }
     sizes
