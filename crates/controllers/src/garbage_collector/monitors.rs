@@ -1,6 +1,7 @@
 //! Keeps the graph up to date: one watch for each kind of object that can be deleted, as kinds come and go.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,9 +164,9 @@ fn follow(
         known.change(|graph, news| graph.forget_kind(&ty, news));
     }
     for resource in wanted {
-        if !monitors.contains_key(&resource) {
-            let monitor = begin(api, known, shutdown, &resource);
-            monitors.insert(resource, monitor);
+        if let Entry::Vacant(place) = monitors.entry(resource) {
+            let monitor = begin(api, known, shutdown, place.key());
+            place.insert(monitor);
         }
     }
 }

@@ -170,13 +170,10 @@ mod tests {
 
     #[test]
     fn bad_values_are_named() {
-        let refused = |line: &str| match args(line) {
-            args => args
-                .settings()
-                .map(|_| ())
-                .and_then(|()| args.chosen().map(|_| ()))
-                .unwrap_err()
-                .to_string(),
+        let refused = |line: &str| {
+            let args = args(line);
+            let outcome = args.settings().and_then(|_| args.chosen());
+            outcome.map(|_| ()).unwrap_err().to_string()
         };
         assert!(refused("--controllers=nonsense").starts_with("--controllers: \"nonsense\" is not in the list"));
         assert!(refused("--node-eviction-rate=-1").starts_with("--node-eviction-rate: -1 is no rate"));

@@ -30,7 +30,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Start a cluster here, in the foreground until Ctrl-C
-    Up(up::Args),
+    Up(Box<up::Args>),
     /// Run the API server alone
     Apiserver(apiserver::Args),
     /// Run the scheduler alone, against any cluster
@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     };
     crate::logging::start(cli.log_format == "json", level);
     let result = match cli.command {
-        Command::Up(args) => up::run(args),
+        Command::Up(args) => up::run(*args),
         Command::Apiserver(args) => apiserver::run(args),
         Command::Scheduler(args) => scheduler::run(*args),
         Command::ControllerManager(args) => controller_manager::run(*args),
