@@ -48,7 +48,10 @@ pub struct Setup {
 }
 
 impl Setup {
-    #[expect(clippy::too_many_arguments, reason = "what a controller is started with, called once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a controller is started with, called once"
+    )]
     pub fn new(
         def: &'static Def,
         api: Api,

@@ -66,6 +66,33 @@ pub struct ControllersArgs {
     /// Ended pods that may lie about; 0 for any number [default: 12500]
     #[arg(long, value_name = "N", hide_short_help = true)]
     terminated_pod_gc_threshold: Option<usize>,
+    /// Volumes that a lost node may still have mounted stay with it
+    #[arg(long, hide_short_help = true)]
+    disable_force_detach_on_timeout: bool,
+    /// How often autoscalers look at their pods [default: 15s]
+    #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
+    horizontal_pod_autoscaler_sync_period: Option<Duration>,
+    /// For how long fewer pods must be wanted until there are [default: 5m]
+    #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
+    horizontal_pod_autoscaler_downscale_stabilization: Option<Duration>,
+    /// How far usage may be off the target without consequence [default: 0.1]
+    #[arg(long, value_name = "SHARE", hide_short_help = true)]
+    horizontal_pod_autoscaler_tolerance: Option<f64>,
+    /// Pods a second that leave nodes whose labels no longer suit them; 0 for no bound [default: 10]
+    #[arg(long, value_name = "RATE", hide_short_help = true)]
+    node_affinity_eviction_rate: Option<f64>,
+    /// Give each node a range of pod addresses
+    #[arg(long, hide_short_help = true, requires = "cluster_cidr")]
+    allocate_node_cidrs: bool,
+    /// Where pod addresses come from: one range, or one of each family
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', hide_short_help = true)]
+    cluster_cidr: Vec<ipnet::IpNet>,
+    /// Bits of a node's range of IPv4 addresses [default: 24]
+    #[arg(long, value_name = "BITS", hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=32))]
+    node_cidr_mask_size_ipv4: Option<u8>,
+    /// Bits of a node's range of IPv6 addresses [default: 64]
+    #[arg(long, value_name = "BITS", hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=128))]
+    node_cidr_mask_size_ipv6: Option<u8>,
     /// Authority that pods trust the API server by, to be published in every namespace
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     root_ca_file: Option<PathBuf>,
@@ -106,7 +133,33 @@ impl ControllersArgs {
             self.terminated_pod_gc_threshold,
             &mut settings.terminated_pod_gc_threshold,
         );
+        settings.disable_force_detach_on_timeout = self.disable_force_detach_on_timeout;
+        set(
+            self.horizontal_pod_autoscaler_sync_period,
+            &mut settings.horizontal_pod_autoscaler_sync_period,
+        );
+        set(
+            self.horizontal_pod_autoscaler_downscale_stabilization,
+            &mut settings.horizontal_pod_autoscaler_downscale_stabilization,
+        );
+        set(
+            self.horizontal_pod_autoscaler_tolerance,
+            &mut settings.horizontal_pod_autoscaler_tolerance,
+        );
+        set(
+            self.node_affinity_eviction_rate,
+            &mut settings.node_affinity_eviction_rate,
+        );
+        settings.allocate_node_cidrs = self.allocate_node_cidrs;
+        settings.cluster_cidrs.clone_from(&self.cluster_cidr);
+        set(self.node_cidr_mask_size_ipv4, &mut settings.node_cidr_mask_size_ipv4);
+        set(self.node_cidr_mask_size_ipv6, &mut settings.node_cidr_mask_size_ipv6);
         for (flag, rate) in [
+            (
+                "--horizontal-pod-autoscaler-tolerance",
+                settings.horizontal_pod_autoscaler_tolerance,
+            ),
+            ("--node-affinity-eviction-rate", settings.node_affinity_eviction_rate),
             ("--node-eviction-rate", settings.node_eviction_rate),
             ("--secondary-node-eviction-rate", settings.secondary_node_eviction_rate),
             ("--unhealthy-zone-threshold", settings.unhealthy_zone_threshold),
