@@ -200,7 +200,7 @@ fn stateful_sets_keep_names_and_order() {
     assert!(said.contains("partitioned roll out complete: 3 new pods"), "{said}");
     assert_eq!(pods(&server, "app=db"), ["db-0", "db-1", "db-2"]);
     let uid = server.get("pod db-1")["metadata"]["uid"].clone();
-    server.run("kubectl delete pod db-1");
+    server.run("kubectl delete pod db-1 --wait=false");
     eventually("a new one of the same name", || {
         let pod = server.sh("kubectl get pod db-1 -o json");
         let pod: Value = serde_json::from_str(&pod.stdout).ok()?;
@@ -349,4 +349,67 @@ fn drains_respect_budgets() {
     server.run("kubectl rollout status deployment/web --timeout=60s");
     let nodes = server.run("kubectl get pods -l app=web -o jsonpath='{.items[*].spec.nodeName}'");
     assert!(!nodes.split_whitespace().any(|n| n == node), "{nodes}");
+}
+
+/// S10: a pod leaves its node when the labels it requires there are gone; the field comes back as it was written.
+#[test]
+fn required_during_execution() {
+    let server = cluster(2);
+    server.run("kubectl label nodes sim-0 sim-1 disk=fast");
+    let mut object = workload("Deployment", "web", json!({"replicas": 1}));
+    let terms =
+        json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}]});
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingRequiredDuringExecution": terms}});
+    object["spec"]["template"]["spec"]["affinity"] = affinity.clone();
+    apply(&server, &object);
+    server.run("kubectl rollout status deployment/web --timeout=60s");
+    let pod = server.get("pods -l app=web")["items"][0].clone();
+    assert_eq!(pod["spec"]["affinity"], affinity);
+    let (name, node) = (
+        pod["metadata"]["name"].as_str().unwrap(),
+        pod["spec"]["nodeName"].as_str().unwrap(),
+    );
+    server.run(&format!("kubectl label node {node} disk=slow --overwrite"));
+    eventually("its successor runs elsewhere", || {
+        let found = server.get("pods -l app=web");
+        let items = found["items"].as_array()?;
+        let elsewhere = |p: &&Value| p["spec"]["nodeName"] != node && p["status"]["phase"] == "Running";
+        (items.len() == 1 && items.iter().filter(elsewhere).count() == 1).then_some(())
+    });
+    eventually("an event says why", || {
+        let events = server.run(&format!(
+            "kubectl get events --field-selector involvedObject.name={name} -o name"
+        ));
+        let told = server.run("kubectl get events --field-selector reason=NodeAffinityViolated -o name");
+        (!events.is_empty() && !told.is_empty()).then_some(())
+    });
+}
+
+/// A claim just works: the default class makes a volume where the pod goes.
+#[test]
+fn claims_get_volumes() {
+    let server = cluster(2);
+    eventually("there is a default class", || {
+        server
+            .run("kubectl get sc")
+            .contains("local-path (default)")
+            .then_some(())
+    });
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    apply(&server, &claim);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": {
+        "containers": [{"name": "c", "image": "nginx", "volumeMounts": [{"name": "v", "mountPath": "/data"}]}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}});
+    apply(&server, &pod);
+    server.run("kubectl wait --for=condition=Ready pod/user --timeout=60s");
+    let claim = server.get("pvc data");
+    assert_eq!(claim["status"]["phase"], "Bound", "{claim}");
+    // In use: its end waits for the pod's.
+    server.run("kubectl delete pvc data --wait=false");
+    assert!(server.run("kubectl get pvc data").contains("Terminating"));
+    server.run("kubectl delete pod user");
+    eventually("then it is gone", || {
+        server.run("kubectl get pvc -o name").is_empty().then_some(())
+    });
 }
