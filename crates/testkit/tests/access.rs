@@ -457,7 +457,7 @@ fn the_audit_log_has_a_line_for_each_request() {
     assert_eq!(created["objectRef"]["namespace"], "default");
     let refused = lines
         .iter()
-        .find(|l| l["objectRef"]["resource"] == "secrets" && l["verb"] == "list" && masters(l))
+        .find(|l| l["objectRef"]["resource"] == "secrets" && l["verb"] == "list" && l["user"]["username"] == "ann")
         .expect("refusals are logged");
     assert_eq!(refused["responseStatus"]["code"], 403);
     assert!(!text.contains("hidden"), "contents are not for this log");
