@@ -25,7 +25,7 @@ pub fn run(seed: u64) {
     let _seed = Seed(seed);
     let mut world = World::new(seed);
     // Every second schedule: nobody but the controllers takes pods away, so that the limits must hold.
-    let calm = seed % 2 == 0;
+    let calm = seed.is_multiple_of(2);
     add_foreign_pod(&mut world);
     let mut deployment = new_deployment(&mut world);
     draw_size(&mut world.random, &mut deployment);

@@ -82,7 +82,7 @@ fn act(cluster: &Cluster, random: &mut Random) {
     match random.below(11) {
         0 | 1 => edit(&|d| d["spec"]["replicas"] = json!(number)),
         2..=4 => edit(&|d| d["spec"]["template"]["spec"]["containers"][0]["image"] = json!((number % 4).to_string())),
-        5 => edit(&|d| d["spec"]["paused"] = json!(number % 2 == 0)),
+        5 => edit(&|d| d["spec"]["paused"] = json!(number.is_multiple_of(2))),
         6 => cluster.kill_after_writes(1 + number as u32),
         7 => cluster.change_nodes(|nodes| {
             nodes.partitioned = [format!("node-{}", number % 4)].into();
