@@ -51,7 +51,6 @@ pub mod settings;
 mod stateful_set;
 mod taint_eviction;
 #[cfg(test)]
-#[allow(dead_code, unused_imports, reason = "offered to tests to come")]
 mod testing;
 mod ttl;
 mod ttl_after_finished;

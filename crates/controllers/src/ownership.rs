@@ -8,7 +8,7 @@ use orlop_api::selector::LabelSelector;
 use orlop_client::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::machinery::{Cache, Failure, Turn};
+use crate::machinery::{Cache, Failure, Key, Queue, Turn};
 use crate::objects::{Kind, Meta, OwnerReference};
 
 /// The reference that a managing owner leaves on what it manages.
@@ -166,20 +166,40 @@ async fn release<T: Kind>(turn: &Turn, owner_uid: &str, meta: &Meta, finalizer: 
     }
 }
 
+/// Keeps a queue of owners awake: when one of `owned` changes, its managing owner's turn comes; if nobody manages it, that of
+/// all owners in its namespace that `might_adopt` it.
+pub fn wake_owners<O: Kind, T: Kind>(
+    queue: &Queue,
+    owners: &Cache<O>,
+    owned: &Cache<T>,
+    might_adopt: impl Fn(&O, &Meta) -> bool + Send + Sync + 'static,
+) {
+    let (queue, owners) = (queue.clone(), owners.clone());
+    owned.on_change(move |old, new| {
+        let adopters = |object: &Meta| {
+            let all = owners.list_in(&object.namespace).into_iter();
+            all.filter(|owner| might_adopt(owner, object))
+                .map(|owner| Key::of(&*owner))
+                .collect()
+        };
+        owners_to_wake::<O, T>(old, new, |key| queue.add(key), adopters);
+    });
+}
+
 /// Says whose turn it is when an object changes: its managing owner's (of kind `O`), before and after the change, and
 /// if nobody manages it, those that `might_adopt` names.
 pub fn owners_to_wake<O: Kind, T: Kind>(
     old: Option<&Arc<T>>,
     new: Option<&Arc<T>>,
-    mut wake: impl FnMut(crate::machinery::Key),
-    might_adopt: impl FnOnce(&Meta) -> Vec<crate::machinery::Key>,
+    mut wake: impl FnMut(Key),
+    might_adopt: impl FnOnce(&Meta) -> Vec<Key>,
 ) {
     let owner = |object: Option<&Arc<T>>| {
         let meta = object?.meta();
         let owner = meta
             .controller()
             .filter(|owner| owner.kind == O::KIND && same_group(&owner.api_version, O::API_VERSION))?;
-        Some(crate::machinery::Key::new(&*meta.namespace, &*owner.name))
+        Some(Key::new(&*meta.namespace, &*owner.name))
     };
     let (before, after) = (owner(old), owner(new));
     if before != after

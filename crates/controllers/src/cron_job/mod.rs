@@ -45,12 +45,7 @@ struct Controller {
 fn start(setup: &Setup) {
     let (cron_jobs, jobs) = (setup.cache::<CronJob>(), setup.cache::<Job>());
     let queue = setup.queue("cronjob");
-    let wake = queue.clone();
-    cron_jobs.on_change(move |old, new| {
-        if let Some(cron) = new.or(old) {
-            wake.add(Key::of(&**cron));
-        }
-    });
+    queue.follow(&cron_jobs);
     let wake = queue.clone();
     jobs.on_change(move |old, new| {
         ownership::owners_to_wake::<CronJob, Job>(old, new, |key| wake.add(key), |_| vec![]);

@@ -26,7 +26,7 @@ use self::failures::Failures;
 use self::placement::Placement;
 use self::plan::{Plan, View};
 use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
-use crate::objects::{ControllerRevision, DaemonSet, Meta, Node, Pod, PodTemplate};
+use crate::objects::{ControllerRevision, DaemonSet, Node, Pod, PodTemplate};
 use crate::revisions::{self, Ensured, Wanted};
 use crate::{ownership, pod_template};
 
@@ -83,25 +83,11 @@ fn start(setup: &Setup) {
         recorder: setup.recorder.clone(),
         clock: setup.clock.clone(),
     };
-    let wake = queue.clone();
-    controller.sets.on_change(move |old, new| {
-        if let Some(set) = new.or(old) {
-            wake.add(Key::of(&**set));
-        }
+    queue.follow(&controller.sets);
+    ownership::wake_owners(&queue, &controller.sets, &controller.pods, |set, pod| {
+        set.selector().is_some_and(|s| ownership::matches(&s, pod))
     });
-    let (wake, known) = (queue.clone(), controller.sets.clone());
-    controller.pods.on_change(move |old, new| {
-        let matching = |pod: &Meta| {
-            let sets = known.list_in(&pod.namespace).into_iter();
-            let matching = sets.filter(|set| set.selector().is_some_and(|s| ownership::matches(&s, pod)));
-            matching.map(|set| Key::of(&*set)).collect()
-        };
-        ownership::owners_to_wake::<DaemonSet, Pod>(old, new, |key| wake.add(key), matching);
-    });
-    let wake = queue.clone();
-    controller.revisions.on_change(move |old, new| {
-        ownership::owners_to_wake::<DaemonSet, ControllerRevision>(old, new, |key| wake.add(key), |_| vec![]);
-    });
+    ownership::wake_owners(&queue, &controller.sets, &controller.revisions, |_, _| false);
     let (wake, known, placements) = (queue.clone(), controller.sets.clone(), controller.placements.clone());
     controller.nodes.on_change(move |old, new| {
         if !may_matter(old, new) {

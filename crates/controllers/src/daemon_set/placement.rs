@@ -5,6 +5,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::objects::node_selector::NodeSelector;
 use crate::objects::pod::Toleration;
 use crate::objects::{Labels, Node, Pod};
 
@@ -32,29 +33,6 @@ pub struct Placement {
     required: Vec<NodeSelector>,
 }
 
-/// Terms are alternatives.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct NodeSelector {
-    node_selector_terms: Vec<Term>,
-}
-
-/// All of it must hold; an empty one matches nothing.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Term {
-    match_expressions: Vec<Requirement>,
-    match_fields: Vec<Requirement>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Requirement {
-    key: String,
-    operator: String,
-    values: Vec<String>,
-}
-
 impl Placement {
     pub fn of(template: &Value) -> Placement {
         let spec = &template["spec"];
@@ -76,7 +54,7 @@ impl Placement {
         let (name, labels) = (node.metadata.name.as_str(), &node.metadata.labels);
         let selected = (self.node_name.is_empty() || self.node_name == name)
             && self.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v))
-            && self.required.iter().all(|selector| selector.matches(name, labels));
+            && self.required.iter().all(|selector| selector.matches(node));
         if !selected {
             return Fit::Not;
         }
@@ -97,47 +75,6 @@ impl Placement {
 /// What can't be read decides nothing.
 fn read<T: for<'a> Deserialize<'a> + Default>(value: &Value) -> T {
     T::deserialize(value).unwrap_or_default()
-}
-
-impl NodeSelector {
-    fn matches(&self, name: &str, labels: &Labels) -> bool {
-        self.node_selector_terms.iter().any(|term| {
-            let empty = term.match_expressions.is_empty() && term.match_fields.is_empty();
-            !empty
-                && term.match_expressions.iter().all(|r| r.matches(labels.get(&r.key)))
-                && term.match_fields.iter().all(|r| r.matches_field(name))
-        })
-    }
-}
-
-impl Requirement {
-    fn matches(&self, value: Option<&String>) -> bool {
-        let among = || value.is_some_and(|v| self.values.contains(v));
-        let compared = || {
-            let [bound] = self.values.as_slice() else { return None };
-            let (value, bound): (i64, i64) = (value?.parse().ok()?, bound.parse().ok()?);
-            Some(value.cmp(&bound))
-        };
-        match self.operator.as_str() {
-            "In" => among(),
-            "NotIn" => !among(),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
-            "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
-            _ => false,
-        }
-    }
-
-    /// A node's name is the only field there is.
-    fn matches_field(&self, name: &str) -> bool {
-        let among = || self.values.iter().any(|v| v == name);
-        match (self.key.as_str(), self.operator.as_str()) {
-            ("metadata.name", "In") => among(),
-            ("metadata.name", "NotIn") => !among(),
-            _ => false,
-        }
-    }
 }
 
 /// The pod's own, and those of every daemon: it stays when its node is in trouble, and runs on nodes that take no new pods.

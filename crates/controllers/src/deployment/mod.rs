@@ -45,20 +45,9 @@ fn start(setup: &Setup) {
         setup.cache::<ReplicaSet>(),
         setup.cache::<Pod>(),
     );
-    let wake = queue.clone();
-    deployments.on_change(move |old, new| {
-        if let Some(deployment) = new.or(old) {
-            wake.add(Key::of(&**deployment));
-        }
-    });
-    let (wake, known) = (queue.clone(), deployments.clone());
-    sets.on_change(move |old, new| {
-        let might_adopt = |set: &Meta| {
-            let deployments = known.list_in(&set.namespace).into_iter();
-            let matching = deployments.filter(|d| d.selector().is_some_and(|s| ownership::matches(&s, set)));
-            matching.map(|d| Key::of(&*d)).collect()
-        };
-        ownership::owners_to_wake::<Deployment, ReplicaSet>(old, new, |key| wake.add(key), might_adopt);
+    queue.follow(&deployments);
+    ownership::wake_owners(&queue, &deployments, &sets, |deployment, set| {
+        deployment.selector().is_some_and(|s| ownership::matches(&s, set))
     });
     let (wake, known_sets, known) = (queue.clone(), sets.clone(), deployments.clone());
     pods.on_change(move |old, new| {

@@ -61,12 +61,7 @@ fn start(setup: &Setup) {
     let batch = setup.settings.endpoint_updates_batch_period;
     let (services, pods) = (setup.cache::<Service>(), setup.cache::<Pod>());
     let (nodes, slices) = (setup.cache::<Node>(), setup.cache::<EndpointSlice>());
-    let wake = queue.clone();
-    services.on_change(move |old, new| {
-        if let Some(service) = new.or(old) {
-            wake.add(Key::of(&**service));
-        }
-    });
+    queue.follow(&services);
     let (wake, known) = (queue.clone(), services.clone());
     pods.on_change(move |old, new| backends::wake(&known, old, new, |key| wake.add_after(key, batch)));
     let wake = queue.clone();

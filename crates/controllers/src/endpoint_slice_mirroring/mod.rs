@@ -36,12 +36,7 @@ fn start(setup: &Setup) {
     let queue = setup.queue("endpoint_slice_mirroring");
     let endpoints = setup.cache::<Endpoints>();
     let (services, slices) = (setup.cache::<Service>(), setup.cache::<EndpointSlice>());
-    let wake = queue.clone();
-    endpoints.on_change(move |old, new| {
-        if let Some(endpoints) = new.or(old) {
-            wake.add(Key::of(&**endpoints));
-        }
-    });
+    queue.follow(&endpoints);
     let wake = queue.clone();
     services.on_change(move |old, new| {
         let by_hand = |service: Option<&Arc<Service>>| service.map(|s| s.spec.selector.is_empty());

@@ -42,12 +42,7 @@ fn start(setup: &Setup) {
         setup.cache::<Pod>(),
         setup.cache::<Endpoints>(),
     );
-    let wake = queue.clone();
-    services.on_change(move |old, new| {
-        if let Some(service) = new.or(old) {
-            wake.add(Key::of(&**service));
-        }
-    });
+    queue.follow(&services);
     let (wake, known) = (queue.clone(), services.clone());
     pods.on_change(move |old, new| backends::wake(&known, old, new, |key| wake.add_after(key, batch)));
     wake_for_own(&queue, &endpoints);

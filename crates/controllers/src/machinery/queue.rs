@@ -14,8 +14,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::cache::Cache;
 use super::key::Key;
 use super::metrics::QueueMetrics;
+use crate::objects::Kind;
 
 /// Upstream: client-go's default controller rate limiter.
 const RETRY_FIRST: Duration = Duration::from_millis(5);
@@ -48,6 +50,16 @@ impl Queue {
             changed: Arc::default(),
             metrics,
         }
+    }
+
+    /// Adds every object of the cache now, and each one again whenever it changes, comes or goes.
+    pub fn follow<T: Kind>(&self, cache: &Cache<T>) {
+        let queue = self.clone();
+        cache.on_change(move |old, new| {
+            if let Some(object) = new.or(old) {
+                queue.add(Key::of(&**object));
+            }
+        });
     }
 
     pub fn add(&self, key: Key) {

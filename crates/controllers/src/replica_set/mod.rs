@@ -13,7 +13,7 @@ use orlop_client::Error;
 use self::plan::{Failed, Plan};
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
 use crate::objects::replica_set::Replicated;
-use crate::objects::{Kind, Meta, Pod, ReplicaSet, ReplicationController};
+use crate::objects::{Kind, Pod, ReplicaSet, ReplicationController};
 use crate::{ownership, pod_template};
 
 pub const REPLICA_SET: Def = Def {
@@ -48,20 +48,9 @@ struct Controller<R: Kind> {
 fn start<R: Replicated>(setup: &Setup) {
     let queue = setup.queue(R::KIND.to_lowercase().as_str());
     let (sets, pods) = (setup.cache::<R>(), setup.cache::<Pod>());
-    let wake = queue.clone();
-    sets.on_change(move |old, new| {
-        if let Some(set) = new.or(old) {
-            wake.add(Key::of(&**set));
-        }
-    });
-    let (wake, known) = (queue.clone(), sets.clone());
-    pods.on_change(move |old, new| {
-        let might_adopt = |pod: &Meta| {
-            let sets = known.list_in(&pod.namespace).into_iter();
-            let matching = sets.filter(|set| set.selector().is_some_and(|s| ownership::matches(&s, pod)));
-            matching.map(|set| Key::of(&*set)).collect()
-        };
-        ownership::owners_to_wake::<R, Pod>(old, new, |key| wake.add(key), might_adopt);
+    queue.follow(&sets);
+    ownership::wake_owners(&queue, &sets, &pods, |set: &R, pod| {
+        set.selector().is_some_and(|s| ownership::matches(&s, pod))
     });
     let (recorder, clock) = (setup.recorder.clone(), setup.clock.clone());
     setup.run(

@@ -59,24 +59,9 @@ fn start(setup: &Setup) {
         recorder: setup.recorder.clone(),
         clock: setup.clock.clone(),
     };
-    let wake = queue.clone();
-    controller.sets.on_change(move |old, new| {
-        if let Some(set) = new.or(old) {
-            wake.add(Key::of(&**set));
-        }
-    });
-    let (wake, known) = (queue.clone(), controller.sets.clone());
-    controller.pods.on_change(move |old, new| {
-        let might_adopt = |pod: &Meta| {
-            let sets = known.list_in(&pod.namespace).into_iter();
-            sets.filter(|set| belongs(set, pod)).map(|set| Key::of(&*set)).collect()
-        };
-        ownership::owners_to_wake::<StatefulSet, Pod>(old, new, |key| wake.add(key), might_adopt);
-    });
-    let wake = queue.clone();
-    controller.revisions.on_change(move |old, new| {
-        ownership::owners_to_wake::<StatefulSet, ControllerRevision>(old, new, |key| wake.add(key), |_| vec![]);
-    });
+    queue.follow(&controller.sets);
+    ownership::wake_owners(&queue, &controller.sets, &controller.pods, belongs);
+    ownership::wake_owners(&queue, &controller.sets, &controller.revisions, |_, _| false);
     let (wake, known) = (queue.clone(), controller.sets.clone());
     controller.claims.on_change(move |old, new| {
         // A pod may wait for a claim to go, or lack one that went.

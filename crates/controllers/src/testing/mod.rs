@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub use self::faults::Faults;
-pub use self::pods::{Nodes, set_running};
+pub use self::pods::Nodes;
 pub use self::server::Call;
 use self::server::{Connection, Shared};
 pub use self::store::{Answer, Place, Refusal, Store};

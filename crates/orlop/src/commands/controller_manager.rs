@@ -15,7 +15,7 @@ use orlop_serving::{Page, Pages};
 use super::controllers::ControllersArgs;
 use super::election::ElectionArgs;
 use super::serving::ServingArgs;
-use super::{parse_bool, signals};
+use super::{level_of, parse_bool, signals};
 use crate::accounts::Accounts;
 use crate::signing::KeyFiles;
 
@@ -51,12 +51,7 @@ pub struct Args {
 impl Args {
     /// What `-v` is as a level of our own log.
     pub fn log_level(&self) -> &'static str {
-        match self.verbosity {
-            0..=3 => "info",
-            4..=5 => "info,orlop_controllers=debug,orlop_client=debug",
-            6..=7 => "debug",
-            _ => "trace",
-        }
+        level_of(self.verbosity, "info,orlop_controllers=debug,orlop_client=debug")
     }
 }
 

@@ -16,7 +16,7 @@ use orlop_runtime::cri::CriRuntime;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::parse_bool;
+use super::{level_of, parse_bool};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -133,12 +133,10 @@ struct FieldArgs {
 impl Args {
     /// What `-v` is as a level of our own log.
     pub fn log_level(&self) -> &'static str {
-        match self.verbosity {
-            0..=3 => "info",
-            4..=5 => "info,orlop_kubelet=debug,orlop_runtime=debug,orlop_client=debug",
-            6..=7 => "debug",
-            _ => "trace",
-        }
+        level_of(
+            self.verbosity,
+            "info,orlop_kubelet=debug,orlop_runtime=debug,orlop_client=debug",
+        )
     }
 }
 

@@ -73,6 +73,16 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What `-v` is as a level of our own log; `detailed` is what a component tells in detail before everything does.
+fn level_of(verbosity: u8, detailed: &'static str) -> &'static str {
+    match verbosity {
+        0..=3 => "info",
+        4..=5 => detailed,
+        6..=7 => "debug",
+        _ => "trace",
+    }
+}
+
 /// A flag's value in Go's notation.
 fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     orlop_scheduler::config::parse_duration(text)

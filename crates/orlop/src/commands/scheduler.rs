@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::election::ElectionArgs;
 use super::serving::ServingArgs;
-use super::{parse_bool, parse_duration, signals};
+use super::{level_of, parse_bool, parse_duration, signals};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -76,12 +76,7 @@ struct DeprecatedArgs {
 impl Args {
     /// What `-v` is as a level of our own log.
     pub fn log_level(&self) -> &'static str {
-        match self.verbosity {
-            0..=3 => "info",
-            4..=5 => "info,orlop_scheduler=debug,orlop_client=debug",
-            6..=7 => "debug",
-            _ => "trace",
-        }
+        level_of(self.verbosity, "info,orlop_scheduler=debug,orlop_client=debug")
     }
 }
 
