@@ -43,9 +43,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
-    let (controllers, mut settings) = (args.controllers.chosen()?, args.controllers.settings()?);
-    // There is one API server, and it knows at once.
-    settings.namespace_deletion_delay = Duration::ZERO;
+    let (controllers, settings) = (args.controllers.chosen()?, args.controllers.settings()?);
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let node = args.node.plan(&data_dir)?;
     let fleet = args.fleet.plan()?;
@@ -54,7 +52,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         namespace_deletion_delay: Duration::ZERO,
         local_path_dir: Some(data_dir.join("local-path")),
         local_node: node.as_ref().map(|node| node.identity.name.clone()),
-        ..orlop_controllers::Settings::default()
+        ..settings
     };
     let mut config = Config::new(data_dir);
     config.bind = args.bind;

@@ -1,0 +1,86 @@
+//! What brings a plan about.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::plan::{Change, Plan};
+
+/// How services are made reachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    Iptables,
+    Nftables,
+    Ipvs,
+    Userspace,
+}
+
+impl Mode {
+    pub const ALL: [Mode; 4] = [Mode::Iptables, Mode::Nftables, Mode::Ipvs, Mode::Userspace];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Iptables => "iptables",
+            Mode::Nftables => "nftables",
+            Mode::Ipvs => "ipvs",
+            Mode::Userspace => "userspace",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        let found = Mode::ALL.into_iter().find(|mode| mode.as_str() == text);
+        found.ok_or_else(|| format!("{text:?} is no mode: iptables, nftables, ipvs or userspace is wanted"))
+    }
+}
+
+/// Why the kernel could not be brought to the plan. The text is for people.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(pub String);
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Brings the kernel, or this process, to a plan. Calls block; the shell makes them off the async threads, one at a time.
+///
+/// After an error the next call has `Change::All`. Whatever the kernel holds at the first call (rules of an earlier
+/// process) is taken over without a needless change and without a gap in traffic.
+pub trait Backend: Send {
+    fn mode(&self) -> Mode;
+
+    /// `change` says which service ports may differ since the last call that succeeded; only those are looked at.
+    /// `Change::All` compares everything, with what the kernel really holds too, and so repairs what others have done.
+    fn sync(&mut self, plan: &Plan, change: &Change) -> Result<Report>;
+
+    /// Takes away everything this back end has ever made on this machine, in this process or an earlier one; no new
+    /// connection goes through it afterwards. Connections under way go on as far as the back end can see to it.
+    fn cleanup(&mut self) -> Result<Cleaned>;
+}
+
+/// What a sync did, for the metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Rules (or elements, servers) in place now, by table where there are tables: `[("nat", 120), ("filter", 8)]`.
+    pub rules: Vec<(&'static str, usize)>,
+    /// Rules (or elements, servers) written or removed by this sync, by table.
+    pub written: Vec<(&'static str, usize)>,
+    /// Service ports that can't be brought about for a reason of their own; said once each, the rest is in place.
+    pub problems: Vec<String>,
+}
+
+/// How a cleanup ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleaned {
+    /// Nothing is left.
+    Whole,
+    /// Connections under way still need something: call again in a while.
+    Draining,
+}

@@ -1,0 +1,98 @@
+//! What a proxy is told and does not learn from the cluster.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// How back ends tell a local pod's packet from others. Upstream: `detectLocalMode`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DetectLocal {
+    /// Nothing can be told: whatever goes to a cluster address is masqueraded only where it must be.
+    #[default]
+    None,
+    /// Pods have addresses of these ranges (`ClusterCIDR` and `NodeCIDR`), at most one of each family.
+    Ranges(Vec<IpNet>),
+    /// Pods come in through this bridge (`BridgeInterface`).
+    Bridge(String),
+    /// Pods come in through interfaces whose names begin so (`InterfaceNamePrefix`).
+    Prefix(String),
+}
+
+/// What back ends need to know. All that comes from a KubeProxyConfiguration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub detect_local: DetectLocal,
+    /// Masquerade all traffic to cluster addresses.
+    pub masquerade_all: bool,
+    /// The bit of a packet's mark that asks for masquerading.
+    pub masquerade_bit: u8,
+    /// Node ports on 127.0.0.1 (iptables only).
+    pub localhost_node_ports: bool,
+    /// Where node ports are open. Empty: as the mode has it by default (all local addresses; in nftables the node's own).
+    pub node_port_ranges: Vec<IpNet>,
+    /// `nodePortAddresses: [primary]`: the node's own addresses only.
+    pub node_ports_on_primary: bool,
+    /// Families that this machine can do.
+    pub v4: bool,
+    pub v6: bool,
+    pub ipvs: IpvsSettings,
+    pub userspace: UserspaceSettings,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpvsSettings {
+    /// rr, lc, dh, sh, sed, nq, wrr, wlc, mh
+    pub scheduler: String,
+    pub strict_arp: bool,
+    /// Zero: as the kernel has it.
+    pub tcp_timeout: Duration,
+    pub tcp_fin_timeout: Duration,
+    pub udp_timeout: Duration,
+    /// Virtual servers of these addresses are not ours.
+    pub exclude_ranges: Vec<IpNet>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserspaceSettings {
+    /// How long a UDP client may be silent.
+    pub udp_idle_timeout: Duration,
+    /// The service ranges, made local with one route each where the process may do that.
+    pub service_ranges: Vec<IpNet>,
+    pub bind: Option<IpAddr>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            detect_local: DetectLocal::None,
+            masquerade_all: false,
+            masquerade_bit: 14,
+            localhost_node_ports: false,
+            node_port_ranges: vec![],
+            node_ports_on_primary: false,
+            v4: true,
+            v6: true,
+            ipvs: IpvsSettings {
+                scheduler: "rr".to_string(),
+                strict_arp: false,
+                tcp_timeout: Duration::ZERO,
+                tcp_fin_timeout: Duration::ZERO,
+                udp_timeout: Duration::ZERO,
+                exclude_ranges: vec![],
+            },
+            userspace: UserspaceSettings {
+                udp_idle_timeout: Duration::from_millis(250),
+                service_ranges: vec![],
+                bind: None,
+            },
+        }
+    }
+}
+
+impl Settings {
+    /// The mark that asks for masquerading.
+    pub fn masquerade_mark(&self) -> u32 {
+        1 << self.masquerade_bit
+    }
+}
