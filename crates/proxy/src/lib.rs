@@ -11,6 +11,7 @@ pub mod backend;
 pub mod netlink;
 pub mod objects;
 pub mod plan;
+pub mod route;
 pub mod settings;
 
 pub use backend::{Backend, Mode};

@@ -178,6 +178,11 @@ impl Connection {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
+        // The kernel's answers to what was sent in one piece wait here until they are read.
+        let room = 2 << 20;
+        if setsockopt(&Borrowed(&socket), sockopt::RcvBufForce, &room).is_err() {
+            let _ = setsockopt(&Borrowed(&socket), sockopt::RcvBuf, &room);
+        }
         Ok(Connection {
             socket,
             sequence: 1,
