@@ -15,5 +15,5 @@ pub mod route;
 pub mod settings;
 
 pub use backend::{Backend, Mode};
-pub use plan::{Change, Plan};
+pub use plan::{Change, Plan, Planner};
 pub use settings::Settings;

@@ -4,12 +4,21 @@
 //! that claim the same address and port (external and load balancer addresses, node ports) are told apart here: the
 //! older one has it, the other is planned without it.
 
+mod endpoints;
+mod facts;
+mod planner;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+
+pub use facts::{HEADLESS, PROXY_NAME};
+pub use planner::{HealthCheck, Planner, ServiceName, Taken};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
@@ -102,9 +111,9 @@ pub struct ServicePort {
     pub external_local: bool,
     /// Where load balancers ask whether this node has endpoints.
     pub health_check_node_port: Option<u16>,
-    /// Where packets go under policy Cluster, sorted. Those on this node may be in `local` too.
+    /// Where packets go under policy Cluster, sorted; empty if none ever do. Those on this node may be in `local` too.
     pub cluster: Vec<Endpoint>,
-    /// Where packets go under policy Local, sorted.
+    /// Where packets go under policy Local, sorted; empty if none ever do.
     pub local: Vec<Endpoint>,
     /// There is an endpoint somewhere that takes packets, if not on this node: a policy that finds none here drops,
     /// where otherwise it rejects.
@@ -126,9 +135,9 @@ impl ServicePort {
         self.node_port.is_some() || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()
     }
 
-    /// Some packets go to `cluster`.
+    /// Some packets go to `cluster`: those of this node's pods and processes to outer addresses do under any policy.
     pub fn uses_cluster(&self) -> bool {
-        !self.internal_local || (self.is_external() && !self.external_local)
+        !self.internal_local || self.is_external()
     }
 
     /// Some packets go to `local`.
@@ -168,7 +177,7 @@ impl ServicePort {
     /// All endpoints that some packets go to, each once, sorted.
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let mut all = Vec::with_capacity(self.cluster.len() + self.local.len());
-        if self.uses_cluster() || (self.is_external() && self.external_local) {
+        if self.uses_cluster() {
             all.extend_from_slice(&self.cluster);
         }
         if self.uses_local() {
