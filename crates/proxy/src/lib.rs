@@ -8,6 +8,7 @@
 //! Upstream: pkg/proxy (v1.36).
 
 pub mod backend;
+pub mod config;
 pub mod netlink;
 pub mod objects;
 pub mod plan;
