@@ -1,0 +1,69 @@
+//! Packets through each mode, between network namespaces: one table of expectations for all modes (`cases`), tried
+//! through the planner and the back ends as they are. Needs root, `ip`, `nft` and `iptables`.
+//!
+//! `ORLOP_PACKETS_MODE` names a mode to try in one test, for a kernel that has what this one lacks (IPVS):
+//! `ORLOP_PACKETS_MODE=ipvs packets --exact chosen_mode --nocapture`.
+
+mod bed;
+mod cases;
+mod modes;
+mod netns;
+mod service;
+mod world;
+
+use orlop_proxy::backend::Mode;
+
+/// Each group of cases as a test of its own, in each mode.
+macro_rules! modes {
+    ($($name:ident: $mode:ident),*) => {$(
+        mod $name {
+            use super::*;
+            modes!(@groups $mode cluster_ip node_port load_balancer external_ip policies no_endpoints terminating affinity
+                udp changes established foreign_rules repair);
+
+            #[test]
+            fn bridged() {
+                cases::run_bridged(Mode::$mode);
+            }
+        }
+    )*};
+    (@groups $mode:ident $($group:ident)*) => {$(
+        #[test]
+        fn $group() {
+            cases::run(Mode::$mode, stringify!($group));
+        }
+    )*};
+}
+
+modes!();
+
+#[test]
+fn places_reach_each_other_without_a_proxy() {
+    cases::run_direct();
+}
+
+/// Every mode takes over from every other.
+#[test]
+fn switches() {
+    for from in modes::HERE {
+        for to in modes::HERE.iter().filter(|to| *to != from) {
+            cases::run_switch(*from, *to);
+        }
+    }
+}
+
+/// All groups in the mode that the environment names; if it names none, the others above do.
+#[test]
+fn chosen_mode() {
+    let Ok(name) = std::env::var("ORLOP_PACKETS_MODE") else {
+        return;
+    };
+    let mode: Mode = name.parse().unwrap();
+    for (group, _) in cases::GROUPS {
+        println!("{mode}: {group}");
+        cases::run(mode, group);
+    }
+    if mode != Mode::Ipvs {
+        cases::run_bridged(mode);
+    }
+}
