@@ -8,13 +8,21 @@
 //! Upstream: pkg/proxy (v1.36).
 
 pub mod backend;
+mod choice;
 pub mod config;
+pub mod engine;
+pub mod health;
+pub mod metrics;
 pub mod netlink;
 pub mod objects;
 pub mod plan;
 pub mod route;
+mod run;
 pub mod settings;
 
 pub use backend::{Backend, Mode};
+pub use config::Config;
+pub use metrics::Metrics;
 pub use plan::{Change, Plan, Planner};
+pub use run::{CONFIG_KEY, CONFIG_MAP, Options, run};
 pub use settings::Settings;

@@ -15,6 +15,7 @@ pub struct Meta {
     pub creation_timestamp: Option<jiff::Timestamp>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+    pub deletion_timestamp: Option<jiff::Timestamp>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -151,6 +152,13 @@ pub struct Node {
 pub struct NodeSpec {
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<String>,
+    pub taints: Vec<Taint>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct Taint {
+    pub key: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -164,6 +172,13 @@ pub struct NodeStatus {
 pub struct NodeAddress {
     pub r#type: String,
     pub address: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct ConfigMap {
+    pub metadata: Meta,
+    pub data: BTreeMap<String, String>,
 }
 
 fn or_default<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
@@ -186,4 +201,4 @@ macro_rules! objects {
     )*};
 }
 
-objects!(Service, EndpointSlice, Node);
+objects!(Service, EndpointSlice, Node, ConfigMap);

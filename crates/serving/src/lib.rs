@@ -10,6 +10,7 @@ mod access;
 mod certificate;
 pub mod health;
 pub mod metrics;
+pub mod plain;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -78,6 +79,8 @@ pub struct Page {
     pub code: u16,
     pub media_type: &'static str,
     pub body: Bytes,
+    /// Further headers, their names in small letters.
+    pub headers: Vec<(&'static str, String)>,
 }
 
 impl Page {
@@ -87,12 +90,18 @@ impl Page {
             code,
             media_type,
             body: text.into(),
+            headers: vec![],
         }
     }
 
     pub fn json(body: Bytes) -> Page {
         let (code, media_type) = (200, JSON);
-        Page { code, media_type, body }
+        Page {
+            code,
+            media_type,
+            body,
+            headers: vec![],
+        }
     }
 
     pub fn plain(code: u16, text: String) -> Page {
@@ -100,6 +109,7 @@ impl Page {
             code,
             media_type: PLAIN,
             body: text.into(),
+            headers: vec![],
         }
     }
 }
@@ -186,23 +196,8 @@ impl Server {
         let path = request.uri().path();
         let now = self.clock.now();
         match self.access.check(certified, header, &verb, path, now).await {
-            Ok(()) => self.show(request.method(), path, request.uri().query().unwrap_or("")),
+            Ok(()) => plain::respond(request, &*self.pages),
             Err(denial) => refuse(&denial),
-        }
-    }
-
-    fn show(&self, method: &Method, path: &str, query: &str) -> Answer {
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return answer(405, PLAIN, "only GET is served here\n");
-        }
-        match self.pages.show(path, query) {
-            Some(page) => answer(page.code, page.media_type, page.body),
-            None => answer(
-                404,
-                PLAIN,
-                "404 page not found
-",
-            ),
         }
     }
 }

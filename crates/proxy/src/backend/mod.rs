@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tokio::runtime::Handle;
+
 use crate::plan::{Change, Plan};
+use crate::settings::Settings;
 
 /// How services are made reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,4 +86,17 @@ pub enum Cleaned {
     Whole,
     /// Connections under way still need something: call again in a while.
     Draining,
+}
+
+/// Whether this machine can do a mode; why not.
+pub fn supported(mode: Mode) -> Result<(), String> {
+    // A row for each back end.
+    Err(format!("{mode} is not built in"))
+}
+
+/// A back end for a mode that is supported.
+pub fn create(mode: Mode, settings: &Settings, runtime: &Handle) -> Result<Box<dyn Backend>> {
+    let _ = (settings, runtime);
+    // A row for each back end.
+    Err(Error(format!("{mode} is not built in")))
 }

@@ -1,0 +1,149 @@
+//! The plan and what brings it about, with the mode changed under way. Everything here blocks.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use crate::backend::{self, Backend, Cleaned, Mode, Report};
+use crate::plan::{Change, Planner};
+use crate::settings::Settings;
+
+pub struct Engine {
+    pub planner: Planner,
+    backend: Box<dyn Backend>,
+    settings: Settings,
+    runtime: Handle,
+    /// Back ends of modes that were switched away from, until their last connections are gone.
+    retiring: Vec<Box<dyn Backend>>,
+    /// The next sync must look at everything.
+    unsure: bool,
+    /// Modes whose leftovers of an earlier process are yet to be looked for.
+    leftovers: Vec<Mode>,
+}
+
+/// What a sync did.
+pub struct Synced {
+    pub report: Report,
+    pub took: Duration,
+    pub was_full: bool,
+    pub triggered: Vec<jiff::Timestamp>,
+}
+
+impl Engine {
+    pub fn new(planner: Planner, mode: Mode, settings: Settings, runtime: Handle) -> backend::Result<Engine> {
+        Ok(Engine {
+            planner,
+            backend: backend::create(mode, &settings, &runtime)?,
+            settings,
+            runtime,
+            retiring: vec![],
+            unsure: true,
+            leftovers: Mode::ALL.into_iter().filter(|other| *other != mode).collect(),
+        })
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.backend.mode()
+    }
+
+    pub fn is_settled(&self) -> bool {
+        self.planner.is_settled() && !self.unsure
+    }
+
+    pub fn is_retiring(&self) -> bool {
+        !self.retiring.is_empty()
+    }
+
+    /// Everything is looked at next time.
+    pub fn distrust(&mut self) {
+        self.unsure = true;
+    }
+
+    pub fn sync(&mut self) -> backend::Result<Synced> {
+        let begun = Instant::now();
+        let taken = self.planner.take();
+        let change = match self.unsure {
+            true => Change::All,
+            false => taken.change,
+        };
+        let was_full = change == Change::All;
+        // Should this fail, nothing is known of what is in place.
+        self.unsure = true;
+        let report = self.backend.sync(self.planner.plan(), &change)?;
+        self.unsure = false;
+        Ok(Synced {
+            report,
+            took: begun.elapsed(),
+            was_full,
+            triggered: taken.triggered,
+        })
+    }
+
+    /// Other settings, or another mode: the new one is in place before the old one goes, so that there is always one.
+    /// If it can't be brought about, all stays as it was.
+    pub fn switch(&mut self, mode: Mode, settings: Settings) -> backend::Result<()> {
+        if mode == self.mode() && settings == self.settings {
+            return Ok(());
+        }
+        let mut next = match self.retiring.iter().position(|old| old.mode() == mode) {
+            // Back to a mode whose last connections are still under way: they are the new one's from now on.
+            Some(place) => {
+                self.retiring.remove(place);
+                backend::create(mode, &settings, &self.runtime)?
+            }
+            None => backend::create(mode, &settings, &self.runtime)?,
+        };
+        self.planner.take();
+        next.sync(self.planner.plan(), &Change::All)?;
+        let before = std::mem::replace(&mut self.backend, next);
+        self.settings = settings;
+        self.unsure = false;
+        if before.mode() != mode {
+            self.retiring.push(before);
+        }
+        self.retire();
+        Ok(())
+    }
+
+    /// Takes away what modes of the past have left. Those that still have connections are asked again later.
+    pub fn retire(&mut self) {
+        self.retiring.retain_mut(|old| match old.cleanup() {
+            Ok(Cleaned::Whole) => false,
+            Ok(Cleaned::Draining) => true,
+            Err(error) => {
+                tracing::warn!("what mode {} has left can't be taken away: {error}", old.mode());
+                true
+            }
+        });
+    }
+
+    /// Looks, once, for what earlier processes have left in other modes.
+    pub fn clean_leftovers(&mut self) {
+        for mode in std::mem::take(&mut self.leftovers) {
+            if mode != self.mode() && backend::supported(mode).is_ok() {
+                match backend::create(mode, &self.settings, &self.runtime) {
+                    Ok(old) => self.retiring.push(old),
+                    Err(error) => tracing::debug!("mode {mode} is not looked at: {error}"),
+                }
+            }
+        }
+        self.retire();
+    }
+}
+
+/// Takes away all that any mode has made on this machine. What could not be, with the reason.
+pub fn clean_up(settings: &Settings, runtime: &Handle) -> Vec<String> {
+    let mut problems = vec![];
+    for mode in Mode::ALL {
+        if backend::supported(mode).is_err() {
+            continue;
+        }
+        let cleaned = backend::create(mode, settings, runtime).and_then(|mut backend| backend.cleanup());
+        match cleaned {
+            Ok(Cleaned::Whole) => {}
+            Ok(Cleaned::Draining) => problems.push(format!("{mode}: connections are still under way")),
+            Err(error) => problems.push(format!("{mode}: {error}")),
+        }
+    }
+    problems
+}
