@@ -181,6 +181,18 @@ pub struct ConfigMap {
     pub data: BTreeMap<String, String>,
 }
 
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct ServiceCidr {
+    pub spec: ServiceCidrSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct ServiceCidrSpec {
+    pub cidrs: Vec<String>,
+}
+
 fn or_default<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use orlop_base::{Clock, Shutdown};
-use orlop_client::{Api, Delta, Event, EventType, ObjectReference, Recorder, Selection, informer, path};
+use orlop_client::{Api, Delta, Event, EventType, ListQuery, ObjectReference, Recorder, Selection, informer, path};
 use orlop_serving::{Page, Pages, plain};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::config::{self, Config};
 use crate::engine::{Engine, Synced};
 use crate::health::{Health, HealthPorts, TO_BE_DELETED};
 use crate::metrics::Metrics;
-use crate::objects::{ConfigMap, EndpointSlice, Node, Service};
+use crate::objects::{ConfigMap, EndpointSlice, Node, Service, ServiceCidr};
 use crate::plan::{self, HEADLESS, PROXY_NAME, Planner};
 
 /// Changes that may wait.
@@ -39,7 +39,7 @@ pub struct Options {
     pub node_name: String,
     /// If the Node object has none, or there is no Node object.
     pub node_addresses: Vec<IpAddr>,
-    /// Where cluster addresses come from.
+    /// Where cluster addresses come from; empty: the cluster is asked.
     pub service_ranges: Vec<IpNet>,
     /// Take the configuration from the ConfigMap `kube-proxy` in kube-system whenever it has one.
     pub follows_config_map: bool,
@@ -50,7 +50,7 @@ pub struct Options {
 
 /// Something was seen.
 enum Input {
-    Service(Delta<Service>),
+    Service(Box<Delta<Service>>),
     Slice(Delta<EndpointSlice>),
     Node(Delta<Node>),
     ConfigMap(Delta<ConfigMap>),
@@ -153,7 +153,7 @@ fn follow(options: &Options, inputs: &mpsc::Sender<Input>) {
     let slices = Selection::all(slices).with_labels(&format!("{ours},!{HEADLESS}"));
     let node = Selection::all(path::collection("v1", None, "nodes"))
         .with_fields(&format!("metadata.name={}", options.node_name));
-    start(options, services, inputs, Input::Service);
+    start(options, services, inputs, |delta| Input::Service(Box::new(delta)));
     start(options, slices, inputs, Input::Slice);
     start(options, node, inputs, Input::Node);
     if options.follows_config_map {
@@ -249,7 +249,7 @@ impl Shell {
 
     async fn see(&mut self, input: Input) {
         match input {
-            Input::Service(delta) => self.see_service(delta),
+            Input::Service(delta) => self.see_service(*delta),
             Input::Slice(delta) => self.see_slice(delta),
             Input::Node(delta) => {
                 let node = match delta {
@@ -453,6 +453,9 @@ impl Shell {
     async fn begin(&mut self) -> Result<(), String> {
         let mut planner = self.planner.take().expect("a planner until there is an engine");
         planner.set_node(self.node.clone());
+        if self.options.service_ranges.is_empty() {
+            self.options.service_ranges = service_ranges(&self.options.api).await;
+        }
         let (mode, why) = choose(self.config.mode, &backend::supported).or_else(|error| {
             // A ConfigMap that asks for what this machine can't do must not leave it without a proxy.
             match self.options.follows_config_map {
@@ -545,6 +548,21 @@ impl Shell {
         .await;
         self.timing.next_retire = engine.is_retiring().then(|| Instant::now() + RETIRE);
         self.engine = Some(engine);
+    }
+}
+
+/// Older clusters don't tell; then nobody needs to know but the userspace mode, which says so.
+async fn service_ranges(api: &Api) -> Vec<IpNet> {
+    let path = path::collection("networking.k8s.io/v1", None, "servicecidrs");
+    match api.list::<ServiceCidr>(&path, &ListQuery::default()).await {
+        Ok(list) => {
+            let ranges = list.items.iter().flat_map(|object| &object.spec.cidrs);
+            ranges.filter_map(|range| range.parse().ok()).collect()
+        }
+        Err(error) => {
+            tracing::info!("the ranges of service addresses are not known: {error}");
+            vec![]
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod controller_manager;
 mod controllers;
 mod election;
 mod kubelet;
+mod proxy;
 mod scheduler;
 mod serving;
 mod signals;
@@ -39,6 +40,8 @@ enum Command {
     ControllerManager(Box<controller_manager::Args>),
     /// Run the node agent alone: pods of this machine, for any cluster or for none
     Kubelet(Box<kubelet::Args>),
+    /// Make services reachable on this machine, for any cluster
+    Proxy(Box<proxy::Args>),
     /// Load an API server and report rates and latencies
     Bench(bench::Args),
     /// Show the version of Orlop and of the Kubernetes API it serves
@@ -52,6 +55,7 @@ pub fn main() -> ExitCode {
         Command::Scheduler(args) => args.log_level(),
         Command::ControllerManager(args) => args.log_level(),
         Command::Kubelet(args) => args.log_level(),
+        Command::Proxy(args) => args.log_level(),
         _ => "info",
     };
     crate::logging::start(cli.log_format == "json", level);
@@ -61,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Scheduler(args) => scheduler::run(*args),
         Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Kubelet(args) => kubelet::run(*args),
+        Command::Proxy(args) => proxy::run(*args),
         Command::Bench(args) => bench::run(args),
         Command::Version(args) => version::run(args),
     };
