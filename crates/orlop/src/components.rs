@@ -13,6 +13,7 @@ use orlop_scheduler::shell;
 use tokio::task::JoinHandle;
 
 use crate::node::NodePlan;
+use crate::services::{self, ServicesPlan};
 use crate::signing;
 
 /// Components under way. They stop before the server does, so that their last words are heard.
@@ -92,6 +93,20 @@ impl Components {
             };
             if let Err(e) = outcome {
                 tracing::error!("the node agent stopped: {e}");
+            }
+        }));
+    }
+
+    /// What makes services reachable from this machine: the proxy, as kube-proxy's user and with its rights.
+    pub fn start_services(&mut self, running: &Running, plan: ServicesPlan) {
+        let service =
+            |user: &str, groups: &[&str]| orlop_apiserver::in_process::service(running.server.clone(), user, groups);
+        let admin = Api::in_process(service("system:orlop:services", &["system:masters"]), "orlop");
+        let api = Api::in_process(service("system:kube-proxy", &[]), "kube-proxy");
+        let shutdown = self.shutdown.clone();
+        self.tasks.push(tokio::spawn(async move {
+            if let Err(e) = services::proxy(plan, admin, api, shutdown).await {
+                tracing::error!("the proxy stopped: {e}");
             }
         }));
     }

@@ -16,6 +16,7 @@ mod fleet;
 mod logging;
 mod node;
 mod output;
+mod services;
 mod signing;
 
 use std::process::ExitCode;

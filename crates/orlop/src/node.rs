@@ -183,10 +183,19 @@ pub fn described(plan: Option<&NodePlan>) -> String {
 }
 
 impl NodePlan {
+    /// Its pods are processes that send packets.
+    pub fn is_real(&self) -> bool {
+        matches!(self.choice, Choice::Cri(_))
+    }
+
+    pub fn pod_cidr(&self) -> &str {
+        &self.pod_cidr
+    }
+
     /// What the agent is started with. An error says why it can't be.
     pub fn options(self, api: Api, pki: &Pki, shutdown: Shutdown) -> Result<agent::Options, String> {
         let clock = Clock::System;
-        let is_real = matches!(self.choice, Choice::Cri(_));
+        let is_real = self.is_real();
         let runtime: Arc<dyn Runtime> = match &self.choice {
             Choice::Cri(endpoint) => {
                 let runtime = CriRuntime::connect(endpoint);

@@ -121,7 +121,7 @@ pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) 
 }
 
 /// Where a client on this machine reaches a server that listens on this address.
-fn reachable(address: SocketAddr) -> SocketAddr {
+pub fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if ip.is_unspecified() && ip.is_ipv4() => SocketAddr::from(([127, 0, 0, 1], address.port())),
         ip if ip.is_unspecified() => SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port())),

@@ -1,6 +1,6 @@
 //! `orlop up`: a cluster in the foreground.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,17 @@ use orlop_apiserver::Config;
 use super::controllers::ControllersArgs;
 use crate::components::Components;
 use crate::fleet::FleetArgs;
-use crate::node::{self, NodeArgs};
+use crate::node::{self, NodeArgs, NodePlan};
+use crate::services::ServicesArgs;
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Where the cluster keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// Address to listen on
-    #[arg(long, default_value = "127.0.0.1")]
-    bind: IpAddr,
+    /// Address to listen on [default: all if this machine runs pods, since they need the server; else 127.0.0.1]
+    #[arg(long)]
+    bind: Option<IpAddr>,
     /// Port to listen on; 0 takes any free one
     #[arg(long, default_value_t = 6443)]
     port: u16,
@@ -34,6 +35,8 @@ pub struct Args {
     scheduler_config: Option<PathBuf>,
     #[command(flatten, next_help_heading = "This machine as a node")]
     node: NodeArgs,
+    #[command(flatten, next_help_heading = "Services")]
+    services: ServicesArgs,
     #[command(flatten, next_help_heading = "Simulated nodes")]
     fleet: FleetArgs,
     #[command(flatten, next_help_heading = "Controllers")]
@@ -46,6 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let (controllers, settings) = (args.controllers.chosen()?, args.controllers.settings()?);
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let node = args.node.plan(&data_dir)?;
+    let services = args.services.plan(node.as_ref(), &args.service_cidr);
     let fleet = args.fleet.plan()?;
     let settings = orlop_controllers::Settings {
         // There is one API server, and it knows at once.
@@ -55,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         ..settings
     };
     let mut config = Config::new(data_dir);
-    config.bind = args.bind;
+    config.bind = args.bind.unwrap_or_else(|| usual_address(node.as_ref()));
     config.port = args.port;
     config.service_cidrs = args.service_cidr;
     config.audit_log = args.audit_log;
@@ -64,7 +68,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         println!(
             "Orlop serves Kubernetes {} on https://{} ({took} ms)",
             orlop_apiserver::discovery::GIT_VERSION,
-            running.address
+            super::apiserver::reachable(running.address)
         );
         if node.is_some() || fleet.is_none() {
             println!("{}", node::described(node.as_ref()));
@@ -79,11 +83,22 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         if let Some(node) = node {
             components.start_node(running, node);
         }
+        if let Some(services) = services {
+            components.start_services(running, services);
+        }
         if let Some(fleet) = fleet {
             components.start_fleet(running, fleet);
         }
         components
     })
+}
+
+/// Pods come from other addresses than this machine's loopback.
+fn usual_address(node: Option<&NodePlan>) -> IpAddr {
+    match node.is_some_and(NodePlan::is_real) {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::LOCALHOST.into(),
+    }
 }
 
 /// What the file says, or the defaults. Every problem of a bad file is named.

@@ -1,0 +1,148 @@
+//! What makes services reachable from the node that `orlop up` brings with it: the proxy, and DNS.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use orlop_base::{Clock, Shutdown};
+use orlop_client::{Api, Error, path};
+use orlop_proxy::{CONFIG_KEY, CONFIG_MAP, Config, Metrics, Mode, Options};
+use serde_json::{Value, json};
+
+#[derive(clap::Args)]
+pub struct ServicesArgs {
+    /// How services are made reachable: iptables, nftables, ipvs, userspace or none [default: as the ConfigMap kube-proxy
+    /// in kube-system says; at first the first of them that this machine can do]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    proxy_mode: Option<ModeArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ModeArg {
+    None,
+    One(Mode),
+}
+
+fn parse_mode(text: &str) -> Result<ModeArg, String> {
+    match text {
+        "none" => Ok(ModeArg::None),
+        text => text.parse().map(ModeArg::One),
+    }
+}
+
+/// What is to be started.
+pub struct ServicesPlan {
+    mode: Option<Mode>,
+    node_name: String,
+    node_addresses: Vec<IpAddr>,
+    pod_range: String,
+    service_ranges: Vec<IpNet>,
+}
+
+impl ServicesArgs {
+    /// None: nobody here needs services.
+    pub fn plan(&self, node: Option<&crate::node::NodePlan>, service_ranges: &[IpNet]) -> Option<ServicesPlan> {
+        // Pods that only seem to run send no packets.
+        let node = node.filter(|node| node.is_real())?;
+        let mode = match self.proxy_mode {
+            Some(ModeArg::None) => return None,
+            Some(ModeArg::One(mode)) => Some(mode),
+            None => None,
+        };
+        Some(ServicesPlan {
+            mode,
+            node_name: node.identity.name.clone(),
+            node_addresses: node.identity.addresses.clone(),
+            pod_range: node.pod_cidr().to_string(),
+            service_ranges: service_ranges.to_vec(),
+        })
+    }
+}
+
+/// Runs the proxy until the shutdown. `admin` may write what the cluster has of it: its ConfigMap, and the right to read
+/// that.
+pub async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown) -> Result<(), String> {
+    publish(&plan, &admin).await?;
+    let options = Options {
+        api,
+        config: Config {
+            cluster_cidrs: plan.pod_range.parse().into_iter().collect(),
+            ..Config::default()
+        },
+        node_name: plan.node_name,
+        node_addresses: plan.node_addresses,
+        service_ranges: plan.service_ranges,
+        follows_config_map: true,
+        clock: Clock::System,
+        metrics: Arc::new(Metrics::default()),
+        shutdown,
+    };
+    orlop_proxy::run(options).await
+}
+
+/// As kubeadm has them. What is there already stays, but for a mode that is asked for now.
+async fn publish(plan: &ServicesPlan, admin: &Api) -> Result<(), String> {
+    let rbac = "rbac.authorization.k8s.io";
+    let versioned = format!("{rbac}/v1");
+    let role = json!({
+        "apiVersion": versioned, "kind": "Role", "metadata": {"name": CONFIG_MAP, "namespace": "kube-system"},
+        "rules": [{
+            "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [CONFIG_MAP],
+            "verbs": ["get", "list", "watch"],
+        }],
+    });
+    let binding = json!({
+        "apiVersion": versioned, "kind": "RoleBinding", "metadata": {"name": CONFIG_MAP, "namespace": "kube-system"},
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": CONFIG_MAP},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": "system:kube-proxy"}],
+    });
+    let mode = plan.mode.map_or("", Mode::as_str);
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": CONFIG_MAP, "namespace": "kube-system", "labels": {"app": CONFIG_MAP}},
+        "data": {CONFIG_KEY: document(mode, &plan.pod_range)},
+    });
+    create(admin, &versioned, "roles", &role).await?;
+    create(admin, &versioned, "rolebindings", &binding).await?;
+    let is_new = create(admin, "v1", "configmaps", &map).await?;
+    if !is_new && plan.mode.is_some() {
+        let path = path::object("v1", Some("kube-system"), "configmaps", CONFIG_MAP);
+        let patch = json!({"data": {CONFIG_KEY: document(mode, &plan.pod_range)}});
+        let patched: Result<Value, _> = admin.patch_merge(&path, &patch).await;
+        patched.map_err(|e| format!("the ConfigMap {CONFIG_MAP} can't be written: {e}"))?;
+    }
+    Ok(())
+}
+
+fn document(mode: &str, pod_range: &str) -> String {
+    format!(
+        "apiVersion: {}\nkind: {}\nmode: \"{mode}\"\nclusterCIDR: \"{pod_range}\"\n",
+        orlop_proxy::config::API_VERSION,
+        orlop_proxy::config::KIND
+    )
+}
+
+/// False if it is there already.
+async fn create(admin: &Api, api_version: &str, resource: &str, object: &Value) -> Result<bool, String> {
+    let path = path::collection(api_version, Some("kube-system"), resource);
+    match admin.create::<Value>(&path, object).await {
+        Ok(_) => Ok(true),
+        Err(Error::AlreadyExists(_)) => Ok(false),
+        Err(e) => Err(format!("{resource}/{CONFIG_MAP} can't be written: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_and_the_document_they_end_up_in() {
+        assert_eq!(parse_mode("none"), Ok(ModeArg::None));
+        assert_eq!(parse_mode("ipvs"), Ok(ModeArg::One(Mode::Ipvs)));
+        assert!(parse_mode("magic").is_err());
+        let (config, warnings) = orlop_proxy::config::parse(&document("nftables", "10.244.0.0/24"), &[]).unwrap();
+        assert_eq!((config.mode, warnings.len()), (Some(Mode::Nftables), 0));
+        assert_eq!(config.cluster_cidrs, ["10.244.0.0/24".parse().unwrap()]);
+    }
+}
