@@ -97,6 +97,12 @@ impl Message {
         self
     }
 
+    /// The kernel says when it has done this one.
+    pub fn ask_for_answer(&mut self) {
+        let flags = number16(&self.bytes, 6).unwrap_or_default() | ACK;
+        self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+    }
+
     /// How long the message is so far.
     pub fn len(&self) -> usize {
         self.bytes.len()

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::plan::Family;
+
 /// How back ends tell a local pod's packet from others. Upstream: `detectLocalMode`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DetectLocal {
@@ -91,6 +93,14 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Services of this family are to be brought about.
+    pub fn does(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
     /// The mark that asks for masquerading.
     pub fn masquerade_mark(&self) -> u32 {
         1 << self.masquerade_bit

@@ -1,5 +1,7 @@
 //! What brings a plan about.
 
+pub mod ipvs;
+
 use std::fmt;
 use std::str::FromStr;
 

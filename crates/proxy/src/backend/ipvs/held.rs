@@ -1,0 +1,187 @@
+//! What the kernel holds of ours, and how all of it is taken away.
+
+use std::io;
+use std::net::IpAddr;
+
+use super::apply::failed;
+use super::kernel::{Command, Real};
+use super::operations::Held;
+use super::render::{At, Element, Match, ServerKey, Set, Thing};
+use super::{Counts, DEVICE, Ipvs, Result, rules, wanted};
+use crate::backend::{Cleaned, Error};
+use crate::plan::{Family, Protocol};
+use crate::route::is_reachable;
+
+impl Held {
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            servers: self.servers.len(),
+            reals: self.servers.values().map(|seen| seen.reals.len()).sum(),
+            addresses: self.addresses.len(),
+            elements: self.elements.len(),
+        }
+    }
+}
+
+impl Ipvs {
+    /// Everything of ours, with the tables there.
+    pub(super) fn held(&mut self, link: u32) -> Result<Held> {
+        let mut held = Held::default();
+        for family in self.families() {
+            for set in Set::ALL {
+                let read = self.nft.elements(family, set, &mut held.elements);
+                read.map_err(|e| Error(format!("set {} of table {}: {e}", set.name(), rules::TABLE)))?;
+            }
+        }
+        let addresses = self.route.addresses().map_err(|e| Error(format!("addresses: {e}")))?;
+        let on_device = addresses.iter().filter(|a| a.link == link).map(|a| a.ip);
+        held.addresses = on_device
+            .filter(|ip| is_reachable(*ip) && !self.is_excluded(*ip))
+            .collect();
+        for (key, mut seen) in self
+            .kernel
+            .servers()
+            .map_err(|e| Error(format!("virtual servers: {e}")))?
+        {
+            if self.is_ours(key, &held) {
+                seen.reals = self
+                    .reals(key)?
+                    .into_iter()
+                    .map(|real| (real.address, real.weight))
+                    .collect();
+                held.servers.insert(key, seen);
+            }
+        }
+        Ok(held)
+    }
+
+    pub(super) fn reals(&mut self, key: ServerKey) -> Result<Vec<Real>> {
+        self.kernel
+            .reals(key)
+            .map_err(|e| Error(format!("real servers of {key}: {e}")))
+    }
+
+    fn is_excluded(&self, ip: IpAddr) -> bool {
+        self.settings
+            .ipvs
+            .exclude_ranges
+            .iter()
+            .any(|range| range.contains(&ip))
+    }
+
+    /// Made by us, in this process or an earlier one, or wanted now.
+    fn is_ours(&self, key: ServerKey, held: &Held) -> bool {
+        if self.wanted.value(&Thing::Server(key)).is_some() {
+            return true;
+        }
+        match key {
+            ServerKey::Marked(_, mark) => wanted::is_our_mark(mark, self.settings.masquerade_bit),
+            ServerKey::At(at) if self.is_excluded(at.address.ip()) => false,
+            ServerKey::At(at) => {
+                let recorded = Element {
+                    family: key.family(),
+                    set: Set::Services,
+                    matches: Match::At(at),
+                };
+                held.addresses.contains(&at.address.ip()) || held.elements.contains_key(&recorded)
+            }
+        }
+    }
+
+    /// No new connections; those under way go on, and with the last of them everything goes.
+    pub(super) fn take_away(&mut self) -> Result<Cleaned> {
+        let link = self
+            .route
+            .link(DEVICE)
+            .map_err(|e| Error(format!("device {DEVICE}: {e}")))?;
+        let held = self.held_if_any(link.as_ref().map(|link| link.index))?;
+        let mut commands = Vec::new();
+        let mut connections = 0;
+        for (key, _) in &held.servers {
+            // Datagrams of a client that goes on sending would keep all this for ever.
+            if matches!(
+                key,
+                ServerKey::At(At {
+                    protocol: Protocol::Udp,
+                    ..
+                })
+            ) {
+                commands.push(Command::DeleteServer(*key));
+                continue;
+            }
+            for real in self.reals(*key)? {
+                connections += real.connections();
+                if real.weight != 0 {
+                    commands.push(Command::SetReal(*key, real.address, 0));
+                }
+            }
+        }
+        self.run(&commands)?;
+        if connections > 0 {
+            return Ok(Cleaned::Draining);
+        }
+        if let Some(link) = link {
+            self.route
+                .delete_link(link.index)
+                .map_err(|e| Error(format!("device {DEVICE}: {e}")))?;
+        }
+        let servers: Vec<Command> = held.servers.keys().map(|key| Command::DeleteServer(*key)).collect();
+        self.run(&servers)?;
+        for family in Family::ALL {
+            let gone = self.nft.delete_table(family);
+            gone.map_err(|e| Error(format!("table {}: {e}", rules::TABLE)))?;
+        }
+        Ok(Cleaned::Whole)
+    }
+
+    /// As `held`, where some of it may not be there.
+    fn held_if_any(&mut self, link: Option<u32>) -> Result<Held> {
+        let mut held = Held::default();
+        for family in Family::ALL {
+            let found = match self.nft.find(family) {
+                // A kernel without nftables has no table of ours.
+                Err(e) if is_unsupported(&e) => None,
+                outcome => outcome.map_err(|e| Error(format!("table {}: {e}", rules::TABLE)))?,
+            };
+            for set in found.map(|found| found.sets).unwrap_or_default() {
+                let read = self.nft.elements(family, set, &mut held.elements);
+                read.map_err(|e| Error(format!("set {} of table {}: {e}", set.name(), rules::TABLE)))?;
+            }
+        }
+        let addresses = self.route.addresses().map_err(|e| Error(format!("addresses: {e}")))?;
+        let on_device = addresses.iter().filter(|a| Some(a.link) == link).map(|a| a.ip);
+        held.addresses = on_device.filter(|ip| !self.is_excluded(*ip)).collect();
+        let servers = self
+            .kernel
+            .servers()
+            .map_err(|e| Error(format!("virtual servers: {e}")))?;
+        held.servers = servers
+            .into_iter()
+            .filter(|(key, _)| self.is_ours(*key, &held))
+            .collect();
+        Ok(held)
+    }
+
+    fn run(&mut self, commands: &[Command]) -> Result<()> {
+        let outcomes = self.kernel.run(commands).map_err(|e| Error(format!("IPVS: {e}")))?;
+        for (command, outcome) in commands.iter().zip(outcomes) {
+            match outcome {
+                Err(e) if !is_gone(&e) => return Err(failed(command, &e)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// There is no such virtual or real server.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::ESRCH | nix::libc::ENOENT))
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(nix::libc::EINVAL | nix::libc::EOPNOTSUPP | nix::libc::EAFNOSUPPORT)
+    )
+}
