@@ -1,5 +1,6 @@
 //! The node that `orlop up` brings with it: which runtime it uses, and what its agent is started with.
 
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,14 +93,15 @@ pub struct NodePlan {
 }
 
 impl NodeArgs {
-    /// What is to be started; none for a control plane alone.
-    pub fn plan(self, data_dir: &Path) -> anyhow::Result<Option<NodePlan>> {
+    /// What is to be started; none for a control plane alone. `dns` is where real pods look names up.
+    pub fn plan(self, data_dir: &Path, dns: Option<IpAddr>) -> anyhow::Result<Option<NodePlan>> {
         if self.nodes == 0 {
             return Ok(None);
         }
         let choice = choose(&self.runtime, CONTAINERD);
         let root_dir = data_dir.join("kubelet");
-        let config = self.configuration(&root_dir, &choice)?;
+        let dns = dns.filter(|_| matches!(choice, Choice::Cri(_)));
+        let config = self.configuration(&root_dir, &choice, dns)?;
         let name = address::node_name(self.node_name.as_deref()).map_err(anyhow::Error::msg)?;
         let identity = Identity {
             hostname: name.clone(),
@@ -119,7 +121,7 @@ impl NodeArgs {
         }))
     }
 
-    fn configuration(&self, root_dir: &Path, choice: &Choice) -> anyhow::Result<Config> {
+    fn configuration(&self, root_dir: &Path, choice: &Choice, dns: Option<IpAddr>) -> anyhow::Result<Config> {
         let usual = root_dir.join("config.yaml");
         let file = self.kubelet_config.clone().or_else(|| usual.exists().then_some(usual));
         let text = match &file {
@@ -135,6 +137,7 @@ impl NodeArgs {
         }
         if text.is_none() {
             flags.push(("clusterDomain", json!("cluster.local")));
+            flags.extend(dns.map(|address| ("clusterDNS", json!([address]))));
             // Whoever wants to know whether this process is alive asks the API server.
             flags.push(("healthzPort", json!(0)));
             // A machine to try things on is taken as it is.

@@ -9,6 +9,9 @@ use orlop_client::{Api, Error, path};
 use orlop_proxy::{CONFIG_KEY, CONFIG_MAP, Config, Metrics, Mode, Options};
 use serde_json::{Value, json};
 
+/// Which address of the service range pods look names up at.
+pub const DNS_PLACE: u32 = 10;
+
 #[derive(clap::Args)]
 pub struct ServicesArgs {
     /// How services are made reachable: iptables, nftables, ipvs, userspace or none [default: as the ConfigMap kube-proxy
@@ -40,6 +43,11 @@ pub struct ServicesPlan {
 }
 
 impl ServicesArgs {
+    /// Nothing is made reachable.
+    pub fn are_off(&self) -> bool {
+        self.proxy_mode == Some(ModeArg::None)
+    }
+
     /// None: nobody here needs services.
     pub fn plan(&self, node: Option<&crate::node::NodePlan>, service_ranges: &[IpNet]) -> Option<ServicesPlan> {
         // Pods that only seem to run send no packets.

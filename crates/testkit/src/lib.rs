@@ -19,6 +19,7 @@ mod containerd;
 mod fixtures;
 mod http;
 mod manifests;
+pub mod network;
 mod nodes;
 mod python;
 mod server;

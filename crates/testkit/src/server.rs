@@ -22,11 +22,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `orlop up` on a free port, without a node: `arg("--nodes=1")` brings one up.
+    /// `orlop up` on a free port, without a node: `arg("--nodes=1")` brings one up. Without a proxy, since tests that run
+    /// at the same time share this machine's rules: see [`crate::network`] for those that want one.
     pub fn up() -> Launch {
         Launch {
             command: "up".into(),
-            arguments: vec!["--port=0".into(), "--nodes=0".into(), "--kubelet-port=0".into()],
+            arguments: ["--port=0", "--nodes=0", "--kubelet-port=0", "--proxy-mode=none"]
+                .map(String::from)
+                .to_vec(),
             data_dir: None,
         }
     }

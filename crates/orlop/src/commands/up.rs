@@ -11,7 +11,7 @@ use super::controllers::ControllersArgs;
 use crate::components::Components;
 use crate::fleet::FleetArgs;
 use crate::node::{self, NodeArgs, NodePlan};
-use crate::services::ServicesArgs;
+use crate::services::{DNS_PLACE, ServicesArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -48,8 +48,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
     let (controllers, settings) = (args.controllers.chosen()?, args.controllers.settings()?);
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
-    let node = args.node.plan(&data_dir)?;
-    let services = args.services.plan(node.as_ref(), &args.service_cidr);
+    let mut config = Config::new(data_dir.clone());
+    config.service_cidrs = args.service_cidr;
+    let dns = (!args.services.are_off()).then(|| config.service_address(DNS_PLACE));
+    let node = args.node.plan(&data_dir, dns)?;
+    let services = args.services.plan(node.as_ref(), &config.service_cidrs);
     let fleet = args.fleet.plan()?;
     let settings = orlop_controllers::Settings {
         // There is one API server, and it knows at once.
@@ -58,10 +61,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         local_node: node.as_ref().map(|node| node.identity.name.clone()),
         ..settings
     };
-    let mut config = Config::new(data_dir);
     config.bind = args.bind.unwrap_or_else(|| usual_address(node.as_ref()));
     config.port = args.port;
-    config.service_cidrs = args.service_cidr;
     config.audit_log = args.audit_log;
     super::apiserver::serve(config, |running, kubeconfig| {
         let took = started.elapsed().as_millis();

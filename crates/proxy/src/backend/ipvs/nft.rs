@@ -221,7 +221,10 @@ fn new_set(family: Family, set: Set, id: u32) -> Message {
         const MARK: u32 = 19;
         message.be32(6, MARK).be32(7, 4);
         // For `nft`, which shows values: keys are in network order, marks in the machine's.
-        message.attribute(13, &[&[0, 4][..], &2u32.to_ne_bytes(), &[1, 4], &1u32.to_ne_bytes()].concat());
+        message.attribute(
+            13,
+            &[&[0, 4][..], &2u32.to_ne_bytes(), &[1, 4], &1u32.to_ne_bytes()].concat(),
+        );
     }
     if set.is_interval() {
         message.nested(9, |description| {
