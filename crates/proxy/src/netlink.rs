@@ -112,6 +112,17 @@ impl Message {
         self.bytes.len() <= HEADER
     }
 
+    /// Netlink's header, the protocol's, and the attributes so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Has the kernel say so once it has done it: for one of a batch.
+    pub fn acknowledge(&mut self) {
+        let flags = number16(&self.bytes, 6).unwrap_or_default() | ACK;
+        self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+    }
+
     fn finish(&mut self, sequence: u32) -> &[u8] {
         let length = self.bytes.len() as u32;
         self.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
@@ -184,6 +195,8 @@ impl Connection {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
+        // An error comes without the message that it is about: those may be longer than what is read at once.
+        socket.set_cap_ack(true)?;
         // The kernel's answers to what was sent in one piece wait here until they are read.
         let room = 2 << 20;
         if setsockopt(&Borrowed(&socket), sockopt::RcvBufForce, &room).is_err() {

@@ -1,6 +1,7 @@
 //! What brings a plan about.
 
 pub mod ipvs;
+pub mod nftables;
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,0 +1,473 @@
+//! What the kernel holds of our tables, and how it is told to change.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use rustc_hash::FxHashMap;
+
+use super::encode::{self, ELEMENTS_LENGTH, Shape};
+use super::names::TABLE;
+use super::ruleset::{
+    Container, Data, Hook, KeyBytes, Name, Op, Place, Range, Script, Value, ValueKind, Verdict, family_name,
+};
+use super::text::In;
+use super::wire::{self, chain, data, element, elements, rule, set, table};
+use crate::backend::{Error, Result};
+use crate::netlink::{Answer, BatchError, Connection, Message, attributes};
+use crate::plan::Family;
+
+/// A table as it was found.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// There, and not put to sleep.
+    pub awake: bool,
+    pub chains: FxHashMap<Name, SeenChain>,
+    pub sets: FxHashMap<Name, Shape>,
+    /// Of the containers only.
+    pub elements: FxHashMap<Place, Value>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct SeenChain {
+    pub hook: Option<SeenHook>,
+    pub rules: Vec<SeenRule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenHook {
+    kind: String,
+    number: u32,
+    priority: i32,
+    policy: u32,
+}
+
+impl SeenHook {
+    pub fn is(&self, hook: Hook) -> bool {
+        self.kind == hook.kind
+            && self.number == hook.number
+            && self.priority == hook.priority
+            && self.policy == wire::ACCEPT
+    }
+}
+
+/// A rule that is not one of ours has neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeenRule {
+    pub tag: Option<u64>,
+    pub range: Option<Range>,
+}
+
+/// Transactions are cut here at first: the kernel holds a lock while it works on one.
+const TRANSACTION_LENGTH: usize = 16 << 20;
+const TRANSACTION_LENGTH_LEAST: usize = 64 << 10;
+
+pub struct Kernel {
+    connection: Connection,
+    transaction_length: usize,
+}
+
+fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error(format!("nftables: {what}: {error}"))
+}
+
+impl Kernel {
+    /// Of the network namespace that the calling thread is in.
+    pub fn open() -> Result<Kernel> {
+        let connection = Connection::open(NETLINK_NETFILTER).map_err(failed("opening a netfilter socket"))?;
+        Ok(Kernel {
+            connection,
+            transaction_length: TRANSACTION_LENGTH,
+        })
+    }
+
+    pub fn read(&mut self, family: Family) -> Result<Snapshot> {
+        let mut found = Snapshot::default();
+        let Some(flags) = self.table_flags(family)? else {
+            return Ok(found);
+        };
+        found.awake = flags == 0;
+        let name = family_name(family);
+        let of = move |what: &str| failed(format!("reading the {what} of table {name} {TABLE}"));
+        let ask = |kind| encode::message(family, kind, 0);
+        self.connection
+            .dump(ask(wire::GET_CHAIN), |answer| see_chain(answer, &mut found))
+            .map_err(of("chains"))?;
+        self.connection
+            .dump(ask(wire::GET_RULE), |answer| see_rule(answer, &mut found))
+            .map_err(of("rules"))?;
+        self.connection
+            .dump(ask(wire::GET_SET), |answer| see_set(answer, &mut found))
+            .map_err(of("sets"))?;
+        for container in Container::ALL {
+            if found.sets.get(container.name()) != Some(&encode::shape(family, container)) {
+                continue;
+            }
+            let mut message = ask(wire::GET_ELEMENTS);
+            message.text(elements::SET, container.name());
+            self.connection
+                .dump(message, |answer| see_elements(answer, container, &mut found))
+                .map_err(of("elements"))?;
+        }
+        Ok(found)
+    }
+
+    fn table_flags(&mut self, family: Family) -> Result<Option<u32>> {
+        let mut flags = None;
+        let outcome = self
+            .connection
+            .request(encode::message(family, wire::GET_TABLE, 0), |answer| {
+                let found = answer.attributes(wire::HEADER).find(|(kind, _)| *kind == table::FLAGS);
+                flags = Some(found.map_or(0, |(_, value)| be32(value)));
+            });
+        match outcome {
+            Err(error) if error.raw_os_error() == Some(nix::libc::ENOENT) => Ok(None),
+            Err(error) => Err(failed(format!("looking for table {} {TABLE}", family_name(family)))(
+                error,
+            )),
+            Ok(()) => Ok(flags),
+        }
+    }
+
+    /// Takes the steps, but for the deletion of stale chains.
+    pub fn apply(&mut self, family: Family, script: &Script) -> Result<()> {
+        let mut from = 0;
+        while from < script.ops.len() {
+            let limit = if script.whole {
+                usize::MAX
+            } else {
+                self.transaction_length
+            };
+            let transaction = Transaction::new(family, script, from, limit);
+            let to = transaction.end;
+            match transaction.run(&mut self.connection) {
+                Ok(()) => from = to,
+                // The socket takes no piece as long as this, and we may not have it take longer ones.
+                Err(Refused { error, .. })
+                    if error.raw_os_error() == Some(nix::libc::EMSGSIZE)
+                        && limit > TRANSACTION_LENGTH_LEAST
+                        && !script.whole =>
+                {
+                    self.transaction_length = limit / 2;
+                }
+                Err(refused) => return Err(refused.into_error(family, &script.ops)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes chains that nothing leads to. Those that the kernel still finds in use are left.
+    pub fn delete_chains(&mut self, family: Family, chains: &mut BTreeSet<Name>) -> Result<()> {
+        if chains.is_empty() {
+            return Ok(());
+        }
+        let ops = chains.iter().cloned().map(Op::DeleteChain).collect();
+        let mut script = Script {
+            ops,
+            ..Script::default()
+        };
+        script.units = (1..=script.ops.len()).collect();
+        let transaction = Transaction::new(family, &script, 0, usize::MAX);
+        match transaction.run(&mut self.connection) {
+            Ok(()) => {
+                chains.clear();
+                Ok(())
+            }
+            Err(Refused { error, .. }) if error.raw_os_error() == Some(nix::libc::EBUSY) => Ok(()),
+            Err(refused) => Err(refused.into_error(family, &script.ops)),
+        }
+    }
+
+    pub fn delete_table(&mut self, family: Family) -> Result<()> {
+        if self.table_flags(family)?.is_none() {
+            return Ok(());
+        }
+        let mut script = Script::default();
+        script.unit([Op::DeleteTable]);
+        self.apply(family, &script)
+    }
+
+    /// Has the kernel look at the steps as if they were to be taken, and forget them.
+    pub fn rehearse(&mut self, family: Family, script: &Script) -> Result<()> {
+        let mut transaction = Transaction::new(family, script, 0, usize::MAX);
+        transaction.rehearsal = true;
+        let outcome = transaction.run(&mut self.connection);
+        outcome.map_err(|refused| refused.into_error(family, &script.ops))
+    }
+}
+
+struct Transaction {
+    messages: Vec<Message>,
+    /// Which steps each message is of, from which on.
+    steps: Vec<usize>,
+    /// Up to which step it goes.
+    end: usize,
+    /// Without its end the kernel takes a transaction back.
+    rehearsal: bool,
+}
+
+impl Transaction {
+    /// Takes units from the step `from` on until there are `limit` bytes.
+    fn new(family: Family, script: &Script, from: usize, limit: usize) -> Transaction {
+        let mut transaction = Transaction {
+            messages: vec![frame(wire::BATCH_BEGIN)],
+            steps: vec![from],
+            end: from,
+            rehearsal: false,
+        };
+        let mut bytes = 0;
+        let first = script.units.partition_point(|end| *end <= from);
+        // Where the steps of this transaction must end is only known from their lengths.
+        let mut unit_ends = script.units[first..].iter().copied();
+        let mut unit_end = unit_ends.next().unwrap_or(script.ops.len());
+        let mut at = from;
+        while at < script.ops.len() {
+            let (message, next) = next_message(family, &script.ops, at);
+            bytes += message.len();
+            transaction.messages.push(message);
+            transaction.steps.push(at);
+            at = next;
+            while unit_end < at {
+                unit_end = unit_ends.next().unwrap_or(script.ops.len());
+            }
+            if at == unit_end && bytes >= limit {
+                break;
+            }
+        }
+        transaction.end = at;
+        transaction
+    }
+
+    fn run(mut self, connection: &mut Connection) -> Result<(), Refused> {
+        if self.messages.len() > 1 {
+            self.messages.last_mut().expect("it has some").acknowledge();
+        }
+        if !self.rehearsal {
+            self.messages.push(frame(wire::BATCH_END));
+        }
+        connection
+            .batch(&mut self.messages)
+            .map_err(|BatchError { at, error }| Refused {
+                step: at.filter(|at| *at > 0).and_then(|at| {
+                    let first = *self.steps.get(at)?;
+                    let end = self.steps.get(at + 1).copied().unwrap_or(self.end);
+                    Some((first, end - first))
+                }),
+                error,
+            })
+    }
+}
+
+/// One message, and the step that comes after those in it: elements of a container share one.
+fn next_message(family: Family, ops: &[Op], at: usize) -> (Message, usize) {
+    let container = |op: &Op| match op {
+        Op::AddElement((place, _)) => Some((true, place.container)),
+        Op::DeleteElement(place) => Some((false, place.container)),
+        _ => None,
+    };
+    let Some((add, of)) = container(&ops[at]) else {
+        return (encode::step(family, &ops[at], at as u32 + 1), at + 1);
+    };
+    let mut message = encode::begin_elements(family, of, add);
+    let mut next = at;
+    message.nested(elements::LIST, |message| {
+        while let Some(op) = ops.get(next)
+            && container(op) == Some((add, of))
+            && message.len() < ELEMENTS_LENGTH
+        {
+            match op {
+                Op::AddElement((place, value)) => encode::put_element(message, place, Some(value)),
+                Op::DeleteElement(place) => encode::put_element(message, place, None),
+                _ => {}
+            }
+            next += 1;
+        }
+    });
+    (message, next)
+}
+
+fn frame(kind: u16) -> Message {
+    let [high, low] = (wire::SUBSYSTEM >> 8).to_be_bytes();
+    Message::new(kind, 0, &[0, 0, high, low])
+}
+
+struct Refused {
+    /// The step that the kernel refused, and how many were in one message with it.
+    step: Option<(usize, usize)>,
+    error: io::Error,
+}
+
+impl Refused {
+    fn into_error(self, family: Family, ops: &[Op]) -> Error {
+        let what = match self.step {
+            Some((at, 1)) => In(family, &ops[at]).to_string(),
+            Some((at, count)) => format!("{} and {} elements more", In(family, &ops[at]), count - 1),
+            None => format!("the transaction on table {} {TABLE}", family_name(family)),
+        };
+        failed(what)(self.error)
+    }
+}
+
+fn be32(value: &[u8]) -> u32 {
+    value.try_into().map_or(0, u32::from_be_bytes)
+}
+
+fn text(value: &[u8]) -> &str {
+    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+    std::str::from_utf8(&value[..end]).unwrap_or_default()
+}
+
+fn see_chain(answer: Answer<'_>, found: &mut Snapshot) {
+    let (mut ours, mut name) = (false, None);
+    let (mut kind, mut policy, mut hook) = (String::new(), wire::ACCEPT, None);
+    for (attribute, value) in answer.attributes(wire::HEADER) {
+        match attribute {
+            chain::TABLE => ours = text(value) == TABLE,
+            chain::NAME => name = Some(Name::from(text(value))),
+            chain::TYPE => kind = text(value).to_string(),
+            chain::POLICY => policy = be32(value),
+            chain::HOOK => {
+                let of = |wanted| {
+                    attributes(value)
+                        .find(|(kind, _)| *kind == wanted)
+                        .map_or(0, |(_, v)| be32(v))
+                };
+                hook = Some((of(chain::HOOK_NUMBER), of(chain::HOOK_PRIORITY) as i32));
+            }
+            _ => {}
+        }
+    }
+    if let (true, Some(name)) = (ours, name) {
+        let hook = hook.map(|(number, priority)| SeenHook {
+            kind,
+            number,
+            priority,
+            policy,
+        });
+        found.chains.entry(name).or_default().hook = hook;
+    }
+}
+
+fn see_rule(answer: Answer<'_>, found: &mut Snapshot) {
+    let (mut ours, mut name) = (false, "");
+    let mut seen = SeenRule::default();
+    for (attribute, value) in answer.attributes(wire::HEADER) {
+        match attribute {
+            rule::TABLE => ours = text(value) == TABLE,
+            rule::CHAIN => name = text(value),
+            rule::USERDATA => seen = see_userdata(value),
+            _ => {}
+        }
+    }
+    if !ours {
+        return;
+    }
+    match found.chains.get_mut(name) {
+        Some(chain) => chain.rules.push(seen),
+        None => {
+            let chain = SeenChain {
+                hook: None,
+                rules: vec![seen],
+            };
+            found.chains.insert(name.into(), chain);
+        }
+    }
+}
+
+fn see_userdata(mut bytes: &[u8]) -> SeenRule {
+    let mut seen = SeenRule::default();
+    while let [kind, length, rest @ ..] = bytes {
+        let Some((value, after)) = rest.split_at_checked(usize::from(*length)) else {
+            break;
+        };
+        match *kind {
+            wire::UDATA_TAG => seen.tag = value.try_into().ok().map(u64::from_ne_bytes),
+            wire::UDATA_RANGE => {
+                let number = |at: usize| value.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+                seen.range = number(0).zip(number(4)).map(|(first, length)| Range { first, length });
+            }
+            _ => {}
+        }
+        bytes = after;
+    }
+    seen
+}
+
+fn see_set(answer: Answer<'_>, found: &mut Snapshot) {
+    let (mut ours, mut name, mut shape) = (false, "", Shape::default());
+    for (attribute, value) in answer.attributes(wire::HEADER) {
+        match attribute {
+            set::TABLE => ours = text(value) == TABLE,
+            set::NAME => name = text(value),
+            set::FLAGS => shape.flags = be32(value),
+            set::KEY_TYPE => shape.key_type = be32(value),
+            set::KEY_LENGTH => shape.key_length = be32(value),
+            set::DATA_TYPE => shape.data_type = be32(value),
+            set::DATA_LENGTH => shape.data_length = be32(value),
+            _ => {}
+        }
+    }
+    // The length of verdicts is the kernel's own affair.
+    if shape.data_type == encode::TYPE_VERDICT {
+        shape.data_length = 0;
+    }
+    // Anonymous sets come and go with their rules.
+    if ours && shape.flags & wire::SET_ANONYMOUS == 0 {
+        found.sets.insert(name.into(), shape);
+    }
+}
+
+fn see_elements(answer: Answer<'_>, container: Container, found: &mut Snapshot) {
+    let lists = answer
+        .attributes(wire::HEADER)
+        .filter(|(kind, _)| *kind == elements::LIST);
+    for (_, one) in lists.flat_map(|(_, list)| attributes(list)) {
+        let mut key = KeyBytes::new();
+        let mut value = Value::NONE;
+        for (attribute, bytes) in attributes(one) {
+            match attribute {
+                element::KEY => {
+                    let bytes = attributes(bytes).find(|(kind, _)| *kind == data::VALUE);
+                    key.extend_from_slice(bytes.map_or(&[], |(_, bytes)| bytes));
+                }
+                element::DATA => value.data = see_data(bytes, container),
+                element::USERDATA => value.comment = see_comment(bytes),
+                _ => {}
+            }
+        }
+        found.elements.insert(Place { container, key }, value);
+    }
+}
+
+fn see_comment(bytes: &[u8]) -> Option<Name> {
+    match bytes {
+        [0, length, rest @ ..] => Some(Arc::from(text(rest.get(..usize::from(*length))?))),
+        _ => None,
+    }
+}
+
+fn see_data(bytes: &[u8], container: Container) -> Data {
+    let Some((kind, bytes)) = attributes(bytes).next() else {
+        return Data::None;
+    };
+    if container.value() == ValueKind::Endpoint && kind == data::VALUE {
+        return Data::Endpoint(KeyBytes::from_slice(bytes));
+    }
+    let (mut code, mut chain) = (0, "");
+    for (kind, value) in attributes(bytes) {
+        match kind {
+            data::CODE => code = be32(value),
+            data::CHAIN => chain = text(value),
+            _ => {}
+        }
+    }
+    match code {
+        wire::DROP => Data::Verdict(Verdict::Drop),
+        wire::GOTO => Data::Verdict(Verdict::Goto(chain.into())),
+        wire::JUMP => Data::Verdict(Verdict::Jump(chain.into())),
+        wire::RETURN => Data::Verdict(Verdict::Return),
+        // None of ours.
+        _ => Data::None,
+    }
+}

@@ -1,0 +1,409 @@
+//! What a table is made of: chains of rules, sets and maps, and their elements, as values.
+//!
+//! Rules are written as people write them (`ip daddr @cluster-ips …`), one level above what the kernel computes;
+//! [`super::encode`] takes them down to that, [`super::text`] shows them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use crate::plan::{Family, Protocol};
+
+pub type Name = Arc<str>;
+
+/// The sets and maps that every table has. All their elements are ours alone, unlike those of the affinity sets, which
+/// packets put there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Container {
+    ClusterIps,
+    NodePortIps,
+    Hairpin,
+    FirewallIps,
+    NoEndpointNodePorts,
+    NoEndpointServices,
+    ServiceIps,
+    ServiceNodePorts,
+    /// Where a service's packets go, by a number in the service's range: `numgen random mod 3 offset 64`. Upstream has
+    /// an anonymous map in each service's chain instead. The kernel keeps the sets of a table in one list and walks
+    /// it for each new one, so ten thousand of those take it minutes.
+    ServiceEndpoints,
+    /// The same for services with session affinity, whose endpoints have chains.
+    EndpointChains,
+}
+
+/// What a part of a key or value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Source,
+    Destination,
+    Protocol,
+    Port,
+}
+
+/// What a container is looked up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    Packet(&'static [Part]),
+    /// A number of the kernel's random choice.
+    Slot,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    None,
+    Verdict,
+    Endpoint,
+}
+
+impl Container {
+    pub const ALL: [Container; 10] = [
+        Container::ClusterIps,
+        Container::NodePortIps,
+        Container::Hairpin,
+        Container::FirewallIps,
+        Container::NoEndpointNodePorts,
+        Container::NoEndpointServices,
+        Container::ServiceIps,
+        Container::ServiceNodePorts,
+        Container::ServiceEndpoints,
+        Container::EndpointChains,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Container::ClusterIps => "cluster-ips",
+            Container::NodePortIps => "nodeport-ips",
+            Container::Hairpin => "hairpin-connections",
+            Container::FirewallIps => "firewall-ips",
+            Container::NoEndpointNodePorts => "no-endpoint-nodeports",
+            Container::NoEndpointServices => "no-endpoint-services",
+            Container::ServiceIps => "service-ips",
+            Container::ServiceNodePorts => "service-nodeports",
+            Container::ServiceEndpoints => "service-endpoints",
+            Container::EndpointChains => "endpoint-chains",
+        }
+    }
+
+    pub fn comment(self) -> &'static str {
+        match self {
+            Container::ClusterIps => "Active ClusterIPs",
+            Container::NodePortIps => "IPs that accept NodePort traffic",
+            Container::Hairpin => "service hairpin connections",
+            Container::FirewallIps => "destinations that are subject to LoadBalancerSourceRanges",
+            Container::NoEndpointNodePorts => "vmap to drop or reject packets to service nodeports with no endpoints",
+            Container::NoEndpointServices => "vmap to drop or reject packets to services with no endpoints",
+            Container::ServiceIps => "ClusterIP, ExternalIP and LoadBalancer IP traffic",
+            Container::ServiceNodePorts => "NodePort traffic",
+            Container::ServiceEndpoints => "endpoints of services, by the numbers their chains draw",
+            Container::EndpointChains => "endpoints of services with session affinity",
+        }
+    }
+
+    pub fn key(self) -> KeyKind {
+        use Part::{Destination, Port, Protocol, Source};
+        KeyKind::Packet(match self {
+            Container::ClusterIps | Container::NodePortIps => &[Destination],
+            Container::Hairpin => &[Source, Destination, Protocol, Port],
+            Container::FirewallIps | Container::NoEndpointServices | Container::ServiceIps => {
+                &[Destination, Protocol, Port]
+            }
+            Container::NoEndpointNodePorts | Container::ServiceNodePorts => &[Protocol, Port],
+            Container::ServiceEndpoints | Container::EndpointChains => return KeyKind::Slot,
+        })
+    }
+
+    pub fn value(self) -> ValueKind {
+        match self {
+            Container::ClusterIps | Container::NodePortIps | Container::Hairpin => ValueKind::None,
+            Container::ServiceEndpoints => ValueKind::Endpoint,
+            _ => ValueKind::Verdict,
+        }
+    }
+}
+
+/// A key as the kernel has it: each part filled up to four bytes.
+pub type KeyBytes = SmallVec<[u8; 24]>;
+
+pub fn push_ip(bytes: &mut KeyBytes, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => bytes.extend_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => bytes.extend_from_slice(&ip.octets()),
+    }
+}
+
+pub fn push_protocol(bytes: &mut KeyBytes, protocol: Protocol) {
+    bytes.extend_from_slice(&[protocol.number(), 0, 0, 0]);
+}
+
+pub fn push_port(bytes: &mut KeyBytes, port: u16) {
+    let [high, low] = port.to_be_bytes();
+    bytes.extend_from_slice(&[high, low, 0, 0]);
+}
+
+/// `10.0.0.1 . tcp . 80`, or `tcp . 80` for node ports.
+pub fn service_key(ip: Option<IpAddr>, protocol: Protocol, port: u16) -> KeyBytes {
+    let mut bytes = KeyBytes::new();
+    if let Some(ip) = ip {
+        push_ip(&mut bytes, ip);
+    }
+    push_protocol(&mut bytes, protocol);
+    push_port(&mut bytes, port);
+    bytes
+}
+
+pub fn ip_key(ip: IpAddr) -> KeyBytes {
+    let mut bytes = KeyBytes::new();
+    push_ip(&mut bytes, ip);
+    bytes
+}
+
+pub fn slot_key(number: u32) -> KeyBytes {
+    KeyBytes::from_slice(&number.to_ne_bytes())
+}
+
+pub fn slot_of(key: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(key.try_into().ok()?))
+}
+
+/// `10.0.0.1 . 80`
+pub fn endpoint_value(address: SocketAddr) -> KeyBytes {
+    let mut bytes = KeyBytes::new();
+    push_ip(&mut bytes, address.ip());
+    push_port(&mut bytes, address.port());
+    bytes
+}
+
+/// The other way round.
+pub fn endpoint_of(value: &[u8]) -> Option<SocketAddr> {
+    let (ip, port) = value.split_at_checked(value.len().checked_sub(4)?)?;
+    let ip = match ip.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(ip).ok()?),
+        _ => IpAddr::from(<[u8; 16]>::try_from(ip).ok()?),
+    };
+    Some(SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]])))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    Drop,
+    Return,
+    Jump(Name),
+    Goto(Name),
+}
+
+/// What an element holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Value {
+    pub data: Data,
+    pub comment: Option<Name>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Data {
+    None,
+    Verdict(Verdict),
+    Endpoint(KeyBytes),
+}
+
+impl Value {
+    pub const NONE: Value = Value {
+        data: Data::None,
+        comment: None,
+    };
+
+    pub fn goto(chain: &Name) -> Value {
+        Value {
+            data: Data::Verdict(Verdict::Goto(Arc::clone(chain))),
+            comment: None,
+        }
+    }
+}
+
+/// Where an element is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    pub container: Container,
+    pub key: KeyBytes,
+}
+
+pub type Element = (Place, Value);
+
+/// The numbers that belong to a chain, so that its endpoints can be drawn by lot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Range {
+    pub first: u32,
+    pub length: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    Source,
+    Destination,
+}
+
+/// One statement of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Statement {
+    /// `ct state new`
+    New,
+    /// `ct status dnat`
+    Translated,
+    /// `fib saddr type local`
+    Local(Side),
+    /// `meta l4proto tcp`
+    Protocol(Protocol),
+    /// `ip saddr 10.0.0.0/8`, `ip saddr != 10.0.0.0/8`
+    Within {
+        side: Side,
+        range: IpNet,
+        not: bool,
+    },
+    /// `iifname "cni0"`, `iifname != "veth*"`
+    Interface {
+        name: String,
+        prefix: bool,
+        not: bool,
+    },
+    /// `ip daddr @cluster-ips`
+    In(Container),
+    /// `ip daddr . meta l4proto . th dport vmap @service-ips`
+    Dispatch(Container),
+    /// `ip saddr @affinity-…`
+    Remembered(Name),
+    /// `update @affinity-… { ip saddr timeout 3h }`
+    Remember {
+        set: Name,
+        seconds: u32,
+    },
+    /// `mark set mark or 0x4000`
+    Mark(u32),
+    /// `mark and 0x4000 != 0`
+    Marked(u32),
+    /// `mark set mark xor 0x4000`
+    Unmark(u32),
+    /// `masquerade fully-random`
+    Masquerade,
+    Reject,
+    /// `dnat ip addr . port to numgen random mod 3 offset 64 map @service-endpoints`
+    DnatAny {
+        range: Range,
+        count: u32,
+    },
+    /// `numgen random mod 3 offset 64 vmap @endpoint-chains`
+    GotoAny {
+        range: Range,
+        count: u32,
+    },
+    /// `dnat to 10.0.0.1:80`
+    Dnat(SocketAddr),
+    Verdict(Verdict),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    pub statements: Vec<Statement>,
+    pub comment: Option<&'static str>,
+}
+
+impl Rule {
+    pub fn new(statements: impl Into<Vec<Statement>>) -> Rule {
+        Rule {
+            statements: statements.into(),
+            comment: None,
+        }
+    }
+
+    pub fn saying(mut self, comment: &'static str) -> Rule {
+        self.comment = Some(comment);
+        self
+    }
+
+    /// The numbers it draws from.
+    pub fn range(&self) -> Option<Range> {
+        self.statements.iter().find_map(|statement| match statement {
+            Statement::DnatAny { range, .. } | Statement::GotoAny { range, .. } => Some(*range),
+            _ => None,
+        })
+    }
+}
+
+/// Where a base chain hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    pub kind: &'static str,
+    pub number: u32,
+    pub priority: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    pub name: Name,
+    pub hook: Option<Hook>,
+    pub comment: Option<&'static str>,
+    pub rules: Vec<Rule>,
+}
+
+impl Chain {
+    pub fn new(name: impl Into<Name>, rules: Vec<Rule>) -> Chain {
+        Chain {
+            name: name.into(),
+            hook: None,
+            comment: None,
+            rules,
+        }
+    }
+}
+
+/// One step of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    AddTable,
+    DeleteTable,
+    AddContainer(Container),
+    /// A set in which packets leave their senders' addresses.
+    AddAffinity(Name),
+    DeleteSet(Name),
+    /// Without its rules.
+    AddChain(Chain),
+    FlushChain(Name),
+    DeleteChain(Name),
+    AddRule(Name, Rule),
+    AddElement(Element),
+    DeleteElement(Place),
+}
+
+/// The steps that bring a table from what it is to what it should be. They are taken in order. Where all together are
+/// too many for one transaction, the cut may be after any unit: traffic meets with something sound at each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    pub ops: Vec<Op>,
+    /// Where units end.
+    pub units: Vec<usize>,
+    /// Chains that nothing leads to any more. To be deleted in a transaction of their own: kernels before 6.2 see only
+    /// a moment after an element is gone that its chain is free.
+    pub stale: Vec<Name>,
+    /// Must not be cut at all.
+    pub whole: bool,
+}
+
+impl Script {
+    pub fn end_unit(&mut self) {
+        if self.units.last().copied().unwrap_or(0) < self.ops.len() {
+            self.units.push(self.ops.len());
+        }
+    }
+
+    pub fn unit(&mut self, ops: impl IntoIterator<Item = Op>) {
+        self.ops.extend(ops);
+        self.end_unit();
+    }
+}
+
+pub fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
