@@ -1,5 +1,6 @@
 //! What brings a plan about.
 
+pub mod iptables;
 pub mod ipvs;
 pub mod nftables;
 
@@ -94,12 +95,18 @@ pub enum Cleaned {
 /// Whether this machine can do a mode; why not.
 pub fn supported(mode: Mode) -> Result<(), String> {
     // A row for each back end.
-    Err(format!("{mode} is not built in"))
+    match mode {
+        Mode::Iptables => iptables::is_supported(),
+        _ => Err(format!("{mode} is not built in")),
+    }
 }
 
 /// A back end for a mode that is supported.
 pub fn create(mode: Mode, settings: &Settings, runtime: &Handle) -> Result<Box<dyn Backend>> {
-    let _ = (settings, runtime);
+    let _ = runtime;
     // A row for each back end.
-    Err(Error(format!("{mode} is not built in")))
+    match mode {
+        Mode::Iptables => Ok(Box::new(iptables::new(settings.clone())?)),
+        _ => Err(Error(format!("{mode} is not built in"))),
+    }
 }
