@@ -142,7 +142,7 @@ fn compare_shared(saved: &Saved, table: Table, name: &str, rules: Vec<String>, t
     let added: Vec<&str> = rules
         .iter()
         .map(String::as_str)
-        .filter(|rule| missing.get_mut(rule).is_some_and(|count| take_one(count)))
+        .filter(|rule| missing.get_mut(rule).is_some_and(take_one))
         .collect();
     let changes = excess.len() + added.len();
     if changes > MANY && changes * 2 > rules.len() {

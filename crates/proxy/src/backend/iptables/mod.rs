@@ -17,6 +17,8 @@ mod program;
 mod render;
 mod saved;
 mod script;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fs;
