@@ -10,6 +10,7 @@
 pub mod backend;
 mod choice;
 pub mod config;
+pub mod conntrack;
 pub mod engine;
 pub mod health;
 pub mod metrics;

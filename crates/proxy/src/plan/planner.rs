@@ -1,7 +1,7 @@
 //! Objects in, plan out: a change costs what it changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -98,6 +98,26 @@ impl Planner {
 
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Endpoints of a service port that take packets of flows under way, if perhaps not of new ones from this node.
+    pub fn serving(&self, key: &Key) -> Vec<SocketAddr> {
+        let name = ServiceName {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        };
+        let Some(known) = self.services.get(&name) else {
+            return vec![];
+        };
+        let mut ports = known.facts.iter().flat_map(|facts| &facts.ports);
+        let Some(port) = ports.find(|port| port.name == key.port) else {
+            return vec![];
+        };
+        let found = endpoints::of_port(known.slices.values(), key.family, port);
+        let serving = found
+            .into_iter()
+            .filter(|(_, endpoint)| endpoint.ready || endpoint.lingers);
+        serving.map(|(address, _)| address).collect()
     }
 
     pub fn health_checks(&self) -> &BTreeMap<ServiceName, HealthCheck> {
