@@ -283,8 +283,12 @@ impl Planner {
             self.services.remove(name);
         }
         for port in ports {
-            if self.plan.ports.get(&port.key).is_none_or(|before| **before != port) {
+            let is_new = self.plan.ports.get(&port.key).is_none_or(|before| **before != port);
+            // An endpoint that gets no new flows may have ended now, and with it the UDP flows under way.
+            if is_new || port.protocol == Protocol::Udp {
                 changed.insert(port.key.clone());
+            }
+            if is_new {
                 self.plan.ports.insert(port.key.clone(), Arc::new(port));
             }
         }
