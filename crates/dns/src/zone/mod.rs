@@ -25,6 +25,7 @@ use ipnet::IpNet;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
+pub(crate) use answer::minimal;
 pub use answer::{Answer, Found};
 pub use directory::{Directory, Key, key};
 pub use entry::{Endpoint, Entry, Kind, Pointer, Port};

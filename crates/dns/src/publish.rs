@@ -1,0 +1,132 @@
+//! Keeps the Service and this node's endpoint slices in place, and takes the slices away at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orlop_base::Shutdown;
+use orlop_client::{Api, DeleteOptions, Error, path};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::resources::{Resources, has};
+
+/// Looked at again after this long even if nothing is heard of a change.
+const RESYNC: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// For taking the slices away.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// `changed`: someone changed one of the objects.
+pub async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown: Shutdown) {
+    let mut retry = RETRY;
+    loop {
+        let wait = tokio::select! {
+            ensured = ensure(&api, &resources) => match ensured {
+                Ok(()) => {
+                    retry = RETRY;
+                    RESYNC
+                }
+                Err(error) => {
+                    tracing::warn!("the objects of the cluster's DNS could not be written, again in {retry:?}: {}", error.chain());
+                    let wait = retry;
+                    retry = (2 * retry).min(RETRY_MAX);
+                    wait
+                }
+            },
+            _ = shutdown.wait() => break,
+        };
+        tokio::select! {
+            _ = tokio::time::sleep(wait) => {}
+            _ = changed.notified(), if wait == RESYNC => {}
+            _ = shutdown.wait() => break,
+        }
+    }
+    let farewell = async {
+        for slice in &resources.slices {
+            let removed = api.delete(&object_path(slice), &DeleteOptions::default()).await;
+            if let Err(error) = removed {
+                tracing::debug!("an endpoint slice stays behind: {}", error.chain());
+            }
+        }
+    };
+    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or("")
+}
+
+fn collection(object: &Value) -> (&'static str, &'static str) {
+    match object["kind"].as_str() {
+        Some("Service") => ("v1", "services"),
+        _ => ("discovery.k8s.io/v1", "endpointslices"),
+    }
+}
+
+fn object_path(object: &Value) -> String {
+    let (version, resource) = collection(object);
+    path::object(version, Some(text(object, "namespace")), resource, text(object, "name"))
+}
+
+async fn read(api: &Api, object: &Value) -> Result<Option<Value>, Error> {
+    match api.get::<Value>(&object_path(object)).await {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn ensure(api: &Api, resources: &Resources) -> Result<(), Error> {
+    let found = read(api, &resources.service).await?;
+    let selector = found
+        .as_ref()
+        .and_then(|service| service["spec"]["selector"].as_object());
+    if selector.is_some_and(|selector| !selector.is_empty()) {
+        // Someone runs a DNS server in pods: theirs is the service then.
+        tracing::info!("the service kube-dns has a selector, so it is someone else's: it is left alone");
+        return Ok(());
+    }
+    put(api, &resources.service, found).await?;
+    for slice in &resources.slices {
+        let found = read(api, slice).await?;
+        put(api, slice, found).await?;
+    }
+    Ok(())
+}
+
+async fn put(api: &Api, wanted: &Value, found: Option<Value>) -> Result<(), Error> {
+    let Some(found) = found else {
+        let (version, resource) = collection(wanted);
+        let collection = path::collection(version, Some(text(wanted, "namespace")), resource);
+        return match api.create::<IgnoredAny>(&collection, wanted).await {
+            // Another node was quicker.
+            Err(Error::AlreadyExists(_)) => Ok(()),
+            created => created.map(|_| ()),
+        };
+    };
+    let mut wanted = wanted.clone();
+    settle_address(&mut wanted, &found);
+    if has(&found, &wanted) {
+        return Ok(());
+    }
+    let patched = api.patch_merge::<IgnoredAny>(&object_path(&wanted), &wanted).await;
+    patched.map(|_| ())
+}
+
+/// A service keeps its address: another one than ours is what pods have to use.
+fn settle_address(wanted: &mut Value, found: &Value) {
+    let (ours, theirs) = (&wanted["spec"]["clusterIP"], &found["spec"]["clusterIP"]);
+    if !ours.is_null() && ours != theirs {
+        tracing::warn!(
+            "the service kube-dns has the address {theirs} instead of {ours}; pods that ask the latter get no answer"
+        );
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            wanted["spec"].as_object_mut().map(|spec| spec.remove(field));
+        }
+    }
+    if wanted["spec"] == json!(null) {
+        wanted.as_object_mut().map(|object| object.remove("spec"));
+    }
+}

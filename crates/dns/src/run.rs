@@ -1,0 +1,426 @@
+//! The shell: informers feed the zone, the server answers from it, and the objects by which pods find it are kept.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::StatusCode;
+use ipnet::IpNet;
+use orlop_base::{Clock, Shutdown};
+use orlop_client::{Api, Delta, Selection, path};
+use serde::de::DeserializeOwned;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::forward::{Forward, Stubs, config};
+use crate::metrics::Metrics;
+use crate::objects::{ConfigMap, EndpointSlice, Namespace, Service};
+use crate::server::{self, Handler};
+use crate::zone::{DNS_SERVICE, Directory, Zone};
+use crate::{http, publish, resources};
+
+/// Changes that may wait between an informer and the zone.
+const QUEUE: usize = 256;
+/// How often the host's resolv.conf is looked at.
+const RESOLV_CONF: Duration = Duration::from_secs(5);
+/// The port at which pods ask.
+const PORT: u16 = 53;
+
+pub struct Options {
+    pub api: Api,
+    /// `cluster.local`
+    pub cluster_domain: String,
+    pub service_ranges: Vec<IpNet>,
+    pub pod_ranges: Vec<IpNet>,
+    /// UDP and TCP on each. Give addresses of the node rather than 0.0.0.0, which would answer pods from whichever
+    /// address is nearest to them, not from the one they asked.
+    pub listen: Vec<SocketAddr>,
+    /// The host's, usually /etc/resolv.conf.
+    pub resolv_conf: PathBuf,
+    /// /metrics; CoreDNS has port 9153.
+    pub metrics: Option<SocketAddr>,
+    /// /ready; CoreDNS has port 8181.
+    pub ready: Option<SocketAddr>,
+    /// /health; CoreDNS has port 8080.
+    pub health: Option<SocketAddr>,
+    /// None: someone else makes the objects by which pods find the server.
+    pub publish: Option<Publish>,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+}
+
+/// What the Service `kube-dns` and the node's endpoint slices say.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    pub node: String,
+    /// The node's, for listeners at 0.0.0.0 or ::.
+    pub addresses: Vec<IpAddr>,
+    /// The tenth address of each service range.
+    pub service_ips: Vec<IpAddr>,
+}
+
+/// A server that listens.
+pub struct Running {
+    /// In the order of `Options::listen`.
+    pub listening: Vec<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+    pub ready: Option<SocketAddr>,
+    pub health: Option<SocketAddr>,
+    synced: watch::Receiver<bool>,
+    ended: JoinHandle<()>,
+}
+
+impl Running {
+    /// All of the cluster's names are known.
+    pub fn is_ready(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// Waits until all of the cluster's names are known. False if it was shut down before.
+    pub async fn readied(&self) -> bool {
+        self.synced.clone().wait_for(|synced| *synced).await.is_ok()
+    }
+
+    /// After the shutdown: waits until the node's endpoint slices are taken away.
+    pub async fn stopped(self) {
+        let _ = self.ended.await;
+    }
+}
+
+/// Starts the server. It listens when this returns; until all of the cluster's names are known it answers SERVFAIL for
+/// them.
+pub async fn run(options: Options) -> Result<Running, String> {
+    let ranges = [options.service_ranges, options.pod_ranges].concat();
+    let zone = Arc::new(Zone::new(&options.cluster_domain, ranges)?);
+    let metrics = Arc::new(Metrics::default());
+    let forward = Forward::new(metrics.clone());
+    let handler = Arc::new(Handler::new(zone.clone(), forward.clone(), metrics.clone()));
+    let (synced_sender, synced) = watch::channel(false);
+
+    let mut listeners = vec![];
+    for address in &options.listen {
+        listeners.push(
+            server::listen(*address)
+                .await
+                .map_err(|e| format!("DNS can't listen: {e}"))?,
+        );
+    }
+    let listening: Vec<SocketAddr> = listeners.iter().map(|l| l.address).collect();
+    // The server stops when pods are no longer sent here.
+    let end = Shutdown::default();
+    let is_ready = {
+        let (synced, shutdown) = (synced.clone(), options.shutdown.clone());
+        move || *synced.borrow() && !shutdown.is_triggered()
+    };
+    let pages = [
+        (options.metrics, metrics_page(&metrics)),
+        (options.ready, ready_page(is_ready)),
+        (options.health, health_page()),
+    ];
+    let [metrics_at, ready_at, health_at] = match start_pages(pages, &end).await {
+        Ok(bound) => bound,
+        Err(wrong) => {
+            end.trigger();
+            return Err(wrong);
+        }
+    };
+
+    let own = own_addresses(&listening, options.publish.as_ref());
+    let host = Host {
+        forward,
+        resolv_conf: options.resolv_conf,
+        resolvers: vec![],
+        stubs: Stubs::default(),
+        own,
+    };
+    let changed = Arc::new(Notify::new());
+    let follower = Follower {
+        directory: Directory::new(zone.clone()),
+        zone,
+        host,
+        metrics,
+        clock: options.clock,
+        changed: changed.clone(),
+        synced: synced_sender,
+    };
+    for listener in listeners {
+        server::serve(&handler, listener, &end);
+    }
+    tokio::spawn(follower.follow(options.api.clone(), options.shutdown.clone()));
+    let reachable = metrics_at.filter(|at| !at.ip().is_loopback()).map(|at| at.port());
+    let resources = options.publish.map(|publish| {
+        let endpoints = endpoints(&listening, &publish.addresses);
+        resources::resources(&publish.service_ips, &publish.node, &endpoints, reachable)
+    });
+    let ended = tokio::spawn(end_well(
+        options.api,
+        resources,
+        changed,
+        synced.clone(),
+        options.shutdown,
+        end,
+    ));
+    Ok(Running {
+        listening,
+        metrics: metrics_at,
+        ready: ready_at,
+        health: health_at,
+        synced,
+        ended,
+    })
+}
+
+/// Keeps the objects from when the server is ready until the shutdown, and only then stops it.
+async fn end_well(
+    api: Api,
+    resources: Option<resources::Resources>,
+    changed: Arc<Notify>,
+    mut synced: watch::Receiver<bool>,
+    shutdown: Shutdown,
+    end: Shutdown,
+) {
+    let ready = tokio::select! {
+        ready = async { synced.wait_for(|synced| *synced).await.is_ok() } => ready,
+        _ = shutdown.wait() => false,
+    };
+    if let (true, Some(resources)) = (ready, resources) {
+        publish::keep(api, resources, changed, shutdown.clone()).await;
+    }
+    shutdown.wait().await;
+    end.trigger();
+}
+
+async fn start_pages(
+    pages: [(Option<SocketAddr>, http::Pages); 3],
+    end: &Shutdown,
+) -> Result<[Option<SocketAddr>; 3], String> {
+    let mut bound = [None; 3];
+    for (place, (address, pages)) in bound.iter_mut().zip(pages) {
+        if let Some(address) = address {
+            let started = http::start(address, pages, end.clone()).await;
+            *place = Some(started.map_err(|e| format!("DNS can't listen: {e}"))?);
+        }
+    }
+    Ok(bound)
+}
+
+fn metrics_page(metrics: &Arc<Metrics>) -> http::Pages {
+    let metrics = metrics.clone();
+    Arc::new(move |path| (path == "/metrics").then(|| (StatusCode::OK, metrics.render())))
+}
+
+fn ready_page(is_ready: impl Fn() -> bool + Send + Sync + 'static) -> http::Pages {
+    Arc::new(move |path| {
+        let ready = || match is_ready() {
+            true => (StatusCode::OK, "OK".to_string()),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "kubernetes".to_string()),
+        };
+        (path == "/ready").then(ready)
+    })
+}
+
+fn health_page() -> http::Pages {
+    Arc::new(|path| (path == "/health").then(|| (StatusCode::OK, "OK".to_string())))
+}
+
+/// Where pods of any node reach the listeners.
+fn endpoints(listening: &[SocketAddr], node: &[IpAddr]) -> Vec<SocketAddr> {
+    let reached = listening.iter().flat_map(|listener| {
+        let everywhere = listener.ip().is_unspecified();
+        let own = (!everywhere && !listener.ip().is_loopback()).then_some(listener.ip());
+        let of_node = node
+            .iter()
+            .copied()
+            .filter(move |a| everywhere && a.is_ipv4() == listener.is_ipv4());
+        let addresses = own.into_iter().chain(of_node);
+        addresses.map(|address| SocketAddr::new(address, listener.port()))
+    });
+    reached.collect()
+}
+
+/// Asking there is asking ourselves.
+fn own_addresses(listening: &[SocketAddr], publish: Option<&Publish>) -> Vec<SocketAddr> {
+    let mut own = listening.to_vec();
+    let everywhere = listening.iter().filter(|a| a.ip().is_unspecified());
+    own.extend(everywhere.map(|a| match a.is_ipv4() {
+        true => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), a.port()),
+        false => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), a.port()),
+    }));
+    if let Some(publish) = publish {
+        own.extend(endpoints(listening, &publish.addresses));
+        own.extend(publish.service_ips.iter().map(|ip| SocketAddr::new(*ip, PORT)));
+    }
+    own
+}
+
+/// Whom to ask for names outside the cluster, as the host and the `kube-dns` ConfigMap say.
+struct Host {
+    forward: Arc<Forward>,
+    resolv_conf: PathBuf,
+    resolvers: Vec<SocketAddr>,
+    stubs: Stubs,
+    own: Vec<SocketAddr>,
+}
+
+impl Host {
+    fn read_resolv_conf(&mut self) {
+        match std::fs::read_to_string(&self.resolv_conf) {
+            Ok(text) => {
+                self.resolvers = config::read_resolv_conf(&text, interface_index);
+                self.configure();
+            }
+            // It may be in the middle of being replaced.
+            Err(error) => tracing::debug!("{}: {error}", self.resolv_conf.display()),
+        }
+    }
+
+    fn read_stubs(&mut self, map: Option<&ConfigMap>) {
+        match map.map_or_else(|| Ok(Stubs::default()), |map| config::read_stubs(&map.data)) {
+            Ok(stubs) => self.stubs = stubs,
+            Err(wrong) => {
+                tracing::warn!("the ConfigMap kube-system/kube-dns can't be used, what it said before stays: {wrong}")
+            }
+        }
+        self.configure();
+    }
+
+    fn configure(&self) {
+        self.forward.configure(&self.resolvers, &self.stubs, &self.own);
+    }
+}
+
+fn interface_index(name: &str) -> Option<u32> {
+    let path = Path::new("/sys/class/net").join(name).join("ifindex");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Follows the cluster.
+struct Follower {
+    directory: Directory,
+    zone: Arc<Zone>,
+    host: Host,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    /// Someone changed what we publish.
+    changed: Arc<Notify>,
+    synced: watch::Sender<bool>,
+}
+
+/// What has been seen whole.
+#[derive(Default)]
+struct Seen {
+    namespaces: bool,
+    services: bool,
+    slices: bool,
+}
+
+fn informer<T: DeserializeOwned + Send + 'static>(
+    api: &Api,
+    selection: Selection,
+    shutdown: &Shutdown,
+) -> mpsc::Receiver<Delta<T>> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
+    receiver
+}
+
+impl Follower {
+    async fn follow(mut self, api: Api, shutdown: Shutdown) {
+        let all = |version, resource| Selection::all(path::collection(version, None, resource));
+        let mut namespaces = informer::<Namespace>(&api, all("v1", "namespaces"), &shutdown);
+        let mut services = informer::<Service>(&api, all("v1", "services"), &shutdown);
+        let slices = all("discovery.k8s.io/v1", "endpointslices");
+        let mut slices = informer::<EndpointSlice>(&api, slices, &shutdown);
+        let maps = Selection::all(path::collection("v1", Some(DNS_SERVICE.0), "configmaps"));
+        let maps = maps.with_fields("metadata.name=kube-dns");
+        let mut maps = informer::<ConfigMap>(&api, maps, &shutdown);
+        let mut look = tokio::time::interval(RESOLV_CONF);
+        let mut seen = Seen::default();
+        loop {
+            tokio::select! {
+                Some(delta) = slices.recv() => {
+                    seen.slices |= matches!(delta, Delta::Reset(_));
+                    self.take_slices(delta);
+                }
+                Some(delta) = services.recv() => {
+                    seen.services |= matches!(delta, Delta::Reset(_));
+                    self.take_services(delta);
+                }
+                Some(delta) = namespaces.recv() => {
+                    seen.namespaces |= matches!(delta, Delta::Reset(_));
+                    self.take_namespaces(delta);
+                }
+                Some(delta) = maps.recv() => self.take_maps(delta),
+                _ = look.tick() => self.host.read_resolv_conf(),
+                _ = shutdown.wait() => return,
+            }
+            self.zone.set_serial(self.clock.now().as_second() as u32);
+            if seen.namespaces && seen.services && seen.slices && !self.zone.is_synced() {
+                self.zone.set_synced();
+                self.synced.send_replace(true);
+                tracing::info!("DNS is ready");
+            }
+        }
+    }
+
+    fn take_namespaces(&mut self, delta: Delta<Namespace>) {
+        match delta {
+            Delta::Reset(all) => self.directory.reset_namespaces(all),
+            Delta::Applied(one) => self.directory.apply_namespace(one),
+            Delta::Deleted(one) => self.directory.remove_namespace(&one.metadata.name),
+            Delta::Bookmark(_) => {}
+        }
+    }
+
+    fn take_services(&mut self, delta: Delta<Service>) {
+        if let Delta::Applied(one) | Delta::Deleted(one) = &delta
+            && (one.metadata.namespace.as_str(), one.metadata.name.as_str()) == DNS_SERVICE
+        {
+            self.changed.notify_one();
+        }
+        match delta {
+            Delta::Reset(all) => self.directory.reset_services(all),
+            Delta::Applied(one) => self.directory.apply_service(one),
+            Delta::Deleted(one) => self
+                .directory
+                .remove_service(&one.metadata.namespace, &one.metadata.name),
+            Delta::Bookmark(_) => {}
+        }
+    }
+
+    fn take_slices(&mut self, delta: Delta<EndpointSlice>) {
+        if let Delta::Applied(one) | Delta::Deleted(one) = &delta {
+            let meta = &one.metadata;
+            if (meta.namespace.as_str(), meta.labels.service.as_str()) == DNS_SERVICE {
+                self.changed.notify_one();
+            }
+        }
+        match delta {
+            Delta::Reset(all) => self.directory.reset_slices(all),
+            Delta::Applied(one) => {
+                let meta = &one.metadata;
+                let triggered = meta.annotations.triggered.parse::<jiff::Timestamp>().ok();
+                let service = self.directory.service(&meta.namespace, &meta.labels.service);
+                let headless = service.map(|service| service.spec.cluster_ip == "None");
+                self.directory.apply_slice(one);
+                if let (Some(triggered), Some(headless)) = (triggered, headless) {
+                    let took = self.clock.now().duration_since(triggered);
+                    self.metrics
+                        .programmed(headless, took.try_into().unwrap_or(Duration::ZERO));
+                }
+            }
+            Delta::Deleted(one) => self.directory.remove_slice(&one.metadata.namespace, &one.metadata.name),
+            Delta::Bookmark(_) => {}
+        }
+    }
+
+    fn take_maps(&mut self, delta: Delta<ConfigMap>) {
+        match delta {
+            Delta::Reset(all) => self.host.read_stubs(all.first()),
+            Delta::Applied(one) => self.host.read_stubs(Some(&one)),
+            Delta::Deleted(_) => self.host.read_stubs(None),
+            Delta::Bookmark(_) => {}
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The server: questions by UDP and TCP, answered from the zone, from the cache, or by forwarding.
+//!
+//! ```text
+//!  packet ──► wire::read ──► Zone::answer ──► wire::write ──► packet         at once, no task, no wait
+//!                               └─ elsewhere ──► cache ──► …
+//!                                                  └─ unknown ──► Forward::resolve ──► …        in a task of its own
+//! ```
+
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::{DNSClass, Record, RecordType};
+use orlop_base::{Random, Shutdown};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::forward::{CONCURRENT_MAX, Failure, Forward, Question};
+use crate::metrics::{Metrics, Served, Source, Transport};
+use crate::wire::{self, Reply, Request, Unfit};
+use crate::zone::{self, Answer, Zone};
+
+/// Sockets of one address.
+pub struct Listener {
+    pub address: SocketAddr,
+    udp: UdpSocket,
+    tcp: TcpListener,
+}
+
+#[cfg(test)]
+impl Listener {
+    pub(crate) fn into_parts(self) -> (UdpSocket, TcpListener) {
+        (self.udp, self.tcp)
+    }
+}
+
+/// With port 0 both get the same one.
+pub async fn listen(address: SocketAddr) -> Result<Listener, String> {
+    const TRIES: usize = 20;
+    let mut wrong = String::new();
+    for _ in 0..TRIES {
+        let tcp = TcpListener::bind(address)
+            .await
+            .map_err(|e| format!("{address}/tcp: {e}"))?;
+        let bound = tcp.local_addr().map_err(|e| e.to_string())?;
+        match udp::bind(bound).await {
+            Ok(udp) => {
+                return Ok(Listener {
+                    address: bound,
+                    udp,
+                    tcp,
+                });
+            }
+            Err(e) => wrong = format!("{bound}/udp: {e}"),
+        }
+        if address.port() != 0 {
+            break;
+        }
+    }
+    Err(wrong)
+}
+
+/// Serves until the shutdown.
+pub fn serve(handler: &Arc<Handler>, listener: Listener, shutdown: &Shutdown) {
+    tokio::spawn(udp::serve(handler.clone(), Arc::new(listener.udp), shutdown.clone()));
+    tokio::spawn(tcp::serve(handler.clone(), listener.tcp, shutdown.clone()));
+}
+
+/// What answers, whatever the transport.
+pub struct Handler {
+    zone: Arc<Zone>,
+    forward: Arc<Forward>,
+    metrics: Arc<Metrics>,
+    /// Clients that wait for other servers' answers.
+    room: Arc<Semaphore>,
+}
+
+/// What becomes of a packet.
+pub enum Step {
+    Silence,
+    /// The answer is written.
+    Done,
+    /// It takes the answer of another server: see `Handler::finish`.
+    Wait(Box<Waiting>),
+}
+
+pub struct Waiting {
+    request: Request,
+    question: Question,
+    /// What comes before the other server's answer.
+    chain: Vec<Record>,
+    call: Call,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Where a packet came from, and when.
+#[derive(Clone, Copy)]
+struct Call {
+    transport: Transport,
+    v6: bool,
+    bytes: usize,
+    at: Instant,
+}
+
+impl Handler {
+    pub fn new(zone: Arc<Zone>, forward: Arc<Forward>, metrics: Arc<Metrics>) -> Handler {
+        Handler {
+            zone,
+            forward,
+            metrics,
+            room: Arc::new(Semaphore::new(CONCURRENT_MAX)),
+        }
+    }
+
+    /// Answers into `out` what can be answered at once.
+    pub fn begin(
+        &self,
+        packet: &[u8],
+        transport: Transport,
+        peer: SocketAddr,
+        random: &mut Random,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let call = Call {
+            transport,
+            v6: peer.is_ipv6(),
+            bytes: packet.len(),
+            at: Instant::now(),
+        };
+        let request = match wire::read(packet) {
+            Ok(request) => request,
+            Err(Unfit::Silence) => return Step::Silence,
+            Err(Unfit::Refusal(code, header)) => {
+                out.clear();
+                out.extend_from_slice(&header);
+                self.count(call, RecordType::ZERO, false, Source::Server, code, out.len());
+                return Step::Done;
+            }
+        };
+        if let Some(reply) = refusal(&request) {
+            self.write(call, &request, reply, Source::Server, random, out);
+            return Step::Done;
+        }
+        let (name, kind) = (request.query.name(), request.query.query_type());
+        let (next, chain) = match self.zone.answer(name, kind) {
+            Answer::NotYet => {
+                let reply = Reply::error(ResponseCode::ServFail);
+                self.write(call, &request, reply, Source::Cluster, random, out);
+                return Step::Done;
+            }
+            Answer::Found(found) => match found.goes_on {
+                None => {
+                    let reply = Reply {
+                        code: found.code,
+                        authoritative: true,
+                        authentic: false,
+                        answers: found.answers,
+                        authorities: found.authority.into_iter().collect(),
+                        additionals: found.additionals,
+                    };
+                    self.write(call, &request, reply, Source::Cluster, random, out);
+                    return Step::Done;
+                }
+                Some(next) => (next, found.answers),
+            },
+            // Others' names need not be asked for to say that not everything is told.
+            Answer::Elsewhere if kind == RecordType::ANY => {
+                let reply = Reply {
+                    answers: vec![zone::minimal(name)],
+                    ..Reply::default()
+                };
+                self.write(call, &request, reply, Source::Server, random, out);
+                return Step::Done;
+            }
+            Answer::Elsewhere => (name.clone(), vec![]),
+        };
+        let question = Question {
+            name: next.to_lowercase(),
+            kind,
+            dnssec_ok: request.dnssec_ok(),
+            checking_disabled: request.checking_disabled,
+        };
+        if let Some(known) = self.forward.known(&question, call.at) {
+            let reply = with_chain(chain, known.reply(call.at));
+            self.write(call, &request, reply, Source::Cache, random, out);
+            return Step::Done;
+        }
+        match self.room.clone().try_acquire_owned() {
+            Ok(permit) => Step::Wait(Box::new(Waiting {
+                request,
+                question,
+                chain,
+                call,
+                _permit: permit,
+            })),
+            Err(_) => {
+                self.metrics.forward_rejects.fetch_add(1, Ordering::Relaxed);
+                let reply = Reply::error(ResponseCode::Refused);
+                self.write(call, &request, reply, Source::Server, random, out);
+                Step::Done
+            }
+        }
+    }
+
+    /// Waits for another server's answer, and answers into `out`.
+    pub async fn finish(&self, waiting: Waiting, random: &mut Random, out: &mut Vec<u8>) {
+        let reply = match self.forward.resolve(&waiting.question).await {
+            Ok(resolved) => with_chain(waiting.chain, resolved.reply(Instant::now())),
+            Err(Failure::Busy) => Reply::error(ResponseCode::Refused),
+            Err(Failure::NoAnswer) => Reply::error(ResponseCode::ServFail),
+        };
+        self.write(waiting.call, &waiting.request, reply, Source::Forward, random, out);
+    }
+
+    fn write(
+        &self,
+        call: Call,
+        request: &Request,
+        mut reply: Reply,
+        source: Source,
+        random: &mut Random,
+        out: &mut Vec<u8>,
+    ) {
+        shuffle(&mut reply.answers, random);
+        let limit = match call.transport {
+            Transport::Udp => request.udp_limit(),
+            Transport::Tcp => wire::TCP_MAX,
+        };
+        wire::write(request, &reply, limit, out);
+        let kind = request.query.query_type();
+        self.count(call, kind, request.dnssec_ok(), source, reply.code, out.len());
+    }
+
+    fn count(
+        &self,
+        call: Call,
+        kind: RecordType,
+        dnssec_ok: bool,
+        source: Source,
+        code: ResponseCode,
+        response_bytes: usize,
+    ) {
+        self.metrics.served(&Served {
+            transport: call.transport,
+            v6: call.v6,
+            kind,
+            dnssec_ok,
+            source,
+            code,
+            request_bytes: call.bytes,
+            response_bytes,
+            took: call.at.elapsed(),
+        });
+    }
+}
+
+/// What is refused whatever the name.
+fn refusal(request: &Request) -> Option<Reply> {
+    if request.edns.is_some_and(|edns| edns.version > 0) {
+        return Some(wire::bad_version());
+    }
+    let transfer = matches!(request.query.query_type(), RecordType::AXFR | RecordType::IXFR);
+    let foreign = request.query.query_class() != DNSClass::IN;
+    (transfer || foreign).then(|| Reply::error(ResponseCode::Refused))
+}
+
+fn with_chain(mut chain: Vec<Record>, mut reply: Reply) -> Reply {
+    if !chain.is_empty() {
+        chain.append(&mut reply.answers);
+        reply.answers = chain;
+        reply.authoritative = true;
+    }
+    reply
+}
+
+/// Addresses in another order each time, after the names that lead to them. Upstream: CoreDNS, plugin/loadbalance.
+fn shuffle(answers: &mut [Record], random: &mut Random) {
+    let is_address = |r: &Record| matches!(r.record_type(), RecordType::A | RecordType::AAAA);
+    let Some(start) = answers.iter().position(is_address) else {
+        return;
+    };
+    let addresses = &mut answers[start..];
+    if !addresses.iter().all(is_address) {
+        return;
+    }
+    for last in (1..addresses.len()).rev() {
+        addresses.swap(last, random.below(last as u64 + 1) as usize);
+    }
+}

@@ -1,0 +1,66 @@
+//! Questions by TCP: any number over one connection, one after another.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orlop_base::{Random, Shutdown};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::{Handler, Step};
+use crate::metrics::Transport;
+
+const CONNECTIONS_MAX: usize = 1000;
+/// A connection may be silent for this long. Upstream: CoreDNS' server.
+const IDLE: Duration = Duration::from_secs(10);
+/// Within which a question that has begun comes, and an answer goes.
+const MESSAGE: Duration = Duration::from_secs(5);
+/// Questions have a few hundred bytes.
+const QUESTION_MAX: usize = 4096;
+
+pub async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutdown) {
+    let take = |stream, peer| {
+        let (handler, shutdown) = (handler.clone(), shutdown.clone());
+        async move {
+            tokio::select! {
+                ended = converse(&handler, stream, peer) => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%peer, "connection ended: {error}");
+                    }
+                }
+                _ = shutdown.wait() => {}
+            }
+        }
+    };
+    let failed = |error| tracing::warn!("a connection could not be accepted: {error}");
+    orlop_base::accept(listener, CONNECTIONS_MAX, &shutdown, take, failed).await;
+}
+
+async fn converse(handler: &Handler, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (mut packet, mut out, mut framed) = (vec![], vec![], vec![]);
+    let mut random = Random::from_entropy();
+    loop {
+        let len = match timeout(IDLE, stream.read_u16()).await {
+            Ok(Ok(len)) => usize::from(len),
+            // The client is done, or has nothing to say.
+            _ => return Ok(()),
+        };
+        if len > QUESTION_MAX {
+            return Ok(());
+        }
+        packet.resize(len, 0);
+        timeout(MESSAGE, stream.read_exact(&mut packet)).await??;
+        match handler.begin(&packet, Transport::Tcp, peer, &mut random, &mut out) {
+            Step::Silence => return Ok(()),
+            Step::Done => {}
+            Step::Wait(waiting) => handler.finish(*waiting, &mut random, &mut out).await,
+        }
+        framed.clear();
+        framed.extend_from_slice(&(out.len() as u16).to_be_bytes());
+        framed.extend_from_slice(&out);
+        timeout(MESSAGE, stream.write_all(&framed)).await??;
+    }
+}
