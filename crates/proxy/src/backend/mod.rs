@@ -97,6 +97,8 @@ pub fn supported(mode: Mode) -> Result<(), String> {
     // A row for each back end.
     match mode {
         Mode::Iptables => iptables::is_supported(),
+        Mode::Nftables => nftables::is_supported(),
+        Mode::Ipvs => ipvs::is_supported(),
         _ => Err(format!("{mode} is not built in")),
     }
 }
@@ -107,6 +109,8 @@ pub fn create(mode: Mode, settings: &Settings, runtime: &Handle) -> Result<Box<d
     // A row for each back end.
     match mode {
         Mode::Iptables => Ok(Box::new(iptables::new(settings.clone())?)),
+        Mode::Nftables => Ok(Box::new(nftables::new(settings.clone())?)),
+        Mode::Ipvs => Ok(Box::new(ipvs::new(settings.clone())?)),
         _ => Err(Error(format!("{mode} is not built in"))),
     }
 }
