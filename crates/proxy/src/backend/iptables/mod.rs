@@ -13,6 +13,7 @@
 
 mod compare;
 mod names;
+mod nft;
 mod program;
 mod render;
 mod saved;
@@ -170,9 +171,33 @@ fn clean(program: &Program, context: &Context) -> Result<()> {
 fn read(program: &Program) -> Result<Saved> {
     let mut saved = Saved::default();
     for table in Table::ALL {
-        saved.insert(table, saved::parse(&program.save(table)?));
+        let chains = match table == Table::Nat && program.variant.is_nft() {
+            true => read_nat(program.family),
+            false => None,
+        };
+        match chains {
+            Some(chains) => saved.insert(table, chains),
+            None => saved.insert(table, saved::parse(&program.save(table)?)),
+        }
     }
     Ok(saved)
+}
+
+/// The table with many chains, in a faster way where that is known.
+fn read_nat(family: Family) -> Option<saved::Chains> {
+    match nft::read(family) {
+        Ok(chains) if nft::is_told(&chains) => Some(chains),
+        Ok(_) => {
+            tracing::debug!(
+                "iptables makes its rules in a way that is not known here; iptables-save is asked for them"
+            );
+            None
+        }
+        Err(error) => {
+            tracing::debug!(%error, "nf_tables can't be read; iptables-save is asked");
+            None
+        }
+    }
 }
 
 fn apply(program: &Program, script: Script) -> Result<()> {

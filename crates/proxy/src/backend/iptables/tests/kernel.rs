@@ -138,6 +138,51 @@ fn the_kernel_shows_rules_as_they_are_rendered() {
     }
 }
 
+/// What netlink tells, in the text of iptables-save.
+#[test]
+fn the_nat_table_is_read_as_iptables_save_shows_it() {
+    for detect_local in [
+        settings().detect_local,
+        DetectLocal::Bridge("cni0".into()),
+        DetectLocal::Prefix("veth".into()),
+    ] {
+        in_namespace(move || {
+            let settings = Settings {
+                detect_local,
+                ..settings()
+            };
+            backend(Variant::Nft, settings)
+                .sync(&all_kinds(), &Change::All)
+                .unwrap();
+            shell("iptables-nft -t nat -A OUTPUT -m owner --uid-owner 7 -j KUBE-MARK-MASQ");
+            for family in Family::ALL {
+                let program = Program {
+                    variant: Variant::Nft,
+                    family,
+                };
+                let shown = saved::parse(&program.save(Table::Nat).unwrap());
+                let mut read = nft::read(family).unwrap();
+                // A chain of the kernel's own is shown whether it is there or not.
+                read.entry("INPUT".to_string()).or_default();
+                assert_eq!(read.len(), shown.len());
+                if family == Family::V4 {
+                    let output = read.get_mut("OUTPUT").unwrap();
+                    assert_eq!(output.pop().unwrap(), "? -j KUBE-MARK-MASQ");
+                    output.push(shown["OUTPUT"].last().unwrap().clone());
+                }
+                for (name, rules) in &shown {
+                    assert_eq!(&read[name], rules, "{name}");
+                }
+                assert!(nft::is_told(&read));
+            }
+            // What others put into a chain of ours can't always be told; then the program is asked.
+            shell("iptables-nft -t nat -A KUBE-MARK-MASQ -m length --length 100 -j ACCEPT");
+            assert!(!nft::is_told(&nft::read(Family::V4).unwrap()));
+        });
+    }
+    in_namespace(|| assert!(nft::read(Family::V4).unwrap().is_empty()));
+}
+
 #[test]
 fn a_new_process_takes_over_without_a_change() {
     for variant in BOTH {
