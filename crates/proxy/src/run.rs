@@ -410,18 +410,18 @@ impl Shell {
             wakes.push(timing.next_full);
             wakes.extend(timing.next_retire);
             if !engine.is_settled() {
-                wakes.push(self.may_sync_at());
+                wakes.push(self.may_sync_at(Instant::now()));
             }
         }
         let never = Instant::now() + Duration::from_secs(3600);
         wakes.into_iter().min().unwrap_or(never)
     }
 
-    fn may_sync_at(&self) -> Instant {
+    /// Not before what is said now.
+    fn may_sync_at(&self, now: Instant) -> Instant {
         let mode = self.engine.as_ref().map_or(Mode::Iptables, Engine::mode);
         let pause = self.config.periods(mode).min_sync;
-        let now = Instant::now();
-        let spaced = self.timing.last_sync.map_or(now, |last| last + pause);
+        let spaced = self.timing.last_sync.map_or(now, |last| now.max(last + pause));
         self.timing.retry_at.map_or(spaced, |retry| spaced.max(retry))
     }
 
@@ -440,7 +440,7 @@ impl Shell {
             self.engine.iter_mut().for_each(Engine::distrust);
         }
         let is_settled = self.engine.as_ref().is_none_or(Engine::is_settled);
-        if !is_settled && now >= self.may_sync_at() {
+        if !is_settled && now >= self.may_sync_at(now) {
             self.sync().await;
         }
         if self.timing.next_retire.is_some_and(|at| now >= at) {

@@ -18,7 +18,7 @@ pub fn enter_private_network() {
     }
     unshare(CloneFlags::CLONE_NEWNET).expect("network namespaces need root");
     let line = format!(
-        "ip link set lo up && ip link add node0 type dummy && ip address add {HOST_ADDRESS}/24 dev node0 \
+        "ip link set lo up && ip link add node0 type veth peer name node1 && ip link set node1 up && ip address add {HOST_ADDRESS}/24 dev node0 \
          && ip link set node0 up && ip route add default dev node0 && echo 1 > /proc/sys/net/ipv4/ip_forward"
     );
     let directory = std::env::temp_dir();
