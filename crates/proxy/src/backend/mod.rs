@@ -3,6 +3,7 @@
 pub mod iptables;
 pub mod ipvs;
 pub mod nftables;
+pub mod userspace;
 
 use std::fmt;
 use std::str::FromStr;
@@ -94,23 +95,20 @@ pub enum Cleaned {
 
 /// Whether this machine can do a mode; why not.
 pub fn supported(mode: Mode) -> Result<(), String> {
-    // A row for each back end.
     match mode {
         Mode::Iptables => iptables::is_supported(),
         Mode::Nftables => nftables::is_supported(),
         Mode::Ipvs => ipvs::is_supported(),
-        _ => Err(format!("{mode} is not built in")),
+        Mode::Userspace => Ok(()),
     }
 }
 
 /// A back end for a mode that is supported.
 pub fn create(mode: Mode, settings: &Settings, runtime: &Handle) -> Result<Box<dyn Backend>> {
-    let _ = runtime;
-    // A row for each back end.
-    match mode {
-        Mode::Iptables => Ok(Box::new(iptables::new(settings.clone())?)),
-        Mode::Nftables => Ok(Box::new(nftables::new(settings.clone())?)),
-        Mode::Ipvs => Ok(Box::new(ipvs::new(settings.clone())?)),
-        _ => Err(Error(format!("{mode} is not built in"))),
-    }
+    Ok(match mode {
+        Mode::Iptables => Box::new(iptables::new(settings.clone())?),
+        Mode::Nftables => Box::new(nftables::new(settings.clone())?),
+        Mode::Ipvs => Box::new(ipvs::new(settings.clone())?),
+        Mode::Userspace => Box::new(userspace::Userspace::new(settings.clone(), runtime.clone())?),
+    })
 }

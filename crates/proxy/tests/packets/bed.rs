@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use orlop_proxy::backend::{Backend, Cleaned, Mode, Report};
+use orlop_proxy::conntrack;
 use orlop_proxy::plan::{Change, Family, Node, Planner, Protocol};
 use orlop_proxy::settings::{DetectLocal, Settings};
 use tokio::runtime::Runtime;
@@ -105,7 +106,13 @@ impl Bed {
 
     fn sync_with(&mut self, change: &Change) -> Report {
         let (backend, plan) = (&mut self.backend, self.planner.plan());
-        let report = self.world.node().netns.enter(|| backend.sync(plan, change));
+        let planner = &self.planner;
+        let report = self.world.node().netns.enter(|| {
+            let report = backend.sync(plan, change);
+            // As the engine does after each sync.
+            conntrack::clean_stale(plan, change, |port| planner.serving(&port.key)).expect("flows can be deleted");
+            report
+        });
         let report = report.unwrap_or_else(|e| panic!("{}: sync: {e}", self.mode));
         assert_eq!(report.problems, Vec::<String>::new(), "{}", self.mode);
         report

@@ -21,21 +21,30 @@ macro_rules! modes {
             modes!(@groups $mode cluster_ip node_port load_balancer external_ip policies no_endpoints terminating affinity
                 udp changes established foreign_rules repair);
 
+            /// No group of the table is left out.
+            #[test]
+            fn all_groups() {
+                assert!(cases::GROUPS.iter().map(|(name, _)| *name).eq(TESTED.iter().copied()));
+            }
+
             #[test]
             fn bridged() {
                 cases::run_bridged(Mode::$mode);
             }
         }
     )*};
-    (@groups $mode:ident $($group:ident)*) => {$(
-        #[test]
-        fn $group() {
-            cases::run(Mode::$mode, stringify!($group));
-        }
-    )*};
+    (@groups $mode:ident $($group:ident)*) => {
+        const TESTED: &[&str] = &[$(stringify!($group)),*];
+        $(
+            #[test]
+            fn $group() {
+                cases::run(Mode::$mode, stringify!($group));
+            }
+        )*
+    };
 }
 
-modes!();
+modes!(iptables: Iptables, nftables: Nftables, userspace: Userspace);
 
 #[test]
 fn places_reach_each_other_without_a_proxy() {
@@ -47,17 +56,16 @@ fn places_reach_each_other_without_a_proxy() {
 fn switches() {
     for from in modes::HERE {
         for to in modes::HERE.iter().filter(|to| *to != from) {
+            println!("from {from} to {to}");
             cases::run_switch(*from, *to);
         }
     }
 }
 
-/// All groups in the mode that the environment names; if it names none, the others above do.
+/// All groups in the mode that the environment names; userspace if it names none.
 #[test]
 fn chosen_mode() {
-    let Ok(name) = std::env::var("ORLOP_PACKETS_MODE") else {
-        return;
-    };
+    let name = std::env::var("ORLOP_PACKETS_MODE").unwrap_or_else(|_| "userspace".to_string());
     let mode: Mode = name.parse().unwrap();
     for (group, _) in cases::GROUPS {
         println!("{mode}: {group}");

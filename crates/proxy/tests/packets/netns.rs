@@ -16,6 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use orlop_proxy::netlink::{CREATE, Connection, EXCLUSIVE, Message};
 
 const NEW_LINK: u16 = 16;
+const SET_LINK: u16 = 19;
 const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 
@@ -141,7 +142,13 @@ pub fn plug(link: &str, bridge: &str) {
     let mut message = Message::new(NEW_LINK, 0, &link_header(index(link), 0));
     message.ne32(10, index(bridge));
     request(message, "a port of a bridge");
-    fs::write(format!("/sys/class/net/{link}/brport/hairpin_mode"), "1").ok();
+    let mut header = link_header(index(link), 0);
+    header[0] = 7;
+    let mut message = Message::new(SET_LINK, 0, &header);
+    message.nested(12, |port| {
+        port.attribute(4, &[1]);
+    });
+    request(message, "hairpin mode of a port");
 }
 
 pub fn up(link: &str) {

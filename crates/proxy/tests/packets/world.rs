@@ -51,6 +51,8 @@ pub enum Outcome {
     Refused,
     /// A connection came about, and ended without an answer.
     Closed,
+    /// A router knows no way.
+    Unreachable,
     Timeout,
 }
 
@@ -282,6 +284,7 @@ impl Drop for World {
 fn outcome_of(error: &io::Error) -> Option<Outcome> {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Some(Outcome::Refused),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Some(Outcome::Unreachable),
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Some(Outcome::Timeout),
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
             Some(Outcome::Closed)
@@ -348,7 +351,11 @@ impl UdpTalk {
 
     pub fn ask(&mut self, limit: Duration) -> io::Result<Outcome> {
         self.socket.set_read_timeout(Some(limit))?;
-        self.socket.send(b"who?")?;
+        match self.socket.send(b"who?") {
+            // This host's own rules refuse it; the error that the application gets comes next.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+            sent => drop(sent?),
+        }
         let mut buffer = [0; 256];
         let length = self.socket.recv(&mut buffer)?;
         Ok(parse(std::str::from_utf8(&buffer[..length]).unwrap()))

@@ -82,6 +82,14 @@ pub fn established(bed: &mut Bed) {
 
 /// Another mode takes over, and the old one is cleaned up.
 pub fn switch(bed: &mut Bed, to: Mode) {
+    // Some rule of the network plugin's that translates addresses, as every node has: a kernel without any such rule left
+    // forgets the translations of connections under way too.
+    for family in ["ip", "ip6"] {
+        bed.shell(&format!("nft add table {family} plugin"));
+        bed.shell(&format!(
+            "nft add chain {family} plugin egress {{ type nat hook postrouting priority 110 ; }}"
+        ));
+    }
     let web = web();
     bed.put(&[&web]);
     let mut connections = connect(bed, &web);
