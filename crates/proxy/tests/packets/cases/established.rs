@@ -82,13 +82,15 @@ pub fn established(bed: &mut Bed) {
 
 /// Another mode takes over, and the old one is cleaned up.
 pub fn switch(bed: &mut Bed, to: Mode) {
-    // Some rule of the network plugin's that translates addresses, as every node has: a kernel without any such rule left
-    // forgets the translations of connections under way too.
+    // The rule that every network plugin has for what leaves the cluster. A kernel without any rule left that translates
+    // addresses also stops to do so for connections under way.
     for family in ["ip", "ip6"] {
         bed.shell(&format!("nft add table {family} plugin"));
+        let chain = format!("{family} plugin egress");
         bed.shell(&format!(
-            "nft add chain {family} plugin egress {{ type nat hook postrouting priority 110 ; }}"
+            "nft add chain {chain} {{ type nat hook postrouting priority 110 ; }}"
         ));
+        bed.shell(&format!("nft add rule {chain} tcp dport 9 masquerade"));
     }
     let web = web();
     bed.put(&[&web]);
