@@ -22,6 +22,9 @@ const NOOP: u16 = 1;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
+/// In the flags of an answer.
+const INTERRUPTED: u16 = 0x10;
+
 const HEADER: usize = 16;
 const NESTED: u16 = 0x8000;
 /// The two highest bits of an attribute's type say how it is made up.
@@ -179,6 +182,7 @@ pub struct Connection {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
+    interrupted: bool,
 }
 
 struct Borrowed<'a>(&'a Socket);
@@ -206,6 +210,7 @@ impl Connection {
             socket,
             sequence: 1,
             buffer: Vec::with_capacity(RECEIVE),
+            interrupted: false,
         })
     }
 
@@ -223,8 +228,14 @@ impl Connection {
         let flags = number16(&message.bytes, 6).unwrap_or_default() | DUMP;
         message.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
         let sequence = self.next();
+        self.interrupted = false;
         self.socket.send(message.finish(sequence), 0)?;
         self.receive(sequence, 1, each)
+    }
+
+    /// Something changed while the last dump was under way, so that it may lack objects or have some twice.
+    pub fn was_interrupted(&self) -> bool {
+        self.interrupted
     }
 
     /// Sends many messages at once, which the kernel does in order, and each by itself. The answer of each, in their
@@ -250,7 +261,7 @@ impl Connection {
         Ok(outcomes)
     }
 
-    /// Sends one piece made of many messages, such as netfilter's transactions, in which `acks` of them ask for an
+    /// Sends one piece made of many messages, such as netfilter's transactions, in which some ask for an
     /// acknowledgement (`ACK`); errors come unasked. The first error, with the place of its message.
     pub fn batch(&mut self, messages: &mut [Message]) -> Result<(), BatchError> {
         let at = |error| BatchError { at: None, error };
@@ -344,10 +355,12 @@ impl Connection {
             let mut used = 0;
             let mut outcome = None;
             while let Some((kind, found, payload, next)) = split(&self.buffer[used..]) {
+                let flags = number16(&self.buffer, used + 6).unwrap_or_default();
                 used = self.buffer.len() - next.len();
                 if found != sequence {
                     continue;
                 }
+                self.interrupted |= flags & INTERRUPTED != 0;
                 match kind {
                     NOOP => {}
                     DONE | ERROR => {

@@ -10,7 +10,9 @@ use ipnet::IpNet;
 use super::names::TABLE;
 use super::ruleset::{
     Chain, Container, Data, KeyKind, Name, Op, Part, Place, Range, Rule, Side, Statement, Value, ValueKind, Verdict,
+    set_name,
 };
+use super::slots::shard_of;
 use super::wire::{self, chain, data, element, elements, expression, rule, set, table};
 use crate::netlink::{APPEND, CREATE, Message};
 use crate::plan::{Family, Protocol};
@@ -44,7 +46,8 @@ pub fn step(family: Family, op: &Op, id: u32) -> Message {
             m
         }
         Op::DeleteTable => message(family, wire::DELETE_TABLE, 0),
-        Op::AddContainer(container) => add_container(family, *container, id),
+        Op::AddContainer(container) => add_container(family, (*container, 0), id),
+        Op::AddShard(shard) => add_container(family, (Container::ServiceEndpoints, *shard), id),
         Op::AddAffinity(name) => add_affinity(family, name, id),
         Op::DeleteSet(name) => named(family, wire::DELETE_SET, 0, set::NAME, name),
         Op::AddChain(chain) => add_chain(family, chain),
@@ -52,12 +55,12 @@ pub fn step(family: Family, op: &Op, id: u32) -> Message {
         Op::DeleteChain(name) => named(family, wire::DELETE_CHAIN, 0, chain::NAME, name),
         Op::AddRule(name, rule) => add_rule(family, name, rule),
         Op::AddElement((place, value)) => {
-            let mut m = begin_elements(family, place.container, true);
+            let mut m = begin_elements(family, place.set(), true);
             m.nested(elements::LIST, |m| put_element(m, place, Some(value)));
             m
         }
         Op::DeleteElement(place) => {
-            let mut m = begin_elements(family, place.container, false);
+            let mut m = begin_elements(family, place.set(), false);
             m.nested(elements::LIST, |m| put_element(m, place, None));
             m
         }
@@ -179,8 +182,9 @@ fn put_shape(m: &mut Message, shape: Shape, id: u32) {
     m.be32(set::ID, id);
 }
 
-fn add_container(family: Family, container: Container, id: u32) -> Message {
-    let mut m = named(family, wire::NEW_SET, CREATE, set::NAME, container.name());
+fn add_container(family: Family, set: (Container, u32), id: u32) -> Message {
+    let mut m = named(family, wire::NEW_SET, CREATE, set::NAME, &set_name(set));
+    let container = set.0;
     put_shape(&mut m, shape(family, container), id);
     m.attribute(set::USERDATA, &container_udata(family, container));
     m
@@ -205,7 +209,6 @@ const UDATA_COMMENT: u8 = 7;
 /// From what expressions keys and values come (`typeof`), as nft writes it down for itself: without it, it could not
 /// tell what a slot is.
 fn container_udata(family: Family, container: Container) -> Vec<u8> {
-    const VERDICT: u32 = 1;
     const PAYLOAD: u32 = 7;
     const CONCAT: u32 = 13;
     const NUMGEN: u32 = 23;
@@ -229,7 +232,6 @@ fn container_udata(family: Family, container: Container) -> Vec<u8> {
             let parts = [part(0, header, field), part(1, 11, 2)];
             out.extend(typeof_(UDATA_DATA_TYPEOF, CONCAT, &parts));
         }
-        ValueKind::Verdict if container.key() == KeyKind::Slot => out.extend(typeof_(UDATA_DATA_TYPEOF, VERDICT, &[])),
         _ => {}
     }
     out.extend(udata_text(UDATA_COMMENT, container.comment()));
@@ -237,12 +239,12 @@ fn container_udata(family: Family, container: Container) -> Vec<u8> {
 }
 
 /// A message that adds elements to a container, or deletes them.
-pub fn begin_elements(family: Family, container: Container, add: bool) -> Message {
+pub fn begin_elements(family: Family, set: (Container, u32), add: bool) -> Message {
     let (kind, flags) = match add {
         true => (wire::NEW_ELEMENTS, CREATE),
         false => (wire::DELETE_ELEMENTS, 0),
     };
-    named(family, kind, flags, elements::SET, container.name())
+    named(family, kind, flags, elements::SET, &set_name(set))
 }
 
 pub fn put_element(m: &mut Message, place: &Place, value: Option<&Value>) {
@@ -374,14 +376,15 @@ impl Program<'_> {
             }),
             Statement::Reject => self.reject(),
             Statement::DnatAny { range, count } => {
-                self.draw(*range, *count);
-                self.lookup(Container::ServiceEndpoints.name(), Some(1));
+                self.draw(range.first, *count);
+                let set = (Container::ServiceEndpoints, shard_of(range.first));
+                self.lookup(&set_name(set), Some(1));
                 let port = if self.family == Family::V4 { 9 } else { 2 };
                 self.dnat(port, false);
             }
-            Statement::GotoAny { range, count } => {
-                self.draw(*range, *count);
-                self.lookup(Container::EndpointChains.name(), Some(0));
+            Statement::OneIn(count) => {
+                self.draw(0, *count);
+                self.compare(EQUAL, &[0; 4]);
             }
             Statement::Dnat(address) => {
                 match address.ip() {
@@ -561,10 +564,10 @@ impl Program<'_> {
         });
     }
 
-    fn draw(&mut self, range: Range, count: u32) {
+    fn draw(&mut self, first: u32, count: u32) {
         const RANDOM: u32 = 1;
         self.expression("numgen", |m| {
-            m.be32(1, 1).be32(2, count).be32(3, RANDOM).be32(4, range.first);
+            m.be32(1, 1).be32(2, count).be32(3, RANDOM).be32(4, first);
         });
     }
 

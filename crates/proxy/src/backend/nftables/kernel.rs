@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::encode::{self, ELEMENTS_LENGTH, Shape};
 use super::names::TABLE;
 use super::ruleset::{
-    Container, Data, Hook, KeyBytes, Name, Op, Place, Range, Script, Value, ValueKind, Verdict, family_name,
+    Container, Data, Hook, KeyBytes, Name, Op, Place, Range, Script, Value, ValueKind, Verdict, family_name, set_name,
 };
 use super::text::In;
 use super::wire::{self, chain, data, element, elements, rule, set, table};
@@ -27,6 +27,15 @@ pub struct Snapshot {
     pub sets: FxHashMap<Name, Shape>,
     /// Of the containers only.
     pub elements: FxHashMap<Place, Value>,
+}
+
+impl Snapshot {
+    /// Of the maps of endpoints by number.
+    pub fn shards(&self) -> impl Iterator<Item = u32> {
+        let prefix = Container::ServiceEndpoints.name();
+        let numbers = self.sets.keys().filter_map(move |name| name.strip_prefix(prefix));
+        numbers.filter_map(|number| number.parse().ok())
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -63,9 +72,12 @@ pub struct SeenRule {
 const TRANSACTION_LENGTH: usize = 16 << 20;
 const TRANSACTION_LENGTH_LEAST: usize = 64 << 10;
 
+/// How often a table is read again if others changed something meanwhile.
+const READS: usize = 4;
+
 pub struct Kernel {
     connection: Connection,
-    transaction_length: usize,
+    pub transaction_length: usize,
 }
 
 fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Error {
@@ -83,34 +95,56 @@ impl Kernel {
     }
 
     pub fn read(&mut self, family: Family) -> Result<Snapshot> {
+        // Whoever changes any table meanwhile may make us miss something of ours. If they never rest, so be it: a
+        // script from a snapshot that lacks something fails or does too much, and the next one is right.
+        for _ in 0..READS {
+            let (found, whole) = self.read_once(family)?;
+            if whole {
+                return Ok(found);
+            }
+        }
+        Ok(self.read_once(family)?.0)
+    }
+
+    fn read_once(&mut self, family: Family) -> Result<(Snapshot, bool)> {
         let mut found = Snapshot::default();
         let Some(flags) = self.table_flags(family)? else {
-            return Ok(found);
+            return Ok((found, true));
         };
         found.awake = flags == 0;
-        let name = family_name(family);
-        let of = move |what: &str| failed(format!("reading the {what} of table {name} {TABLE}"));
         let ask = |kind| encode::message(family, kind, 0);
-        self.connection
-            .dump(ask(wire::GET_CHAIN), |answer| see_chain(answer, &mut found))
-            .map_err(of("chains"))?;
-        self.connection
-            .dump(ask(wire::GET_RULE), |answer| see_rule(answer, &mut found))
-            .map_err(of("rules"))?;
-        self.connection
-            .dump(ask(wire::GET_SET), |answer| see_set(answer, &mut found))
-            .map_err(of("sets"))?;
-        for container in Container::ALL {
-            if found.sets.get(container.name()) != Some(&encode::shape(family, container)) {
+        let mut whole = self.dump(family, "chains", ask(wire::GET_CHAIN), |answer| {
+            see_chain(answer, &mut found)
+        })?;
+        whole &= self.dump(family, "rules", ask(wire::GET_RULE), |answer| {
+            see_rule(answer, &mut found)
+        })?;
+        whole &= self.dump(family, "sets", ask(wire::GET_SET), |answer| see_set(answer, &mut found))?;
+        let shards: Vec<u32> = found.shards().collect();
+        let shards = shards.into_iter().map(|shard| (Container::ServiceEndpoints, shard));
+        for set in Container::FIXED
+            .into_iter()
+            .map(|container| (container, 0))
+            .chain(shards)
+        {
+            let name = set_name(set);
+            if found.sets.get(&*name) != Some(&encode::shape(family, set.0)) {
                 continue;
             }
             let mut message = ask(wire::GET_ELEMENTS);
-            message.text(elements::SET, container.name());
-            self.connection
-                .dump(message, |answer| see_elements(answer, container, &mut found))
-                .map_err(of("elements"))?;
+            message.text(elements::SET, &name);
+            let see = |answer: Answer<'_>| see_elements(answer, set.0, &mut found);
+            whole &= self.dump(family, &name, message, see)?;
         }
-        Ok(found)
+        Ok((found, whole))
+    }
+
+    /// Whether all came as it was at one time.
+    fn dump(&mut self, family: Family, what: &str, message: Message, each: impl FnMut(Answer<'_>)) -> Result<bool> {
+        let outcome = self.connection.dump(message, each);
+        let name = family_name(family);
+        outcome.map_err(|error| failed(format!("reading {what} of table {name} {TABLE}"))(error))?;
+        Ok(!self.connection.was_interrupted())
     }
 
     fn table_flags(&mut self, family: Family) -> Result<Option<u32>> {
@@ -132,6 +166,12 @@ impl Kernel {
 
     /// Takes the steps, but for the deletion of stale chains.
     pub fn apply(&mut self, family: Family, script: &Script) -> Result<()> {
+        self.take(family, script)
+            .map_err(|(_, refused)| refused.into_error(family, &script.ops))
+    }
+
+    /// In as many transactions as it takes. With an error comes the step up to which all is done.
+    fn take(&mut self, family: Family, script: &Script) -> Result<(), (usize, Refused)> {
         let mut from = 0;
         while from < script.ops.len() {
             let limit = if script.whole {
@@ -151,7 +191,7 @@ impl Kernel {
                 {
                     self.transaction_length = limit / 2;
                 }
-                Err(refused) => return Err(refused.into_error(family, &script.ops)),
+                Err(refused) => return Err((from, refused)),
             }
         }
         Ok(())
@@ -159,23 +199,20 @@ impl Kernel {
 
     /// Deletes chains that nothing leads to. Those that the kernel still finds in use are left.
     pub fn delete_chains(&mut self, family: Family, chains: &mut BTreeSet<Name>) -> Result<()> {
-        if chains.is_empty() {
-            return Ok(());
+        let mut script = Script::default();
+        for chain in std::mem::take(chains) {
+            script.unit([Op::DeleteChain(chain)]);
         }
-        let ops = chains.iter().cloned().map(Op::DeleteChain).collect();
-        let mut script = Script {
-            ops,
-            ..Script::default()
-        };
-        script.units = (1..=script.ops.len()).collect();
-        let transaction = Transaction::new(family, &script, 0, usize::MAX);
-        match transaction.run(&mut self.connection) {
-            Ok(()) => {
-                chains.clear();
+        match self.take(family, &script) {
+            Ok(()) => Ok(()),
+            Err((done, Refused { error, .. })) if error.raw_os_error() == Some(nix::libc::EBUSY) => {
+                chains.extend(script.ops.into_iter().skip(done).filter_map(|op| match op {
+                    Op::DeleteChain(chain) => Some(chain),
+                    _ => None,
+                }));
                 Ok(())
             }
-            Err(Refused { error, .. }) if error.raw_os_error() == Some(nix::libc::EBUSY) => Ok(()),
-            Err(refused) => Err(refused.into_error(family, &script.ops)),
+            Err((_, refused)) => Err(refused.into_error(family, &script.ops)),
         }
     }
 
@@ -262,8 +299,8 @@ impl Transaction {
 /// One message, and the step that comes after those in it: elements of a container share one.
 fn next_message(family: Family, ops: &[Op], at: usize) -> (Message, usize) {
     let container = |op: &Op| match op {
-        Op::AddElement((place, _)) => Some((true, place.container)),
-        Op::DeleteElement(place) => Some((false, place.container)),
+        Op::AddElement((place, _)) => Some((true, place.set())),
+        Op::DeleteElement(place) => Some((false, place.set())),
         _ => None,
     };
     let Some((add, of)) = container(&ops[at]) else {

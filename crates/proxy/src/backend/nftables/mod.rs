@@ -69,7 +69,12 @@ pub fn is_supported() -> Result<(), String> {
     }
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
     let settings = Settings::default();
-    for family in [Family::V4, Family::V6] {
+    // Settings say which families are wanted; without IPv6 in the kernel there is nothing to lack.
+    let v6 = std::path::Path::new("/proc/net/if_inet6").exists();
+    for family in [Family::V4, Family::V6]
+        .into_iter()
+        .filter(|family| v6 || *family == Family::V4)
+    {
         let found = kernel.read(family).map_err(|e| e.to_string())?;
         if found.awake {
             continue;

@@ -3,12 +3,14 @@
 //! Rules are written as people write them (`ip daddr @cluster-ips …`), one level above what the kernel computes;
 //! [`super::encode`] takes them down to that, [`super::text`] shows them.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
+use super::slots::shard_of;
 use crate::plan::{Family, Protocol};
 
 pub type Name = Arc<str>;
@@ -25,12 +27,10 @@ pub enum Container {
     NoEndpointServices,
     ServiceIps,
     ServiceNodePorts,
-    /// Where a service's packets go, by a number in the service's range: `numgen random mod 3 offset 64`. Upstream has
-    /// an anonymous map in each service's chain instead. The kernel keeps the sets of a table in one list and walks
-    /// it for each new one, so ten thousand of those take it minutes.
+    /// Where a service's packets go, by a number in the service's range: `numgen random mod 3 offset 64`. There are
+    /// several such maps, see [`super::slots`]. Upstream has an anonymous map in each service's chain instead. The
+    /// kernel keeps the sets of a table in one list and walks it for each new one: ten thousand take it twenty seconds.
     ServiceEndpoints,
-    /// The same for services with session affinity, whose endpoints have chains.
-    EndpointChains,
 }
 
 /// What a part of a key or value is.
@@ -58,7 +58,8 @@ pub enum ValueKind {
 }
 
 impl Container {
-    pub const ALL: [Container; 10] = [
+    /// Those that are there whatever the services.
+    pub const FIXED: [Container; 8] = [
         Container::ClusterIps,
         Container::NodePortIps,
         Container::Hairpin,
@@ -67,8 +68,6 @@ impl Container {
         Container::NoEndpointServices,
         Container::ServiceIps,
         Container::ServiceNodePorts,
-        Container::ServiceEndpoints,
-        Container::EndpointChains,
     ];
 
     pub fn name(self) -> &'static str {
@@ -81,8 +80,8 @@ impl Container {
             Container::NoEndpointServices => "no-endpoint-services",
             Container::ServiceIps => "service-ips",
             Container::ServiceNodePorts => "service-nodeports",
-            Container::ServiceEndpoints => "service-endpoints",
-            Container::EndpointChains => "endpoint-chains",
+            // And the number of the shard.
+            Container::ServiceEndpoints => "service-endpoints-",
         }
     }
 
@@ -97,7 +96,6 @@ impl Container {
             Container::ServiceIps => "ClusterIP, ExternalIP and LoadBalancer IP traffic",
             Container::ServiceNodePorts => "NodePort traffic",
             Container::ServiceEndpoints => "endpoints of services, by the numbers their chains draw",
-            Container::EndpointChains => "endpoints of services with session affinity",
         }
     }
 
@@ -110,7 +108,7 @@ impl Container {
                 &[Destination, Protocol, Port]
             }
             Container::NoEndpointNodePorts | Container::ServiceNodePorts => &[Protocol, Port],
-            Container::ServiceEndpoints | Container::EndpointChains => return KeyKind::Slot,
+            Container::ServiceEndpoints => return KeyKind::Slot,
         })
     }
 
@@ -230,6 +228,23 @@ pub struct Place {
 
 pub type Element = (Place, Value);
 
+impl Place {
+    /// Of which set or map: the container, and the shard where there are several.
+    pub fn set(&self) -> (Container, u32) {
+        match self.container {
+            Container::ServiceEndpoints => (self.container, slot_of(&self.key).map_or(0, shard_of)),
+            other => (other, 0),
+        }
+    }
+}
+
+pub fn set_name((container, shard): (Container, u32)) -> Cow<'static, str> {
+    match container {
+        Container::ServiceEndpoints => Cow::Owned(format!("{}{shard}", container.name())),
+        fixed => Cow::Borrowed(fixed.name()),
+    }
+}
+
 /// The numbers that belong to a chain, so that its endpoints can be drawn by lot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Range {
@@ -286,16 +301,13 @@ pub enum Statement {
     /// `masquerade fully-random`
     Masquerade,
     Reject,
-    /// `dnat ip addr . port to numgen random mod 3 offset 64 map @service-endpoints`
+    /// `dnat ip addr . port to numgen random mod 3 offset 64 map @service-endpoints-0`
     DnatAny {
         range: Range,
         count: u32,
     },
-    /// `numgen random mod 3 offset 64 vmap @endpoint-chains`
-    GotoAny {
-        range: Range,
-        count: u32,
-    },
+    /// `numgen random mod 3 == 0`
+    OneIn(u32),
     /// `dnat to 10.0.0.1:80`
     Dnat(SocketAddr),
     Verdict(Verdict),
@@ -323,7 +335,7 @@ impl Rule {
     /// The numbers it draws from.
     pub fn range(&self) -> Option<Range> {
         self.statements.iter().find_map(|statement| match statement {
-            Statement::DnatAny { range, .. } | Statement::GotoAny { range, .. } => Some(*range),
+            Statement::DnatAny { range, .. } => Some(*range),
             _ => None,
         })
     }
@@ -362,6 +374,8 @@ pub enum Op {
     AddTable,
     DeleteTable,
     AddContainer(Container),
+    /// A map of endpoints by number.
+    AddShard(u32),
     /// A set in which packets leave their senders' addresses.
     AddAffinity(Name),
     DeleteSet(Name),

@@ -5,7 +5,8 @@
 //!           └► @service-nodeports ─► external-… ─┘
 //! ```
 //!
-//! With session affinity the lot falls between chains, one for each endpoint, which remember the client.
+//! With session affinity the lot falls between chains, one for each endpoint, which remember the client. There the
+//! chain of a service has a rule for each endpoint anyway, so the lot is drawn rule by rule and needs no map.
 //!
 //! Upstream: pkg/proxy/nftables (v1.36).
 
@@ -24,7 +25,8 @@ use super::slots::Layout;
 use crate::plan::{Endpoint, Refusal, ServicePort};
 use crate::settings::Settings;
 
-/// Which numbers the endpoints of a service port have, for each policy that some of its packets come under.
+/// Which numbers the endpoints of a service port without session affinity have, for each policy that some of its
+/// packets come under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layouts {
     pub cluster: Option<Layout>,
@@ -67,13 +69,20 @@ pub fn render(
     layouts: &Layouts,
 ) -> Piece {
     let mut piece = Piece::default();
-    for (layout, name) in [(&layouts.cluster, names.service()), (&layouts.local, names.local())] {
-        if let Some(layout) = layout {
-            add_policy(&mut piece, port, names, name, layout);
+    let policies = [
+        (names.service(), cluster_endpoints(port), &layouts.cluster),
+        (names.local(), local_endpoints(port), &layouts.local),
+    ];
+    for (name, endpoints, layout) in policies {
+        match (layout, port.affinity) {
+            _ if endpoints.is_empty() => {}
+            (_, Some(seconds)) => add_sticky(&mut piece, port, names, name, endpoints, seconds),
+            (Some(layout), None) => add_policy(&mut piece, port, name, layout),
+            (None, None) => {}
         }
     }
     let outside = (port.is_external() && port.has_endpoints).then(|| {
-        let chain = external(settings, port, names, layouts);
+        let chain = external(settings, port, names);
         let name = Arc::clone(&chain.name);
         piece.chains.push(chain);
         name
@@ -101,44 +110,41 @@ fn own_ranges(port: &ServicePort) -> Vec<IpNet> {
 }
 
 /// A chain that sends packets to one of these endpoints.
-fn add_policy(piece: &mut Piece, port: &ServicePort, names: &Names, chain: Name, layout: &Layout) {
+fn add_policy(piece: &mut Piece, port: &ServicePort, chain: Name, layout: &Layout) {
     let (range, count) = (layout.range, layout.order.len() as u32);
-    let number = |i: usize| slot_key(range.first + i as u32);
-    let Some(seconds) = port.affinity else {
-        let rule = Rule::new([Statement::Protocol(port.protocol), Statement::DnatAny { range, count }]);
-        piece.chains.push(Chain::new(chain, vec![rule]));
-        piece.slots.extend(layout.order.iter().enumerate().map(|(i, address)| {
-            let place = Place {
-                container: Container::ServiceEndpoints,
-                key: number(i),
-            };
-            let data = Data::Endpoint(endpoint_value(*address));
-            (place, Value { data, comment: None })
-        }));
-        return;
-    };
-    let mut rules = Vec::with_capacity(layout.order.len() + 1);
-    for (i, address) in layout.order.iter().enumerate() {
-        let (endpoint, set) = names.endpoint(*address);
-        rules.push(Rule::new([
-            Statement::Remembered(Arc::clone(&set)),
-            Statement::Verdict(Verdict::Goto(Arc::clone(&endpoint))),
-        ]));
+    let rule = Rule::new([Statement::Protocol(port.protocol), Statement::DnatAny { range, count }]);
+    piece.chains.push(Chain::new(chain, vec![rule]));
+    piece.slots.extend(layout.order.iter().enumerate().map(|(i, address)| {
         let place = Place {
-            container: Container::EndpointChains,
-            key: number(i),
+            container: Container::ServiceEndpoints,
+            key: slot_key(range.first + i as u32),
         };
-        piece.slots.push((place, Value::goto(&endpoint)));
+        let data = Data::Endpoint(endpoint_value(*address));
+        (place, Value { data, comment: None })
+    }));
+}
+
+/// The same with session affinity: one that is remembered, or else one by lot.
+fn add_sticky(piece: &mut Piece, port: &ServicePort, names: &Names, chain: Name, endpoints: &[Endpoint], seconds: u32) {
+    let (mut remembered, mut drawn) = (vec![], vec![]);
+    for (i, endpoint) in endpoints.iter().enumerate() {
+        let (name, set) = names.endpoint(endpoint.address);
+        let goto = Statement::Verdict(Verdict::Goto(Arc::clone(&name)));
+        remembered.push(Rule::new([Statement::Remembered(Arc::clone(&set)), goto.clone()]));
+        drawn.push(Rule::new(match endpoints.len() - i {
+            1 => vec![goto],
+            left => vec![Statement::OneIn(left as u32), goto],
+        }));
         // An endpoint under both policies has one chain.
         if !piece.sets.contains(&set) {
             piece
                 .chains
-                .push(endpoint_chain(port, endpoint, &set, seconds, *address));
+                .push(endpoint_chain(port, name, &set, seconds, endpoint.address));
             piece.sets.push(set);
         }
     }
-    rules.push(Rule::new([Statement::GotoAny { range, count }]));
-    piece.chains.push(Chain::new(chain, rules));
+    remembered.append(&mut drawn);
+    piece.chains.push(Chain::new(chain, remembered));
 }
 
 fn endpoint_chain(port: &ServicePort, name: Name, set: &Name, seconds: u32, address: SocketAddr) -> Chain {
@@ -155,14 +161,14 @@ fn endpoint_chain(port: &ServicePort, name: Name, set: &Name, seconds: u32, addr
 }
 
 /// Where packets to node ports, external and load balancer addresses come in.
-fn external(settings: &Settings, port: &ServicePort, names: &Names, layouts: &Layouts) -> Chain {
+fn external(settings: &Settings, port: &ServicePort, names: &Names) -> Chain {
     let mark = Statement::Mark(settings.masquerade_mark());
     let goto = |name: Name| Statement::Verdict(Verdict::Goto(name));
     let mut rules = vec![];
     let policy = if port.external_local {
         // Upstream: packets of this node's pods and processes are under no policy, as if they had gone out to a
         // load balancer and come in again.
-        let to_any = layouts.cluster.as_ref().map(|_| goto(names.service()));
+        let to_any = (!cluster_endpoints(port).is_empty()).then(|| goto(names.service()));
         if let (Some(local_pod), Some(to_any)) = (local_detector(settings, port.key.family, false), &to_any) {
             rules.push(Rule::new([local_pod, to_any.clone()]).saying("short-circuit pod traffic"));
         }
@@ -171,10 +177,10 @@ fn external(settings: &Settings, port: &ServicePort, names: &Names, layouts: &La
         if let Some(to_any) = to_any {
             rules.push(Rule::new([own, to_any]).saying("short-circuit local traffic"));
         }
-        layouts.local.as_ref().map(|_| names.local())
+        (!local_endpoints(port).is_empty()).then(|| names.local())
     } else {
         rules.push(Rule::new([mark]).saying("masquerade"));
-        layouts.cluster.as_ref().map(|_| names.service())
+        (!cluster_endpoints(port).is_empty()).then(|| names.service())
     };
     rules.extend(policy.map(|name| Rule::new([goto(name)])));
     Chain::new(names.external(), rules)

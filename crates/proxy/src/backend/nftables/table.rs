@@ -11,10 +11,10 @@ use super::base::{self, NodePorts};
 use super::encode;
 use super::kernel::{SeenChain, Snapshot};
 use super::names::Names;
-use super::ruleset::{Chain, Container, Data, Element, Name, Op, Place, Range, Rule, Script, Value, Verdict, slot_key};
-use super::ruleset::{endpoint_of, family_name};
+use super::ruleset::{Chain, Container, Data, Element, Name, Op, Place, Range, Rule, Script, Value, slot_key};
+use super::ruleset::{endpoint_of, family_name, set_name};
 use super::service::{self, Layouts, Piece};
-use super::slots::{Layout, Slots};
+use super::slots::{Layout, Slots, shard_of};
 use crate::plan::{Endpoint, Family, Key, Plan, ServicePort};
 use crate::settings::Settings;
 
@@ -30,6 +30,11 @@ impl Stored {
     fn count(&self) -> usize {
         self.piece.slots.len() + self.piece.chains.iter().map(|chain| chain.rules.len()).sum::<usize>()
     }
+
+    fn ranges(&self) -> impl Iterator<Item = Range> {
+        let layouts = [&self.layouts.cluster, &self.layouts.local];
+        layouts.into_iter().flatten().map(|layout| layout.range)
+    }
 }
 
 pub struct Table {
@@ -37,6 +42,8 @@ pub struct Table {
     stored: FxHashMap<Key, Stored>,
     elements: Elements,
     slots: Slots,
+    /// How many chains draw from each shard.
+    shards: BTreeMap<u32, u32>,
     /// Ranges that are free once the script is done.
     freed: Vec<Range>,
     /// Chains that nothing leads to, not deleted yet.
@@ -83,6 +90,8 @@ struct Phases {
     creations: Script,
     /// Rules and slots of each service port together.
     changes: Script,
+    /// Slots of chains that are new, all together: they fill few messages so.
+    slots: Script,
     elements: Script,
     /// Nothing leads to these any more.
     removals: Script,
@@ -92,7 +101,7 @@ struct Phases {
 impl Phases {
     fn into_script(self) -> Script {
         let mut script = Script::default();
-        for phase in [self.creations, self.changes, self.elements, self.removals] {
+        for phase in [self.creations, self.changes, self.slots, self.elements, self.removals] {
             let start = script.ops.len();
             script.ops.extend(phase.ops);
             script.units.extend(phase.units.into_iter().map(|end| start + end));
@@ -128,9 +137,12 @@ fn replace(script: &mut Script, place: &Place, before: Option<&Value>, after: Op
 fn replace_slots(phases: &mut Phases, before: &[Element], after: &[Element]) {
     let old: FxHashMap<&Place, &Value> = before.iter().map(|(place, value)| (place, value)).collect();
     let new: FxHashSet<&Place> = after.iter().map(|(place, _)| place).collect();
+    let is_new = before.is_empty();
+    let slot_phase = if is_new { &mut phases.slots } else { &mut phases.changes };
     for (place, value) in after {
-        replace(&mut phases.changes, place, old.get(place).copied(), Some(value));
+        replace(slot_phase, place, old.get(place).copied(), Some(value));
     }
+    phases.slots.end_unit();
     phases.changes.end_unit();
     let gone = before.iter().filter(|(place, _)| !new.contains(place));
     phases
@@ -164,6 +176,7 @@ impl Table {
             stored: FxHashMap::default(),
             elements: Elements::default(),
             slots: Slots::default(),
+            shards: BTreeMap::new(),
             freed: vec![],
             stale: BTreeSet::new(),
             counted: 0,
@@ -185,6 +198,7 @@ impl Table {
     ) -> Option<Script> {
         let mut phases = Phases::default();
         let mut touched: BTreeMap<Place, Option<Value>> = BTreeMap::new();
+        let mut shards: BTreeMap<u32, bool> = BTreeMap::new();
         let family = self.family;
         for key in keys.iter().filter(|key| key.family == family) {
             let port = plan.ports.get(key);
@@ -203,13 +217,20 @@ impl Table {
                 },
             };
             self.note(&mut touched, old.as_ref(), new.as_ref());
+            let ranges = old.iter().chain(&new).flat_map(Stored::ranges);
+            for shard in ranges.map(|range| shard_of(range.first)) {
+                shards.entry(shard).or_insert(self.shards.contains_key(&shard));
+            }
             change_port(&mut phases, old.as_ref(), new.as_ref());
-            self.counted -= old.map_or(0, |old| old.count());
+            if let Some(old) = old {
+                self.count_out(&old);
+            }
             if let Some(new) = new {
-                self.counted += new.count();
+                self.count_in(&new);
                 self.stored.insert(key.clone(), new);
             }
         }
+        self.change_shards(&mut phases, &shards);
         for (place, before) in &touched {
             replace(&mut phases.elements, place, before.as_ref(), self.elements.get(place));
             phases.elements.end_unit();
@@ -220,6 +241,34 @@ impl Table {
             }
         }
         Some(phases.into_script())
+    }
+
+    fn count_in(&mut self, stored: &Stored) {
+        self.counted += stored.count();
+        for range in stored.ranges() {
+            *self.shards.entry(shard_of(range.first)).or_default() += 1;
+        }
+    }
+
+    fn count_out(&mut self, stored: &Stored) {
+        self.counted -= stored.count();
+        for shard in stored.ranges().map(|range| shard_of(range.first)) {
+            let left = self.shards.remove(&shard).unwrap_or_default().saturating_sub(1);
+            if left > 0 {
+                self.shards.insert(shard, left);
+            }
+        }
+    }
+
+    /// Shards that may have come or gone, and whether they were there.
+    fn change_shards(&self, phases: &mut Phases, shards: &BTreeMap<u32, bool>) {
+        for (shard, was) in shards {
+            match (was, self.shards.contains_key(shard)) {
+                (false, true) => phases.creations.unit([Op::AddShard(*shard)]),
+                (true, false) => phases.removals.unit([delete_shard(*shard)]),
+                _ => {}
+            }
+        }
     }
 
     /// Renders a service port with its endpoints where they were, as far as can be.
@@ -235,7 +284,7 @@ impl Table {
             let mut addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
             addresses.sort_unstable();
             addresses.dedup();
-            let new = match addresses.is_empty() {
+            let new = match addresses.is_empty() || port.affinity.is_some() {
                 true => None,
                 false => Some(Layout::new(old, &addresses, &mut self.slots)?),
             };
@@ -281,8 +330,7 @@ impl Table {
                 self.elements.remove(&old.names.base, &element.0);
             }
             if new.is_none() {
-                let ranges = [&old.layouts.cluster, &old.layouts.local].into_iter().flatten();
-                self.freed.extend(ranges.map(|layout| layout.range));
+                self.freed.extend(old.ranges());
             }
         }
         if let Some(new) = new {
@@ -334,7 +382,7 @@ impl Table {
             for element in &stored.piece.elements {
                 self.elements.add(&stored.names.base, element);
             }
-            self.counted += stored.count();
+            self.count_in(&stored);
             self.stored.insert(key.clone(), stored);
         }
         for element in base::elements(&node_ports) {
@@ -364,45 +412,32 @@ impl Table {
         };
         let affinity = encode::affinity_shape(self.family);
         let mut affinity_sets = snapshot.sets.iter().filter(|(name, _)| name.starts_with("affinity-"));
+        let endpoints = encode::shape(self.family, Container::ServiceEndpoints);
+        let prefix = Container::ServiceEndpoints.name();
+        let mut shards = snapshot.sets.iter().filter(|(name, _)| name.starts_with(prefix));
         let service_hook = |(name, chain): (&Name, &SeenChain)| name.contains('/') && chain.hook.is_some();
         chains.iter().all(same_hook)
-            && Container::ALL.iter().all(same_shape)
+            && Container::FIXED.iter().all(same_shape)
+            && shards.all(|(_, shape)| *shape == endpoints)
             && affinity_sets.all(|(_, shape)| *shape == affinity)
             && !snapshot.chains.iter().any(service_hook)
     }
 
     /// Which numbers the endpoints of a service port have in the kernel, or had before someone took its rules away.
     fn recover(&mut self, port: &ServicePort, found: &Snapshot, earlier: Option<&Layouts>) -> Layouts {
-        if found.chains.is_empty() {
+        if found.chains.is_empty() || port.affinity.is_some() {
             return Layouts::default();
         }
         let names = Names::new(&port.key, port.protocol);
-        let by_chain: FxHashMap<Name, SocketAddr> = match port.affinity {
-            Some(_) => port
-                .endpoints()
-                .iter()
-                .map(|e| (names.endpoint(e.address).0, e.address))
-                .collect(),
-            None => FxHashMap::default(),
-        };
         let mut layout = |chain: Name, used: bool, earlier: Option<&Layout>| {
             let rules = found.chains.get(&chain).filter(|_| used)?;
             let range = rules.rules.iter().find_map(|rule| rule.range);
             let range = self.slots.claim(range.or(earlier.map(|earlier| earlier.range))?)?;
             let at = |i: u32| {
                 let key = slot_key(range.first + i);
-                let value = |container| {
-                    found.elements.get(&Place {
-                        container,
-                        key: key.clone(),
-                    })
-                };
-                match &value(Container::ServiceEndpoints)
-                    .or_else(|| value(Container::EndpointChains))?
-                    .data
-                {
+                let container = Container::ServiceEndpoints;
+                match &found.elements.get(&Place { container, key })?.data {
                     Data::Endpoint(bytes) => endpoint_of(bytes),
-                    Data::Verdict(Verdict::Goto(chain)) => by_chain.get(chain).copied(),
                     _ => None,
                 }
             };
@@ -433,13 +468,13 @@ impl Table {
         if !found.awake {
             phases.creations.unit([Op::AddTable]);
         }
-        for container in Container::ALL {
+        for container in Container::FIXED {
             if !found.sets.contains_key(container.name()) {
                 phases.creations.unit([Op::AddContainer(container)]);
             }
         }
         let mut chains: FxHashSet<&Name> = FxHashSet::default();
-        let mut sets: FxHashSet<&str> = Container::ALL.iter().map(|container| container.name()).collect();
+        let mut sets: FxHashSet<&str> = Container::FIXED.iter().map(|container| container.name()).collect();
         let mut slots: FxHashSet<&Place> = FxHashSet::default();
         for chain in base {
             chains.insert(&chain.name);
@@ -457,15 +492,27 @@ impl Table {
             for chain in &piece.chains {
                 self.compare_chain(&mut phases, chain, found);
             }
+            let is_new = piece.chains.iter().all(|chain| !found.chains.contains_key(&chain.name));
+            let slot_phase = if is_new { &mut phases.slots } else { &mut phases.changes };
             for (place, value) in &piece.slots {
-                replace(&mut phases.changes, place, found.elements.get(place), Some(value));
+                replace(slot_phase, place, found.elements.get(place), Some(value));
             }
+            phases.slots.end_unit();
             phases.changes.end_unit();
             chains.extend(piece.chains.iter().map(|chain| &chain.name));
             sets.extend(piece.sets.iter().map(|set| &**set));
             slots.extend(piece.slots.iter().map(|(place, _)| place));
         }
         self.compare_elements(&mut phases, &slots, found);
+        let here: FxHashSet<u32> = found.shards().collect();
+        let come = self.shards.keys().filter(|shard| !here.contains(shard));
+        phases.creations.unit(come.map(|shard| Op::AddShard(*shard)));
+        let shard_names: Vec<_> = self
+            .shards
+            .keys()
+            .map(|shard| set_name((Container::ServiceEndpoints, *shard)))
+            .collect();
+        sets.extend(shard_names.iter().map(|name| &**name));
         let mut gone: Vec<&Name> = found.chains.keys().filter(|name| !chains.contains(name)).collect();
         gone.sort_unstable();
         phases
@@ -490,11 +537,8 @@ impl Table {
             seen.rules.len() == chain.rules.len() && wanted.eq(seen.rules.iter().map(|rule| rule.tag))
         };
         if !seen.is_some_and(same) {
-            rewrite(
-                &mut phases.changes,
-                chain,
-                seen.is_some_and(|seen| !seen.rules.is_empty()),
-            );
+            // Where there is a table, it may have changed since it was read.
+            rewrite(&mut phases.changes, chain, !found.chains.is_empty());
         }
     }
 
@@ -515,6 +559,10 @@ impl Table {
             phases.elements.end_unit();
         }
     }
+}
+
+fn delete_shard(shard: u32) -> Op {
+    Op::DeleteSet(Name::from(&*set_name((Container::ServiceEndpoints, shard))))
 }
 
 fn without_rules(chain: &Chain) -> Op {

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use super::names::TABLE;
 use super::ruleset::{
     Chain, Container, Data, Element, KeyKind, Op, Part, Place, Rule, Script, Side, Statement, ValueKind, Verdict,
-    endpoint_of, family_name, slot_of,
+    endpoint_of, family_name, set_name, slot_of,
 };
+use super::slots::shard_of;
 use crate::plan::Family;
 
 /// Something in the table of a family.
@@ -31,7 +32,8 @@ impl Display for In<'_, Op> {
         match self.1 {
             Op::AddTable => write!(f, "add table {table} {{ comment \"rules for kube-proxy\" ; }}"),
             Op::DeleteTable => write!(f, "delete table {table}"),
-            Op::AddContainer(container) => container_text(f, self.0, &table, *container),
+            Op::AddContainer(container) => container_text(f, self.0, &table, (*container, 0)),
+            Op::AddShard(shard) => container_text(f, self.0, &table, (Container::ServiceEndpoints, *shard)),
             Op::AddAffinity(name) => {
                 let address = address_type(self.0);
                 write!(
@@ -47,7 +49,7 @@ impl Display for In<'_, Op> {
             Op::AddElement((place, value)) => element_text(f, self.0, &table, &(place.clone(), value.clone())),
             Op::DeleteElement(place) => {
                 let key = key_text(self.0, place);
-                write!(f, "delete element {table} {} {{ {key} }}", place.container.name())
+                write!(f, "delete element {table} {} {{ {key} }}", set_name(place.set()))
             }
         }
     }
@@ -60,7 +62,12 @@ fn address_type(family: Family) -> &'static str {
     }
 }
 
-fn container_text(f: &mut fmt::Formatter<'_>, family: Family, table: &str, container: Container) -> fmt::Result {
+fn container_text(
+    f: &mut fmt::Formatter<'_>,
+    family: Family,
+    table: &str,
+    (container, shard): (Container, u32),
+) -> fmt::Result {
     let ip = family_name(family);
     let (word, key) = match container.key() {
         KeyKind::Slot => ("typeof", "numgen random mod 65536".to_string()),
@@ -78,7 +85,7 @@ fn container_text(f: &mut fmt::Formatter<'_>, family: Family, table: &str, conta
         ValueKind::Verdict => ("map", " : verdict".to_string()),
         ValueKind::Endpoint => ("map", format!(" : {ip} daddr . th dport")),
     };
-    let (name, comment) = (container.name(), container.comment());
+    let (name, comment) = (set_name((container, shard)), container.comment());
     write!(
         f,
         "add {kind} {table} {name} {{ {word} {key}{value} ; comment \"{comment}\" ; }}"
@@ -131,7 +138,7 @@ fn key_text(family: Family, place: &Place) -> String {
 }
 
 fn element_text(f: &mut fmt::Formatter<'_>, family: Family, table: &str, (place, value): &Element) -> fmt::Result {
-    let (name, key) = (place.container.name(), key_text(family, place));
+    let (name, key) = (set_name(place.set()), key_text(family, place));
     write!(f, "add element {table} {name} {{ {key}")?;
     if let Some(comment) = &value.comment {
         write!(f, " comment \"{comment}\"")?;
@@ -213,14 +220,11 @@ impl Display for In<'_, Statement> {
             Statement::Reject => f.write_str("reject"),
             Statement::DnatAny { range, count } => write!(
                 f,
-                "dnat {ip} addr . port to numgen random mod {count} offset {} map @service-endpoints",
-                range.first
+                "dnat {ip} addr . port to numgen random mod {count} offset {} map @{}",
+                range.first,
+                set_name((Container::ServiceEndpoints, shard_of(range.first)))
             ),
-            Statement::GotoAny { range, count } => write!(
-                f,
-                "numgen random mod {count} offset {} vmap @endpoint-chains",
-                range.first
-            ),
+            Statement::OneIn(count) => write!(f, "numgen random mod {count} == 0"),
             Statement::Dnat(address) => write!(f, "dnat to {address}"),
             Statement::Verdict(verdict) => write!(f, "{verdict}"),
         }

@@ -148,7 +148,7 @@ fn what_others_did_is_repaired() {
             "flush ruleset",
             "flush chain ip kube-proxy services",
             "flush map ip kube-proxy service-ips",
-            "flush map ip kube-proxy service-endpoints",
+            "flush map ip kube-proxy service-endpoints-0",
             "delete element ip kube-proxy service-ips { 172.30.0.41 . tcp . 80 }",
             "flush chain ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80",
             "insert rule ip kube-proxy nat-prerouting accept",
@@ -224,6 +224,23 @@ fn errors_name_the_object_and_the_next_full_sync_recovers() {
         assert!(error.contains(element) && error.contains("No such file"), "{error}");
         backend.sync(&plan, &change).unwrap();
         assert_settled(&settings(), &plan);
+    });
+}
+
+/// However small the transactions, nothing is forgotten; traffic could go through at each cut.
+#[test]
+fn syncs_in_many_transactions_end_the_same() {
+    in_namespace(|| {
+        let plan = plan(all_kinds());
+        let mut backend = new(settings()).unwrap();
+        backend.kernel.transaction_length = 1;
+        backend.sync(&plan, &Change::All).unwrap();
+        assert_settled(&settings(), &plan);
+        let mut other = plan.clone();
+        other.ports.retain(|key, _| key.name.len() > 4);
+        let gone = plan.ports.keys().filter(|key| !other.ports.contains_key(*key));
+        backend.sync(&other, &Change::Keys(gone.cloned().collect())).unwrap();
+        assert_settled(&settings(), &other);
     });
 }
 

@@ -78,10 +78,17 @@ proptest! {
 
     /// After each change, one who looks at everything anew finds nothing to do.
     #[test]
-    fn changes_one_by_one_end_as_all_at_once(steps in prop::collection::vec(any_step(), 1..12)) {
+    fn changes_one_by_one_end_as_all_at_once(steps in prop::collection::vec(any_step(), 1..12), cut in any::<bool>()) {
         in_namespace(move || {
             let mut plan = plan([]);
-            let mut backend = new(settings()).unwrap();
+            let start = || {
+                let mut backend = new(settings()).unwrap();
+                if cut {
+                    backend.kernel.transaction_length = 1;
+                }
+                backend
+            };
+            let mut backend = start();
             backend.sync(&plan, &Change::All).unwrap();
             for step in steps {
                 let mut keys: Vec<Key> = match step {
@@ -98,7 +105,7 @@ proptest! {
                         key.into_iter().inspect(|key| drop(plan.ports.remove(key))).collect()
                     }
                     Step::Restart => {
-                        backend = new(settings()).unwrap();
+                        backend = start();
                         vec![]
                     }
                 };
