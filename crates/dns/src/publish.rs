@@ -20,12 +20,15 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// `changed`: someone changed one of the objects.
 pub async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown: Shutdown) {
-    let mut retry = RETRY;
+    let (mut retry, mut ours_before) = (RETRY, true);
     loop {
         let wait = tokio::select! {
             ensured = ensure(&api, &resources) => match ensured {
-                Ok(()) => {
-                    retry = RETRY;
+                Ok(ours) => {
+                    if ours_before && !ours {
+                        tracing::info!("the service kube-dns has a selector, so it is someone else's: it is left alone");
+                    }
+                    (retry, ours_before) = (RETRY, ours);
                     RESYNC
                 }
                 Err(error) => {
@@ -78,22 +81,21 @@ async fn read(api: &Api, object: &Value) -> Result<Option<Value>, Error> {
     }
 }
 
-async fn ensure(api: &Api, resources: &Resources) -> Result<(), Error> {
+/// False if they are not ours to keep: someone runs a DNS server in pods, and theirs is the service then.
+async fn ensure(api: &Api, resources: &Resources) -> Result<bool, Error> {
     let found = read(api, &resources.service).await?;
     let selector = found
         .as_ref()
         .and_then(|service| service["spec"]["selector"].as_object());
     if selector.is_some_and(|selector| !selector.is_empty()) {
-        // Someone runs a DNS server in pods: theirs is the service then.
-        tracing::info!("the service kube-dns has a selector, so it is someone else's: it is left alone");
-        return Ok(());
+        return Ok(false);
     }
     put(api, &resources.service, found).await?;
     for slice in &resources.slices {
         let found = read(api, slice).await?;
         put(api, slice, found).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 async fn put(api: &Api, wanted: &Value, found: Option<Value>) -> Result<(), Error> {

@@ -127,13 +127,17 @@ pub async fn run(options: Options) -> Result<Running, String> {
     };
 
     let own = own_addresses(&listening, options.publish.as_ref());
-    let host = Host {
+    let mut host = Host {
         forward,
         resolv_conf: options.resolv_conf,
         resolvers: vec![],
         stubs: Stubs::default(),
         own,
     };
+    host.read_resolv_conf();
+    if host.resolvers.is_empty() {
+        tracing::warn!("{} names no resolver", host.resolv_conf.display());
+    }
     let changed = Arc::new(Notify::new());
     let follower = Follower {
         directory: Directory::new(zone.clone()),

@@ -27,7 +27,18 @@ pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Serves until the shutdown, whatever a packet does to the task that reads it.
 pub async fn serve(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown) {
+    loop {
+        let reading = tokio::spawn(read(handler.clone(), socket.clone(), shutdown.clone()));
+        match reading.await {
+            Err(error) if error.is_panic() => tracing::error!("a packet could not be handled: {error}"),
+            _ => return,
+        }
+    }
+}
+
+async fn read(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown) {
     let (mut packet, mut out) = (vec![0; PACKET_MAX], Vec::with_capacity(PACKET_MAX));
     let mut random = Random::from_entropy();
     let stop = shutdown.wait();
