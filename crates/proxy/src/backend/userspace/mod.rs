@@ -91,19 +91,23 @@ impl Userspace {
     pub fn new(settings: Settings, runtime: Handle) -> Result<Userspace> {
         let files = sockets::raise_file_limit();
         let connections = (files / 4).clamp(16, CONNECTIONS_MAX);
+        let udp_clients = (files / 8).clamp(16, UDP_CLIENTS_MAX);
+        Ok(Userspace::with_limits(settings, runtime, connections, udp_clients))
+    }
+
+    fn with_limits(settings: Settings, runtime: Handle, connections: usize, udp_clients: usize) -> Userspace {
         let routes = Routes::new(settings.userspace.service_ranges.clone());
         let machine = Machine {
             may_route: true,
             ..Machine::default()
         };
-        let udp_clients = (files / 8).clamp(16, UDP_CLIENTS_MAX);
-        Ok(Userspace {
+        Userspace {
             runtime,
             common: Arc::new(Common::new(settings, machine, connections, udp_clients)),
             services: FxHashMap::default(),
             routes,
             listeners: 0,
-        })
+        }
     }
 
     /// Looks at the machine: its addresses, and whether routes can be made.
