@@ -97,12 +97,18 @@ impl Components {
         }));
     }
 
-    /// What makes services reachable from this machine: the proxy, as kube-proxy's user and with its rights.
+    /// What makes services reachable from this machine: the proxy, as kube-proxy's user and with its rights, and DNS.
     pub fn start_services(&mut self, running: &Running, plan: ServicesPlan) {
         let service =
             |user: &str, groups: &[&str]| orlop_apiserver::in_process::service(running.server.clone(), user, groups);
         let admin = Api::in_process(service("system:orlop:services", &["system:masters"]), "orlop");
         let api = Api::in_process(service("system:kube-proxy", &[]), "kube-proxy");
+        let dns = services::dns(plan.clone(), admin.clone(), self.shutdown.clone());
+        self.tasks.push(tokio::spawn(async move {
+            if let Err(e) = dns.await {
+                tracing::error!("DNS stopped: {e}");
+            }
+        }));
         let shutdown = self.shutdown.clone();
         self.tasks.push(tokio::spawn(async move {
             if let Err(e) = services::proxy(plan, admin, api, shutdown).await {

@@ -1,16 +1,22 @@
 //! What makes services reachable from the node that `orlop up` brings with it: the proxy, and DNS.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use orlop_apiserver::Config as ServerConfig;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Error, path};
 use orlop_proxy::{CONFIG_KEY, CONFIG_MAP, Config, Metrics, Mode, Options};
 use serde_json::{Value, json};
 
+use crate::node::NodePlan;
+
 /// Which address of the service range pods look names up at.
-pub const DNS_PLACE: u32 = 10;
+const DNS_PLACE: u32 = 10;
+/// On the node; the service is at port 53.
+const DNS_PORT: u16 = 10053;
+const DNS_METRICS_PORT: u16 = 9153;
 
 #[derive(clap::Args)]
 pub struct ServicesArgs {
@@ -34,8 +40,10 @@ fn parse_mode(text: &str) -> Result<ModeArg, String> {
 }
 
 /// What is to be started.
+#[derive(Clone)]
 pub struct ServicesPlan {
     mode: Option<Mode>,
+    dns_address: IpAddr,
     node_name: String,
     node_addresses: Vec<IpAddr>,
     pod_range: String,
@@ -43,13 +51,13 @@ pub struct ServicesPlan {
 }
 
 impl ServicesArgs {
-    /// Nothing is made reachable.
-    pub fn are_off(&self) -> bool {
-        self.proxy_mode == Some(ModeArg::None)
+    /// Where real pods look names up; none if nothing makes it reachable.
+    pub fn dns_address(&self, config: &ServerConfig) -> Option<IpAddr> {
+        (self.proxy_mode != Some(ModeArg::None)).then(|| config.service_address(DNS_PLACE))
     }
 
     /// None: nobody here needs services.
-    pub fn plan(&self, node: Option<&crate::node::NodePlan>, service_ranges: &[IpNet]) -> Option<ServicesPlan> {
+    pub fn plan(&self, node: Option<&NodePlan>, config: &ServerConfig) -> Option<ServicesPlan> {
         // Pods that only seem to run send no packets.
         let node = node.filter(|node| node.is_real())?;
         let mode = match self.proxy_mode {
@@ -59,10 +67,11 @@ impl ServicesArgs {
         };
         Some(ServicesPlan {
             mode,
+            dns_address: config.service_address(DNS_PLACE),
             node_name: node.identity.name.clone(),
             node_addresses: node.identity.addresses.clone(),
             pod_range: node.pod_cidr().to_string(),
-            service_ranges: service_ranges.to_vec(),
+            service_ranges: config.service_cidrs.clone(),
         })
     }
 }
@@ -86,6 +95,39 @@ pub async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown)
         shutdown,
     };
     orlop_proxy::run(options).await
+}
+
+/// Answers for the names of the cluster until the shutdown.
+pub async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Result<(), String> {
+    let at = |port: u16| plan.node_addresses.iter().map(move |ip| SocketAddr::new(*ip, port));
+    let options = |port: u16, metrics: Option<SocketAddr>| orlop_dns::Options {
+        api: api.clone(),
+        cluster_domain: "cluster.local".to_string(),
+        service_ranges: plan.service_ranges.clone(),
+        pod_ranges: plan.pod_range.parse().into_iter().collect(),
+        listen: at(port).collect(),
+        resolv_conf: "/etc/resolv.conf".into(),
+        metrics,
+        ready: None,
+        health: None,
+        publish: Some(orlop_dns::Publish {
+            node: plan.node_name.clone(),
+            addresses: plan.node_addresses.clone(),
+            service_ips: vec![plan.dns_address],
+        }),
+        clock: Clock::System,
+        shutdown: shutdown.clone(),
+    };
+    let running = match orlop_dns::run(options(DNS_PORT, at(DNS_METRICS_PORT).next())).await {
+        Ok(running) => running,
+        // Pods come by the service's address, so any port will do.
+        Err(why) => {
+            tracing::warn!("DNS takes other ports than its own: {why}");
+            orlop_dns::run(options(0, None)).await?
+        }
+    };
+    running.stopped().await;
+    Ok(())
 }
 
 /// As kubeadm has them. What is there already stays, but for a mode that is asked for now.

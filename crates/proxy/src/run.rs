@@ -97,6 +97,7 @@ pub async fn run(options: Options) -> Result<(), String> {
     drop(sender);
     let (clock, shutdown) = (options.clock.clone(), options.shutdown.clone());
     let (recorder, _) = Recorder::start(options.api.clone(), "kube-proxy", clock.clone(), shutdown.clone());
+    let recorder = recorder.telling_notes_apart();
     let timeout = options.config.iptables.sync * 2;
     let health = Arc::new(Health::new(clock, timeout, options.metrics.clone()));
     serve(&options, &health).await?;

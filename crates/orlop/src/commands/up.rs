@@ -11,7 +11,7 @@ use super::controllers::ControllersArgs;
 use crate::components::Components;
 use crate::fleet::FleetArgs;
 use crate::node::{self, NodeArgs, NodePlan};
-use crate::services::{DNS_PLACE, ServicesArgs};
+use crate::services::ServicesArgs;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -50,9 +50,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let mut config = Config::new(data_dir.clone());
     config.service_cidrs = args.service_cidr;
-    let dns = (!args.services.are_off()).then(|| config.service_address(DNS_PLACE));
-    let node = args.node.plan(&data_dir, dns)?;
-    let services = args.services.plan(node.as_ref(), &config.service_cidrs);
+    let node = args.node.plan(&data_dir, args.services.dns_address(&config))?;
+    let services = args.services.plan(node.as_ref(), &config);
     let fleet = args.fleet.plan()?;
     let settings = orlop_controllers::Settings {
         // There is one API server, and it knows at once.

@@ -13,6 +13,11 @@ mkdir -p root/bin root/etc root/proc root/sys root/dev root/tmp root/root root/h
 chmod 1777 root/tmp
 cp "$(command -v busybox)" root/bin/busybox
 for applet in $(busybox --list); do [ "$applet" = busybox ] || ln -s busybox "root/bin/$applet"; done
+# Debian's static busybox can't look names up, and there is no wget in a real image without that.
+rm root/bin/wget && cp "$(command -v wget)" root/bin/wget
+for library in $(ldd root/bin/wget | grep -o '/[^ ]*'); do
+  mkdir -p "root$(dirname "$library")" && cp -L "$library" "root$library"
+done
 printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n' >root/etc/passwd
 printf 'root:x:0:\nnobody:x:65534:\n' >root/etc/group
 tar -C root --numeric-owner --owner=0 --group=0 --sort=name --mtime=@0 -cf layer.tar .
