@@ -162,7 +162,7 @@ impl Handler {
                         authoritative: true,
                         authentic: false,
                         answers: found.answers,
-                        authorities: found.authority.into_iter().collect(),
+                        authorities: found.authorities,
                         additionals: found.additionals,
                     };
                     self.write(call, &request, reply, Source::Cluster, random, out);

@@ -33,7 +33,7 @@ pub struct Found {
     pub answers: Vec<Record>,
     pub additionals: Vec<Record>,
     /// The zone's SOA, with negative answers.
-    pub authority: Option<Record>,
+    pub authorities: Vec<Record>,
     /// The answers are a chain that goes on with this name outside the cluster.
     pub goes_on: Option<Name>,
 }
@@ -44,7 +44,7 @@ impl Found {
             code: ResponseCode::NoError,
             answers,
             additionals,
-            authority: None,
+            authorities: vec![],
             goes_on: None,
         }
     }
@@ -52,7 +52,7 @@ impl Found {
     fn negative(code: ResponseCode, soa: Record) -> Found {
         Found {
             code,
-            authority: Some(soa),
+            authorities: vec![soa],
             ..Found::records(vec![], vec![])
         }
     }

@@ -52,7 +52,7 @@ fn ask(zone: &Zone, question: &str) -> String {
     }
     lines.extend(found.answers.iter().map(|r| r.to_string()));
     lines.extend(found.goes_on.map(|name| format!("goes on: {name}")));
-    lines.extend(found.authority.map(|r| format!("authority: {r}")));
+    lines.extend(found.authorities.iter().map(|r| format!("authority: {r}")));
     lines.extend(found.additionals.iter().map(|r| format!("additional: {r}")));
     lines.join("\n")
 }
