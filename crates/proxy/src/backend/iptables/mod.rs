@@ -169,35 +169,20 @@ fn clean(program: &Program, context: &Context) -> Result<()> {
 }
 
 fn read(program: &Program) -> Result<Saved> {
+    if program.variant.is_nft() {
+        match nft::read(program.family) {
+            Ok(Some(saved)) => return Ok(saved),
+            Ok(None) => {
+                tracing::debug!("some rules in our chains are made in a way not known here; iptables-save is asked")
+            }
+            Err(error) => tracing::debug!(%error, "nf_tables can't be read; iptables-save is asked"),
+        }
+    }
     let mut saved = Saved::default();
     for table in Table::ALL {
-        let chains = match table == Table::Nat && program.variant.is_nft() {
-            true => read_nat(program.family),
-            false => None,
-        };
-        match chains {
-            Some(chains) => saved.insert(table, chains),
-            None => saved.insert(table, saved::parse(&program.save(table)?)),
-        }
+        saved.insert(table, saved::parse(&program.save(table)?));
     }
     Ok(saved)
-}
-
-/// The table with many chains, in a faster way where that is known.
-fn read_nat(family: Family) -> Option<saved::Chains> {
-    match nft::read(family) {
-        Ok(chains) if nft::is_told(&chains) => Some(chains),
-        Ok(_) => {
-            tracing::debug!(
-                "iptables makes its rules in a way that is not known here; iptables-save is asked for them"
-            );
-            None
-        }
-        Err(error) => {
-            tracing::debug!(%error, "nf_tables can't be read; iptables-save is asked");
-            None
-        }
-    }
 }
 
 fn apply(program: &Program, script: Script) -> Result<()> {

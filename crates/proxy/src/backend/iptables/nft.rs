@@ -1,4 +1,4 @@
-//! The nat table of the nf_tables variant, read over netlink.
+//! The tables of the nf_tables variant, read over netlink.
 //!
 //! `iptables-nft-save` takes time that grows with the square of the chains: most of a minute for 10,000 services. The
 //! kernel itself lists their rules in a fraction of a second, as expressions; those of which our rules are made are
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::render::Table;
-use super::saved::{Chains, is_ours};
+use super::saved::{Chains, Saved, is_ours};
 use crate::netlink::{Answer, Attributes, Connection, Message, attributes};
 use crate::plan::Family;
 
@@ -32,80 +32,69 @@ const EXPRESSION_DATA: u16 = 2;
 /// What stands for a rule, or a part of it, that is not ours.
 const UNKNOWN: &str = "?";
 
-/// All rules in chains of ours could be told.
-pub fn is_told(chains: &Chains) -> bool {
-    let mut ours = chains
-        .iter()
-        .filter(|(name, _)| is_ours(Table::Nat, name))
-        .flat_map(|(_, rules)| rules);
-    !ours.any(|rule| rule.starts_with(UNKNOWN))
-}
-
-/// The nat table of a family.
-pub fn read(family: Family) -> io::Result<Chains> {
+/// The tables of a family; none if a chain of ours has a rule that can't be told.
+pub fn read(family: Family) -> io::Result<Option<Saved>> {
     let mut connection = Connection::open(NETLINK_NETFILTER)?;
     let header = match family {
         Family::V4 => [2, 0, 0, 0],
         Family::V6 => [10, 0, 0, 0],
     };
-    let mut chains = Chains::default();
-    let message = Message::new(GET_CHAIN, 0, &header);
-    connection.dump(message, |answer| {
+    let mut places: Vec<(Table, String)> = vec![];
+    connection.dump(Message::new(GET_CHAIN, 0, &header), |answer| {
         let find = |kind| find(answer.attributes(HEADER), kind).map(text);
-        if let (Some("nat"), Some(name)) = (find(CHAIN_TABLE), find(CHAIN_NAME)) {
-            chains.entry(name.to_string()).or_default();
-        }
+        let of = find(CHAIN_TABLE).unwrap_or_default();
+        let table = Table::ALL.into_iter().find(|table| table.as_str() == of);
+        places.extend(
+            table
+                .zip(find(CHAIN_NAME))
+                .map(|(table, name)| (table, name.to_string())),
+        );
     })?;
-    let mut message = Message::new(GET_RULE, 0, &header);
-    message.text(RULE_TABLE, "nat");
-    let listed = connection.dump(message, |answer| {
-        let Some((chain, rule)) = rule(&answer, family) else {
-            return;
-        };
-        match chains.get_mut(chain) {
-            Some(rules) => rules.push(rule),
-            None => {
-                chains.insert(chain.to_string(), vec![rule]);
-            }
+    let mut tables = Table::ALL.map(|table| (table, Chains::default()));
+    let mut is_told = true;
+    // Chain by chain: the kernel finds its place in a list of all rules by counting from the start, for every few dozen.
+    for (table, name) in places {
+        let mut message = Message::new(GET_RULE, 0, &header);
+        message.text(RULE_TABLE, table.as_str()).text(RULE_CHAIN, &name);
+        let mut rules: Vec<String> = vec![];
+        match connection.dump(message, |answer| rules.extend(rule(&answer, family))) {
+            // Deleted meanwhile.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
         }
-    });
-    match listed {
-        // There is no such table yet.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(chains),
-        other => other.map(|()| chains),
+        is_told &= !(is_ours(table, &name) && rules.iter().any(|rule| rule.starts_with(UNKNOWN)));
+        let (_, chains) = tables
+            .iter_mut()
+            .find(|(of, _)| *of == table)
+            .expect("all tables are there");
+        chains.insert(name, rules);
     }
+    let mut saved = Saved::default();
+    for (table, chains) in tables {
+        saved.insert(table, chains);
+    }
+    Ok(is_told.then_some(saved))
 }
 
-/// A rule's chain and text.
-fn rule<'a>(answer: &Answer<'a>, family: Family) -> Option<(&'a str, String)> {
-    let mut fields = answer.attributes(HEADER);
-    let (mut chain, mut expressions, mut is_nat) = (None, None, false);
-    for (kind, value) in &mut fields {
-        match kind {
-            RULE_TABLE => is_nat = text(value) == "nat",
-            RULE_CHAIN => chain = Some(text(value)),
-            RULE_EXPRESSIONS => expressions = Some(value),
-            _ => {}
-        }
-    }
-    let chain = chain.filter(|_| is_nat)?;
+/// A rule's text.
+fn rule(answer: &Answer, family: Family) -> Option<String> {
+    let expressions = find(answer.attributes(HEADER), RULE_EXPRESSIONS)?;
     let mut decoder = Decoder {
         family: Some(family),
         ..Decoder::default()
     };
     let mut is_known = true;
-    for (_, expression) in attributes(expressions.unwrap_or_default()) {
+    for (_, expression) in attributes(expressions) {
         let name = find(attributes(expression), EXPRESSION_NAME)
             .map(text)
             .unwrap_or_default();
         let data = find(attributes(expression), EXPRESSION_DATA).unwrap_or_default();
         is_known &= decoder.take(name, data).is_some();
     }
-    let rule = match is_known && decoder.loaded.is_none() {
+    Some(match is_known && decoder.loaded.is_none() {
         true => decoder.finish(),
         false => format!("{UNKNOWN} {}", decoder.target),
-    };
-    Some((chain, rule))
+    })
 }
 
 fn find<'a>(mut list: Attributes<'a>, wanted: u16) -> Option<&'a [u8]> {
@@ -293,6 +282,7 @@ impl Decoder {
             }
             ("udp", 0) => (info.get(..9)? == [0, 0, 255, 255, 0, 0, 255, 255, 0]).then(|| "-m udp ".into())?,
             ("sctp", 0) => sctp(info)?,
+            ("conntrack", 3) => conntrack(info)?,
             _ => return None,
         };
         self.matches += &shown;
@@ -320,6 +310,8 @@ impl Decoder {
             _ => None,
         };
         self.target = match (name, revision, self.family?) {
+            ("REJECT", 0, Family::V4) if ne32(info, 0)? == 3 => "-j REJECT --reject-with icmp-port-unreachable".into(),
+            ("REJECT", 0, Family::V6) if ne32(info, 0)? == 4 => "-j REJECT --reject-with icmp6-port-unreachable".into(),
             ("MARK", 2, _) => format!("-j MARK --set-xmark {:#x}/{:#x}", ne32(info, 0)?, ne32(info, 4)?),
             ("MASQUERADE", 0, Family::V4) => format!("-j MASQUERADE{}", fully(ne32(info, 4)?)?),
             ("MASQUERADE", 0, Family::V6) => format!("-j MASQUERADE{}", fully(ne32(info, 0)?)?),
@@ -348,6 +340,24 @@ fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
         Family::V4 => Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into(),
         Family::V6 => Ipv6Addr::from(bytes).into(),
     })
+}
+
+/// Only states are looked at.
+fn conntrack(info: &[u8]) -> Option<String> {
+    const BY_STATE: u16 = 1;
+    let not = match (ne16(info, 146)?, ne16(info, 148)?) {
+        (BY_STATE, 0) => "",
+        (BY_STATE, BY_STATE) => "! ",
+        _ => return None,
+    };
+    let states = match ne16(info, 150)? {
+        1 => "INVALID",
+        8 => "NEW",
+        6 => "RELATED,ESTABLISHED",
+        0x86 => "RELATED,ESTABLISHED,DNAT",
+        _ => return None,
+    };
+    Some(format!("-m conntrack {not}--ctstate {states} "))
 }
 
 /// SCTP's ports are compared here rather than by an expression of their own.
