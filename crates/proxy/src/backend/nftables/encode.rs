@@ -216,23 +216,18 @@ fn container_udata(family: Family, container: Container) -> Vec<u8> {
     let typeof_ =
         |kind: u8, expression: u32, parts: &[Vec<u8>]| nest(kind, &[udata_number(0, expression), nest(1, parts)]);
     let mut out = vec![];
-    if container.key() == KeyKind::Slot {
+    if container == Container::ServiceEndpoints {
+        let (header, field) = match family {
+            Family::V4 => (12, 12),
+            Family::V6 => (13, 9),
+        };
+        let random = [udata_number(0, 1), udata_number(1, 65536), udata_number(2, 0)];
+        let part = |at, header, field| typeof_(at, PAYLOAD, &[udata_number(0, header), udata_number(1, field)]);
+        let endpoint = [part(0, header, field), part(1, 11, 2)];
         out.extend(udata_number(UDATA_KEY_ORDER, 1));
         out.extend(udata_number(UDATA_DATA_ORDER, 0));
-        let random = [udata_number(0, 1), udata_number(1, 65536), udata_number(2, 0)];
         out.extend(typeof_(UDATA_KEY_TYPEOF, NUMGEN, &random));
-    }
-    match container.value() {
-        ValueKind::Endpoint => {
-            let (header, field) = match family {
-                Family::V4 => (12, 12),
-                Family::V6 => (13, 9),
-            };
-            let part = |at, header, field| typeof_(at, PAYLOAD, &[udata_number(0, header), udata_number(1, field)]);
-            let parts = [part(0, header, field), part(1, 11, 2)];
-            out.extend(typeof_(UDATA_DATA_TYPEOF, CONCAT, &parts));
-        }
-        _ => {}
+        out.extend(typeof_(UDATA_DATA_TYPEOF, CONCAT, &endpoint));
     }
     out.extend(udata_text(UDATA_COMMENT, container.comment()));
     out

@@ -147,6 +147,10 @@ impl Kernel {
         Ok(!self.connection.was_interrupted())
     }
 
+    pub fn has_table(&mut self, family: Family) -> Result<bool> {
+        Ok(self.table_flags(family)?.is_some())
+    }
+
     fn table_flags(&mut self, family: Family) -> Result<Option<u32>> {
         let mut flags = None;
         let outcome = self
@@ -217,7 +221,7 @@ impl Kernel {
     }
 
     pub fn delete_table(&mut self, family: Family) -> Result<()> {
-        if self.table_flags(family)?.is_none() {
+        if !self.has_table(family)? {
             return Ok(());
         }
         let mut script = Script::default();

@@ -29,14 +29,15 @@ mod tests;
 mod text;
 mod wire;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use kernel::{Kernel, Snapshot};
 use ruleset::{Script, family_name};
 use table::Table;
 
 use crate::backend::{Backend, Cleaned, Error, Mode, Report, Result};
-use crate::plan::{Change, Family, Node, Plan};
+use crate::plan::{Change, Endpoint, Family, Key, Node, Plan, Protocol, ServicePort};
 use crate::settings::Settings;
 
 pub struct Nftables {
@@ -75,17 +76,58 @@ pub fn is_supported() -> Result<(), String> {
         .into_iter()
         .filter(|family| v6 || *family == Family::V4)
     {
-        let found = kernel.read(family).map_err(|e| e.to_string())?;
-        if found.awake {
+        if kernel.has_table(family).map_err(|e| e.to_string())? {
             continue;
         }
-        let script = Table::new(family).rebuild(&settings, &Plan::default(), &[], &Snapshot::default(), &mut vec![]);
+        let plan = rehearsal(family);
+        let script = Table::new(family).rebuild(&settings, &plan, &[], &Snapshot::default(), &mut vec![]);
         let script = script.unwrap_or_default();
         kernel
             .rehearse(family, &script)
             .map_err(|e| format!("the kernel lacks something: {e}"))?;
     }
     Ok(())
+}
+
+/// Two services that need everything the tables are made of.
+fn rehearsal(family: Family) -> Plan {
+    let ip = match family {
+        Family::V4 => IpAddr::from([192, 0, 2, 1]),
+        Family::V6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]),
+    };
+    let service = |name: &str, port, affinity| ServicePort {
+        key: Key {
+            family,
+            namespace: "default".into(),
+            name: name.into(),
+            port: "".into(),
+        },
+        protocol: Protocol::Tcp,
+        cluster_ip: ip,
+        port,
+        node_port: Some(port),
+        external_ips: vec![],
+        load_balancer_ips: vec![],
+        source_ranges: vec![],
+        affinity,
+        internal_local: false,
+        external_local: true,
+        health_check_node_port: None,
+        cluster: vec![Endpoint {
+            address: SocketAddr::new(ip, port),
+            is_local: false,
+        }],
+        local: vec![],
+        has_endpoints: true,
+    };
+    let services = [service("a", 1, None), service("b", 2, Some(1))];
+    Plan {
+        ports: services
+            .map(|port| (port.key.clone(), Arc::new(port)))
+            .into_iter()
+            .collect(),
+        node: Node::default(),
+    }
 }
 
 fn version(release: &str) -> (u32, u32) {

@@ -26,8 +26,7 @@ fn any_port() -> impl Strategy<Value = ServicePort> {
             service.protocol = protocol;
             service.affinity = affinity;
             service.internal_local = internal;
-            let number = |n: u16| node_port.then_some(30000 + n);
-            service.node_port = number(n.into());
+            service.node_port = node_port.then_some(30000 + u16::from(n));
             if balancer {
                 // Shared on purpose: the planner would not do it.
                 service.load_balancer_ips = addresses(&["5.6.7.8", "5.6.7.9"]);
