@@ -37,7 +37,7 @@ use self::routes::Routes;
 use self::service::{Common, Service};
 use self::udp::Sessions;
 use super::{Backend, Cleaned, Error, Mode, Report, Result};
-use crate::plan::{Change, Key, Plan, Protocol, ServicePort};
+use crate::plan::{Change, Family, Key, Plan, Protocol, ServicePort};
 use crate::route::Route;
 use crate::settings::Settings;
 
@@ -96,7 +96,9 @@ impl Userspace {
     }
 
     fn with_limits(settings: Settings, runtime: Handle, connections: usize, udp_clients: usize) -> Userspace {
-        let routes = Routes::new(settings.userspace.service_ranges.clone());
+        let mut ranges = settings.userspace.service_ranges.clone();
+        ranges.retain(|range| has_family(&settings, Family::of(range.addr())));
+        let routes = Routes::new(ranges);
         let machine = Machine {
             may_route: true,
             ..Machine::default()
@@ -240,6 +242,13 @@ fn listen(
     Ok(Listener { task, sessions })
 }
 
+fn has_family(settings: &Settings, family: Family) -> bool {
+    match family {
+        Family::V4 => settings.v4,
+        Family::V6 => settings.v6,
+    }
+}
+
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another process has the port".to_string(),
@@ -277,12 +286,13 @@ impl Backend for Userspace {
             Change::All => self.services.keys().filter(|k| !keys.contains(k)).cloned().collect(),
         };
         // All places are free before any is taken: services may have changed theirs with each other.
+        let common = self.common.clone();
+        let wanted = |key: &Key| plan.ports.get(key).filter(|_| has_family(&common.settings, key.family));
         for key in gone.iter().chain(keys.iter().copied()) {
-            let wanted = plan.ports.get(key).map(|port| &**port);
-            self.close(key, wanted, &mut work);
+            self.close(key, wanted(key).map(|port| &**port), &mut work);
         }
         self.finish_closing(std::mem::take(&mut work.closing));
-        let wanted: Vec<&Arc<ServicePort>> = keys.iter().filter_map(|key| plan.ports.get(key)).collect();
+        let wanted: Vec<&Arc<ServicePort>> = keys.iter().filter_map(|key| wanted(key)).collect();
         for port in &wanted {
             self.routes.claim(listeners::addresses(port));
         }

@@ -112,6 +112,24 @@ fn one_side_may_end_before_the_other() {
 }
 
 #[test]
+fn a_family_that_the_machine_lacks_is_left_alone() {
+    apart(|runtime| {
+        let settings = Settings {
+            v6: false,
+            ..settings()
+        };
+        let mut proxy = Userspace::new(settings, runtime).unwrap();
+        let ports = [
+            port("10.96.0.10", &["127.0.0.2"]),
+            named("six", port("fd00:96::1", &["fd00::2"])),
+        ];
+        let report = proxy.sync(&plan(&ports), &Change::All).unwrap();
+        assert_eq!(report.rules, [("listeners", 1), ("routes", 1)]);
+        assert_eq!(report.problems, Vec::<String>::new());
+    });
+}
+
+#[test]
 fn the_next_endpoint_is_tried_where_one_does_not_answer() {
     apart(|runtime| {
         let _server = server("127.0.0.3");

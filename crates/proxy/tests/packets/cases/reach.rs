@@ -148,7 +148,11 @@ pub fn policies(bed: &mut Bed) {
         .external_local()
         .node_port(30013)
         .load_balancer();
-    bed.put(&[&inner, &outer, &far_inner, &far_outer]);
+    let both = Svc::new("both", 14, ALL)
+        .internal_local()
+        .external_local()
+        .node_port(30014);
+    bed.put(&[&inner, &outer, &far_inner, &far_outer, &both]);
     const FAR: &[&str] = &["b1", "b2"];
     for family in Family::ALL {
         let node = bed.world.address("host", family);
@@ -163,6 +167,10 @@ pub fn policies(bed: &mut Bed) {
             bed.check("client", Tcp, to, Served(ALL, Kept));
             bed.check("host", Tcp, to, Served(ALL, Node));
         }
+        bed.check("client", Tcp, both.cluster(family), Served(LOCAL, Kept));
+        bed.check("outside", Tcp, both.node_port_at(node), Served(LOCAL, Kept));
+        bed.check("client", Tcp, both.node_port_at(node), Served(ALL, Kept));
+
         bed.check("client", Tcp, far_inner.cluster(family), Dropped);
         bed.check("host", Tcp, far_inner.cluster(family), Dropped);
         for to in [far_outer.node_port_at(node), far_outer.ingress(family)] {
