@@ -14,6 +14,7 @@
 //! Rules: a test starts its own server; it waits for conditions ([`eventually`]), never for time; a missing tool is a
 //! failure that says what to install. When a server goes away at the end of a test, its log must be free of panics.
 
+mod agent_home;
 mod binary;
 mod containerd;
 mod fixtures;
@@ -27,6 +28,7 @@ mod shell;
 mod users;
 mod wait;
 
+pub use agent_home::AgentHome;
 pub use binary::{orlop, workspace_root};
 pub use containerd::{Containerd, Leftovers};
 pub use fixtures::fixture;

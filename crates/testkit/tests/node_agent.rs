@@ -6,34 +6,14 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use orlop_testkit::{Containerd, Launch, Leftovers, Server, eventually};
+use orlop_testkit::{AgentHome, Containerd, Launch, Leftovers, Server, eventually};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 /// A cluster of one real node. The order matters: the cluster ends before its runtime does.
 struct Cluster {
     server: Server,
     containerd: Containerd,
-    _home: Home,
-}
-
-/// Files of the agent, and the name of its control groups, which go with them.
-struct Home(TempDir);
-
-impl Home {
-    fn cgroup(&self) -> String {
-        let name = self.0.path().file_name().unwrap().to_string_lossy().into_owned();
-        name.replace('.', "orlop-test-")
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let name = self.cgroup();
-        let all =
-            format!("find /sys/fs/cgroup/{name} /sys/fs/cgroup/*/{name} -depth -type d -exec rmdir {{}} + 2>/dev/null");
-        let _ = Command::new("sh").args(["-c", &all]).status();
-    }
+    _home: AgentHome,
 }
 
 impl Cluster {
@@ -44,11 +24,11 @@ impl Cluster {
     fn launch(with: impl Fn(Launch) -> Launch) -> Cluster {
         let containerd = Containerd::with_network();
         // Clusters of several tests share this machine: control groups and logs of their own keep them apart.
-        let home = Home(tempfile::tempdir().unwrap());
+        let home = AgentHome::new();
         let config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.0.path().join("logs"), "healthzPort": 0,
+            "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
             "clusterDomain": "cluster.local"});
-        let config_file = home.0.path().join("kubelet.yaml");
+        let config_file = home.path().join("kubelet.yaml");
         fs::write(&config_file, config.to_string()).unwrap();
         let launch = Launch::up()
             .arg(format!("--runtime=cri:{}", containerd.endpoint()))

@@ -1,0 +1,232 @@
+//! Services and names from real pods: a real containerd, the users' own kubectl, and a network of each test's own.
+
+use std::fs;
+
+use orlop_testkit::{AgentHome, Containerd, Launch, Server, eventually, network};
+use serde_json::{Value, json};
+
+/// As large as a download must be to be under way while a mode is switched.
+const DOWNLOAD_KIB: u32 = 20 * 1024;
+
+struct Cluster {
+    server: Server,
+    _containerd: Containerd,
+    _home: AgentHome,
+}
+
+impl Cluster {
+    fn start(mode: &str) -> Cluster {
+        network::enter_private_network();
+        let containerd = Containerd::with_network();
+        let home = AgentHome::new();
+        let config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+            "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
+            "clusterDomain": "cluster.local", "clusterDNS": ["10.96.0.10"], "failSwapOn": false});
+        let config_file = home.path().join("kubelet.yaml");
+        fs::write(&config_file, config.to_string()).unwrap();
+        let server = Launch::up()
+            .arg(format!("--runtime=cri:{}", containerd.endpoint()))
+            .arg("--nodes=1")
+            .arg("--port=6443")
+            .arg("--node-name=real")
+            .arg(format!("--proxy-mode={mode}"))
+            .arg(format!("--pod-cidr={}", containerd.pod_range()))
+            .arg(format!("--kubelet-config={}", config_file.display()))
+            .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()))
+            .start();
+        let cluster = Cluster {
+            server,
+            _containerd: containerd,
+            _home: home,
+        };
+        eventually("pods may be made", || {
+            let account = cluster.server.sh("kubectl get sa default -o name");
+            (account.code == Some(0)).then_some(())
+        });
+        cluster
+    }
+
+    fn apply(&self, object: &Value) {
+        self.server.run_with("kubectl apply -f -", &object.to_string());
+    }
+
+    fn run(&self, line: &str) -> String {
+        self.server.run(line)
+    }
+
+    /// Pods that say who they are, behind a service `web`, and a pod to ask from.
+    fn with_web(self, replicas: u32) -> Cluster {
+        self.apply(&web(replicas, "one"));
+        self.apply(
+            &json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
+            "type": "NodePort", "selector": {"app": "web"},
+            "ports": [{"port": 80, "targetPort": 8080, "nodePort": 30080}]}}),
+        );
+        self.apply(
+            &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "busybox", "imagePullPolicy": "IfNotPresent",
+                "command": ["sleep", "infinity"]}]}}),
+        );
+        self.run("kubectl rollout status deployment/web --timeout=120s");
+        self.run("kubectl wait --for=condition=Ready pod/client --timeout=60s");
+        self
+    }
+
+    fn from_client(&self, command: &str) -> String {
+        self.run(&format!("kubectl exec client -- {command}"))
+    }
+
+    /// Every backend answers, as often as it takes.
+    fn until_all_answer(&self, url: &str, replicas: usize) {
+        let mut seen = std::collections::BTreeSet::new();
+        eventually(&format!("all {replicas} pods answer at {url}"), || {
+            let answer = self.server.sh(&format!(
+                "kubectl exec client -- wget -T 2 -t 1 -qO- {url}/cgi-bin/name"
+            ));
+            if answer.code == Some(0) {
+                seen.insert(answer.stdout.trim().to_string());
+            }
+            (seen.len() == replicas).then_some(())
+        });
+    }
+
+    fn mode(&self) -> String {
+        let metrics = self.run("curl -s http://127.0.0.1:10249/metrics");
+        let modes = ["iptables", "nftables", "ipvs", "userspace"];
+        let shown = |mode: &&&str| metrics.contains(&format!("kubeproxy_sync_proxy_rules_{mode}_total{{"));
+        modes.iter().find(shown).unwrap_or(&"none").to_string()
+    }
+
+    fn switch(&self, mode: &str) {
+        let patch = format!(r#"{{"data":{{"config.conf":"mode: {mode}"}}}}"#);
+        self.run(&format!(
+            "kubectl patch configmap -n kube-system kube-proxy --patch '{patch}'"
+        ));
+    }
+}
+
+/// A web server of busybox. It answers as long as packets may still come after its pod was told to end, as programs that
+/// end gracefully do.
+fn web(replicas: u32, version: &str) -> Value {
+    let script = format!(
+        "mkdir -p /www/cgi-bin; printf '#!/bin/sh\\necho; hostname\\n' > /www/cgi-bin/name; chmod +x /www/cgi-bin/name; \
+         dd if=/dev/urandom of=/www/large bs=1k count={DOWNLOAD_KIB} 2>/dev/null; echo {version} > /www/version; \
+         trap 'sleep 2; kill $!; exit 0' TERM; httpd -f -p 8080 -h /www & wait"
+    );
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {
+        "replicas": replicas, "selector": {"matchLabels": {"app": "web"}},
+        "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {
+            "terminationGracePeriodSeconds": 10,
+            "containers": [{"name": "main", "image": "busybox", "imagePullPolicy": "IfNotPresent",
+                "command": ["sh", "-c", script],
+                "readinessProbe": {"httpGet": {"path": "/version", "port": 8080}, "periodSeconds": 1}}]}}}})
+}
+
+#[test]
+fn the_notes_commands_from_a_pod() {
+    let cluster = Cluster::start("iptables").with_web(3);
+    let looked_up = cluster.from_client("nslookup kubernetes.default.svc.cluster.local");
+    assert!(looked_up.contains("10.96.0.1"), "{looked_up}");
+    let page = cluster.from_client("wget -T 5 -qO- http://web.default.svc.cluster.local/version");
+    assert_eq!(page.trim(), "one");
+    cluster.until_all_answer("http://web", 3);
+    // From the node, at the node's port.
+    let page = cluster.run(&format!("curl -sf -m 5 http://{}:30080/version", network::HOST_ADDRESS));
+    assert_eq!(page.trim(), "one");
+    let rules = cluster.run("iptables -t nat -L KUBE-SERVICES -n");
+    assert!(rules.contains("default/web cluster IP"), "{rules}");
+    let map = cluster.run("kubectl get configmap -n kube-system kube-proxy -o yaml");
+    assert!(map.contains("KubeProxyConfiguration"), "{map}");
+    // The API server, by its service, with the pod's own credentials.
+    let token = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let script = format!(
+        "wget -T 5 -qO- --ca-certificate={token}/ca.crt --header=\"Authorization: Bearer $(cat {token}/token)\" \
+         https://kubernetes.default.svc/version"
+    );
+    let version = cluster.from_client(&format!("sh -c '{script}'"));
+    assert!(version.contains("gitVersion"), "{version}");
+    // A service that leads nowhere refuses.
+    cluster.run("kubectl create service clusterip nowhere --tcp=80");
+    let address = cluster.run("kubectl get service nowhere -o 'jsonpath={.spec.clusterIP}'");
+    eventually("a service without endpoints refuses", || {
+        let answer = cluster
+            .server
+            .sh(&format!("kubectl exec client -- wget -T 2 -t 1 -O- http://{address}"));
+        answer.stderr.contains("refused").then_some(())
+    });
+}
+
+#[test]
+fn the_mode_is_switched_under_a_download() {
+    let cluster = Cluster::start("iptables").with_web(1);
+    let sum = cluster.run("kubectl exec deploy/web -- sha256sum /www/large");
+    let sum = sum.split_whitespace().next().unwrap().to_string();
+    for (mode, gone) in [
+        ("nftables", "iptables-save | grep -c KUBE-SVC"),
+        ("userspace", "nft list tables | grep -c kube-proxy"),
+        ("iptables", "nft list tables | grep -c kube-proxy"),
+    ] {
+        // Slow enough to be under way all the time that the switch takes.
+        cluster.from_client(
+            "sh -c 'rm -f /tmp/large /tmp/done; (wget -q --limit-rate=4m -O /tmp/large http://web/large; echo $? > /tmp/done) \
+             >/dev/null 2>&1 &'",
+        );
+        eventually("the download is under way", || {
+            let size = cluster.server.sh("kubectl exec client -- stat -c %s /tmp/large").stdout;
+            (size.trim().parse::<u64>().unwrap_or(0) > 100_000).then_some(())
+        });
+        cluster.switch(mode);
+        eventually(&format!("the mode is {mode}"), || {
+            (cluster.mode() == mode).then_some(())
+        });
+        let under_way = cluster.server.sh("kubectl exec client -- test -e /tmp/done");
+        assert_ne!(
+            under_way.code,
+            Some(0),
+            "the download was over before the switch: nothing is shown"
+        );
+        cluster.until_all_answer("http://web", 1);
+        eventually("the rules of the mode before are gone", || {
+            let left = cluster.server.sh(gone).stdout;
+            (left.trim() == "0").then_some(())
+        });
+        eventually("the download is done", || {
+            let done = cluster.server.sh("kubectl exec client -- cat /tmp/done");
+            (done.code == Some(0)).then(|| assert_eq!(done.stdout.trim(), "0", "into {mode}"))
+        });
+        let found = cluster.from_client("sha256sum /tmp/large");
+        assert!(found.starts_with(&sum), "into {mode}: {found}");
+    }
+    // What nobody understands changes nothing, and is said.
+    cluster.switch("magic");
+    eventually("an event tells what is wrong", || {
+        let events = cluster.run("kubectl get events");
+        events.contains("InvalidProxyConfiguration").then_some(())
+    });
+    assert_eq!(cluster.mode(), "iptables");
+}
+
+#[test]
+fn a_rolling_update_under_load_loses_no_request() {
+    let cluster = Cluster::start("nftables").with_web(3);
+    cluster.until_all_answer("http://web", 3);
+    let script =
+        "rm -f /tmp/stop; while [ ! -e /tmp/stop ]; do wget -T 5 -t 1 -qO- http://web/version || echo failed; done";
+    cluster.from_client(&format!("sh -c '({script}) > /tmp/answers 2>&1 &'"));
+    cluster.apply(&web(3, "two"));
+    cluster.run("kubectl rollout status deployment/web --timeout=180s");
+    eventually("only the new ones answer", || {
+        let last = cluster.from_client("tail -n 30 /tmp/answers");
+        (last.lines().count() == 30 && last.lines().all(|line| line == "two")).then_some(())
+    });
+    cluster.from_client("touch /tmp/stop");
+    let answers = cluster.from_client("sh -c 'sort /tmp/answers | uniq -c'");
+    assert!(answers.contains("one") && answers.contains("two"), "{answers}");
+    let others: Vec<&str> = answers
+        .lines()
+        .filter(|line| !line.ends_with("one") && !line.ends_with("two"))
+        .collect();
+    assert!(others.is_empty(), "{answers}");
+}
