@@ -5,7 +5,9 @@ use std::fs;
 use orlop_testkit::{AgentHome, Containerd, Launch, Server, eventually, network};
 use serde_json::{Value, json};
 
-/// As large as a download must be to be under way while a mode is switched.
+// In scripts it is `/bin/wget`: busybox' shell would take its own, and Debian's static one can't look names up.
+
+/// More than sockets hold, so that a download whose reader waits is under way.
 const DOWNLOAD_KIB: u32 = 20 * 1024;
 
 struct Cluster {
@@ -142,7 +144,7 @@ fn the_notes_commands_from_a_pod() {
     // The API server, by its service, with the pod's own credentials.
     let token = "/var/run/secrets/kubernetes.io/serviceaccount";
     let script = format!(
-        "wget -T 5 -qO- --ca-certificate={token}/ca.crt --header=\"Authorization: Bearer $(cat {token}/token)\" \
+        "/bin/wget -T 5 -qO- --ca-certificate={token}/ca.crt --header=\"Authorization: Bearer $(cat {token}/token)\" \
          https://kubernetes.default.svc/version"
     );
     let version = cluster.from_client(&format!("sh -c '{script}'"));
@@ -168,35 +170,29 @@ fn the_mode_is_switched_under_a_download() {
         ("userspace", "nft list tables | grep -c kube-proxy"),
         ("iptables", "nft list tables | grep -c kube-proxy"),
     ] {
-        // Slow enough to be under way all the time that the switch takes.
+        // It waits in the middle, so that it is under way for as long as the switch takes.
         cluster.from_client(
-            "sh -c 'rm -f /tmp/large /tmp/done; (wget -q --limit-rate=4m -O /tmp/large http://web/large; echo $? > /tmp/done) \
-             >/dev/null 2>&1 &'",
+            "sh -c 'rm -f /tmp/go /tmp/sum /tmp/begun; (/bin/wget -qO- http://web/large | (dd bs=1k count=100 2>/dev/null; \
+             touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; cat) | sha256sum > /tmp/sum) >/dev/null 2>&1 &'",
         );
         eventually("the download is under way", || {
-            let size = cluster.server.sh("kubectl exec client -- stat -c %s /tmp/large").stdout;
-            (size.trim().parse::<u64>().unwrap_or(0) > 100_000).then_some(())
+            let begun = cluster.server.sh("kubectl exec client -- test -e /tmp/begun");
+            (begun.code == Some(0)).then_some(())
         });
         cluster.switch(mode);
         eventually(&format!("the mode is {mode}"), || {
             (cluster.mode() == mode).then_some(())
         });
-        let under_way = cluster.server.sh("kubectl exec client -- test -e /tmp/done");
-        assert_ne!(
-            under_way.code,
-            Some(0),
-            "the download was over before the switch: nothing is shown"
-        );
         cluster.until_all_answer("http://web", 1);
         eventually("the rules of the mode before are gone", || {
             let left = cluster.server.sh(gone).stdout;
             (left.trim() == "0").then_some(())
         });
-        eventually("the download is done", || {
-            let done = cluster.server.sh("kubectl exec client -- cat /tmp/done");
-            (done.code == Some(0)).then(|| assert_eq!(done.stdout.trim(), "0", "into {mode}"))
+        cluster.from_client("touch /tmp/go");
+        let found = eventually("the download is done", || {
+            let found = cluster.server.sh("kubectl exec client -- cat /tmp/sum").stdout;
+            (!found.trim().is_empty()).then_some(found)
         });
-        let found = cluster.from_client("sha256sum /tmp/large");
         assert!(found.starts_with(&sum), "into {mode}: {found}");
     }
     // What nobody understands changes nothing, and is said.
@@ -212,8 +208,7 @@ fn the_mode_is_switched_under_a_download() {
 fn a_rolling_update_under_load_loses_no_request() {
     let cluster = Cluster::start("nftables").with_web(3);
     cluster.until_all_answer("http://web", 3);
-    let script =
-        "rm -f /tmp/stop; while [ ! -e /tmp/stop ]; do wget -T 5 -t 1 -qO- http://web/version || echo failed; done";
+    let script = "rm -f /tmp/stop; while [ ! -e /tmp/stop ]; do /bin/wget -T 5 -t 1 -qO- http://web/version || echo failed; done";
     cluster.from_client(&format!("sh -c '({script}) > /tmp/answers 2>&1 &'"));
     cluster.apply(&web(3, "two"));
     cluster.run("kubectl rollout status deployment/web --timeout=180s");
