@@ -12,7 +12,6 @@
 //! Upstream: the DNS-based service discovery specification 1.1.0, and CoreDNS' kubernetes, forward and cache plugins.
 
 pub mod forward;
-mod http;
 pub mod metrics;
 pub mod objects;
 mod publish;

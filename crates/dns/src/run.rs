@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::StatusCode;
 use ipnet::IpNet;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Delta, Selection, path};
+use orlop_serving::{Page, Pages, plain};
 use serde::de::DeserializeOwned;
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -18,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::objects::{ConfigMap, EndpointSlice, Namespace, Service};
 use crate::server::{self, Handler};
 use crate::zone::{DNS_SERVICE, Directory, Zone};
-use crate::{http, publish, resources};
+use crate::{publish, resources};
 
 /// Changes that may wait between an informer and the zone.
 const QUEUE: usize = 256;
@@ -36,6 +37,8 @@ pub struct Options {
     /// UDP and TCP on each. Give addresses of the node rather than 0.0.0.0, which would answer pods from whichever
     /// address is nearest to them, not from the one they asked.
     pub listen: Vec<SocketAddr>,
+    /// Who is answered; empty: anyone.
+    pub clients: Vec<IpNet>,
     /// The host's, usually /etc/resolv.conf.
     pub resolv_conf: PathBuf,
     /// /metrics; CoreDNS has port 9153.
@@ -95,7 +98,8 @@ pub async fn run(options: Options) -> Result<Running, String> {
     let zone = Arc::new(Zone::new(&options.cluster_domain, ranges)?);
     let metrics = Arc::new(Metrics::default());
     let forward = Forward::new(metrics.clone());
-    let handler = Arc::new(Handler::new(zone.clone(), forward.clone(), metrics.clone()));
+    let handler = Handler::new(zone.clone(), forward.clone(), metrics.clone());
+    let handler = Arc::new(handler.for_clients(options.clients));
     let (synced_sender, synced) = watch::channel(false);
 
     let mut listeners = vec![];
@@ -196,36 +200,56 @@ async fn end_well(
 }
 
 async fn start_pages(
-    pages: [(Option<SocketAddr>, http::Pages); 3],
+    pages: [(Option<SocketAddr>, Arc<dyn Pages>); 3],
     end: &Shutdown,
 ) -> Result<[Option<SocketAddr>; 3], String> {
     let mut bound = [None; 3];
     for (place, (address, pages)) in bound.iter_mut().zip(pages) {
         if let Some(address) = address {
-            let started = http::start(address, pages, end.clone()).await;
-            *place = Some(started.map_err(|e| format!("DNS can't listen: {e}"))?);
+            let listener = TcpListener::bind(address).await;
+            let listener = listener.map_err(|e| format!("DNS can't listen: {address}: {e}"))?;
+            *place = listener.local_addr().ok();
+            tokio::spawn(plain::serve(listener, pages, end.clone()));
         }
     }
     Ok(bound)
 }
 
-fn metrics_page(metrics: &Arc<Metrics>) -> http::Pages {
-    let metrics = metrics.clone();
-    Arc::new(move |path| (path == "/metrics").then(|| (StatusCode::OK, metrics.render())))
+/// One page at an address of its own.
+struct OnePage<F> {
+    path: &'static str,
+    show: F,
 }
 
-fn ready_page(is_ready: impl Fn() -> bool + Send + Sync + 'static) -> http::Pages {
-    Arc::new(move |path| {
-        let ready = || match is_ready() {
-            true => (StatusCode::OK, "OK".to_string()),
-            false => (StatusCode::SERVICE_UNAVAILABLE, "kubernetes".to_string()),
-        };
-        (path == "/ready").then(ready)
+impl<F: Fn() -> Page + Send + Sync + 'static> Pages for OnePage<F> {
+    fn show(&self, path: &str, _: &str) -> Option<Page> {
+        (path == self.path).then(&self.show)
+    }
+}
+
+fn metrics_page(metrics: &Arc<Metrics>) -> Arc<dyn Pages> {
+    let metrics = metrics.clone();
+    Arc::new(OnePage {
+        path: "/metrics",
+        show: move || Page::metrics(metrics.render()),
     })
 }
 
-fn health_page() -> http::Pages {
-    Arc::new(|path| (path == "/health").then(|| (StatusCode::OK, "OK".to_string())))
+fn ready_page(is_ready: impl Fn() -> bool + Send + Sync + 'static) -> Arc<dyn Pages> {
+    Arc::new(OnePage {
+        path: "/ready",
+        show: move || match is_ready() {
+            true => Page::plain(200, "OK".to_string()),
+            false => Page::plain(503, "kubernetes".to_string()),
+        },
+    })
+}
+
+fn health_page() -> Arc<dyn Pages> {
+    Arc::new(OnePage {
+        path: "/health",
+        show: || Page::plain(200, "OK".to_string()),
+    })
 }
 
 /// Where pods of any node reach the listeners.

@@ -209,6 +209,7 @@ async fn start(cluster: Cluster, resolver: &Resolver) -> Started {
     let options = Options {
         api: cluster.api(),
         cluster_domain: "cluster.local".into(),
+        clients: vec![],
         service_ranges: vec!["10.96.0.0/12".parse().unwrap()],
         pod_ranges: vec!["10.244.0.0/16".parse().unwrap()],
         listen: vec!["0.0.0.0:0".parse().unwrap()],

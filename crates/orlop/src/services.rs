@@ -1,6 +1,6 @@
 //! What makes services reachable from the node that `orlop up` brings with it: the proxy, and DNS.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -76,6 +76,19 @@ impl ServicesArgs {
     }
 }
 
+impl ServicesPlan {
+    /// The cluster's pods, and this machine, whose own addresses stand for pods where a mode hides them.
+    fn dns_clients(&self) -> Vec<IpNet> {
+        let own = self.node_addresses.iter().map(|ip| IpNet::from(*ip));
+        let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)].map(IpNet::from);
+        let pods = self.pod_range.parse().into_iter();
+        pods.chain(own)
+            .chain(loopback)
+            .chain(self.service_ranges.iter().copied())
+            .collect()
+    }
+}
+
 /// Runs the proxy until the shutdown. `admin` may write what the cluster has of it: its ConfigMap, and the right to read
 /// that.
 pub async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown) -> Result<(), String> {
@@ -106,6 +119,7 @@ pub async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Result<(),
         service_ranges: plan.service_ranges.clone(),
         pod_ranges: plan.pod_range.parse().into_iter().collect(),
         listen: at(port).collect(),
+        clients: plan.dns_clients(),
         resolv_conf: "/etc/resolv.conf".into(),
         metrics,
         ready: None,

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
+use ipnet::IpNet;
 use orlop_base::{Random, Shutdown};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -80,6 +81,8 @@ pub struct Handler {
     metrics: Arc<Metrics>,
     /// Clients that wait for other servers' answers.
     room: Arc<Semaphore>,
+    /// Who is answered; empty: anyone.
+    clients: Vec<IpNet>,
 }
 
 /// What becomes of a packet.
@@ -116,7 +119,13 @@ impl Handler {
             forward,
             metrics,
             room: Arc::new(Semaphore::new(CONCURRENT_MAX)),
+            clients: vec![],
         }
+    }
+
+    /// Only these are answered, others hear nothing: a server that answers the whole world is a weapon against others.
+    pub fn for_clients(self, clients: Vec<IpNet>) -> Handler {
+        Handler { clients, ..self }
     }
 
     /// Answers into `out` what can be answered at once.
@@ -128,6 +137,9 @@ impl Handler {
         random: &mut Random,
         out: &mut Vec<u8>,
     ) -> Step {
+        if !self.clients.is_empty() && !self.clients.iter().any(|range| range.contains(&peer.ip())) {
+            return Step::Silence;
+        }
         let call = Call {
             transport,
             v6: peer.is_ipv6(),

@@ -231,3 +231,17 @@ proptest! {
         }
     }
 }
+
+#[tokio::test]
+async fn only_clients_of_ours_are_answered() {
+    let mut packet = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    packet.extend_from_slice(b"\x03web\x07default\x03svc\x07cluster\x05local\x00\x00\x01\x00\x01");
+    let handler = Arc::into_inner(handler(None)).unwrap();
+    let handler = handler.for_clients(vec!["10.244.0.0/24".parse().unwrap()]);
+    for (peer, answered) in [("10.244.0.9:999", true), ("198.51.100.1:999", false)] {
+        let (mut random, mut out) = (Random::seeded(1), vec![]);
+        let step = handler.begin(&packet, Transport::Udp, peer.parse().unwrap(), &mut random, &mut out);
+        assert_eq!(matches!(step, Step::Done), answered, "{peer}");
+        assert_eq!(out.is_empty(), !answered);
+    }
+}
