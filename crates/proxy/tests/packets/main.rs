@@ -6,6 +6,8 @@
 
 mod bed;
 mod cases;
+mod ipvs;
+mod machine;
 mod modes;
 mod netns;
 mod service;
@@ -74,4 +76,10 @@ fn chosen_mode() {
     if mode != Mode::Ipvs {
         cases::run_bridged(mode);
     }
+}
+
+/// IPVS, in a machine that has it.
+#[test]
+fn ipvs_in_a_machine() {
+    machine::run("ipvs_in_a_machine", ipvs::all);
 }

@@ -21,6 +21,9 @@ impl Ipvs {
         let changed = self.route.change_addresses(link, &steps.addresses);
         changed.map_err(|e| Error(format!("addresses of {}: {e}", super::DEVICE)))?;
         self.retire(&steps.retire)?;
+        if steps.look_again {
+            self.look_at_leaving()?;
+        }
         self.change_servers(&steps.delete)?;
         self.change_elements(&steps.last, &[])?;
         self.count(&operations);
@@ -146,6 +149,7 @@ impl Ipvs {
                 }
                 // Those that leave are counted when they have left.
                 Operation::RetireReal(..)
+                | Operation::LookAgain(..)
                 | Operation::SetServer(..)
                 | Operation::SetReal(..)
                 | Operation::ReplaceElement(..) => {}
@@ -162,6 +166,7 @@ struct Steps {
     commands: Vec<Command>,
     addresses: Vec<AddressChange>,
     retire: Vec<(ServerKey, SocketAddr)>,
+    look_again: bool,
     delete: Vec<Command>,
     last: Vec<Element>,
 }
@@ -203,6 +208,10 @@ impl Steps {
             Operation::Bind(ip) => self.addresses.push(AddressChange::Add(*ip)),
             Operation::Unbind(ip) => self.addresses.push(AddressChange::Remove(*ip)),
             Operation::RetireReal(key, real) => self.retire.push((*key, *real)),
+            Operation::LookAgain(key, real) => {
+                ipvs.leaving.entry(*key).or_default().push(*real);
+                self.look_again = true;
+            }
             Operation::DeleteReal(key, real) => self.delete.push(Command::DeleteReal(*key, *real)),
             Operation::DeleteServer(key) => {
                 ipvs.leaving.remove(key);

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use super::apply::failed;
 use super::kernel::{Command, Real};
 use super::operations::Held;
-use super::render::{At, Element, Match, ServerKey, Set, Thing};
-use super::{Counts, DEVICE, Ipvs, Result, rules, wanted};
+use super::render::{Element, Match, ServerKey, Set, Thing};
+use super::{Counts, DEVICE, Ipvs, Result, connections, rules, wanted};
 use crate::backend::{Cleaned, Error};
 use crate::plan::{Family, Protocol};
 use crate::route::is_reachable;
@@ -96,28 +96,17 @@ impl Ipvs {
             .map_err(|e| Error(format!("device {DEVICE}: {e}")))?;
         let held = self.held_if_any(link.as_ref().map(|link| link.index))?;
         let mut commands = Vec::new();
-        let mut connections = 0;
-        for (key, _) in &held.servers {
+        for key in held.servers.keys() {
             // Datagrams of a client that goes on sending would keep all this for ever.
-            if matches!(
-                key,
-                ServerKey::At(At {
-                    protocol: Protocol::Udp,
-                    ..
-                })
-            ) {
+            if matches!(key, ServerKey::At(at) if at.protocol == Protocol::Udp) {
                 commands.push(Command::DeleteServer(*key));
                 continue;
             }
-            for real in self.reals(*key)? {
-                connections += real.connections();
-                if real.weight != 0 {
-                    commands.push(Command::SetReal(*key, real.address, 0));
-                }
-            }
+            let weighty = self.reals(*key)?.into_iter().filter(|real| real.weight != 0);
+            commands.extend(weighty.map(|real| Command::SetReal(*key, real.address, 0)));
         }
         self.run(&commands)?;
-        if connections > 0 {
+        if !held.servers.is_empty() && connections::under_way(|at| held.servers.contains_key(&ServerKey::At(at)))? {
             return Ok(Cleaned::Draining);
         }
         if let Some(link) = link {

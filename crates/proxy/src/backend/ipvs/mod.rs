@@ -8,6 +8,7 @@
 //! Upstream: pkg/proxy/ipvs (v1.36).
 
 mod apply;
+mod connections;
 mod held;
 mod kernel;
 mod nft;
@@ -299,6 +300,7 @@ fn written(operations: &[Operation]) -> Vec<(&'static str, usize)> {
             Operation::AddReal(..) | Operation::SetReal(..) | Operation::RetireReal(..) | Operation::DeleteReal(..) => {
                 counts.reals += 1
             }
+            Operation::LookAgain(..) => {}
             Operation::Bind(_) | Operation::Unbind(_) => counts.addresses += 1,
             Operation::ClearElement(_)
             | Operation::AddElement(..)

@@ -32,6 +32,8 @@ pub enum Operation {
     Unbind(IpAddr),
     /// No new connections; it goes when it has none.
     RetireReal(ServerKey, SocketAddr),
+    /// It has no weight already; it goes if it has no connections any more.
+    LookAgain(ServerKey, SocketAddr),
     /// At once: of what is no connection the kernel forgets the rest by itself.
     DeleteReal(ServerKey, SocketAddr),
     DeleteServer(ServerKey),
@@ -57,6 +59,7 @@ impl fmt::Display for Operation {
             Operation::AddReal(key, real) => write!(f, "ipvsadm -a {key} -r {real} -m"),
             Operation::SetReal(key, real) => write!(f, "ipvsadm -e {key} -r {real} -m"),
             Operation::RetireReal(key, real) => write!(f, "ipvsadm -e {key} -r {real} -m -w 0, then -d"),
+            Operation::LookAgain(key, real) => write!(f, "ipvsadm -d {key} -r {real} (once idle)"),
             Operation::DeleteReal(key, real) => write!(f, "ipvsadm -d {key} -r {real}"),
             Operation::Bind(ip) => write!(f, "ip addr add {ip} dev kube-ipvs0"),
             Operation::Unbind(ip) => write!(f, "ip addr del {ip} dev kube-ipvs0"),
@@ -217,7 +220,7 @@ fn left_behind(key: ServerKey, seen: Option<&Seen>, now: Option<&Server>) -> Vec
         .filter(|(_, weight)| **weight == 0)
         .map(|(real, _)| real);
     let gone = idle.filter(|real| now.reals.binary_search(real).is_err());
-    gone.map(|real| leave(key, *real, now)).collect()
+    gone.map(|real| Operation::LookAgain(key, *real)).collect()
 }
 
 fn server(

@@ -273,6 +273,11 @@ impl Model {
                 Operation::RetireReal(key, real) | Operation::DeleteReal(key, real) => {
                     assert!(self.server(&key).reals.remove(&real).is_some());
                 }
+                Operation::LookAgain(key, real) => {
+                    if !self.busy.contains(&real) {
+                        self.server(&key).reals.remove(&real);
+                    }
+                }
                 Operation::Bind(ip) => assert!(self.held.addresses.insert(ip)),
                 Operation::Unbind(ip) => assert!(self.held.addresses.remove(&ip)),
             }
@@ -314,7 +319,7 @@ impl Model {
 }
 
 fn is_leaving(operation: &Operation) -> bool {
-    matches!(operation, Operation::RetireReal(..))
+    matches!(operation, Operation::LookAgain(..))
 }
 
 prop_compose! {

@@ -1,0 +1,337 @@
+//! What only IPVS has, in a machine that has it: its own view of services, schedulers, servers that leave slowly.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use orlop_proxy::backend::{Backend, Cleaned, Mode, ipvs};
+use orlop_proxy::plan::{Change, Endpoint, Family, Key, Plan, Protocol, ServicePort};
+use orlop_proxy::settings::Settings;
+
+use crate::bed::Bed;
+use crate::cases;
+use crate::netns::Netns;
+use crate::service::Svc;
+use crate::world::{PATIENCE, World};
+
+/// Everything, one after the other; what fails is told in the end.
+pub fn all() {
+    let mut failed = Vec::new();
+    let mut run = |name: &str, cases: &mut dyn FnMut()| {
+        let started = Instant::now();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(cases));
+        println!(
+            "ipvs: {name}: {}, {:.1?}",
+            if outcome.is_ok() { "well" } else { "FAILED" },
+            started.elapsed()
+        );
+        if outcome.is_err() {
+            failed.push(name.to_string());
+        }
+    };
+    run("as in the notes", &mut as_in_the_notes);
+    run("schedulers", &mut schedulers);
+    run("others' servers", &mut others_servers);
+    run("leaving", &mut leaving);
+    for (group, _) in cases::GROUPS {
+        run(group, &mut || cases::run(Mode::Ipvs, group));
+    }
+    let count = std::env::var("ORLOP_SERVICES").map_or(1000, |n| n.parse().expect("a number of services"));
+    run("many services", &mut || many(count));
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+fn port(number: u32, reals: &[SocketAddr]) -> Arc<ServicePort> {
+    let endpoint = |address: &SocketAddr| Endpoint {
+        address: *address,
+        is_local: false,
+    };
+    let key = Key {
+        family: Family::V4,
+        namespace: "default".into(),
+        name: format!("service-{number}").into(),
+        port: "".into(),
+    };
+    Arc::new(ServicePort {
+        key,
+        protocol: Protocol::Tcp,
+        cluster_ip: Ipv4Addr::from(0x0a60_0000 + number).into(),
+        port: 80,
+        node_port: None,
+        external_ips: vec![],
+        load_balancer_ips: vec![],
+        source_ranges: vec![],
+        affinity: None,
+        internal_local: false,
+        external_local: false,
+        health_check_node_port: None,
+        cluster: reals.iter().map(endpoint).collect(),
+        local: vec![],
+        has_endpoints: !reals.is_empty(),
+    })
+}
+
+fn plan(ports: impl IntoIterator<Item = Arc<ServicePort>>) -> Plan {
+    let ports: BTreeMap<Key, Arc<ServicePort>> = ports.into_iter().map(|port| (port.key.clone(), port)).collect();
+    Plan {
+        ports,
+        ..Plan::default()
+    }
+}
+
+fn backend(scheduler: &str) -> ipvs::Ipvs {
+    let mut settings = Settings::default();
+    settings.ipvs.scheduler = scheduler.to_string();
+    ipvs::is_supported().unwrap();
+    ipvs::new(settings).unwrap()
+}
+
+fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn total(written: &[(&'static str, usize)]) -> usize {
+    written.iter().map(|(_, count)| count).sum()
+}
+
+/// 10.96.100.100
+const NOTES: u32 = 100 * 256 + 100;
+
+fn as_in_the_notes() {
+    Netns::new().enter(|| {
+        let mut backend = backend("rr");
+        let reals = ["192.168.1.10:80", "192.168.1.11:80"].map(|address| address.parse().unwrap());
+        let plan = plan([port(NOTES, &reals)]);
+        backend.sync(&plan, &Change::All).unwrap();
+        let found = said("ipvsadm", &["-L", "-n"]);
+        println!("$ ipvsadm -L -n\n{found}");
+        let lines: Vec<String> = found
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(
+            lines[lines.len() - 3..],
+            [
+                "TCP 10.96.100.100:80 rr",
+                "-> 192.168.1.10:80 Masq 1 0 0",
+                "-> 192.168.1.11:80 Masq 1 0 0"
+            ]
+        );
+        println!(
+            "$ ip addr show kube-ipvs0\n{}",
+            said("ip", &["addr", "show", "kube-ipvs0"])
+        );
+        // Another process finds nothing to do.
+        let report = self::backend("rr").sync(&plan, &Change::All).unwrap();
+        assert_eq!(total(&report.written), 0, "{report:?}");
+        assert_eq!(backend.cleanup().unwrap(), Cleaned::Whole);
+        assert!(!said("ipvsadm", &["-L", "-n"]).contains("10.96"));
+    });
+}
+
+fn schedulers() {
+    Netns::new().enter(|| {
+        for scheduler in ["rr", "lc", "dh", "sh", "sed", "nq", "wrr", "wlc", "mh"] {
+            let mut backend = backend(scheduler);
+            let plan = plan([port(1, &["192.168.1.10:80".parse().unwrap()])]);
+            backend.sync(&plan, &Change::All).unwrap();
+            let found = said("ipvsadm", &["-L", "-n"]);
+            let wanted = format!("TCP  10.96.0.1:80 {scheduler}");
+            assert!(found.contains(&wanted), "{wanted} in {found}");
+            // Each changes what its predecessor left, once.
+            let report = backend.sync(&plan, &Change::All).unwrap();
+            assert_eq!(total(&report.written), 0, "{scheduler}: {report:?}");
+        }
+        let mut unknown = backend("none-such");
+        let plan = plan([port(2, &[])]);
+        let error = unknown.sync(&plan, &Change::All).unwrap_err();
+        assert!(error.to_string().contains("scheduler none-such"), "{error}");
+    });
+}
+
+/// Virtual servers that somebody else has, beside ours and in ranges that are not ours.
+fn others_servers() {
+    Netns::new().enter(|| {
+        said("ip", &["addr", "add", "172.16.9.9/24", "dev", "lo"]);
+        said("ipvsadm", &["-A", "-t", "172.16.9.9:25", "-s", "wlc"]);
+        said("ipvsadm", &["-a", "-t", "172.16.9.9:25", "-r", "192.168.7.7:25", "-m"]);
+        let mut settings = Settings::default();
+        settings.ipvs.exclude_ranges = vec!["10.100.0.0/16".parse().unwrap()];
+        let mut backend = ipvs::new(settings).unwrap();
+        let plan = plan([port(1, &["192.168.1.10:80".parse().unwrap()])]);
+        backend.sync(&plan, &Change::All).unwrap();
+        said("ip", &["addr", "add", "10.100.0.1/32", "dev", "kube-ipvs0"]);
+        said("ipvsadm", &["-A", "-t", "10.100.0.1:80", "-s", "rr"]);
+        // One of ours that nobody asked for, of an earlier process.
+        said("ip", &["addr", "add", "10.96.9.9/32", "dev", "kube-ipvs0"]);
+        said("ipvsadm", &["-A", "-t", "10.96.9.9:80", "-s", "rr"]);
+        backend.sync(&plan, &Change::All).unwrap();
+        let found = said("ipvsadm", &["-L", "-n"]);
+        for (line, there) in [
+            ("172.16.9.9:25 wlc", true),
+            ("192.168.7.7:25", true),
+            ("10.100.0.1:80", true),
+            ("10.96.9.9", false),
+        ] {
+            assert_eq!(found.contains(line), there, "{line} in {found}");
+        }
+        assert!(!said("ip", &["addr", "show", "kube-ipvs0"]).contains("10.96.9.9"));
+        assert_eq!(backend.cleanup().unwrap(), Cleaned::Whole);
+        let found = said("ipvsadm", &["-L", "-n"]);
+        assert!(
+            found.contains("172.16.9.9:25") && !found.contains("10.96.0.1"),
+            "{found}"
+        );
+    });
+}
+
+/// Who answers on a connection that stays.
+fn who(stream: &TcpStream) -> String {
+    (&*stream).write_all(b"who?\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.split_whitespace().next().unwrap_or_default().to_string()
+}
+
+fn connect(bed: &Bed, to: SocketAddr) -> TcpStream {
+    let stream = bed
+        .world
+        .place("client")
+        .netns
+        .enter(|| TcpStream::connect_timeout(&to, PATIENCE))
+        .unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Ends a connection with a reset, which the kernel remembers for ten seconds, not for two minutes.
+fn reset(stream: TcpStream) {
+    let linger = nix::libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    setsockopt(&stream, sockopt::Linger, &linger).unwrap();
+}
+
+fn weight_of(bed: &Bed, pod: &str) -> Option<String> {
+    let address = format!("{}:8080", bed.world.address(pod, Family::V4));
+    let found = bed.shell("ipvsadm -L -n");
+    let line = found.lines().find(|line| line.contains(&address))?;
+    line.split_whitespace().nth(3).map(str::to_string)
+}
+
+/// A real server that has a connection stays without weight until the connection is over; so does everything at the end.
+fn leaving() {
+    let mut bed = Bed::new(Mode::Ipvs, World::routed());
+    let web = Svc::new("web", 10, &["a1", "a2"]);
+    bed.put(&[&web]);
+    let to = web.cluster(Family::V4);
+    let stream = connect(&bed, to);
+    let pod = who(&stream);
+    let other = if pod == "a1" { "a2" } else { "a1" };
+    let rest: &[&'static str] = if pod == "a1" { &["a2"] } else { &["a1"] };
+    bed.put(&[&web.clone().pods(rest)]);
+    assert_eq!(weight_of(&bed, &pod).as_deref(), Some("0"));
+    assert_eq!(who(&stream), pod);
+    for _ in 0..4 {
+        let next = connect(&bed, to);
+        assert_eq!(who(&next), other);
+        reset(next);
+    }
+    // It comes back, and leaves again.
+    bed.put(&[&web]);
+    assert_eq!(weight_of(&bed, &pod).as_deref(), Some("1"));
+    bed.put(&[&web.clone().pods(rest)]);
+    assert_eq!(
+        (weight_of(&bed, &pod).as_deref(), who(&stream)),
+        (Some("0"), pod.clone())
+    );
+    // A process that starts now takes that over.
+    bed.restart();
+    assert_eq!(
+        (weight_of(&bed, &pod).as_deref(), who(&stream)),
+        (Some("0"), pod.clone())
+    );
+    reset(stream);
+    let started = Instant::now();
+    while weight_of(&bed, &pod).is_some() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{pod} is still there");
+        thread::sleep(Duration::from_millis(500));
+        bed.sync_all();
+    }
+
+    let stream = connect(&bed, to);
+    assert_eq!(who(&stream), other);
+    assert_eq!(bed.cleanup(), Cleaned::Draining);
+    assert_eq!(who(&stream), other);
+    let refused = bed
+        .world
+        .place("client")
+        .netns
+        .enter(|| TcpStream::connect_timeout(&to, PATIENCE));
+    assert!(refused.is_err(), "no new connection goes through it");
+    assert_eq!(bed.cleanup(), Cleaned::Draining);
+    drop(stream);
+    let started = Instant::now();
+    while bed.cleanup() != Cleaned::Whole {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{}",
+            bed.shell("cat /proc/net/ip_vs_conn")
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!bed.shell("ipvsadm -L -n").contains("10.96"), "nothing is left");
+    bed.finish();
+}
+
+/// How long it takes with so many services of five endpoints; figures only, the machine is an emulated one.
+fn many(count: u32) {
+    Netns::new().enter(|| {
+        let real =
+            |service: u32, n: u32| SocketAddr::new(IpAddr::from(Ipv4Addr::from(0x0af4_0000 + service * 6 + n)), 8080);
+        let of = |service: u32, last: u32| port(service, &[0, 1, 2, 3, last].map(|n| real(service, n)));
+        let mut plan = plan((1..=count).map(|service| of(service, 4)));
+        let mut backend = backend("rr");
+        let mut timed = |what: &str, plan: &Plan, change: &Change| {
+            let started = Instant::now();
+            let report = backend.sync(plan, change).unwrap();
+            println!(
+                "ipvs, {count} services: {what}: {:.1?}, wrote {}",
+                started.elapsed(),
+                total(&report.written)
+            );
+            report
+        };
+        let report = timed("first sync", &plan, &Change::All);
+        assert_eq!(
+            report.rules[..2],
+            [("servers", count as usize), ("real-servers", 5 * count as usize)]
+        );
+        assert_eq!(total(&timed("nothing to do", &plan, &Change::All).written), 0);
+        for round in 0..3 {
+            let changed = of(count / 2, 4 + (round + 1) % 2);
+            let key = changed.key.clone();
+            plan.ports.insert(key.clone(), changed);
+            let report = timed("one endpoint replaced", &plan, &Change::Keys(vec![key]));
+            assert_eq!(total(&report.written), 2);
+        }
+        let started = Instant::now();
+        assert_eq!(backend.cleanup().unwrap(), Cleaned::Whole);
+        println!("ipvs, {count} services: taken away: {:.1?}", started.elapsed());
+    });
+}
