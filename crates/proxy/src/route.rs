@@ -142,18 +142,24 @@ impl Route {
         Ok(wanted.map(|a| a.ip).collect())
     }
 
-    /// Brings addresses onto a link and off it. One that is there already, or gone already, is fine.
-    pub fn change_addresses(&mut self, link: u32, changes: &[AddressChange]) -> io::Result<()> {
+    /// Brings addresses onto a link and off it. One that is there already, or gone already, is fine. Those that the link
+    /// does not take (IPv6 may be off there), with the reason; the rest is done.
+    pub fn change_addresses(&mut self, link: u32, changes: &[AddressChange]) -> io::Result<Vec<(IpAddr, io::Error)>> {
         let mut messages: Vec<Message> = changes.iter().map(|change| address_change(link, *change)).collect();
         let outcomes = self.connection.pipeline(&mut messages)?;
+        let mut refused = Vec::new();
         for (outcome, change) in outcomes.into_iter().zip(changes) {
-            let outcome = match change {
-                AddressChange::Add(_) => present_is_fine(outcome),
-                AddressChange::Remove(_) => absent_is_fine(outcome),
-            };
-            outcome.map_err(|e| io::Error::new(e.kind(), format!("{change:?}: {e}")))?;
+            match change {
+                AddressChange::Add(ip) => match present_is_fine(outcome) {
+                    // The link itself is gone.
+                    Err(e) if is(&e, nix::libc::ENODEV) => return Err(e),
+                    Err(e) => refused.push((*ip, e)),
+                    Ok(()) => {}
+                },
+                AddressChange::Remove(_) => absent_is_fine(outcome)?,
+            }
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// Makes a whole range local to this host, through a link (that of `lo`, mostly): `ip route add local RANGE dev LINK`.
@@ -357,8 +363,8 @@ mod tests {
 
             let ips: Vec<IpAddr> = vec!["10.96.0.1".parse().unwrap(), "fd00:10:96::1".parse().unwrap()];
             let add: Vec<_> = ips.iter().map(|ip| AddressChange::Add(*ip)).collect();
-            route.change_addresses(lo.index, &add).unwrap();
-            route.change_addresses(lo.index, &add).unwrap();
+            assert!(route.change_addresses(lo.index, &add).unwrap().is_empty());
+            assert!(route.change_addresses(lo.index, &add).unwrap().is_empty());
             assert_eq!(
                 route.reachable_addresses(&[]).unwrap().into_iter().collect::<Vec<_>>(),
                 ips
@@ -368,8 +374,8 @@ mod tests {
             assert_eq!((v6.prefix, v6.link), (128, lo.index));
 
             let remove = [AddressChange::Remove(ips[0])];
-            route.change_addresses(lo.index, &remove).unwrap();
-            route.change_addresses(lo.index, &remove).unwrap();
+            assert!(route.change_addresses(lo.index, &remove).unwrap().is_empty());
+            assert!(route.change_addresses(lo.index, &remove).unwrap().is_empty());
             assert_eq!(
                 route.reachable_addresses(&[]).unwrap().into_iter().collect::<Vec<_>>(),
                 ips[1..]
@@ -385,7 +391,7 @@ mod tests {
             let add: Vec<_> = (0..3000u32)
                 .map(|n| AddressChange::Add(Ipv4Addr::from(0x0a60_0000 + n).into()))
                 .collect();
-            route.change_addresses(lo.index, &add).unwrap();
+            assert!(route.change_addresses(lo.index, &add).unwrap().is_empty());
             assert_eq!(route.reachable_addresses(&[]).unwrap().len(), 3000);
         });
     }

@@ -1,10 +1,11 @@
 //! What only IPVS has, in a machine that has it: its own view of services, schedulers, servers that leave slowly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::panic::catch_unwind;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,31 +20,42 @@ use crate::netns::Netns;
 use crate::service::Svc;
 use crate::world::{PATIENCE, World};
 
-/// Everything, one after the other; what fails is told in the end.
+/// Everything, two at a time; what fails is told in the end.
 pub fn all() {
-    let mut failed = Vec::new();
-    let mut run = |name: &str, cases: &mut dyn FnMut()| {
-        let started = Instant::now();
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(cases));
-        println!(
-            "ipvs: {name}: {}, {:.1?}",
-            if outcome.is_ok() { "well" } else { "FAILED" },
-            started.elapsed()
-        );
-        if outcome.is_err() {
-            failed.push(name.to_string());
+    let groups = cases::GROUPS.iter().map(|(group, _)| *group);
+    let mut names: VecDeque<&str> = ["leaving", "many services"].into_iter().chain(groups).collect();
+    names.extend(["as in the notes", "schedulers", "others' servers"]);
+    let names = Mutex::new(names);
+    let failed = Mutex::new(Vec::new());
+    let next = || names.lock().unwrap().pop_front();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(name) = next() {
+                    let started = Instant::now();
+                    let outcome = catch_unwind(|| run(name));
+                    let well = if outcome.is_ok() { "well" } else { "FAILED" };
+                    println!("ipvs: {name}: {well}, {:.1?}", started.elapsed());
+                    if outcome.is_err() {
+                        failed.lock().unwrap().push(name);
+                    }
+                }
+            });
         }
-    };
-    run("as in the notes", &mut as_in_the_notes);
-    run("schedulers", &mut schedulers);
-    run("others' servers", &mut others_servers);
-    run("leaving", &mut leaving);
-    for (group, _) in cases::GROUPS {
-        run(group, &mut || cases::run(Mode::Ipvs, group));
-    }
-    let count = std::env::var("ORLOP_SERVICES").map_or(1000, |n| n.parse().expect("a number of services"));
-    run("many services", &mut || many(count));
+    });
+    let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+fn run(name: &str) {
+    match name {
+        "as in the notes" => as_in_the_notes(),
+        "schedulers" => schedulers(),
+        "others' servers" => others_servers(),
+        "leaving" => leaving(),
+        "many services" => many(std::env::var("ORLOP_SERVICES").map_or(1000, |n| n.parse().expect("a number"))),
+        group => cases::run(Mode::Ipvs, group),
+    }
 }
 
 fn port(number: u32, reals: &[SocketAddr]) -> Arc<ServicePort> {
@@ -135,6 +147,14 @@ fn as_in_the_notes() {
             "$ ip addr show kube-ipvs0\n{}",
             said("ip", &["addr", "show", "kube-ipvs0"])
         );
+        for (name, value) in [
+            ("conntrack", "1"),
+            ("expire_nodest_conn", "1"),
+            ("expire_quiescent_template", "1"),
+        ] {
+            let found = std::fs::read_to_string(format!("/proc/sys/net/ipv4/vs/{name}"));
+            assert_eq!(found.unwrap().trim(), value, "{name}");
+        }
         // Another process finds nothing to do.
         let report = self::backend("rr").sync(&plan, &Change::All).unwrap();
         assert_eq!(total(&report.written), 0, "{report:?}");
@@ -156,6 +176,15 @@ fn schedulers() {
             let report = backend.sync(&plan, &Change::All).unwrap();
             assert_eq!(total(&report.written), 0, "{scheduler}: {report:?}");
         }
+        let mut settings = Settings::default();
+        settings.ipvs.tcp_timeout = Duration::from_secs(800);
+        settings.ipvs.udp_timeout = Duration::from_secs(70);
+        ipvs::new(settings)
+            .unwrap()
+            .sync(&Plan::default(), &Change::All)
+            .unwrap();
+        let found = said("ipvsadm", &["-L", "--timeout"]);
+        assert!(found.contains("800 120 70"), "{found}");
         let mut unknown = backend("none-such");
         let plan = plan([port(2, &[])]);
         let error = unknown.sync(&plan, &Change::All).unwrap_err();

@@ -44,16 +44,30 @@ pub fn kernel(bed: &Bed) -> Vec<String> {
         lines.extend(routes.lines().map(|line| line.trim_end().to_string()));
     }
     let addresses = bed.command("ip", &["-o", "addr"]);
-    lines.extend(addresses.lines().map(str::to_string));
+    // A device that is made anew has another number.
+    lines.extend(
+        addresses
+            .lines()
+            .map(|line| line.split_once(": ").map_or(line, |(_, rest)| rest).to_string()),
+    );
     if let Ok(servers) = bed
         .world
         .node()
         .netns
         .enter(|| std::fs::read_to_string("/proc/net/ip_vs"))
     {
-        lines.extend(servers.lines().map(str::to_string));
+        lines.extend(servers.lines().map(without_counts));
     }
     lines
+}
+
+/// A line of the kernel's list of servers, without the connections that a real server has.
+fn without_counts(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        ["->", address, method, weight, ..] => format!("-> {address} {method} {weight}"),
+        _ => line.to_string(),
+    }
 }
 
 fn is_of_iptables(table: &str) -> bool {

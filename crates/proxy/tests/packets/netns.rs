@@ -39,6 +39,9 @@ impl Netns {
             // Addresses can be used at once.
             set("net/ipv6/conf/all/accept_dad", "0");
             set("net/ipv6/conf/default/accept_dad", "0");
+            // Whoever is refused hears of it each time.
+            set("net/ipv4/icmp_ratelimit", "0");
+            set("net/ipv6/icmp/ratelimit", "0");
             up("lo");
         });
         netns

@@ -17,9 +17,13 @@ impl Ipvs {
     pub(super) fn apply(&mut self, operations: Vec<Operation>, link: u32) -> Result<Report> {
         let steps = Steps::new(&operations, self);
         self.change_elements(&steps.first, &steps.add)?;
-        let problems = self.change_servers(&steps.commands)?;
+        let mut problems = self.change_servers(&steps.commands)?;
         let changed = self.route.change_addresses(link, &steps.addresses);
-        changed.map_err(|e| Error(format!("addresses of {}: {e}", super::DEVICE)))?;
+        for (ip, error) in changed.map_err(|e| Error(format!("addresses of {}: {e}", super::DEVICE)))? {
+            if self.unbound.insert(ip) {
+                problems.push(format!("{} can't have the address {ip}: {error}", super::DEVICE));
+            }
+        }
         self.retire(&steps.retire)?;
         if steps.look_again {
             self.look_at_leaving()?;
@@ -206,7 +210,10 @@ impl Steps {
                 self.commands.push(Command::SetReal(*key, *real, 1));
             }
             Operation::Bind(ip) => self.addresses.push(AddressChange::Add(*ip)),
-            Operation::Unbind(ip) => self.addresses.push(AddressChange::Remove(*ip)),
+            Operation::Unbind(ip) => {
+                ipvs.unbound.remove(ip);
+                self.addresses.push(AddressChange::Remove(*ip));
+            }
             Operation::RetireReal(key, real) => self.retire.push((*key, *real)),
             Operation::LookAgain(key, real) => {
                 ipvs.leaving.entry(*key).or_default().push(*real);

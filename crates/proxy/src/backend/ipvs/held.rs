@@ -1,14 +1,16 @@
 //! What the kernel holds of ours, and how all of it is taken away.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
 use super::apply::failed;
 use super::kernel::{Command, Real};
 use super::operations::Held;
-use super::render::{Element, Match, ServerKey, Set, Thing};
+use super::render::{At, Element, Match, ServerKey, Set, Thing};
 use super::{Counts, DEVICE, Ipvs, Result, connections, rules, wanted};
 use crate::backend::{Cleaned, Error};
+use crate::conntrack::{Conntrack, Flow};
 use crate::plan::{Family, Protocol};
 use crate::route::is_reachable;
 
@@ -106,6 +108,7 @@ impl Ipvs {
             commands.extend(weighty.map(|real| Command::SetReal(*key, real.address, 0)));
         }
         self.run(&commands)?;
+        self.forget_datagrams(&held)?;
         if !held.servers.is_empty() && connections::under_way(|at| held.servers.contains_key(&ServerKey::At(at)))? {
             return Ok(Cleaned::Draining);
         }
@@ -121,6 +124,28 @@ impl Ipvs {
             gone.map_err(|e| Error(format!("table {}: {e}", rules::TABLE)))?;
         }
         Ok(Cleaned::Whole)
+    }
+
+    /// Flows of datagrams that the kernel remembers would go on looking for us; forgotten, their next packet is looked at
+    /// anew by whoever serves services now.
+    fn forget_datagrams(&mut self, held: &Held) -> Result<()> {
+        let is_ours = |flow: &Flow| {
+            let at = At {
+                protocol: Protocol::Udp,
+                address: flow.destination,
+            };
+            held.servers.contains_key(&ServerKey::At(at))
+        };
+        let families: BTreeSet<Family> = held.servers.keys().map(|key| key.family()).collect();
+        let forget = || -> io::Result<()> {
+            for family in families {
+                let mut conntrack = Conntrack::open()?;
+                let flows = conntrack.flows(family, Protocol::Udp, is_ours)?;
+                conntrack.delete(family, &flows)?;
+            }
+            Ok(())
+        };
+        forget().map_err(|e| Error(format!("tracked flows: {e}")))
     }
 
     /// As `held`, where some of it may not be there.

@@ -78,6 +78,7 @@ pub fn new(settings: Settings) -> Result<Ipvs> {
         leaving: Leaving::new(),
         looked: Instant::now(),
         refused: BTreeSet::new(),
+        unbound: BTreeSet::new(),
         counts: Counts::default(),
         link: None,
         settings,
@@ -97,6 +98,8 @@ pub struct Ipvs {
     looked: Instant,
     /// Virtual servers that this kernel can't have.
     refused: BTreeSet<ServerKey>,
+    /// Addresses that kube-ipvs0 can't have.
+    unbound: BTreeSet<IpAddr>,
     counts: Counts,
     /// The index of kube-ipvs0, once all was compared with the kernel.
     link: Option<u32>,

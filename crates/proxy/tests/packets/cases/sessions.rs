@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use orlop_proxy::backend::Mode;
 use orlop_proxy::plan::{Family, Protocol};
 
 use crate::bed::{Bed, Expect, Seen};
@@ -50,7 +51,10 @@ pub fn affinity(bed: &mut Bed) {
         }
         bed.put(&[&long]);
     }
-    another_after_a_while(bed, &short);
+    // IPVS keeps a client's choice while it remembers connections of it, which is for minutes after they ended.
+    if bed.mode != Mode::Ipvs {
+        another_after_a_while(bed, &short);
+    }
 }
 
 /// Affinity ends when a client has been away for that long.
