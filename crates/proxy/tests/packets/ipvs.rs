@@ -16,15 +16,19 @@ use orlop_proxy::settings::Settings;
 
 use crate::bed::Bed;
 use crate::cases;
+use crate::modes;
 use crate::netns::Netns;
 use crate::service::Svc;
 use crate::world::{PATIENCE, World};
 
 /// Everything, two at a time; what fails is told in the end.
 pub fn all() {
-    let groups = cases::GROUPS.iter().map(|(group, _)| *group);
-    let mut names: VecDeque<&str> = ["leaving", "many services"].into_iter().chain(groups).collect();
-    names.extend(["as in the notes", "schedulers", "others' servers"]);
+    let groups = cases::GROUPS.iter().map(|(group, _)| group.to_string());
+    let others = modes::HERE.iter();
+    let switches = others.flat_map(|other| [format!("from {other}"), format!("to {other}")]);
+    let first = ["leaving", "many services"].map(str::to_string).into_iter();
+    let mut names: VecDeque<String> = first.chain(groups).chain(switches).collect();
+    names.extend(["as in the notes", "schedulers", "others' servers"].map(str::to_string));
     let names = Mutex::new(names);
     let failed = Mutex::new(Vec::new());
     let next = || names.lock().unwrap().pop_front();
@@ -33,7 +37,7 @@ pub fn all() {
             scope.spawn(|| {
                 while let Some(name) = next() {
                     let started = Instant::now();
-                    let outcome = catch_unwind(|| run(name));
+                    let outcome = catch_unwind(|| run(&name));
                     let well = if outcome.is_ok() { "well" } else { "FAILED" };
                     println!("ipvs: {name}: {well}, {:.1?}", started.elapsed());
                     if outcome.is_err() {
@@ -54,7 +58,11 @@ fn run(name: &str) {
         "others' servers" => others_servers(),
         "leaving" => leaving(),
         "many services" => many(std::env::var("ORLOP_SERVICES").map_or(1000, |n| n.parse().expect("a number"))),
-        group => cases::run(Mode::Ipvs, group),
+        group => match group.split_once(' ') {
+            Some(("from", other)) => cases::run_switch(other.parse().unwrap(), Mode::Ipvs),
+            Some(("to", other)) => cases::run_switch(Mode::Ipvs, other.parse().unwrap()),
+            _ => cases::run(Mode::Ipvs, group),
+        },
     }
 }
 
