@@ -18,7 +18,7 @@ const KERNEL: &str = "/var/cache/orlop-test-kernel";
 /// Set within the machine.
 const INSIDE: &str = "ORLOP_IN_MACHINE";
 const RESULT: &str = "orlop-machine-result:";
-const LIMIT: Duration = Duration::from_secs(280);
+const LIMIT: Duration = Duration::from_secs(290);
 
 /// Those that something asks for; what they need themselves comes along.
 const MODULES: &[&str] = &[
