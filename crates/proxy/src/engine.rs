@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use crate::backend::{self, Backend, Cleaned, Mode, Report};
-use crate::plan::{Change, Planner};
+use crate::conntrack;
+use crate::plan::{Change, Planner, ServicePort};
 use crate::settings::Settings;
 
 pub struct Engine {
@@ -25,6 +26,8 @@ pub struct Engine {
 pub struct Synced {
     pub report: Report,
     pub took: Duration,
+    /// Stale flows that were deleted, and how long that took.
+    pub flows: Option<(usize, Duration)>,
     pub was_full: bool,
     pub triggered: Vec<jiff::Timestamp>,
 }
@@ -71,12 +74,31 @@ impl Engine {
         self.unsure = true;
         let report = self.backend.sync(self.planner.plan(), &change)?;
         self.unsure = false;
+        let took = begun.elapsed();
         Ok(Synced {
             report,
-            took: begun.elapsed(),
+            took,
+            flows: self.clean_flows(&change),
             was_full,
             triggered: taken.triggered,
         })
+    }
+
+    /// Flows of UDP would go on to endpoints that are gone. How many there were, and how long that took.
+    fn clean_flows(&self, change: &Change) -> Option<(usize, Duration)> {
+        // In userspace mode the kernel translates nothing.
+        if self.mode() == Mode::Userspace {
+            return None;
+        }
+        let begun = Instant::now();
+        let serving = |port: &ServicePort| self.planner.serving(&port.key);
+        match conntrack::clean_stale(self.planner.plan(), change, serving) {
+            Ok(deleted) => Some((deleted, begun.elapsed())),
+            Err(error) => {
+                tracing::warn!("stale UDP flows can't be deleted: {error}");
+                None
+            }
+        }
     }
 
     /// Other settings, or another mode: the new one is in place before the old one goes, so that there is always one.

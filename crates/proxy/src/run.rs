@@ -1,6 +1,7 @@
 //! The shell: objects come in, the engine is told, and what it does is shown.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 use crate::backend::{self, Error, Mode};
 use crate::choice::choose;
 use crate::config::{self, Config};
+use crate::conntrack;
 use crate::engine::{Engine, Synced};
 use crate::health::{Health, HealthPorts, TO_BE_DELETED};
 use crate::metrics::Metrics;
@@ -472,6 +474,12 @@ impl Shell {
         let runtime = tokio::runtime::Handle::current();
         let engine = blocking(move || Engine::new(planner, mode, settings, runtime)).await;
         self.engine = Some(engine.map_err(|e| format!("mode {mode}: {e}"))?);
+        if mode != Mode::Userspace {
+            let wanted = conntrack::sysctls(&self.config.conntrack, conntrack::cores());
+            for problem in conntrack::apply(Path::new("/"), &wanted) {
+                tracing::warn!("{problem}");
+            }
+        }
         self.switched(mode);
         Ok(())
     }
@@ -518,6 +526,9 @@ impl Shell {
         self.options
             .metrics
             .synced(now, synced.took, synced.was_full, &synced.report);
+        if let Some((deleted, took)) = synced.flows {
+            self.options.metrics.flows_cleaned(took, deleted);
+        }
         for triggered in synced.triggered {
             let age = now.duration_since(triggered);
             if age.is_positive() {
