@@ -9,6 +9,10 @@
 //! What a service port had is rendered again from the port that was synced last, so no rules are kept. KUBE-SERVICES,
 //! in which every service has a rule, is not written anew as upstream does: single rules are put in and taken out.
 //!
+//! So what is written follows the change; what a change costs does not quite, with many services. The kernel checks all
+//! chains that packets can come to, for loops and misplaced targets, in every transaction that adds a rule (nf_tables),
+//! or takes the whole table anew (legacy).
+//!
 //! Upstream: pkg/proxy/iptables (v1.36).
 
 mod compare;

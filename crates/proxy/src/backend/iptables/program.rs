@@ -241,6 +241,22 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_is_held_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().lock().unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--net", "iptables-legacy-restore", "--noflush", "-w", "1"]);
+        command.env("XTABLES_LOCKFILE", file.path());
+        let output = run(&mut command, "iptables-legacy-restore", Some("*nat\nCOMMIT\n")).unwrap();
+        assert!(!output.status.success());
+        let text = failure("iptables-legacy-restore", &output, "");
+        assert!(
+            text.contains("another program holds the xtables lock (/run/xtables.lock)"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn versions_are_compared_by_number() {
         assert!(is_at_least("iptables v1.8.9 (nf_tables)\n", &[1, 6, 2]));
         assert!(is_at_least("iptables v1.10.0 (legacy)\n", &[1, 6, 2]));
