@@ -137,7 +137,7 @@ fn may_come(port: &ServicePort, client: IpAddr, to: IpAddr, machine: &Machine) -
     let within = |ip: &IpAddr| port.source_ranges.iter().any(|range| range.contains(ip));
     port.source_ranges.is_empty()
         || within(&client)
-        || (machine.is_own(client, to) && machine.node_addresses.iter().any(|ip| within(ip)))
+        || (machine.is_own(client, to) && machine.node_addresses.iter().any(within))
 }
 
 #[cfg(test)]
