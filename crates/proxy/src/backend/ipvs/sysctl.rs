@@ -21,7 +21,7 @@ pub fn apply(settings: &Settings) -> Result<()> {
 fn wanted(settings: &Settings, version: (u32, u32)) -> Vec<(&'static str, &'static str)> {
     let mut all = vec![("net/ipv4/vs/conntrack", "1")];
     // Later kernels hand connections of a port used again to another real server without a delay.
-    if version >= (4, 1) && version < (5, 9) {
+    if ((4, 1)..(5, 9)).contains(&version) {
         all.push(("net/ipv4/vs/conn_reuse_mode", "0"));
     }
     all.push(("net/ipv4/vs/expire_nodest_conn", "1"));

@@ -354,14 +354,14 @@ prop_compose! {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Put(ServicePort),
+    Put(Box<ServicePort>),
     Remove(u8),
     Busy(u8),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => any_port().prop_map(Step::Put),
+        6 => any_port().prop_map(|port| Step::Put(Box::new(port))),
         2 => (0..4u8).prop_map(Step::Remove),
         1 => (1..6u8).prop_map(Step::Busy),
     ]
@@ -382,7 +382,7 @@ proptest! {
             match step {
                 Step::Put(port) => {
                     wanted.set(&port.key, Some(&port), &mut touched);
-                    ports.insert(port.key.clone(), port);
+                    ports.insert(port.key.clone(), *port);
                 }
                 Step::Remove(name) => {
                     let key = key(&format!("s{name}"), Family::V4);
