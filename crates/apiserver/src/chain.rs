@@ -442,11 +442,14 @@ fn check_route(kind: &KindDef, info: &RequestInfo, method: &Method) -> Result<()
             None => (false, false),
         },
     };
-    // HEAD is known to proxies alone.
-    match (
-        there,
-        allowed && (method != Method::HEAD || info.subresource == "proxy"),
-    ) {
+    // HEAD and OPTIONS are known to proxies alone.
+    let is_proxy = info.subresource == "proxy";
+    let allowed = match *method {
+        Method::HEAD => allowed && is_proxy,
+        Method::OPTIONS => is_proxy,
+        _ => allowed,
+    };
+    match (there, allowed) {
         (true, true) => Ok(()),
         (true, false) => Err(Status::method_not_allowed()),
         (false, _) => Err(Status::no_such_resource()),
@@ -590,6 +593,8 @@ mod tests {
             ("GET", "/api/v1/pods/x", 404),
             ("POST", "/api/v1/namespaces/d/pods", 0),
             ("PUT", "/api/v1/namespaces/d/pods", 405),
+            ("OPTIONS", "/api/v1/namespaces/d/pods/x", 405),
+            ("OPTIONS", "/api/v1/namespaces/d/pods/x/proxy", 404),
             ("DELETE", "/api/v1/namespaces/d/pods", 0),
             ("POST", "/api/v1/namespaces/d/pods/x", 405),
             ("PATCH", "/api/v1/namespaces/d/pods/x", 0),

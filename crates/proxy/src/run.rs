@@ -28,6 +28,8 @@ use crate::plan::{self, HEADLESS, PROXY_NAME, Planner};
 const QUEUE: usize = 1024;
 /// After a sync that failed; doubled up to the period in which everything is looked at anyway.
 const RETRY: Duration = Duration::from_secs(1);
+/// Comparing everything may take one part in so many of the time.
+const FULL_SHARE: u32 = 20;
 /// How often modes that were switched away from are looked at.
 const RETIRE: Duration = Duration::from_secs(1);
 /// The ConfigMap that says in which mode to run, and where in it.
@@ -420,6 +422,12 @@ impl Shell {
         wakes.into_iter().min().unwrap_or(never)
     }
 
+    /// After this long everything is compared with the kernel.
+    fn period(&self) -> Duration {
+        let mode = self.engine.as_ref().map_or(Mode::Iptables, Engine::mode);
+        self.config.periods(mode).sync
+    }
+
     /// Not before what is said now.
     fn may_sync_at(&self, now: Instant) -> Instant {
         let mode = self.engine.as_ref().map_or(Mode::Iptables, Engine::mode);
@@ -437,9 +445,8 @@ impl Shell {
             self.begin().await?;
         }
         let now = Instant::now();
-        let mode = self.engine.as_ref().map_or(Mode::Iptables, Engine::mode);
         if now >= self.timing.next_full {
-            self.timing.next_full = now + self.config.periods(mode).sync;
+            self.timing.next_full = now + self.period();
             self.engine.iter_mut().for_each(Engine::distrust);
         }
         let is_settled = self.engine.as_ref().is_none_or(Engine::is_settled);
@@ -521,6 +528,11 @@ impl Shell {
     }
 
     fn report(&mut self, synced: Synced) {
+        if synced.was_full {
+            // With very many services a comparison takes seconds: it must not take all of the time.
+            let pause = (synced.took * FULL_SHARE).max(self.period());
+            self.timing.next_full = Instant::now() + pause;
+        }
         let now = self.options.clock.now();
         self.health.updated();
         self.options
