@@ -501,6 +501,8 @@ impl Shell {
         let now = Instant::now();
         self.timing.last_sync = Some(now);
         let mode = engine.mode();
+        let engine = self.engine.insert(engine);
+        let failed = self.health_ports.sync(engine.planner.health_checks()).await;
         match outcome {
             Ok(synced) => {
                 self.timing.retry = RETRY;
@@ -517,8 +519,6 @@ impl Shell {
                 self.timing.retry = (self.timing.retry * 2).min(self.config.periods(mode).sync);
             }
         }
-        let failed = self.health_ports.sync(engine.planner.health_checks()).await;
-        self.engine = Some(engine);
         for (service, why) in failed {
             self.tell_once(format!(
                 "health check node port of {}/{}: {why}",

@@ -75,7 +75,7 @@ impl Cluster {
         self
     }
 
-    fn from_client(&self, command: &str) -> String {
+    fn in_client(&self, command: &str) -> String {
         self.run(&format!("kubectl exec client -- {command}"))
     }
 
@@ -129,9 +129,9 @@ fn web(replicas: u32, version: &str) -> Value {
 #[test]
 fn the_notes_commands_from_a_pod() {
     let cluster = Cluster::start("iptables").with_web(3);
-    let looked_up = cluster.from_client("nslookup kubernetes.default.svc.cluster.local");
+    let looked_up = cluster.in_client("nslookup kubernetes.default.svc.cluster.local");
     assert!(looked_up.contains("10.96.0.1"), "{looked_up}");
-    let page = cluster.from_client("wget -T 5 -qO- http://web.default.svc.cluster.local/version");
+    let page = cluster.in_client("wget -T 5 -qO- http://web.default.svc.cluster.local/version");
     assert_eq!(page.trim(), "one");
     cluster.until_all_answer("http://web", 3);
     // From the node, at the node's port.
@@ -147,7 +147,7 @@ fn the_notes_commands_from_a_pod() {
         "/bin/wget -T 5 -qO- --ca-certificate={token}/ca.crt --header=\"Authorization: Bearer $(cat {token}/token)\" \
          https://kubernetes.default.svc/version"
     );
-    let version = cluster.from_client(&format!("sh -c '{script}'"));
+    let version = cluster.in_client(&format!("sh -c '{script}'"));
     assert!(version.contains("gitVersion"), "{version}");
     // A service that leads nowhere refuses.
     cluster.run("kubectl create service clusterip nowhere --tcp=80");
@@ -171,7 +171,7 @@ fn the_mode_is_switched_under_a_download() {
         ("iptables", "nft list tables | grep -c kube-proxy"),
     ] {
         // It waits in the middle, so that it is under way for as long as the switch takes.
-        cluster.from_client(
+        cluster.in_client(
             "sh -c 'rm -f /tmp/go /tmp/sum /tmp/begun; (/bin/wget -qO- http://web/large | (dd bs=1k count=100 2>/dev/null; \
              touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; cat) | sha256sum > /tmp/sum) >/dev/null 2>&1 &'",
         );
@@ -188,7 +188,7 @@ fn the_mode_is_switched_under_a_download() {
             let left = cluster.server.sh(gone).stdout;
             (left.trim() == "0").then_some(())
         });
-        cluster.from_client("touch /tmp/go");
+        cluster.in_client("touch /tmp/go");
         let found = eventually("the download is done", || {
             let found = cluster.server.sh("kubectl exec client -- cat /tmp/sum").stdout;
             (!found.trim().is_empty()).then_some(found)
@@ -209,15 +209,15 @@ fn a_rolling_update_under_load_loses_no_request() {
     let cluster = Cluster::start("nftables").with_web(3);
     cluster.until_all_answer("http://web", 3);
     let script = "rm -f /tmp/stop; while [ ! -e /tmp/stop ]; do /bin/wget -T 5 -t 1 -qO- http://web/version || echo failed; done";
-    cluster.from_client(&format!("sh -c '({script}) > /tmp/answers 2>&1 &'"));
+    cluster.in_client(&format!("sh -c '({script}) > /tmp/answers 2>&1 &'"));
     cluster.apply(&web(3, "two"));
     cluster.run("kubectl rollout status deployment/web --timeout=180s");
     eventually("only the new ones answer", || {
-        let last = cluster.from_client("tail -n 30 /tmp/answers");
+        let last = cluster.in_client("tail -n 30 /tmp/answers");
         (last.lines().count() == 30 && last.lines().all(|line| line == "two")).then_some(())
     });
-    cluster.from_client("touch /tmp/stop");
-    let answers = cluster.from_client("sh -c 'sort /tmp/answers | uniq -c'");
+    cluster.in_client("touch /tmp/stop");
+    let answers = cluster.in_client("sh -c 'sort /tmp/answers | uniq -c'");
     assert!(answers.contains("one") && answers.contains("two"), "{answers}");
     let others: Vec<&str> = answers
         .lines()
