@@ -5,13 +5,14 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue, LOCATION,
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue, LOCATION,
     SEC_WEBSOCKET_PROTOCOL, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, BodyStream, Empty, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use orlop_api::Status;
@@ -20,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 
 use super::place::Place;
 use super::transport::Unreached;
-use super::{AnyBody, Asked};
+use super::{AnyBody, Asked, BodyError, links};
 use crate::metrics::InFlight;
 use crate::request::RequestInfo;
 use crate::respond::{self, Body};
@@ -293,7 +294,7 @@ pub(super) fn redirect_to_root(asked: &Asked<'_>) -> Option<Response<Body>> {
 
 /// A backend's answer as the client gets it: redirects lead through the proxy again, and its rules about other sites do
 /// not become ours.
-pub(super) fn proxied_response(
+pub(super) async fn proxied_response(
     response: Response<Incoming>,
     target: &str,
     info: &RequestInfo,
@@ -313,10 +314,59 @@ pub(super) fn proxied_response(
     if parts.headers.contains_key(CONTENT_LENGTH) && parts.status == StatusCode::NO_CONTENT {
         parts.headers.remove(CONTENT_LENGTH);
     }
-    Response::from_parts(
-        parts,
-        Body::Stream(body.map_err(Into::into).boxed_unsync(), Some(guard)),
-    )
+    let body = match is_page(&parts.headers) && parts.status != StatusCode::NO_CONTENT {
+        true => with_links(&mut parts.headers, body, prefix).await,
+        false => body.map_err(Into::into).boxed_unsync(),
+    };
+    Response::from_parts(parts, Body::Stream(body, Some(guard)))
+}
+
+/// HTML that can be read, of a size that can be held.
+fn is_page(headers: &HeaderMap) -> bool {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let media_type = text(CONTENT_TYPE).split(';').next().unwrap_or("").trim();
+    let length: Option<usize> = text(CONTENT_LENGTH).parse().ok();
+    media_type.eq_ignore_ascii_case("text/html")
+        && matches!(text(CONTENT_ENCODING), "" | "gzip")
+        && length.is_none_or(|length| length <= links::PAGE_MAX)
+}
+
+/// The page with its links led through the proxy. One that turns out too large, or breaks off, goes as far as it came
+/// and then as it is.
+async fn with_links(headers: &mut HeaderMap, mut body: Incoming, prefix: &str) -> AnyBody {
+    let mut page = vec![];
+    let mut trouble = None;
+    while page.len() <= links::PAGE_MAX {
+        match body.frame().await {
+            None => break,
+            Some(Err(error)) => {
+                trouble = Some(error);
+                break;
+            }
+            Some(Ok(frame)) => page.extend_from_slice(&frame.into_data().unwrap_or_default()),
+        }
+    }
+    let is_whole = trouble.is_none() && page.len() <= links::PAGE_MAX;
+    let rewritten = match headers.contains_key(CONTENT_ENCODING) {
+        _ if !is_whole => None,
+        true => links::unpacked(&page).map(|page| links::rewritten(&page, prefix)),
+        false => Some(links::rewritten(&page, prefix)),
+    };
+    match rewritten {
+        Some(text) => {
+            headers.remove(CONTENT_ENCODING);
+            headers.remove(CONTENT_LENGTH);
+            Full::new(Bytes::from(text))
+                .map_err(|never| match never {})
+                .boxed_unsync()
+        }
+        None => {
+            let begun = futures::stream::iter([Ok(Frame::data(Bytes::from(page)))]);
+            let broken = futures::stream::iter(trouble.map(|error| Err(BodyError::from(error))));
+            let rest = BodyStream::new(body).map(|frame| frame.map_err(BodyError::from));
+            StreamBody::new(begun.chain(broken).chain(rest)).boxed_unsync()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! WebSocket itself is the client's WebSocket turned into SPDY here.
 
 mod forward;
+mod links;
 mod options;
 mod place;
 #[cfg(test)]
@@ -257,7 +258,7 @@ impl Server {
                 let request = forward::request(&asked, &place, body, false)?;
                 let response = forward::send(io, request).await.map_err(failed)?;
                 let guard = self.metrics.long_running(info, true);
-                Ok(forward::proxied_response(response, asked.target, info, guard))
+                Ok(forward::proxied_response(response, asked.target, info, guard).await)
             }
         }
     }
