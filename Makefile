@@ -27,6 +27,7 @@ lint: ## formatting and lints, warnings are errors
 bench: build ## measure: the store, decoding, and a running server (see docs/benchmarks.md)
 	$(CARGO) bench --workspace
 	$(BIN) bench
+	$(BIN) bench services
 
 tools: ## what the tests need beside Rust (installs with apt-get, as root)
 	./tools/install-test-tools

@@ -6,4 +6,5 @@ pub mod measure;
 pub mod own_server;
 pub mod process;
 pub mod scheduling;
+pub mod services;
 pub mod workloads;

@@ -12,7 +12,7 @@ use crate::bench::scheduling::catalogue;
 use crate::bench::scheduling::report::{self, Outcome};
 use crate::bench::scheduling::run::{Run, Settings};
 use crate::bench::scheduling::workload::{Params, Workload};
-use crate::bench::{measure, workloads};
+use crate::bench::{measure, services, workloads};
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -29,6 +29,8 @@ enum What {
     Api(ApiArgs),
     /// Give a scheduler pods to place and report how fast they are bound
     Scheduling(SchedulingArgs),
+    /// Bring many services about with our proxy, and with kube-proxy where it is in PATH, and report what syncs take
+    Services(ServicesArgs),
     /// Let controllers make, replace and remove pods on simulated nodes, and report how fast and with how many writes
     Controllers(ControllersArgs),
 }
@@ -66,6 +68,21 @@ struct ControllersArgs {
     /// Show what was written, by resource and verb
     #[arg(long)]
     writes: bool,
+}
+
+#[derive(clap::Args)]
+struct ServicesArgs {
+    /// How many services, of five endpoints each
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    services: u32,
+    /// Modes to measure
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_delimiter = ',',
+        default_value = "iptables,nftables"
+    )]
+    modes: Vec<String>,
 }
 
 const SCHEDULING_HELP: &str = "\
@@ -123,7 +140,30 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Some(What::Api(args)) => api(args),
         Some(What::Scheduling(args)) => scheduling(args),
         Some(What::Controllers(args)) => controllers(&args),
+        Some(What::Services(args)) => services(&args),
     }
+}
+
+fn services(args: &ServicesArgs) -> anyhow::Result<()> {
+    services::enter_private_network()?;
+    let own = OwnServer::start(Part::ApiServer)?;
+    let kubeconfig = own.kubeconfig();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        eprintln!("· {} services", args.services);
+        let bench = services::Bench::prepare(&kubeconfig, args.services).await?;
+        let mut rows = vec![];
+        for mode in &args.modes {
+            for program in ["orlop", "kube-proxy"] {
+                if program == "orlop" || services::is_in_path(program) {
+                    eprintln!("· {program} in mode {mode}");
+                    rows.push(bench.measure(program, mode).await);
+                }
+            }
+        }
+        services::print(args.services, &rows);
+        Ok(())
+    })
 }
 
 fn api(args: ApiArgs) -> anyhow::Result<()> {
