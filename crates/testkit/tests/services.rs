@@ -225,3 +225,92 @@ fn a_rolling_update_under_load_loses_no_request() {
         .collect();
     assert!(others.is_empty(), "{answers}");
 }
+
+/// `orlop proxy` as a child; it is killed with the value, as hard as can be.
+struct Proxy(std::process::Child);
+
+impl Proxy {
+    fn start(server: &Server, mode: &str) -> Proxy {
+        let child = std::process::Command::new(orlop_testkit::orlop())
+            .args(["proxy", "--hostname-override=node-a"])
+            .arg(format!("--kubeconfig={}", server.kubeconfig().display()))
+            .arg(format!("--proxy-mode={mode}"))
+            .spawn();
+        Proxy(child.expect("orlop starts"))
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn the_proxy_alone_killed_and_cleaned_up() {
+    network::enter_private_network();
+    let server = Launch::apiserver().start();
+    let orlop = orlop_testkit::orlop().display().to_string();
+    server.run_with(
+        "kubectl apply -f -",
+        &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}).to_string(),
+    );
+    server.run_with(
+        "kubectl apply -f -",
+        &json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
+            "clusterIP": "10.96.7.7", "ports": [{"name": "http", "port": 80}]}})
+        .to_string(),
+    );
+    server.run_with(
+        "kubectl apply -f -",
+        &json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+            "endpoints": [{"addresses": ["10.1.1.1"]}]})
+        .to_string(),
+    );
+    for (mode, list) in [("iptables", "iptables-save"), ("nftables", "nft list ruleset")] {
+        let proxy = Proxy::start(&server, mode);
+        let rules = eventually(&format!("{mode} has the service"), || {
+            let rules = server.sh(list).stdout;
+            (rules.contains("10.96.7.7") && rules.contains("10.1.1.1")).then_some(rules)
+        });
+        eventually("the proxy is healthy", || {
+            let health = server.sh("curl -sf http://127.0.0.1:10256/healthz");
+            (health.code == Some(0)).then_some(())
+        });
+        // Killed: nothing goes. Started again: nothing is written that is there.
+        drop(proxy);
+        let stable = |rules: &str| {
+            let lines = rules.lines().filter(|line| !line.starts_with('#'));
+            lines
+                .map(|line| line.split(" [").next().unwrap_or("").to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(stable(&server.run(list)), stable(&rules), "{mode}");
+        let _again = Proxy::start(&server, mode);
+        let metrics = eventually("the second proxy has synced", || {
+            let metrics = server.sh("curl -s http://127.0.0.1:10249/metrics").stdout;
+            let synced = "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 0";
+            (metrics.contains("_duration_seconds_count") && !metrics.contains(synced)).then_some(metrics)
+        });
+        let written = metrics
+            .lines()
+            .filter(|line| line.starts_with(&format!("kubeproxy_sync_proxy_rules_{mode}_last{{")));
+        let written: Vec<&str> = written.collect();
+        assert!(
+            !written.is_empty() && written.iter().all(|line| line.ends_with(" 0")),
+            "{written:?}"
+        );
+        assert_eq!(stable(&server.run(list)), stable(&rules), "{mode}");
+    }
+    server.run(&format!("{orlop} proxy --cleanup"));
+    let left = server.run("iptables-save; nft list ruleset");
+    assert!(!left.contains("10.96.7.7") && !left.contains("KUBE-SVC"), "{left}");
+    let refused = server.fails(&format!("{orlop} proxy --proxy-mode=magic --ipvs-scheduler=best"));
+    assert!(
+        refused.contains("mode:") && refused.contains("ipvs.scheduler:"),
+        "{refused}"
+    );
+}
