@@ -594,7 +594,7 @@ mod tests {
             ("POST", "/api/v1/namespaces/d/pods", 0),
             ("PUT", "/api/v1/namespaces/d/pods", 405),
             ("OPTIONS", "/api/v1/namespaces/d/pods/x", 405),
-            ("OPTIONS", "/api/v1/namespaces/d/pods/x/proxy", 404),
+            ("OPTIONS", "/api/v1/namespaces/d/pods/x/proxy", 0),
             ("DELETE", "/api/v1/namespaces/d/pods", 0),
             ("POST", "/api/v1/namespaces/d/pods/x", 405),
             ("PATCH", "/api/v1/namespaces/d/pods/x", 0),
