@@ -304,7 +304,8 @@ async fn what_goes_wrong_is_said_in_the_runtimes_words() {
     let killed = async {
         // Two pieces of news, in either order: it has ended, and why.
         while runtime.container_status(&container).await.unwrap().reason != "OOMKilled" {
-            heard(&mut events, &container).await;
+            // The runtime may know the cause only after it has told of the end.
+            drop(tokio::time::timeout(Duration::from_millis(200), heard(&mut events, &container)).await);
         }
     };
     tokio::time::timeout(PATIENCE, killed).await.expect("news of the cause");
