@@ -102,11 +102,12 @@ impl Engine {
     }
 
     /// Other settings, or another mode: the new one is in place before the old one goes, so that there is always one.
-    /// If it can't be brought about, all stays as it was.
-    pub fn switch(&mut self, mode: Mode, settings: Settings) -> backend::Result<()> {
+    /// If it can't be brought about, all stays as it was. None: there is nothing to change.
+    pub fn switch(&mut self, mode: Mode, settings: Settings) -> backend::Result<Option<Synced>> {
         if mode == self.mode() && settings == self.settings {
-            return Ok(());
+            return Ok(None);
         }
+        let begun = Instant::now();
         let mut next = match self.retiring.iter().position(|old| old.mode() == mode) {
             // Back to a mode whose last connections are still under way: they are the new one's from now on.
             Some(place) => {
@@ -115,16 +116,23 @@ impl Engine {
             }
             None => backend::create(mode, &settings, &self.runtime)?,
         };
-        self.planner.take();
-        next.sync(self.planner.plan(), &Change::All)?;
+        let triggered = self.planner.take().triggered;
+        let report = next.sync(self.planner.plan(), &Change::All)?;
         let before = std::mem::replace(&mut self.backend, next);
         self.settings = settings;
         self.unsure = false;
         if before.mode() != mode {
             self.retiring.push(before);
         }
+        let synced = Synced {
+            report,
+            took: begun.elapsed(),
+            flows: self.clean_flows(&Change::All),
+            was_full: true,
+            triggered,
+        };
         self.retire();
-        Ok(())
+        Ok(Some(synced))
     }
 
     /// Takes away what modes of the past have left. Those that still have connections are asked again later.

@@ -374,15 +374,17 @@ impl Shell {
                 let settings = self.config.settings(mode, &self.node, &self.options.service_ranges);
                 blocking(move || {
                     let outcome = engine.switch(mode, settings);
-                    (engine, outcome.map(|()| mode))
+                    (engine, outcome)
                 })
                 .await
             }
             Err(why) => (engine, Err(Error(why))),
         };
+        let mode = outcome.0.mode();
         self.engine = Some(outcome.0);
         match outcome.1 {
-            Ok(mode) if mode != before => {
+            Ok(Some(synced)) if mode == before => self.report(synced),
+            Ok(Some(synced)) => {
                 tracing::info!("the proxy's mode is {mode} now, no longer {before}");
                 self.tell_node(
                     EventType::Normal,
@@ -390,8 +392,9 @@ impl Shell {
                     format!("Proxy mode is {mode} now, was {before}"),
                 );
                 self.switched(mode);
+                self.report(synced);
             }
-            Ok(_) => {}
+            Ok(None) => {}
             Err(error) => {
                 tracing::error!("{error}; the proxy's mode is still {before}");
                 let note = format!("Proxy mode stays {before}: {error}");

@@ -270,7 +270,10 @@ fn the_proxy_alone_killed_and_cleaned_up() {
             "endpoints": [{"addresses": ["10.1.1.1"]}]})
         .to_string(),
     );
-    for (mode, list) in [("iptables", "iptables-save"), ("nftables", "nft list table ip kube-proxy")] {
+    for (mode, list) in [
+        ("iptables", "iptables-save"),
+        ("nftables", "nft list table ip kube-proxy"),
+    ] {
         let proxy = Proxy::start(&server, mode);
         let rules = eventually(&format!("{mode} has the service"), || {
             let rules = server.sh(list).stdout;
