@@ -4,6 +4,7 @@
 //! Both say themselves how long their syncs took (`kubeproxy_sync_proxy_rules_duration_seconds`): how long they wait before
 //! one is not counted.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -22,6 +23,8 @@ use super::process;
 
 const METRICS: &str = "127.0.0.1:10249";
 const ENDPOINTS: u32 = 5;
+/// Addresses that a service's last endpoint may have.
+const SPARE: u32 = 12;
 /// Requests under way at the same time while services are made.
 const AT_ONCE: usize = 64;
 /// Changes of one endpoint, of which the middle one is told.
@@ -58,6 +61,8 @@ pub struct Bench<'a> {
     kubeconfig: &'a Path,
     api: Http2,
     services: u32,
+    /// Changes so far: what is written must differ from what an earlier proxy has left.
+    changes: Cell<u32>,
 }
 
 impl Bench<'_> {
@@ -68,6 +73,7 @@ impl Bench<'_> {
             kubeconfig,
             api,
             services,
+            changes: Cell::new(0),
         };
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"},
             "status": {"addresses": [{"type": "InternalIP", "address": "192.168.0.1"}]}});
@@ -113,7 +119,9 @@ impl Bench<'_> {
         for change in 0..CHANGES {
             let number = (u64::from(change) * 7919 % u64::from(self.services)) as u32;
             let path = format!("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/service-{number}");
-            self.write(Method::PUT, &path, &slice(number, change + 1)).await?;
+            self.changes.set(self.changes.get() + 1);
+            self.write(Method::PUT, &path, &slice(number, self.changes.get()))
+                .await?;
             let after = proxy.until_synced(before.count + 1).await?;
             changes.push(after.took.saturating_sub(before.took));
             before = proxy.settled().await?;
@@ -131,7 +139,7 @@ impl Bench<'_> {
 fn slice(number: u32, generation: u32) -> serde_json::Value {
     let endpoint = |place: u32| {
         let place = if place == ENDPOINTS - 1 {
-            place + generation
+            place + generation % SPARE
         } else {
             place
         };
