@@ -5,10 +5,9 @@
 //! line is sent, one answered, and it is reset (so that ports don't run out). The service that is measured is in the
 //! middle of the others, in the order of their names. Servers, proxy and clients share this machine's cores.
 
-#[allow(dead_code)]
 #[path = "../tests/packets/netns.rs"]
 mod netns;
-#[allow(dead_code)]
+#[expect(dead_code, reason = "the tests' tools, of which a bench needs some")]
 #[path = "../tests/packets/world.rs"]
 mod world;
 
@@ -123,26 +122,20 @@ fn port(world: &World, number: u32, of: u32) -> ServicePort {
     })
     .collect();
     ServicePort {
-        key: Key {
-            family: Family::V4,
-            namespace: "bench".into(),
-            name: format!("service-{number:06}").into(),
-            port: "http".into(),
-        },
-        protocol: Protocol::Tcp,
-        cluster_ip: if is_target { TARGET.ip() } else { ip(number) },
-        port: 80,
-        node_port: None,
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
         local: cluster.iter().copied().filter(|e| e.is_local).collect(),
         cluster,
         has_endpoints: true,
+        ..ServicePort::bare(
+            Key {
+                family: Family::V4,
+                namespace: "bench".into(),
+                name: format!("service-{number:06}").into(),
+                port: "http".into(),
+            },
+            Protocol::Tcp,
+            if is_target { TARGET.ip() } else { ip(number) },
+            80,
+        )
     }
 }
 

@@ -127,25 +127,18 @@ fn port(number: u32, moved: bool) -> ServicePort {
         }
     };
     ServicePort {
-        key: Key {
-            family: Family::V4,
-            namespace: "bench".into(),
-            name: format!("service-{number}").into(),
-            port: "http".into(),
-        },
-        protocol: Protocol::Tcp,
-        cluster_ip: Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + number).into(),
-        port: 80,
-        node_port: None,
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
         cluster: (0..ENDPOINTS).map(endpoint).collect(),
-        local: vec![],
         has_endpoints: true,
+        ..ServicePort::bare(
+            Key {
+                family: Family::V4,
+                namespace: "bench".into(),
+                name: format!("service-{number}").into(),
+                port: "http".into(),
+            },
+            Protocol::Tcp,
+            Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + number).into(),
+            80,
+        )
     }
 }

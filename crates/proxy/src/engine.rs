@@ -108,16 +108,11 @@ impl Engine {
             return Ok(None);
         }
         let begun = Instant::now();
-        let mut next = match self.retiring.iter().position(|old| old.mode() == mode) {
-            // Back to a mode whose last connections are still under way: they are the new one's from now on.
-            Some(place) => {
-                self.retiring.remove(place);
-                backend::create(mode, &settings, &self.runtime)?
-            }
-            None => backend::create(mode, &settings, &self.runtime)?,
-        };
+        let mut next = backend::create(mode, &settings, &self.runtime)?;
         let triggered = self.planner.take().triggered;
         let report = next.sync(self.planner.plan(), &Change::All)?;
+        // Back in a mode whose last connections are still under way: they are the new one's from now on.
+        self.retiring.retain(|old| old.mode() != mode);
         let before = std::mem::replace(&mut self.backend, next);
         self.settings = settings;
         self.unsure = false;

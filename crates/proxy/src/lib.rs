@@ -20,6 +20,8 @@ pub mod plan;
 pub mod route;
 mod run;
 pub mod settings;
+#[cfg(test)]
+mod testing;
 
 pub use backend::{Backend, Mode};
 pub use config::Config;

@@ -335,27 +335,13 @@ fn our_route(answer: Answer) -> Option<(IpNet, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
-    use nix::sched::{CloneFlags, unshare};
-
     use super::*;
-
-    /// Runs on a thread that has a network namespace of its own.
-    fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace can be made (as root)");
-                work()
-            });
-            thread.join().unwrap()
-        })
-    }
+    use crate::testing::in_namespace;
 
     /// What a dummy device is like is tried where kernels have them: with IPVS.
     #[test]
     fn a_link_takes_and_loses_addresses() {
-        apart(|| {
+        in_namespace(|| {
             let mut route = Route::open().unwrap();
             assert_eq!(route.link("kube-ipvs0").unwrap(), None);
             let lo = route.link("lo").unwrap().unwrap();
@@ -385,7 +371,7 @@ mod tests {
 
     #[test]
     fn thousands_of_addresses_go_in_one_call() {
-        apart(|| {
+        in_namespace(|| {
             let mut route = Route::open().unwrap();
             let lo = route.link("lo").unwrap().unwrap();
             let add: Vec<_> = (0..3000u32)
@@ -398,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_range_becomes_local_and_is_known_as_ours() {
-        apart(|| {
+        in_namespace(|| {
             let mut route = Route::open().unwrap();
             let lo = route.link("lo").unwrap().unwrap();
             let status = std::process::Command::new("ip")

@@ -1,35 +1,19 @@
 use std::net::UdpSocket;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-
-use nix::sched::{CloneFlags, unshare};
 
 use super::*;
 use crate::config::Config;
 use crate::plan::{Endpoint, Key};
+use crate::testing::{in_namespace, shell};
 
 fn udp(name: &str, cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
     let cluster_ip: IpAddr = cluster_ip.parse().unwrap();
     ServicePort {
-        key: Key {
-            family: Family::of(cluster_ip),
-            namespace: "ns".into(),
-            name: name.into(),
-            port: "".into(),
-        },
-        protocol: Protocol::Udp,
-        cluster_ip,
-        port: 53,
         node_port: Some(30053),
         external_ips: vec!["198.51.100.7".parse().unwrap()],
         load_balancer_ips: vec!["203.0.113.9".parse().unwrap()],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
         cluster: endpoints
             .iter()
             .map(|text| Endpoint {
@@ -37,8 +21,18 @@ fn udp(name: &str, cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
                 is_local: false,
             })
             .collect(),
-        local: vec![],
         has_endpoints: !endpoints.is_empty(),
+        ..ServicePort::bare(
+            Key {
+                family: Family::of(cluster_ip),
+                namespace: "ns".into(),
+                name: name.into(),
+                port: "".into(),
+            },
+            Protocol::Udp,
+            cluster_ip,
+            53,
+        )
     }
 }
 
@@ -92,23 +86,6 @@ fn only_udp_services_with_endpoints_are_looked_at() {
     let gone = udp("gone", "10.96.0.13", &[]).key;
     let keys = Change::Keys(keys.into_iter().chain([gone]).collect());
     assert!(Wanted::new(changed(&plan, &keys), planned).is_empty());
-}
-
-fn in_namespace(act: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace can be made (as root)");
-        act();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-fn shell(command: &str) -> String {
-    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Flows as the conntrack program sees them, as source and destination.

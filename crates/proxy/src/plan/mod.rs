@@ -130,6 +130,27 @@ pub enum Refusal {
 }
 
 impl ServicePort {
+    /// Reachable at its cluster address alone, with nowhere to go yet.
+    pub fn bare(key: Key, protocol: Protocol, cluster_ip: IpAddr, port: u16) -> ServicePort {
+        ServicePort {
+            key,
+            protocol,
+            cluster_ip,
+            port,
+            node_port: None,
+            external_ips: vec![],
+            load_balancer_ips: vec![],
+            source_ranges: vec![],
+            affinity: None,
+            internal_local: false,
+            external_local: false,
+            health_check_node_port: None,
+            cluster: vec![],
+            local: vec![],
+            has_endpoints: false,
+        }
+    }
+
     /// Reachable from outside the cluster.
     pub fn is_external(&self) -> bool {
         self.node_port.is_some() || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()

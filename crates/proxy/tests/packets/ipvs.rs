@@ -77,21 +77,9 @@ fn port(number: u32, reals: &[SocketAddr]) -> Arc<ServicePort> {
         port: "".into(),
     };
     Arc::new(ServicePort {
-        key,
-        protocol: Protocol::Tcp,
-        cluster_ip: Ipv4Addr::from(0x0a60_0000 + number).into(),
-        port: 80,
-        node_port: None,
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
         cluster: reals.iter().map(endpoint).collect(),
-        local: vec![],
         has_endpoints: !reals.is_empty(),
+        ..ServicePort::bare(key, Protocol::Tcp, Ipv4Addr::from(0x0a60_0000 + number).into(), 80)
     })
 }
 

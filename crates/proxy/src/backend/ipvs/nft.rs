@@ -591,26 +591,13 @@ fn range(first: IpAddr, last: IpAddr) -> Option<IpNet> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::thread;
-
-    use nix::sched::{CloneFlags, unshare};
 
     use super::super::rules::chains;
     use super::super::tests::golden;
     use super::super::wanted::marks;
     use super::*;
     use crate::settings::{DetectLocal, Settings};
-
-    /// Runs on a thread that has a network namespace of its own.
-    fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace can be made (as root)");
-                work()
-            });
-            thread.join().unwrap()
-        })
-    }
+    use crate::testing::in_namespace;
 
     fn at(address: &str) -> At {
         At {
@@ -667,7 +654,7 @@ mod tests {
 
     #[test]
     fn nft_reads_the_table_as_it_was_meant() {
-        let found = apart(|| {
+        let found = in_namespace(|| {
             let mut nft = Nft::open().unwrap();
             let settings = Settings {
                 detect_local: DetectLocal::Ranges(vec![
@@ -698,7 +685,7 @@ mod tests {
                 detect_local,
                 ..Settings::default()
             };
-            let all = apart(|| {
+            let all = in_namespace(|| {
                 let mut nft = Nft::open().unwrap();
                 nft.write_table(Family::V4, &chains(&settings, Family::V4, marks(14)))
                     .unwrap();
@@ -719,7 +706,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        apart(|| {
+        in_namespace(|| {
             let mut nft = Nft::open().unwrap();
             for family in Family::ALL {
                 let chains = chains(&Settings::default(), family, marks(14));

@@ -60,21 +60,10 @@ fn port(name: &str, cluster_ip: &str, cluster: &[&str], local: &[&str]) -> Servi
         Endpoint { address, is_local }
     };
     ServicePort {
-        key: key(name, Family::of(cluster_ip)),
-        protocol: Protocol::Tcp,
-        cluster_ip,
-        port: 80,
-        node_port: None,
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
         cluster: cluster.iter().map(|a| endpoint(a)).collect(),
         local: local.iter().map(|a| endpoint(a)).collect(),
         has_endpoints: !cluster.is_empty(),
+        ..ServicePort::bare(key(name, Family::of(cluster_ip)), Protocol::Tcp, cluster_ip, 80)
     }
 }
 

@@ -96,29 +96,25 @@ fn rehearsal(family: Family) -> Plan {
         Family::V6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]),
     };
     let service = |name: &str, port, affinity| ServicePort {
-        key: Key {
-            family,
-            namespace: "default".into(),
-            name: name.into(),
-            port: "".into(),
-        },
-        protocol: Protocol::Tcp,
-        cluster_ip: ip,
-        port,
         node_port: Some(port),
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
         affinity,
-        internal_local: false,
         external_local: true,
-        health_check_node_port: None,
         cluster: vec![Endpoint {
             address: SocketAddr::new(ip, port),
             is_local: false,
         }],
-        local: vec![],
         has_endpoints: true,
+        ..ServicePort::bare(
+            Key {
+                family,
+                namespace: "default".into(),
+                name: name.into(),
+                port: "".into(),
+            },
+            Protocol::Tcp,
+            ip,
+            port,
+        )
     };
     let services = [service("a", 1, None), service("b", 2, Some(1))];
     Plan {

@@ -17,26 +17,20 @@ pub fn port(cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
     let cluster: Vec<Endpoint> = endpoints.iter().map(endpoint).collect();
     let cluster_ip = cluster_ip.parse().unwrap();
     ServicePort {
-        key: Key {
-            family: Family::of(cluster_ip),
-            namespace: "default".into(),
-            name: "web".into(),
-            port: "http".into(),
-        },
-        protocol: Protocol::Tcp,
-        cluster_ip,
-        port: 80,
-        node_port: None,
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
         local: cluster.iter().copied().filter(|e| e.is_local).collect(),
         has_endpoints: !cluster.is_empty(),
         cluster,
+        ..ServicePort::bare(
+            Key {
+                family: Family::of(cluster_ip),
+                namespace: "default".into(),
+                name: "web".into(),
+                port: "http".into(),
+            },
+            Protocol::Tcp,
+            cluster_ip,
+            80,
+        )
     }
 }
 

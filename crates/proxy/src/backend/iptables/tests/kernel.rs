@@ -1,28 +1,7 @@
 //! The real programs, in network namespaces of their own.
 
-use std::process::Command;
-
-use nix::sched::{CloneFlags, unshare};
-
 use super::*;
-
-/// Does something on a thread in a new network namespace.
-fn in_namespace(act: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace can be made (as root)");
-        act();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-fn shell(command: &str) -> String {
-    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use crate::testing::{in_namespace, shell};
 
 fn backend(variant: Variant, settings: Settings) -> Iptables {
     let installed = program::installed().unwrap();

@@ -51,26 +51,19 @@ pub fn port(name: &str, cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
         })
         .collect();
     ServicePort {
-        key: Key {
-            family: Family::of(cluster_ip),
-            namespace: "ns1".into(),
-            name: name.into(),
-            port: "p80".into(),
-        },
-        protocol: Protocol::Tcp,
-        cluster_ip,
-        port: 80,
-        node_port: None,
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
         has_endpoints: !cluster.is_empty(),
         cluster,
-        local: vec![],
+        ..ServicePort::bare(
+            Key {
+                family: Family::of(cluster_ip),
+                namespace: "ns1".into(),
+                name: name.into(),
+                port: "p80".into(),
+            },
+            Protocol::Tcp,
+            cluster_ip,
+            80,
+        )
     }
 }
 

@@ -1,29 +1,13 @@
 //! Against the kernel, in network namespaces of their own.
 
 use std::process::{Command, Stdio};
-use std::thread;
-
-use nix::sched::{CloneFlags, unshare};
 
 use super::super::{Nftables, is_supported, new};
 use super::golden::first_sync;
 use super::*;
 use crate::backend::{Backend, Cleaned, Report};
 use crate::plan::Change;
-
-/// On a thread in a network namespace of its own.
-pub fn in_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-    let body = || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("root may make a network namespace");
-        run()
-    };
-    thread::scope(|scope| {
-        scope
-            .spawn(body)
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
+use crate::testing::in_namespace;
 
 pub fn nft(arguments: &str) -> String {
     let output = Command::new("nft")

@@ -25,23 +25,7 @@ fn key(family: Family, path: &str) -> Key {
 /// A cluster address and TCP port 80, no endpoints.
 fn port(path: &str, ip: &str) -> ServicePort {
     let cluster_ip = ip.parse().unwrap();
-    ServicePort {
-        key: key(Family::of(cluster_ip), path),
-        protocol: Protocol::Tcp,
-        cluster_ip,
-        port: 80,
-        node_port: None,
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        affinity: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
-        cluster: vec![],
-        local: vec![],
-        has_endpoints: false,
-    }
+    ServicePort::bare(key(Family::of(cluster_ip), path), Protocol::Tcp, cluster_ip, 80)
 }
 
 /// `10.180.0.1:80`, or `10.180.0.1:80 here` on this node.

@@ -2,11 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::live::{in_namespace, wrote};
+use super::live::wrote;
 use super::*;
 use crate::backend::Backend;
 use crate::backend::nftables::new;
 use crate::plan::Change;
+use crate::testing::in_namespace;
 
 /// One of a few service ports, some of which want the same elements.
 fn any_port() -> impl Strategy<Value = ServicePort> {
