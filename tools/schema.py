@@ -48,6 +48,7 @@ PACKAGES = {
     "apidiscovery/v2": "api/apidiscovery/v2",
     "apiregistration/v1": "kube-aggregator/pkg/apis/apiregistration/v1",
     "apiextensions/v1": "apiextensions-apiserver/pkg/apis/apiextensions/v1",
+    "metrics/v1beta1": "metrics/pkg/apis/metrics/v1beta1",
     "meta/v1": "apimachinery/pkg/apis/meta/v1",
     # Only for the names of scalars.
     "types": "apimachinery/pkg/types",

@@ -3,8 +3,8 @@
 use crate::kind::KindDef;
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, coordination, core, discovery, events, flowcontrol, networking, node, policy, rbac, resource,
-    scheduling, storage,
+    certificates, coordination, core, discovery, events, flowcontrol, metrics, networking, node, policy, rbac,
+    resource, scheduling, storage,
 };
 
 /// Every built-in kind, by group, in the order in which discovery lists the groups. Of a group's versions the preferred
@@ -31,6 +31,7 @@ pub const ALL: &[&[&KindDef]] = &[
     discovery::ALL,
     resource::ALL,
     flowcontrol::ALL,
+    metrics::ALL,
 ];
 
 /// All kinds, flat.

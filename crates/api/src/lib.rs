@@ -44,6 +44,7 @@ pub mod discovery;
 pub mod events;
 pub mod flowcontrol;
 pub mod meta;
+pub mod metrics;
 pub mod networking;
 pub mod node;
 pub mod policy;

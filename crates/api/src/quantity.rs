@@ -228,6 +228,14 @@ impl Quantity {
         }
     }
 
+    pub fn from_nanos(nanos: i128, format: Format) -> Quantity {
+        Quantity {
+            nanos,
+            format,
+            text: None,
+        }
+    }
+
     pub fn format(&self) -> Format {
         self.format
     }

@@ -7,17 +7,17 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method, Request, Response};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Collected, Limited};
 use orlop_api::kind::Verbs;
 use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_api::{KindDef, Status};
-use orlop_base::Shutdown;
+use orlop_base::{BoxFuture, Shutdown};
 use serde_json::json;
 
 use crate::audit::AuditLog;
 use crate::authn::{CertIdentity, UserInfo};
 use crate::authz::{self, Attributes};
-use crate::connect::{self, Asked, Nodes};
+use crate::connect::{self, AnyBody, Asked, BodyError, Nodes};
 use crate::health::Health;
 use crate::metrics::{InFlight, Metrics};
 use crate::negotiate::{self, Format, Shape, Wanted};
@@ -29,12 +29,13 @@ use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
 use crate::request::RequestInfo;
 use crate::respond::{self, Body};
 use crate::table::IncludeObject;
-use crate::{computed, discovery, health, kinds, openapi};
+use crate::{computed, discovery, health, kinds, openapi, usage};
 
 /// The API server without its listener: requests in, responses out.
 pub struct Server {
     pub registry: Arc<Registry>,
     pub nodes: Nodes,
+    pub(crate) usage: usage::Kept,
     pub health: Health,
     pub metrics: Metrics,
     pub audit: Option<AuditLog>,
@@ -50,11 +51,9 @@ pub struct Connection {
     pub trusted_user: Option<Arc<UserInfo>>,
 }
 
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
-
 /// What a request holds besides its headers.
-struct Content<'a, B> {
-    body: B,
+struct Content<'a> {
+    body: AnyBody,
     /// Path and query as they came.
     target: &'a str,
     /// The way out of HTTP, on a connection that has one.
@@ -62,11 +61,28 @@ struct Content<'a, B> {
 }
 
 impl Server {
-    pub async fn handle<B>(self: &Arc<Self>, request: Request<B>, connection: &Connection) -> Response<Body>
+    /// Bodies of all kinds take the same way, behind one type: the whole chain would be compiled for each of them.
+    pub fn handle<'a, B>(
+        self: &'a Arc<Self>,
+        request: Request<B>,
+        connection: &'a Connection,
+    ) -> BoxFuture<'a, Response<Body>>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
+        self.boxed_answer(request.map(|body| body.map_err(Into::into).boxed_unsync()), connection)
+    }
+
+    fn boxed_answer<'a>(
+        self: &'a Arc<Self>,
+        request: Request<AnyBody>,
+        connection: &'a Connection,
+    ) -> BoxFuture<'a, Response<Body>> {
+        Box::pin(self.answer(request, connection))
+    }
+
+    async fn answer(self: &Arc<Self>, request: Request<AnyBody>, connection: &Connection) -> Response<Body> {
         let started = std::time::Instant::now();
         let received = self.registry.now();
         let (mut parts, body) = request.into_parts();
@@ -85,6 +101,7 @@ impl Server {
         let kind = kinds::of_resource(&info.group, &info.version, &info.resource);
         let warnings = Warnings::default();
         let mut user = None;
+        let download = connect::download_of(&info, &parts.headers, content.upgrade.as_ref());
         let result = self
             .serve(
                 &parts.method,
@@ -102,6 +119,9 @@ impl Server {
             let wanted = negotiate::accept(&parts.headers, pretty).unwrap_or(Wanted { pretty, ..Wanted::JSON });
             respond::error(&status, wanted)
         });
+        if let Some(upgrade) = download {
+            response = self.over_websocket(&parts.headers, upgrade, response);
+        }
         add_headers(response.headers_mut(), &warnings);
         // Last: it is counted and, if wanted, written down.
         let code = response.status().as_u16();
@@ -122,21 +142,17 @@ impl Server {
     }
 
     #[expect(clippy::too_many_arguments, reason = "the state of one request, used once")]
-    async fn serve<B>(
+    async fn serve(
         self: &Arc<Self>,
         method: &Method,
         info: &RequestInfo,
         kind: Option<&'static KindDef>,
         headers: &HeaderMap,
-        content: Content<'_, B>,
+        content: Content<'_>,
         connection: &Connection,
         warnings: &Warnings,
         who: &mut Option<Arc<UserInfo>>,
-    ) -> Result<Response<Body>, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BodyError>,
-    {
+    ) -> Result<Response<Body>, Status> {
         // 2. Who asks. 3. On whose behalf.
         let user = self.user(headers, connection)?;
         let user = self.impersonated(user, info, headers)?;
@@ -283,13 +299,9 @@ impl Server {
         Ok(wanted)
     }
 
-    async fn read_body<B>(&self, body: B) -> Result<Bytes, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send,
-        B::Error: Into<BodyError>,
-    {
+    async fn read_body(&self, body: AnyBody) -> Result<Bytes, Status> {
         let limit = self.registry.config.max_body_bytes;
-        let collected = Limited::new(body, limit).collect().await.map_err(|e| {
+        let collected = limited(body, limit).await.map_err(|e| {
             if e.is::<http_body_util::LengthLimitError>() {
                 Status::too_large(format!("Request entity too large: limit is {limit}"))
             } else {
@@ -323,6 +335,7 @@ impl Server {
         }
         let outcome = match (info.verb, kind.verbs) {
             ("create", Verbs::CreateOnly) => registry.create_only(kind, bytes, headers, ctx).await?,
+            ("get" | "list", Verbs::ReadOnly) if usage::serves(kind) => Outcome::ok(self.measured(kind, info).await?),
             ("get", Verbs::ReadOnly) => Outcome::ok(computed::get(kind, &info.name)?),
             ("list", Verbs::ReadOnly) => Outcome::ok(computed::list(kind)),
             ("list", _) => {
@@ -577,6 +590,11 @@ fn add_headers(headers: &mut HeaderMap, warnings: &Warnings) {
             headers.append(WARNING, value);
         }
     }
+}
+
+/// Outside the async code, where the compiler can't see that the error is one already.
+fn limited(body: AnyBody, limit: usize) -> BoxFuture<'static, Result<Collected<Bytes>, BodyError>> {
+    Box::pin(Limited::new(body, limit).collect())
 }
 
 #[cfg(test)]

@@ -35,6 +35,9 @@ pub mod respond;
 pub mod serve;
 pub mod start;
 pub mod table;
+mod usage;
 
 pub use config::Config;
+pub use connect::NodesInside;
+pub use orlop_streaming::Pipe;
 pub use start::{Running, StartError, start};

@@ -104,6 +104,11 @@ impl Object {
         serde_json::from_slice(&self.raw[HEADER..]).expect("stored bytes are JSON that was encoded here")
     }
 
+    /// Some of its members; none if they are not of the expected types.
+    pub fn read<'a, T: serde::Deserialize<'a>>(&'a self) -> Option<T> {
+        serde_json::from_slice(&self.raw[HEADER..]).ok()
+    }
+
     fn index(&self) -> &Index {
         self.index.get_or_init(|| match self.kind {
             Some(kind) => Index::of(&self.value(), kind),

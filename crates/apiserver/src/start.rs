@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use orlop_api::Status;
-use orlop_base::clock::rfc3339;
+use orlop_base::{BoxFuture, clock::rfc3339};
 use orlop_base::{Clock, Shutdown, join_all};
 use orlop_store::Store;
 use serde_json::json;
@@ -66,7 +66,12 @@ impl Running {
     }
 }
 
-pub async fn start(mut config: Config, clock: Clock) -> Result<Running, StartError> {
+/// Opens the store, and listens.
+pub fn start(config: Config, clock: Clock) -> BoxFuture<'static, Result<Running, StartError>> {
+    Box::pin(bring_up(config, clock))
+}
+
+async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartError> {
     let data_dir = config.data_dir.clone();
     create_private_dir(&data_dir).map_err(|source| StartError::DataDir {
         path: data_dir.clone(),
@@ -115,6 +120,7 @@ pub async fn start(mut config: Config, clock: Clock) -> Result<Running, StartErr
     let server = Arc::new(Server {
         registry,
         nodes: Nodes::new(&pki)?,
+        usage: Default::default(),
         health: Default::default(),
         metrics: Default::default(),
         audit,

@@ -81,10 +81,12 @@ fn columns(kind: &KindDef) -> Value {
 
 /// Names are marked as such, and so is what Kubernetes takes for one.
 fn format(column: &Column) -> &'static str {
-    if matches!(column.name, "Name" | "Attacher") {
-        "name"
-    } else {
-        ""
+    match column.name {
+        "Name" | "Attacher" => "name",
+        // Of measurements.
+        "cpu" | "memory" => "quantity",
+        "Window" => "duration",
+        _ => "",
     }
 }
 

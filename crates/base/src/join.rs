@@ -1,6 +1,11 @@
-//! Running several futures at once on one task.
+//! Futures: several at once on one task, and one behind a box.
 
+use std::pin::Pin;
 use std::task::Poll;
+
+/// A future whose code is compiled where it is made. An `async fn` is compiled by whoever awaits it, and with it all that it
+/// awaits in turn: what starts a whole component is boxed, or every binary and test binary would compile it anew.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Runs the futures together and gives their results in order.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {

@@ -9,6 +9,6 @@ pub mod shutdown;
 
 pub use accept::accept;
 pub use clock::Clock;
-pub use join::join_all;
+pub use join::{BoxFuture, join_all};
 pub use random::Random;
 pub use shutdown::Shutdown;

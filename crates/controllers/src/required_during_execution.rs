@@ -148,8 +148,7 @@ impl Reconcile for Controller {
                 say(format!("{why}: evicting the pod"));
                 Ok(Next::Done)
             }
-            // Gone, or another pod of this name by now.
-            Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(Next::Done),
+            Err(Error::NotFound(_)) => Ok(Next::Done),
             Err(Error::TooManyRequests { retry_after, status }) => {
                 say(format!("{why}, but: {status}"));
                 Ok(Next::After(retry_after.max(REFUSED)))

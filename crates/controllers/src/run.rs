@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::leader::Config as ElectionConfig;
 use orlop_client::{Api, Recorder, elect};
 
@@ -24,7 +24,11 @@ pub struct Options {
 }
 
 /// Until the shutdown; or, with an election, until the lease is lost, which says so as an error.
-pub async fn run(options: Options) -> Result<(), &'static str> {
+pub fn run(options: Options) -> BoxFuture<'static, Result<(), &'static str>> {
+    Box::pin(lead(options))
+}
+
+async fn lead(options: Options) -> Result<(), &'static str> {
     let Some(config) = &options.election else {
         work(&options).await;
         return Ok(());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::{Api, Delta, Selection, path};
 use orlop_serving::{Page, Pages, plain};
 use serde::de::DeserializeOwned;
@@ -93,7 +93,11 @@ impl Running {
 
 /// Starts the server. It listens when this returns; until all of the cluster's names are known it answers SERVFAIL for
 /// them.
-pub async fn run(options: Options) -> Result<Running, String> {
+pub fn run(options: Options) -> BoxFuture<'static, Result<Running, String>> {
+    Box::pin(start(options))
+}
+
+async fn start(options: Options) -> Result<Running, String> {
     let ranges = [options.service_ranges, options.pod_ranges].concat();
     let zone = Arc::new(Zone::new(&options.cluster_domain, ranges)?);
     let metrics = Arc::new(Metrics::default());

@@ -12,3 +12,12 @@ pub fn to_value(object: &impl Serialize) -> Result<Value> {
 pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T> {
     serde_json::from_slice(&serde_json::to_vec(value)?)
 }
+
+/// The old file or the new, whole; never half of one.
+pub fn write(path: &std::path::Path, value: &impl serde::Serialize) -> std::io::Result<()> {
+    let unfinished = path.with_extension("tmp");
+    let mut file = std::fs::File::create(&unfinished)?;
+    std::io::Write::write_all(&mut file, &serde_json::to_vec(value)?)?;
+    file.sync_all()?;
+    std::fs::rename(unfinished, path)
+}

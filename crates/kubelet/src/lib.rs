@@ -7,10 +7,13 @@
 pub mod agent;
 pub mod cgroups;
 pub mod config;
+pub mod cpus;
+pub mod devices;
 pub mod events;
 pub mod eviction;
 pub mod fleet;
 pub mod gc;
+mod grpc;
 pub mod images;
 mod json;
 pub mod logs;
@@ -22,4 +25,6 @@ pub mod server;
 pub mod sources;
 pub mod spec;
 pub mod stats;
+#[cfg(test)]
+mod test_bus;
 pub mod volumes;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orlop_apiserver::Running;
+use orlop_apiserver::{NodesInside, Pipe, Running};
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::Api;
 use orlop_controllers::{Def, Settings};
@@ -122,8 +122,17 @@ impl Components {
         let service =
             orlop_apiserver::in_process::service(running.server.clone(), "system:orlop:fleet", &["system:masters"]);
         let api = Api::in_process(service, "orlop-fleet");
-        let shutdown = self.shutdown.clone();
-        self.tasks
-            .push(tokio::spawn(fleet::run(api, options, Clock::System, shutdown)));
+        let (kubelets, run) = fleet::prepare(api, options, Clock::System, self.shutdown.clone());
+        running.server.nodes.set_inside(Arc::new(SimulatedNodes(kubelets)));
+        self.tasks.push(tokio::spawn(run));
+    }
+}
+
+/// The API server's way to nodes that have no port.
+struct SimulatedNodes(fleet::Kubelets);
+
+impl NodesInside for SimulatedNodes {
+    fn dial(&self, node: &str) -> Option<Box<dyn Pipe>> {
+        Some(Box::new(self.0.dial(node)?))
     }
 }

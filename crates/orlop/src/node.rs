@@ -19,8 +19,8 @@ use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::simulated::{self, Simulated};
 use serde_json::json;
 
-/// Where containerd listens on most machines.
-const CONTAINERD: &str = "unix:///run/containerd/containerd.sock";
+/// Where containerd and CRI-O listen on most machines.
+const USUAL: [&str; 2] = ["unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock"];
 /// Where runtimes look for the configuration of pod networks.
 const CNI_DIRECTORY: &str = "/etc/cni/net.d";
 /// The node's serving certificate. A new one is made at every start.
@@ -98,7 +98,7 @@ impl NodeArgs {
         if self.nodes == 0 {
             return Ok(None);
         }
-        let choice = choose(&self.runtime, CONTAINERD);
+        let choice = choose(&self.runtime, &USUAL);
         let root_dir = data_dir.join("kubelet");
         let dns = dns.filter(|_| matches!(choice, Choice::Cri(_)));
         let config = self.configuration(&root_dir, &choice, dns)?;
@@ -153,16 +153,20 @@ impl NodeArgs {
     }
 }
 
-fn choose(runtime: &RuntimeArg, usual: &str) -> Choice {
+fn choose(runtime: &RuntimeArg, usual: &[&str]) -> Choice {
+    // A socket that we may not talk to is none.
+    let answers = |endpoint: &&&str| {
+        let connected = endpoint.strip_prefix("unix://").map(UnixStream::connect);
+        matches!(connected, Some(Ok(_))) && nix::unistd::geteuid().is_root()
+    };
     match runtime {
         RuntimeArg::Simulated => Choice::Simulated {
             for_want_of_another: false,
         },
         RuntimeArg::Cri(endpoint) => Choice::Cri(endpoint.clone()),
-        // A socket that we may not talk to is none.
-        RuntimeArg::Auto => match usual.strip_prefix("unix://").map(UnixStream::connect) {
-            Some(Ok(_)) if nix::unistd::geteuid().is_root() => Choice::Cri(usual.to_string()),
-            _ => Choice::Simulated {
+        RuntimeArg::Auto => match usual.iter().find(answers) {
+            Some(endpoint) => Choice::Cri(endpoint.to_string()),
+            None => Choice::Simulated {
                 for_want_of_another: true,
             },
         },
@@ -235,6 +239,8 @@ impl NodePlan {
             pod_cidr: Some(self.pod_cidr),
             network_directory: self.network_directory,
             control_groups: is_real,
+            credential_providers: None,
+            logind: agent::Logind::default(),
             clock,
             shutdown,
         })
@@ -259,15 +265,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("containerd.sock");
         let endpoint = format!("unix://{}", path.display());
+        let usual = ["unix:///nobody/there.sock", endpoint.as_str()];
         let want = Choice::Simulated {
             for_want_of_another: true,
         };
-        assert_eq!(choose(&RuntimeArg::Auto, &endpoint), want);
+        assert_eq!(choose(&RuntimeArg::Auto, &usual), want);
         let _listener = UnixListener::bind(&path).unwrap();
         if nix::unistd::geteuid().is_root() {
-            assert_eq!(choose(&RuntimeArg::Auto, &endpoint), Choice::Cri(endpoint.clone()));
+            assert_eq!(choose(&RuntimeArg::Auto, &usual), Choice::Cri(endpoint.clone()));
         }
-        let asked = choose(&RuntimeArg::Simulated, &endpoint);
+        let asked = choose(&RuntimeArg::Simulated, &usual);
         assert_eq!(
             asked,
             Choice::Simulated {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::{Api, Delta, Event, EventType, ListQuery, ObjectReference, Recorder, Selection, informer, path};
 use orlop_serving::{Page, Pages, plain};
 use serde::de::DeserializeOwned;
@@ -95,7 +95,11 @@ struct Timing {
 }
 
 /// Runs until the shutdown. Rules stay in place afterwards, so that traffic goes on without a proxy.
-pub async fn run(options: Options) -> Result<(), String> {
+pub fn run(options: Options) -> BoxFuture<'static, Result<(), String>> {
+    Box::pin(serve_until_shutdown(options))
+}
+
+async fn serve_until_shutdown(options: Options) -> Result<(), String> {
     let (sender, mut inputs) = mpsc::channel(QUEUE);
     follow(&options, &sender);
     drop(sender);

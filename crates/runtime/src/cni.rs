@@ -29,14 +29,32 @@ pub struct Network {
 }
 
 impl Network {
+    /// With a bridge of its own: one with an address of another range would not be taken by the plugin.
     pub fn new(ranges: impl IntoIterator<Item = impl Into<String>>) -> Network {
+        let ranges: Vec<String> = ranges.into_iter().map(Into::into).collect();
         Network {
-            ranges: ranges.into_iter().map(Into::into).collect(),
-            bridge: "orlop0".to_string(),
+            bridge: bridge_of(ranges.first().map_or("", String::as_str)),
+            ranges,
             mtu: None,
             data_directory: None,
         }
     }
+}
+
+/// Such as `orlop-0af40100` for 10.244.1.0/24: interfaces have 15 characters at most.
+fn bridge_of(range: &str) -> String {
+    let address = range.split('/').next().and_then(|address| address.parse().ok());
+    let number = match address {
+        None => 0,
+        Some(IpAddr::V4(address)) => address.to_bits(),
+        Some(IpAddr::V6(address)) => {
+            let bits = address.to_bits();
+            [0, 32, 64, 96]
+                .iter()
+                .fold(0, |all, shift| all ^ (bits >> shift) as u32)
+        }
+    };
+    format!("orlop-{number:08x}")
 }
 
 /// What became of the configuration.
@@ -169,7 +187,7 @@ mod tests {
                 "plugins": [
                     {
                         "type": "bridge",
-                        "bridge": "orlop0",
+                        "bridge": "orlop-0af40100",
                         "isGateway": true,
                         "ipMasq": true,
                         "hairpinMode": true,

@@ -15,8 +15,8 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Upstream: a certificate that signs itself is good for these names.
-const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+/// Upstream: a certificate that signs itself is good for these names where nobody says better ones.
+pub const LOCAL_NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// Where the certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,17 +25,27 @@ pub enum Certificate {
         certificate: PathBuf,
         key: PathBuf,
     },
-    /// Taken from here; made and left here if there is none.
-    Directory(PathBuf),
+    /// As PEM.
+    Given {
+        certificate: String,
+        key: String,
+    },
+    /// Taken from here (by the component's name, `.crt` and `.key`). If there is none, one that signs itself is made for
+    /// these names and addresses, and left here.
+    Directory {
+        directory: PathBuf,
+        names: Vec<String>,
+    },
     /// Made now, gone with the process.
     Temporary,
 }
 
-/// TLS 1.2 or later; client certificates of the authority are welcome but not required.
-pub(super) fn server_config(
+/// TLS 1.2 or later, and these protocols above it; client certificates of the authority (PEM) are welcome but not required.
+pub fn server_config(
     certificate: &Certificate,
     name: &str,
     clients: Option<&str>,
+    protocols: &[&str],
     now: Timestamp,
 ) -> Result<ServerConfig, String> {
     let (pem, key) = pair(certificate, name, now)?;
@@ -58,13 +68,13 @@ pub(super) fn server_config(
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .allow_unauthenticated()
                 .build()
-                .map_err(|e| format!("the cluster's client authority can't be used: {e}"))?;
+                .map_err(|e| format!("the authority of client certificates can't be used: {e}"))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
     let config = builder.with_single_cert(chain, key);
     let mut config = config.map_err(|e| format!("the serving certificate can't be used: {e}"))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     Ok(config)
 }
 
@@ -72,8 +82,9 @@ pub(super) fn server_config(
 fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String, String), String> {
     match certificate {
         Certificate::Files { certificate, key } => Ok((read(certificate)?, read(key)?)),
-        Certificate::Temporary => self_signed(now),
-        Certificate::Directory(directory) => {
+        Certificate::Given { certificate, key } => Ok((certificate.clone(), key.clone())),
+        Certificate::Temporary => self_signed(&LOCAL_NAMES.map(str::to_string), now),
+        Certificate::Directory { directory, names } => {
             let (certificate, key) = (
                 directory.join(format!("{name}.crt")),
                 directory.join(format!("{name}.key")),
@@ -81,7 +92,7 @@ fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String
             if certificate.exists() && key.exists() {
                 return Ok((read(&certificate)?, read(&key)?));
             }
-            let made = self_signed(now)?;
+            let made = self_signed(names, now)?;
             std::fs::create_dir_all(directory).map_err(|e| format!("{} can't be made: {e}", directory.display()))?;
             write(&key, &made.1, 0o600)?;
             write(&certificate, &made.0, 0o644)?;
@@ -105,12 +116,13 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
     written.map_err(|e| format!("{} can't be written: {e}", path.display()))
 }
 
-fn self_signed(now: Timestamp) -> Result<(String, String), String> {
+fn self_signed(names: &[String], now: Timestamp) -> Result<(String, String), String> {
     let failed = |e: rcgen::Error| format!("no certificate could be made: {e}");
     let key = KeyPair::generate().map_err(failed)?;
-    let mut params = CertificateParams::new(NAMES.map(str::to_string)).map_err(failed)?;
+    let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
     let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, format!("{}@{}", NAMES[0], now.as_second()));
+    let host = names.first().map_or(LOCAL_NAMES[0], String::as_str);
+    name.push(DnType::CommonName, format!("{host}@{}", now.as_second()));
     params.distinguished_name = name;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -130,27 +142,32 @@ fn self_signed(now: Timestamp) -> Result<(String, String), String> {
 mod tests {
     use super::*;
 
-    fn now() -> Timestamp {
-        "2026-11-15T12:00:00Z".parse().unwrap()
-    }
-
     #[test]
     fn a_directory_keeps_what_was_made() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         let directory = std::env::temp_dir().join(format!("orlop-serving-{}", std::process::id()));
-        let at = Certificate::Directory(directory.clone());
-        let first = pair(&at, "it", now()).unwrap();
-        assert_eq!(pair(&at, "it", now()).unwrap(), first);
-        assert!(server_config(&at, "it", Some(&first.0), now()).is_ok());
+        let at = Certificate::Directory {
+            directory: directory.clone(),
+            names: vec!["n1".to_string(), "10.0.0.1".to_string()],
+        };
+        let first = pair(&at, "it", now).unwrap();
+        assert_eq!(pair(&at, "it", now).unwrap(), first);
+        let config = |certificate: &Certificate, clients| server_config(certificate, "it", clients, &["h2"], now);
+        assert!(config(&at, Some(&first.0)).is_ok());
         std::fs::remove_dir_all(&directory).unwrap();
-        assert_ne!(pair(&Certificate::Temporary, "it", now()).unwrap(), first);
+        assert_ne!(pair(&Certificate::Temporary, "it", now).unwrap(), first);
+        let given = Certificate::Given {
+            certificate: first.0.clone(),
+            key: "x".into(),
+        };
+        assert_eq!(
+            config(&given, None).unwrap_err(),
+            "the key of the serving certificate is no PEM"
+        );
         let missing = Certificate::Files {
             certificate: directory.join("a"),
             key: directory.join("b"),
         };
-        assert!(
-            server_config(&missing, "it", None, now())
-                .unwrap_err()
-                .contains("/a can't be read: ")
-        );
+        assert!(config(&missing, None).unwrap_err().contains("/a can't be read: "));
     }
 }

@@ -7,10 +7,12 @@
 //! /metrics/slis, /metrics/resources, the front proxy's headers; files and authorities are read once, at the start.
 
 mod access;
-mod certificate;
+mod any_certificate;
+pub mod certificate;
 pub mod health;
 pub mod metrics;
 pub mod plain;
+pub mod reviews;
 #[cfg(test)]
 mod tests;
 
@@ -28,14 +30,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::Api;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use access::{Access, Denial, User};
+use access::{Access, Denial};
+pub use any_certificate::AnyCertificate;
 pub use certificate::Certificate;
+use reviews::User;
 
 /// What anyone may see unless it is said otherwise.
 pub const ALWAYS_ALLOWED: [&str; 3] = ["/healthz", "/readyz", "/livez"];
@@ -122,7 +126,11 @@ struct Server {
 }
 
 /// Listens, and serves until the shutdown. Gives the address once it listens.
-pub async fn start(options: Options) -> Result<SocketAddr, String> {
+pub fn start(options: Options) -> BoxFuture<'static, Result<SocketAddr, String>> {
+    Box::pin(listen(options))
+}
+
+async fn listen(options: Options) -> Result<SocketAddr, String> {
     let address = SocketAddr::new(options.bind, options.port);
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
@@ -132,6 +140,7 @@ pub async fn start(options: Options) -> Result<SocketAddr, String> {
         &options.certificate,
         options.name,
         clients.as_deref(),
+        &["h2", "http/1.1"],
         options.clock.now(),
     )?;
     let server = Arc::new(Server {
@@ -171,7 +180,7 @@ async fn connection(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let tls = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
     let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let certified: Option<Arc<User>> = leaf.and_then(|der| access::user_of_certificate(der)).map(Arc::new);
+    let certified: Option<Arc<User>> = leaf.and_then(|der| User::of_certificate(der)).map(Arc::new);
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, certified) = (server.clone(), certified.clone());
         async move { Ok::<_, Infallible>(server.respond(&request, certified.as_deref()).await) }

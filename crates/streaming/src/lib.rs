@@ -5,6 +5,7 @@
 //! pods, runtimes or who may do what.
 
 mod client;
+mod download;
 mod handshake;
 mod idle;
 mod port_forward;
@@ -23,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 pub use client::{ConnectError, connect_port_forward, connect_session, port_forward_over, session_over};
+pub use download::{Cut, serve_download};
 pub use handshake::{Refusal, is_upgrade, is_websocket, websocket_protocols};
 pub use port_forward::{PortForward, serve_port_forward};
 pub use server::{IDLE_DEFAULT, Upgrade, serve_session};

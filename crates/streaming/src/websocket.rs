@@ -218,7 +218,7 @@ async fn write<T: Pipe>(
 }
 
 /// A proper end. Clients take one without a status for a broken connection.
-fn goodbye() -> Message {
+pub(crate) fn goodbye() -> Message {
     Message::Close(Some(CloseFrame {
         code: CloseCode::Normal,
         reason: Default::default(),

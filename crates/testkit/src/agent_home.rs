@@ -5,6 +5,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::containerd::leftovers;
+
 pub struct AgentHome(TempDir);
 
 impl AgentHome {
@@ -31,6 +33,7 @@ impl AgentHome {
 
 impl Drop for AgentHome {
     fn drop(&mut self) {
+        leftovers::unmount(self.path());
         let name = self.cgroup();
         let all =
             format!("find /sys/fs/cgroup/{name} /sys/fs/cgroup/*/{name} -depth -type d -exec rmdir {{}} + 2>/dev/null");

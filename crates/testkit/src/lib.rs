@@ -19,6 +19,7 @@ mod binary;
 mod containerd;
 mod fixtures;
 mod http;
+pub mod machine;
 mod manifests;
 pub mod network;
 mod nodes;
@@ -30,7 +31,7 @@ mod wait;
 
 pub use agent_home::AgentHome;
 pub use binary::{orlop, workspace_root};
-pub use containerd::{Containerd, Leftovers};
+pub use containerd::{Containerd, Leftovers, build_images};
 pub use fixtures::fixture;
 pub use http::{Answer, Http, Identity, Stream};
 pub use manifests::{DEPLOYMENT, config_map_manifest, pod_manifest};

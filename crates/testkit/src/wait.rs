@@ -7,12 +7,18 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks until there is an answer; panics with `what` when patience is over.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    // An emulated machine is many times as slow.
+    let patience = if crate::machine::is_inside() {
+        PATIENCE * 4
+    } else {
+        PATIENCE
+    };
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

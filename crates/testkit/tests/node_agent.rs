@@ -478,3 +478,46 @@ fn static_pods_come_from_files_and_go_with_them() {
     cluster.gone("still-real");
     cluster.no_leftovers();
 }
+
+#[test]
+fn top_shows_what_containers_burn() {
+    let cluster = Cluster::start();
+    let limits = json!({"container": {"resources": {"limits": {"cpu": "100m", "memory": "32Mi"}}}});
+    cluster.apply(&shell("burn", "while :; do :; done", limits));
+    cluster.apply(&shell("rest", "exec sleep 1000", json!({})));
+    cluster.until_ready("burn");
+    cluster.until_ready("rest");
+    let milli = |cpu: &str| cpu.strip_suffix('m').and_then(|n| n.parse::<u64>().ok());
+    // A machine with much else to do may give it less for a while; the limit is never passed by much.
+    eventually("the pod burns about its limit", || {
+        let all = cluster.server.sh("kubectl top pod --no-headers --containers").stdout;
+        let used = |pod: &str| {
+            let line = all.lines().find(|line| line.starts_with(pod))?;
+            milli(line.split_whitespace().nth(2)?)
+        };
+        let (burn, rest) = (used("burn")?, used("rest")?);
+        ((70..=130).contains(&burn) && rest < 20).then_some(())
+    });
+    let node = cluster.server.run("kubectl top node real --no-headers");
+    assert!(node.split_whitespace().nth(3).unwrap().ends_with("Mi"), "{node}");
+    // A pod is its containers and its sandbox.
+    let summary = cluster
+        .server
+        .run("kubectl get --raw /api/v1/nodes/real/proxy/stats/summary");
+    let summary: Value = serde_json::from_str(&summary).unwrap();
+    let pods = summary["pods"].as_array().unwrap();
+    let burn = pods.iter().find(|pod| pod["podRef"]["name"] == "burn").unwrap();
+    let container = &burn["containers"][0];
+    for (part, figure) in [
+        ("cpu", "usageCoreNanoSeconds"),
+        ("memory", "workingSetBytes"),
+        ("memory", "usageBytes"),
+    ] {
+        let (whole, one) = (burn[part][figure].as_u64(), container[part][figure].as_u64());
+        assert!(one > Some(0) && whole >= one, "{part} {figure}: {burn}");
+    }
+    cluster.server.run("kubectl delete pod burn rest --wait=false");
+    cluster.gone("burn");
+    cluster.gone("rest");
+    cluster.no_leftovers();
+}

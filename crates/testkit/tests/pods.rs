@@ -14,7 +14,7 @@ use orlop_kubelet::pod::node_tools::NodeTools;
 use orlop_kubelet::pod::workers::Workers;
 use orlop_kubelet::pod::writer::Writer;
 use orlop_kubelet::probes::Probes;
-use orlop_kubelet::spec::{self, ContainerInput, ContainerKind, NodeFacts};
+use orlop_kubelet::spec::{self, ContainerInput, ContainerKind, Ids, NodeFacts, Users};
 use orlop_kubelet::volumes::{Options, Volumes};
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::CriRuntime;
@@ -69,12 +69,12 @@ impl Node {
         (tree, Arc::new(facts))
     }
 
-    fn start(&self) -> Agent {
+    async fn start(&self) -> Agent {
         let (clock, shutdown) = (Clock::System, Shutdown::default());
         let runtime: Arc<dyn Runtime> = Arc::new(CriRuntime::connect(&self.containerd.endpoint()).unwrap());
         let (tree, facts) = self.facts();
         let cgroups = Cgroups::new(tree, facts.clone());
-        cgroups.ensure_node_level().unwrap();
+        cgroups.ensure_node_level().await.unwrap();
         let objects = Objects::new(None, clock.clone());
         let events = Events::to(|event| println!("{} {}: {}", event.regarding.name, event.reason, event.note));
         let volumes = Volumes::new(Options::new(facts.root_dir.clone(), objects.clone(), clock.clone())).unwrap();
@@ -94,6 +94,10 @@ impl Node {
             images,
             probes,
             cgroups: Some(cgroups),
+            cpus: None,
+            devices: None,
+            users: Users::new(&facts.root_dir, Ids::all(65_536)),
+            runtime: tokio::sync::watch::channel(Default::default()).1,
             facts: tokio::sync::watch::channel(facts).1,
             events,
             services: Arc::new(Vec::new),
@@ -233,7 +237,7 @@ fn waiting(status: &PodStatus, name: &str) -> Option<(String, String)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_run_end_and_leave_nothing() {
     let node = Node::new().await;
-    let agent = node.start();
+    let agent = node.start().await;
     let shared = node.files.path().join("shared");
     std::fs::create_dir(&shared).unwrap();
     let mut web = shell("main", &format!("echo hello; echo $MY_IP >/shared/ip; {FOREVER}"));
@@ -291,7 +295,7 @@ async fn pods_run_end_and_leave_nothing() {
     // A new agent takes over: nothing is started anew.
     let before = agent.status("web");
     agent.shutdown.trigger();
-    let agent = node.start();
+    let agent = node.start().await;
     let mut known = web.clone();
     known.status = Some(before.clone());
     agent.workers.update(Arc::new(known.clone()));
@@ -308,7 +312,7 @@ async fn pods_run_end_and_leave_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fails_says_why() {
     let node = Node::new().await;
-    let agent = node.start();
+    let agent = node.start().await;
     let mut loud = shell("main", "echo one; echo two >&2; exit 3");
     loud["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
     let loud = pod("loud", json!({"containers": [loud]}));
@@ -406,7 +410,7 @@ async fn what_fails_says_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_pods_beside_ten_that_the_runtime_alone_starts() {
     let node = Node::new().await;
-    let agent = node.start();
+    let agent = node.start().await;
     let runtime = CriRuntime::connect(&node.containerd.endpoint()).unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (mut bare, mut whole) = (Vec::new(), Vec::new());
@@ -438,11 +442,11 @@ async fn start_bare(node: &Node, runtime: &CriRuntime, name: &str) -> Duration {
     let (tree, facts) = node.facts();
     let pod = pod(name, json!({"containers": [shell("main", FOREVER)]}));
     let cgroups = Cgroups::new(tree, facts.clone());
-    cgroups.ensure_pod(&pod).unwrap();
+    cgroups.ensure_pod(&pod).await.unwrap();
     spec::files::make_dirs(&pod, &facts).unwrap();
     spec::files::make_log_dir(&pod, "main", &facts).unwrap();
     spec::files::write_hosts(&pod, &facts, &["10.0.0.1".into()]).unwrap();
-    let sandbox = spec::sandbox_config(&pod, &facts, 0).unwrap();
+    let sandbox = spec::sandbox_config(&pod, &facts, 0, None).unwrap();
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let input = ContainerInput::new(&pod, container, ContainerKind::Regular, "busybox", &facts);
     let config = spec::container_config(&input).unwrap();

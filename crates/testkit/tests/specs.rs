@@ -65,7 +65,7 @@ impl Node {
             ..NodeFacts::default()
         });
         let cgroups = Cgroups::new(tree, Arc::clone(&facts));
-        cgroups.ensure_node_level().unwrap();
+        cgroups.ensure_node_level().await.unwrap();
         Node {
             runtime,
             objects: Objects::new(None, orlop_base::Clock::System),
@@ -85,8 +85,8 @@ impl Node {
         let pod = json!({"metadata": {"name": uid, "namespace": "default", "uid": uid, "labels": {"app": "x"}}, "spec": spec});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         files::make_dirs(&pod, &self.facts).unwrap();
-        self.cgroups.ensure_pod(&pod).unwrap();
-        let config = spec::sandbox_config(&pod, &self.facts, 0).unwrap();
+        self.cgroups.ensure_pod(&pod).await.unwrap();
+        let config = spec::sandbox_config(&pod, &self.facts, 0, None).unwrap();
         let sandbox = self.runtime.run_pod_sandbox(config.clone(), "").await.unwrap();
         let network = self.runtime.pod_sandbox_status(&sandbox).await.unwrap().network;
         let ips = [network.unwrap().ip];
@@ -373,7 +373,7 @@ async fn new_limits(node: &Node) {
         running.pod.spec = serde_json::from_value(spec(&format!("{megabytes}Mi"))).unwrap();
         let container = &running.pod.spec.as_ref().unwrap().containers[0];
         let resources = spec::resources::linux_resources(&running.pod, container, &node.facts);
-        node.cgroups.update_pod(&running.pod).unwrap();
+        node.cgroups.update_pod(&running.pod).await.unwrap();
         let updated = node.runtime.update_container_resources(&running.container, resources);
         updated.await.unwrap();
         for group in [&group, &inner] {

@@ -89,7 +89,10 @@ fn allowed(crates: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
                 let but = &words["all but ".len()..];
                 crates.iter().filter(|c| **c != but && **c != name).cloned().collect()
             }
-            words => words.split(',').map(|w| w.trim().to_string()).collect(),
+            words => {
+                let words = words.replace(" (for its tests)", "");
+                words.split(',').map(|w| w.trim().to_string()).collect()
+            }
         };
         (name, may)
     })

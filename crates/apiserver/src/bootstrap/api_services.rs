@@ -26,6 +26,7 @@ fn group_priority(group: &str) -> i64 {
         "coordination.k8s.io" => 16500,
         "node.k8s.io" => 16300,
         "flowcontrol.apiserver.k8s.io" => 16100,
+        "metrics.k8s.io" => 100,
         // discovery.k8s.io, resource.k8s.io
         _ => 16200,
     }
@@ -34,6 +35,7 @@ fn group_priority(group: &str) -> i64 {
 fn version_priority(group: &str, version: &str) -> i64 {
     match (group, version) {
         ("", _) => 1,
+        ("metrics.k8s.io", _) => 100,
         (_, "v2") => 30,
         ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", _) => 21,
         _ => 15,
@@ -85,6 +87,7 @@ mod tests {
             "v1.autoscaling",
             "v2.autoscaling",
             "v1.resource.k8s.io",
+            "v1beta1.metrics.k8s.io",
         ] {
             assert!(names.contains(&wanted), "{wanted}");
         }

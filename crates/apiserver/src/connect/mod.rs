@@ -20,12 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode};
-use http_body_util::BodyExt;
+use futures::StreamExt;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use orlop_api::{KindDef, Status, Value};
-use orlop_streaming::{ConnectError, Upgrade, is_upgrade, is_websocket, websocket_protocols};
+use orlop_streaming::{ConnectError, Cut, Upgrade, is_upgrade, is_websocket, serve_download, websocket_protocols};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::authn::UserInfo;
@@ -37,9 +39,9 @@ use crate::respond::{self, Body};
 
 use options::{LogOptions, StreamOptions};
 use place::{Kubelet, Place};
-pub use transport::Nodes;
+pub use transport::{Nodes, NodesInside};
 
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A session through this server that nobody uses ends after this long; the kubelet has a limit of its own.
@@ -66,15 +68,51 @@ pub(crate) fn leads_on(kind: &KindDef, info: &RequestInfo) -> bool {
     )
 }
 
+/// What a client that asks for WebSocket can also be sent that way: watches and logs.
+pub(crate) fn download_of(info: &RequestInfo, headers: &HeaderMap, upgrade: Option<&OnUpgrade>) -> Option<OnUpgrade> {
+    let is_log = info.group.is_empty() && info.resource == "pods" && info.subresource == "log";
+    let wanted = (info.verb == "watch" || is_log) && is_websocket(headers);
+    upgrade.filter(|_| wanted).cloned()
+}
+
 impl Server {
-    pub(crate) async fn lead_on<B>(self: &Arc<Self>, asked: Asked<'_>, body: B) -> Result<Response<Body>, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BodyError>,
-    {
+    /// The same answer in the messages of a WebSocket, if it is one that succeeds.
+    pub(crate) fn over_websocket(
+        &self,
+        headers: &HeaderMap,
+        upgrade: OnUpgrade,
+        response: Response<Body>,
+    ) -> Response<Body> {
+        if response.status() != StatusCode::OK {
+            return response;
+        }
+        let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let is_json = content_type.is_some_and(|value| value.starts_with(b"application/json"));
+        let cut = if is_json { Cut::Lines } else { Cut::AsItComes };
+        let data = response.into_body().into_data_stream();
+        let data = data
+            .take_while(|bytes| futures::future::ready(bytes.is_ok()))
+            .filter_map(|bytes| futures::future::ready(bytes.ok()))
+            .boxed();
+        match serve_download(headers, upgrade, cut, data) {
+            Err(refusal) => refusal.response().map(|text| Body::Whole(Some(text.into()))),
+            Ok(Upgrade { response, run }) => {
+                let shutdown = self.shutdown.clone();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = run => {}
+                        () = shutdown.wait() => {}
+                    }
+                });
+                response.map(|()| Body::empty())
+            }
+        }
+    }
+
+    pub(crate) async fn lead_on(self: &Arc<Self>, asked: Asked<'_>, body: AnyBody) -> Result<Response<Body>, Status> {
         match asked.info.subresource.as_str() {
             "log" => self.pod_log(asked).await,
-            "proxy" => self.proxy(asked, body.map_err(Into::into).boxed_unsync()).await,
+            "proxy" => self.proxy(asked, body).await,
             _ => self.pod_stream(asked).await,
         }
     }
@@ -88,6 +126,24 @@ impl Server {
         let missing = || Status::not_found("", resource, node);
         let node = ObjectLookup::get(&*self.registry, "nodes", "", node).ok_or_else(missing)?;
         place::kubelet(&node)
+    }
+
+    /// What a node's kubelet answers to a question of our own; in words why not.
+    pub(crate) async fn ask_kubelet(&self, node: &str, target: &str, bytes_max: usize) -> Result<Bytes, String> {
+        let kubelet = self.kubelet(node, "nodes").map_err(|status| status.message)?;
+        let place = Place::kubelet(&kubelet, target.to_string());
+        let failed = |error: transport::Unreached| error.to_string();
+        let io = self
+            .nodes
+            .dial(&place, transport::Trust::Kubelet)
+            .await
+            .map_err(failed)?;
+        let response = forward::get(io, &place).await.map_err(failed)?;
+        if response.status() != StatusCode::OK {
+            return Err(format!("it answers {}", response.status()));
+        }
+        let body = Limited::new(response.into_body(), bytes_max).collect().await;
+        body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
     }
 
     async fn pod_log(&self, asked: Asked<'_>) -> Result<Response<Body>, Status> {
@@ -240,7 +296,7 @@ impl Server {
             target: forward::proxied_target(asked.target, info),
             ..place
         };
-        let trust = if place.is_kubelet {
+        let trust = if place.node.is_some() {
             transport::Trust::Kubelet
         } else {
             transport::Trust::Proxied

@@ -16,6 +16,7 @@ const ADDRESS_TYPES: [&str; 5] = ["InternalIP", "ExternalIP", "Hostname", "Inter
 /// A node's kubelet.
 #[derive(Debug, PartialEq)]
 pub(super) struct Kubelet {
+    pub node: String,
     /// To be tried in this order; names among them may not resolve.
     pub hosts: Vec<String>,
     pub port: u16,
@@ -31,8 +32,8 @@ pub(super) struct Place {
     pub port: u16,
     /// Path and query.
     pub target: String,
-    /// We show a kubelet who we are, and nobody else.
-    pub is_kubelet: bool,
+    /// Whose kubelet it is, if it is one: we show a kubelet who we are, and nobody else.
+    pub node: Option<String>,
 }
 
 impl Place {
@@ -42,7 +43,7 @@ impl Place {
             hosts: kubelet.hosts.clone(),
             port: kubelet.port,
             target,
-            is_kubelet: true,
+            node: Some(kubelet.node.clone()),
         }
     }
 
@@ -81,6 +82,7 @@ pub(super) fn kubelet(node: &Value) -> Result<Kubelet, Status> {
         .pointer("/status/daemonEndpoints/kubeletEndpoint/Port")
         .and_then(Value::as_u64);
     Ok(Kubelet {
+        node: text(node, &["metadata", "name"]).to_string(),
         hosts,
         port: port
             .and_then(|port| port.try_into().ok())
@@ -161,7 +163,7 @@ impl ProxyId {
             hosts: vec![host.to_string()],
             port,
             target: String::new(),
-            is_kubelet: false,
+            node: None,
         }
     }
 
@@ -324,6 +326,7 @@ mod tests {
         assert_eq!(
             found.unwrap(),
             Kubelet {
+                node: "n".into(),
                 hosts,
                 port: 10999,
                 speaks_websocket: true

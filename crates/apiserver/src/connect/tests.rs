@@ -90,6 +90,7 @@ async fn kubelet(pki: &Pki, credential: &Credential) -> Place {
         }
     });
     let kubelet = Kubelet {
+        node: "n".into(),
         hosts: vec!["127.0.0.1".into()],
         port,
         speaks_websocket: true,
@@ -101,6 +102,39 @@ async fn ask(nodes: &Nodes, place: &Place, trust: Trust) -> Result<String, Strin
     let io = nodes.dial(place, trust).await.map_err(|error| error.to_string())?;
     let response = forward::get(io, place).await.map_err(|error| error.to_string())?;
     Ok(String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+}
+
+/// The node `sim`, in this process.
+struct Inside;
+
+impl NodesInside for Inside {
+    fn dial(&self, node: &str) -> Option<Box<dyn orlop_streaming::Pipe>> {
+        if node != "sim" {
+            return None;
+        }
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let service = service_fn(|request| answer("inside".into(), request));
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service));
+        Some(Box::new(ours))
+    }
+}
+
+#[tokio::test]
+async fn nodes_in_this_process_are_reached_without_a_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = pki(dir.path());
+    let nodes = Nodes::new(&own).unwrap();
+    nodes.set_inside(Arc::new(Inside));
+    let outside = kubelet(&own, &serving(&own, "127.0.0.1")).await;
+    let of = |node: Option<&str>| Place {
+        node: node.map(str::to_string),
+        ..outside.clone()
+    };
+    assert_eq!(ask(&nodes, &of(Some("sim")), Trust::Kubelet).await.unwrap(), "inside");
+    let user = crate::pki::KUBELET_CLIENT;
+    assert_eq!(ask(&nodes, &of(Some("n")), Trust::Kubelet).await.unwrap(), user);
+    // What is no kubelet is not there either.
+    assert_eq!(ask(&nodes, &of(None), Trust::Kubelet).await.unwrap(), user);
 }
 
 #[tokio::test]
@@ -156,6 +190,7 @@ async fn nobody_there_is_said_in_known_words() {
         .port();
     let at = |host: &str| {
         let kubelet = Kubelet {
+            node: "n".into(),
             hosts: vec![host.into()],
             port: free,
             speaks_websocket: false,

@@ -10,6 +10,7 @@ pub fn of_type(name: &str) -> String {
     let home = match package {
         "meta" => "io.k8s.apimachinery.pkg.apis.",
         "apiextensions" => "io.k8s.apiextensions-apiserver.pkg.apis.",
+        "metrics" => "io.k8s.metrics.pkg.apis.",
         "apiregistration" => "io.k8s.kube-aggregator.pkg.apis.",
         _ => "io.k8s.api.",
     };

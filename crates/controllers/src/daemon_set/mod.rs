@@ -281,7 +281,7 @@ impl Controller {
                     let note = format!("Deleted pod: {}", pod.metadata.name);
                     self.recorder.normal(set, "SuccessfulDelete", note);
                 }
-                Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+                Err(Error::NotFound(_)) => {}
                 Err(error) => {
                     self.recorder
                         .warning(set, "FailedDelete", format!("Error deleting: {error}"));

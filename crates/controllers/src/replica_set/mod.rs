@@ -162,7 +162,7 @@ impl<R: Replicated> Controller<R> {
                         .normal(set, "SuccessfulDelete", format!("Deleted pod: {name}"));
                     done.deleted.push(pod);
                 }
-                Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+                Err(Error::NotFound(_)) => {}
                 Err(error) => {
                     self.recorder
                         .warning(set, "FailedDelete", format!("Error deleting: {error}"));

@@ -197,8 +197,7 @@ impl Controller {
                 ("Create", self.create(turn, set, step, revision).await)
             }
             Act::Delete(pod) => match turn.delete::<Pod>(&pod.metadata).await {
-                // Another pod has the name by now, or none.
-                Err(Error::NotFound(_) | Error::Conflict(_)) => return Ok(()),
+                Err(Error::NotFound(_)) => return Ok(()),
                 done => ("Delete", done.map_err(Failure::from)),
             },
             Act::Label(pod) => {

@@ -121,8 +121,8 @@ impl Controller {
         self.recorder
             .normal(pod, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
         match turn.delete::<Pod>(&pod.metadata).await {
-            // Another pod of this name is another matter.
-            Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+            Ok(()) | Err(Error::NotFound(_)) => {}
+            // After a conflict, too: what it was about shows in the next turn.
             Err(error) => return Err(error.into()),
         }
         self.on_notice.lock().remove(key);

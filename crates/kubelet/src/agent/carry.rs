@@ -69,7 +69,7 @@ fn weigh_classes(parts: &Parts) -> impl Future<Output = ()> + Send + use<> {
             turns.tick().await;
             let pods = workers.pods();
             let active = pods.iter().map(|pod| &**pod).filter(|pod| !has_ended(pod));
-            if let Err(error) = cgroups.update_classes(active) {
+            if let Err(error) = cgroups.update_classes(active).await {
                 tracing::warn!("classes of pods can't be weighed: {error}");
             }
         }

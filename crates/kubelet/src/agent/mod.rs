@@ -11,6 +11,7 @@
 //! agent adopts them.
 
 mod carry;
+mod logind;
 mod network;
 mod parts;
 mod services;
@@ -24,12 +25,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::Api;
 use orlop_client::events::Recorder;
 use orlop_runtime::Runtime;
 use tokio::task::JoinSet;
 
+pub use self::logind::Place as Logind;
 use self::parts::Parts;
 use crate::config::Config;
 use crate::events::Events;
@@ -58,6 +60,10 @@ pub struct Options {
     pub network_directory: Option<PathBuf>,
     /// Pods get control groups of their own. Without: the runtime does as it likes.
     pub control_groups: bool,
+    /// Configuration and folder of the programs that have credentials for registries.
+    pub credential_providers: Option<(PathBuf, PathBuf)>,
+    /// What tells that the machine goes down.
+    pub logind: Logind,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
@@ -66,7 +72,6 @@ pub struct Options {
 pub struct Agent {
     keeper: Keeper,
     workers: Workers,
-    config: Arc<Config>,
     address: Option<SocketAddr>,
     shutdown: Shutdown,
     tasks: JoinSet<()>,
@@ -80,7 +85,11 @@ pub async fn run(options: Options) -> Result<(), String> {
 }
 
 /// Starts an agent. An error says what keeps it from working at all.
-pub async fn start(mut options: Options) -> Result<Agent, String> {
+pub fn start(options: Options) -> BoxFuture<'static, Result<Agent, String>> {
+    Box::pin(put_together(options))
+}
+
+async fn put_together(mut options: Options) -> Result<Agent, String> {
     // The runtime has another working directory: what it is told must be whole paths.
     options.root_dir = make_directory(&options.root_dir)?;
     options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
@@ -109,11 +118,19 @@ pub async fn start(mut options: Options) -> Result<Agent, String> {
     }
     tidy::start(&parts, &options, &keeper, &mut tasks);
     let workers = parts.workers.clone();
+    let ender = shutdown::Ender {
+        keeper: keeper.clone(),
+        workers: workers.clone(),
+        events: parts.events.clone(),
+        clock: options.clock.clone(),
+        graces: shutdown::graces(&config),
+        place: options.logind,
+    };
+    tasks.spawn(ender.run(options.shutdown.clone()));
     tasks.spawn(carry::run(parts, options.shutdown.clone()));
     Ok(Agent {
         keeper,
         workers,
-        config,
         address,
         shutdown: options.shutdown,
         tasks,

@@ -14,10 +14,13 @@ use tokio::task::JoinSet;
 
 use super::Options;
 use super::services::Services;
-use crate::cgroups::{Cgroups, Tree};
+use crate::cgroups::{Cgroups, Slices, Tree};
 use crate::config::Config;
+use crate::cpus::Cpus;
+use crate::devices::Devices;
 use crate::events::Events;
-use crate::images::{ImageSettings, Images, Verification};
+use crate::images::providers::Providers;
+use crate::images::{ImageSettings, Images};
 use crate::node::{Keeper, RuntimeView, resources};
 use crate::objects::Objects;
 use crate::pod::node_tools::{Admission, NodeTools};
@@ -27,12 +30,14 @@ use crate::probes::Probes;
 use crate::server::{self, Pods};
 use crate::sources::admission::{self, NodeState};
 use crate::sources::{self, Mirrors, PodUpdate, Sources};
-use crate::spec::{CgroupVersion, Here, NodeFacts};
+use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, Users};
 use crate::stats::Gatherer;
 use crate::volumes::{self, Volumes};
 
 /// Where the kernel shows control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// And what it is made of.
+const SYSTEM: &str = "/sys/devices/system";
 
 pub struct Parts {
     pub config: Arc<Config>,
@@ -43,6 +48,8 @@ pub struct Parts {
     pub images: Images,
     pub probes: Probes,
     pub cgroups: Option<Cgroups>,
+    pub cpus: Option<Cpus>,
+    pub devices: Option<Devices>,
     pub facts: Arc<NodeFacts>,
     pub services: Services,
     pub workers: Workers,
@@ -63,16 +70,24 @@ impl Parts {
         let (runtime, clock, shutdown) = (&options.runtime, &options.clock, &options.shutdown);
         // Ids of containers begin with the runtime's name: without it no status would be true.
         let told = await_runtime(options, keeper).await?;
-        let handlers = told.status.iter().flat_map(|status| &status.runtime_handlers);
-        let features = handlers
-            .filter(|h| h.name.is_empty())
-            .filter_map(|h| h.features.as_ref());
-        let can_lock_mounts = features.into_iter().any(|f| f.recursive_read_only_mounts);
-        let (facts, cgroups) = look_around(options, &config, keeper).await?;
+        let can_lock_mounts = told.handler_features("").recursive_read_only_mounts;
+        let (facts, cgroups, cpus) = look_around(options, &config, keeper).await?;
+        // Pods that only seem to run need no devices.
+        let devices = match options.control_groups {
+            true => Some(Devices::start(&options.root_dir, shutdown.clone())?),
+            false => None,
+        };
         let objects = Objects::new(options.api.clone(), clock.clone());
         let volumes = start_volumes(options, keeper, &objects)?;
         volumes.set_recursive_read_only(can_lock_mounts);
-        let settings = image_settings(&config, &options.root_dir);
+        volumes.set_image_trouble(told.version.as_ref().and_then(volumes::image::trouble));
+        let settings = ImageSettings {
+            providers: match &options.credential_providers {
+                Some((config, programs)) => Some(Providers::open(config, programs, &objects, clock)?),
+                None => None,
+            },
+            ..ImageSettings::of(&config, &options.root_dir)
+        };
         let images = Images::new(
             runtime.clone(),
             objects.clone(),
@@ -104,7 +119,11 @@ impl Parts {
             images: images.clone(),
             probes: probes.clone(),
             cgroups: cgroups.clone(),
+            cpus: cpus.clone(),
+            devices: devices.clone(),
             facts: watch::channel(facts.clone()).1,
+            users: Users::new(&options.root_dir, user_ids(&config, options.control_groups)?),
+            runtime: keeper.runtime(),
             events: events.clone(),
             services: {
                 let services = services.clone();
@@ -131,6 +150,8 @@ impl Parts {
             images,
             probes,
             cgroups,
+            cpus,
+            devices,
             facts,
             services,
             workers,
@@ -198,12 +219,12 @@ fn admission(keeper: &Keeper) -> Admission {
     })
 }
 
-/// What this node is like, and the control groups for its pods if they are to have some.
+/// What this node is like; the control groups for its pods if they are to have some, and the CPUs if they are shared out.
 async fn look_around(
     options: &Options,
     config: &Config,
     keeper: &Keeper,
-) -> Result<(Arc<NodeFacts>, Option<Cgroups>), String> {
+) -> Result<(Arc<NodeFacts>, Option<Cgroups>, Option<Cpus>), String> {
     let tree = Tree::at(Path::new(CGROUPS));
     let tree = match (tree, options.control_groups) {
         (Ok(tree), _) => tree,
@@ -240,14 +261,22 @@ async fn look_around(
     facts.cgroups.per_qos &= options.control_groups;
     let facts = Arc::new(facts);
     if !options.control_groups {
-        return Ok((facts, None));
+        return Ok((facts, None, None));
     }
-    let cgroups = Cgroups::new(tree, facts.clone());
-    if let Err(error) = cgroups.ensure_node_level() {
+    let kept = resources::kept_cpu_milli(config);
+    let cpus = Cpus::start(config, kept, Path::new(SYSTEM), &options.root_dir)?;
+    let mut cgroups = Cgroups::new(tree, facts.clone()).with_cpus(cpus.clone());
+    if facts.cgroups.driver == CgroupDriver::Systemd {
+        if !Slices::run_this_machine() {
+            return Err("the cgroup driver is systemd, but systemd does not run this machine".to_string());
+        }
+        cgroups = cgroups.with_slices(Slices::of_this_machine());
+    }
+    if let Err(error) = cgroups.ensure_node_level().await {
         tracing::error!("the control groups of pods can't be set up: {error}");
         keeper.set_trouble(Some(format!("failed to set up the control groups of pods: {error}")));
     }
-    Ok((facts, Some(cgroups)))
+    Ok((facts, Some(cgroups), cpus))
 }
 
 /// What the configuration asks of the host, where it is strict.
@@ -266,6 +295,15 @@ fn check_host(config: &Config, version: CgroupVersion, swaps: &str) -> Result<()
     }
 }
 
+/// Ids for pods with users of their own.
+fn user_ids(config: &Config, is_real: bool) -> Result<Ids, String> {
+    let per_pod = u32::try_from(config.user_namespaces.ids_per_pod).expect("was checked with the configuration");
+    match is_real {
+        true => Ids::of_machine(per_pod, config.max_pods),
+        false => Ok(Ids::all(per_pod)),
+    }
+}
+
 fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects) -> Result<Volumes, String> {
     let usual = volumes::Options::new(&options.root_dir, objects.clone(), options.clock.clone());
     let volumes = Volumes::new(volumes::Options {
@@ -277,27 +315,6 @@ fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects) -> Resul
     let volumes = volumes.map_err(|e| format!("{} can't be used: {e}", options.root_dir.display()))?;
     volumes.set_allocatable(resources::to_api(&keeper.allocatable()));
     Ok(volumes)
-}
-
-fn image_settings(config: &Config, root: &Path) -> ImageSettings {
-    let setting = |name: &str| config.document.get(name).cloned().unwrap_or_default();
-    let verification = match setting("imagePullCredentialsVerificationPolicy").as_str() {
-        Some("NeverVerify") => Verification::NeverVerify,
-        Some("AlwaysVerify") => Verification::AlwaysVerify,
-        Some("NeverVerifyAllowlistedImages") => {
-            let list = setting("preloadedImagesVerificationAllowlist");
-            Verification::NeverVerifyAllowlistedImages(crate::json::from_value(&list).unwrap_or_default())
-        }
-        _ => Verification::NeverVerifyPreloadedImages,
-    };
-    ImageSettings {
-        serialize_pulls: config.serialize_image_pulls,
-        max_parallel_pulls: config.max_parallel_image_pulls,
-        verification,
-        records: Some(root.join("image_manager")),
-        docker_configs: vec![root.join("config.json"), "/root/.docker/config.json".into()],
-        ..ImageSettings::default()
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The whole agent with a simulated runtime, alone.
 
+mod fake_logind;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -7,10 +9,13 @@ use orlop_runtime::simulated::{self, Simulated};
 use serde_json::{Value, json};
 
 use super::*;
+use fake_logind::FakeLogind;
 
 struct Case {
     directory: tempfile::TempDir,
     runtime: Simulated,
+    logind: Logind,
+    flags: Vec<(&'static str, Value)>,
 }
 
 impl Case {
@@ -21,7 +26,17 @@ impl Case {
             logs: true,
             ..simulated::Options::default()
         });
-        Case { directory, runtime }
+        // A bus that is not there.
+        let logind = Logind {
+            bus: Some(format!("unix:path={}/bus", directory.path().display())),
+            settings: directory.path().join("logind.conf.d"),
+        };
+        Case {
+            directory,
+            runtime,
+            logind,
+            flags: Vec::new(),
+        }
     }
 
     fn write(&self, file: &str, image: &str) {
@@ -34,12 +49,13 @@ impl Case {
 
     async fn start(&self) -> Agent {
         let path = |name: &str| self.directory.path().join(name);
-        let flags: Vec<(&'static str, Value)> = vec![
+        let mut flags: Vec<(&'static str, Value)> = vec![
             ("staticPodPath", json!(path("manifests"))),
             ("podLogsDir", json!(path("logs"))),
             ("healthzPort", json!(0)),
             ("address", json!("127.0.0.1")),
         ];
+        flags.extend(self.flags.iter().cloned());
         let options = Options {
             config: crate::config::parse(None, &flags).unwrap(),
             api: None,
@@ -52,11 +68,16 @@ impl Case {
                 port: 0,
             },
             root_dir: path("kubelet"),
-            certificate: Certificate::Directory(path("pki"), vec!["localhost".into()]),
+            certificate: Certificate::Directory {
+                directory: path("pki"),
+                names: vec!["localhost".into()],
+            },
             client_authority: None,
             pod_cidr: Some("10.244.0.0/24".into()),
             network_directory: None,
             control_groups: false,
+            credential_providers: None,
+            logind: self.logind.clone(),
             clock: Clock::System,
             shutdown: Shutdown::default(),
         };
@@ -69,8 +90,9 @@ fn shown(agent: &Agent) -> String {
     let pods = agent.workers().pods();
     let words = pods.iter().map(|pod| {
         let image = pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
-        let phase = pod.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
-        format!("{image} {phase}")
+        let status = pod.status.clone().unwrap_or_default();
+        let reason = status.reason.map(|reason| format!("/{reason}")).unwrap_or_default();
+        format!("{image} {}{reason}", status.phase.unwrap_or_default())
     });
     let mut words: Vec<String> = words.collect();
     words.sort();
@@ -110,6 +132,53 @@ async fn a_static_pod_lives_through_a_restart_of_the_agent() {
         std::fs::remove_file(case.directory.path().join("manifests").join(file)).unwrap();
     }
     until(&agent, "").await;
+    agent.shutdown.trigger();
+    agent.wait().await;
+}
+
+#[tokio::test]
+async fn pods_end_before_the_machine_does() {
+    let mut case = Case::new();
+    let bus = FakeLogind::start(case.directory.path(), &case.logind.settings).await;
+    case.logind.bus = Some(bus.daemon.address.clone());
+    case.flags.push(("shutdownGracePeriod", json!("90s")));
+    case.flags.push(("shutdownGracePeriodCriticalPods", json!("30s")));
+    case.write("web.json", "one");
+    let agent = case.start().await;
+    until(&agent, "one Running").await;
+    // Logind waited too short: it was told, and then the lock taken.
+    bus.until("held", FakeLogind::is_held).await;
+    assert_eq!(bus.delay(), Duration::from_secs(90));
+    bus.signal(true).await;
+    bus.until("released", |bus| !bus.is_held()).await;
+    // All had ended by then.
+    assert_eq!(shown(&agent), "one Failed/Terminated");
+    assert!(agent.keeper().is_shutting_down());
+    case.write("late.json", "two");
+    until(&agent, "one Failed/Terminated, two Failed/NodeShutdown").await;
+    // Called off: the node takes pods again, and holds up the machine again.
+    bus.signal(false).await;
+    bus.until("held again", FakeLogind::is_held).await;
+    assert!(!agent.keeper().is_shutting_down());
+    case.write("again.json", "three");
+    until(&agent, "one Failed/Terminated, three Running, two Failed/NodeShutdown").await;
+    agent.shutdown.trigger();
+    agent.wait().await;
+    assert!(!bus.is_held());
+}
+
+#[tokio::test]
+async fn a_machine_without_a_bus_has_pods_too() {
+    let mut case = Case::new();
+    case.flags.push(("shutdownGracePeriod", json!("90s")));
+    case.write("web.json", "one");
+    let agent = case.start().await;
+    until(&agent, "one Running").await;
+    let error = logind::Logind::connect(&case.logind).await.err().unwrap();
+    assert!(
+        error.to_string().starts_with("systemd-logind can't be reached: "),
+        "{error}"
+    );
     agent.shutdown.trigger();
     agent.wait().await;
 }

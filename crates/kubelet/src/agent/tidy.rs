@@ -8,19 +8,19 @@ use std::time::Duration;
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use orlop_base::Shutdown;
-use orlop_client::events::ObjectReference;
 use tokio::task::JoinSet;
 
 use super::Options;
 use super::parts::Parts;
 use crate::config::Config;
+use crate::cpus::{self, Cpus};
 use crate::eviction::observe::Places;
 use crate::eviction::rank::DiskUse;
 use crate::eviction::usage::VolumesUsed;
 use crate::eviction::{EvictionSettings, Evictor, Hooks};
 use crate::gc::containers::PodState;
 use crate::gc::{Collector, GcSettings};
-use crate::node::Keeper;
+use crate::node::{self, Keeper};
 use crate::pod::policy;
 use crate::pod::workers::Workers;
 
@@ -29,14 +29,7 @@ const VOLUMES: Duration = Duration::from_secs(10);
 
 /// Starts it all; it ends at the shutdown.
 pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut JoinSet<()>) {
-    let name = options.identity.name.clone();
-    let node = ObjectReference {
-        api_version: "v1".into(),
-        kind: "Node".into(),
-        uid: name.clone(),
-        name,
-        ..ObjectReference::default()
-    };
+    let node = node::reference(&options.identity.name);
     let workers = parts.workers.clone();
     let collector = Collector::new(
         parts.runtime.clone(),
@@ -69,7 +62,49 @@ pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut Join
         );
         tasks.spawn(evictor.run(options.shutdown.clone()));
     }
+    if let Some(cpus) = parts.cpus.clone() {
+        tasks.spawn(share_cpus(cpus, parts, options.shutdown.clone()));
+    }
+    if let Some(devices) = &parts.devices {
+        let (mut amounts, keeper, shutdown) = (devices.amounts(), keeper.clone(), options.shutdown.clone());
+        let follow = async move {
+            loop {
+                keeper.set_devices(amounts.borrow_and_update().clone());
+                if amounts.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tasks.spawn(async move {
+            tokio::select! {
+                () = follow => {}
+                () = shutdown.wait() => {}
+            }
+        });
+    }
     tasks.spawn(watch_volumes(parts, keeper, options.shutdown.clone()));
+}
+
+/// Keeps running containers on the CPUs they may run on.
+fn share_cpus(cpus: Cpus, parts: &Parts, shutdown: Shutdown) -> impl Future<Output = ()> + Send + use<> {
+    let (running, known) = (parts.workers.clone(), parts.workers.clone());
+    let running = move || {
+        let views = running.views().into_iter();
+        let all = views.flat_map(|view| {
+            let uid = policy::uid(&view.pod).to_string();
+            let containers = view.observed.running();
+            let all = containers.map(|c| (uid.clone(), c.name.clone(), c.id.clone()));
+            all.collect::<Vec<_>>()
+        });
+        all.collect()
+    };
+    let pods = move || {
+        let pods = known.pods();
+        let uids = pods.iter().map(|pod| policy::uid(pod).to_string());
+        known.knows_all().then(|| uids.collect())
+    };
+    let period = parts.config.cpu_manager_reconcile_period;
+    cpus::follow(cpus, parts.runtime.clone(), period, running, pods, shutdown)
 }
 
 fn settings(config: &Config, is_real: bool) -> GcSettings {
@@ -126,6 +161,10 @@ fn hooks(parts: &Parts, keeper: &Keeper) -> Hooks {
         evict: Arc::new(move |pod: &Pod, eviction| evicting.evict(policy::uid(pod), eviction)),
         cleaned_up: Arc::new(move |uid| gone.view(uid).is_none_or(|view| view.stopped)),
         volumes: used,
+        groups: {
+            let cgroups = parts.cgroups.clone();
+            Arc::new(move |pod| cgroups.as_ref()?.pod_usage(pod).ok())
+        },
         pressure: Arc::new(move |pressure| keeper.set_pressure(pressure)),
     }
 }

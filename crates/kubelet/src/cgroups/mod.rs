@@ -8,11 +8,13 @@
 //! ```
 //!
 //! What a group's limits are ([`limits`]) and what that means to the files of either version ([`files`]) are pure; [`Tree`]
-//! makes, writes, reads and removes. All files are below a given folder, so tests need no kernel. The runtime puts the
-//! containers' groups into the pods'.
+//! makes, writes, reads and removes. All files are below a given folder, so tests need no kernel. With systemd's driver the
+//! groups are slices (`kubepods-burstable.slice`), which systemd has to know of as well ([`systemd`]). The runtime puts
+//! the containers' groups into the pods'.
 
 mod files;
 mod limits;
+mod systemd;
 mod tree;
 mod usage;
 
@@ -25,9 +27,12 @@ use k8s_openapi::api::core::v1::Pod;
 use orlop_api::resources::ResourceList;
 use orlop_runtime::cri::messages::CgroupDriver;
 
+use crate::cpus::Cpus;
 use crate::spec::resources::{QosClass, pod_cgroup, pod_cgroup_parent, qos_cgroup, qos_class};
 use crate::spec::{CgroupLayout, NodeFacts, uid};
 pub use limits::{Limits, burstable_limits, list_limits, pod_limits};
+use limits::{larger_memory, larger_quota};
+pub use systemd::Slices;
 pub use tree::Tree;
 pub use usage::Usage;
 
@@ -51,6 +56,12 @@ pub enum CgroupError {
         "cannot decrease memory limits: attempting to set pod memory limit ({limit}) below current usage ({usage})"
     )]
     BelowUsage { limit: i64, usage: u64 },
+    #[error("systemd can't {action} {unit}: {source}")]
+    Systemd {
+        action: &'static str,
+        unit: String,
+        source: Box<zbus::Error>,
+    },
 }
 
 pub type Result<T> = std::result::Result<T, CgroupError>;
@@ -60,6 +71,10 @@ pub type Result<T> = std::result::Result<T, CgroupError>;
 pub struct Cgroups {
     tree: Arc<Tree>,
     facts: Arc<NodeFacts>,
+    /// Where containers can have CPUs for themselves.
+    cpus: Option<Cpus>,
+    /// For systemd's driver.
+    slices: Option<Slices>,
 }
 
 impl Cgroups {
@@ -67,6 +82,32 @@ impl Cgroups {
         Cgroups {
             tree: Arc::new(tree),
             facts,
+            cpus: None,
+            slices: None,
+        }
+    }
+
+    pub fn with_cpus(self, cpus: Option<Cpus>) -> Cgroups {
+        Cgroups { cpus, ..self }
+    }
+
+    /// The groups are systemd's.
+    pub fn with_slices(self, slices: Slices) -> Cgroups {
+        Cgroups {
+            slices: Some(slices),
+            ..self
+        }
+    }
+
+    /// A pod with CPUs of its own may use them all the time.
+    fn limits(&self, pod: &Pod) -> Limits {
+        let limits = pod_limits(pod, &self.facts);
+        match self.cpus.as_ref().is_some_and(|cpus| cpus.pod_has_own(pod)) {
+            true => Limits {
+                cpu_quota: None,
+                ..limits
+            },
+            false => limits,
         }
     }
 
@@ -78,66 +119,111 @@ impl Cgroups {
         &self.facts.cgroups
     }
 
+    /// The kernel may take its time: not on the threads of the async runtime.
+    async fn files<T: Send + 'static>(&self, work: impl FnOnce(&Tree) -> T + Send + 'static) -> T {
+        let tree = Arc::clone(&self.tree);
+        tokio::task::spawn_blocking(move || work(&tree))
+            .await
+            .expect("work on files does not panic")
+    }
+
+    async fn create(&self, group: &str) -> Result<()> {
+        if let Some(slices) = &self.slices {
+            slices.start(group, self.tree.version()).await?;
+        }
+        let group = group.to_string();
+        self.files(move |tree| tree.create(&group)).await
+    }
+
+    async fn set(&self, group: &str, mut limits: Limits) -> Result<()> {
+        if let Some(slices) = &self.slices {
+            limits = systemd::rounded(limits);
+            slices.set(group, self.tree.version(), &limits).await?;
+        }
+        let group = group.to_string();
+        self.files(move |tree| tree.set(&group, &limits)).await
+    }
+
     /// Makes the groups above the pods' and sets what all pods together may take. Memory in use can stand in the way of a
     /// lower limit: then this is an error, and to be tried again when pods have been evicted.
-    pub fn ensure_node_level(&self) -> Result<()> {
+    pub async fn ensure_node_level(&self) -> Result<()> {
         if !self.layout().per_qos {
             return Ok(());
         }
         let all = qos_cgroup(self.layout(), QosClass::Guaranteed);
-        self.tree.create(&all)?;
+        self.create(&all).await?;
         for class in [QosClass::Burstable, QosClass::BestEffort] {
-            self.tree.create(&qos_cgroup(self.layout(), class))?;
+            self.create(&qos_cgroup(self.layout(), class)).await?;
         }
         let least = Limits {
             cpu_shares: Some(crate::spec::resources::MIN_SHARES),
             ..Limits::default()
         };
-        self.tree
-            .set(&qos_cgroup(self.layout(), QosClass::BestEffort), &least)?;
-        self.tree
-            .set(&all, &list_limits(&self.facts.pods_limit, &self.facts.hugepage_sizes))
+        self.set(&qos_cgroup(self.layout(), QosClass::BestEffort), least)
+            .await?;
+        let whole = list_limits(&self.facts.pods_limit, &self.facts.hugepage_sizes);
+        self.set(&all, whole).await
     }
 
     /// Weighs the Burstable pods together by what they ask for: `pods` are all that have not ended.
-    pub fn update_classes<'a>(&self, pods: impl IntoIterator<Item = &'a Pod>) -> Result<()> {
+    pub async fn update_classes<'a>(&self, pods: impl IntoIterator<Item = &'a Pod>) -> Result<()> {
         if !self.layout().per_qos {
             return Ok(());
         }
+        let limits = burstable_limits(pods);
         let group = qos_cgroup(self.layout(), QosClass::Burstable);
-        self.tree.set(&group, &burstable_limits(pods))
+        self.set(&group, limits).await
     }
 
     /// Sets limits on a group that is there already: what is kept for the system or for the node agent.
-    pub fn reserve(&self, group: &str, list: &ResourceList) -> Result<()> {
-        self.tree.set(group, &list_limits(list, &self.facts.hugepage_sizes))
+    pub async fn reserve(&self, group: &str, list: &ResourceList) -> Result<()> {
+        self.set(group, list_limits(list, &self.facts.hugepage_sizes)).await
     }
 
-    /// Makes a pod's group with its limits. A group that is there stays as it is: the agent may have been restarted.
-    pub fn ensure_pod(&self, pod: &Pod) -> Result<()> {
+    /// Makes a pod's group with its limits. A group in which something is stays as it is: the agent may have been
+    /// restarted. One in which nothing is may be one whose limits could not be set: they are set, again if need be.
+    pub async fn ensure_pod(&self, pod: &Pod) -> Result<()> {
         let group = pod_cgroup_parent(pod, self.layout());
-        if group.is_empty() || self.tree.exists(&group) {
+        if group.is_empty() || (self.tree.exists(&group) && self.tree.is_used(&group)) {
             return Ok(());
         }
-        self.tree.create(&group)?;
-        self.tree.set(&group, &pod_limits(pod, &self.facts))
+        self.create(&group).await?;
+        self.set(&group, self.limits(pod)).await
     }
 
-    /// Sets a pod's limits anew, after a resize. Limits that are lower than what is in use are refused.
-    pub fn update_pod(&self, pod: &Pod) -> Result<()> {
+    /// Before containers are resized: lets a pod's group grow where it is to, and shrinks nothing, as no container may have
+    /// more than its pod while it has it still. Limits that are lower than what is in use are refused.
+    pub async fn make_room(&self, pod: &Pod) -> Result<()> {
         let group = pod_cgroup_parent(pod, self.layout());
         if group.is_empty() {
             return Ok(());
         }
-        let limits = pod_limits(pod, &self.facts).or_unlimited();
-        if let (Some(limit @ 1..), Ok(now)) = (limits.memory, self.tree.usage(&group)) {
+        let wanted = self.limits(pod).or_unlimited();
+        let now = self.tree.usage(&group)?;
+        if let Some(limit @ 1..) = wanted.memory {
             let bytes = limit.unsigned_abs();
             if now.memory_limit.is_none_or(|old| bytes < old) && now.memory >= bytes {
                 let usage = now.memory;
                 return Err(CgroupError::BelowUsage { limit, usage });
             }
         }
-        self.tree.set(&group, &limits)
+        let room = Limits {
+            memory: now
+                .memory_limit
+                .map_or(Some(-1), |old| larger_memory(wanted.memory, old)),
+            cpu_quota: larger_quota(wanted.cpu_quota, now.cpu_quota),
+            ..Limits::default()
+        };
+        self.set(&group, room).await
+    }
+
+    /// After containers are resized: sets a pod's limits to what they are to be.
+    pub async fn update_pod(&self, pod: &Pod) -> Result<()> {
+        let group = pod_cgroup_parent(pod, self.layout());
+        if group.is_empty() {
+            return Ok(());
+        }
+        self.set(&group, self.limits(pod).or_unlimited()).await
     }
 
     /// The group that holds a pod's containers, for reading; empty where pods have none.
@@ -152,24 +238,30 @@ impl Cgroups {
 
     /// Ends whatever still runs in a pod's group, whatever its class, and removes it. Doing it again is fine.
     pub async fn remove_pod(&self, uid: &str) -> Result<()> {
-        let groups = CLASSES.map(|class| pod_cgroup(self.layout(), class, uid));
+        for class in CLASSES {
+            self.remove(pod_cgroup(self.layout(), class, uid)).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, group: String) -> Result<()> {
+        if let Some(slices) = self.slices.as_ref().filter(|_| self.tree.exists(&group)) {
+            // What is killed need not be stopped: systemd would give it time.
+            let killed = group.clone();
+            self.files(move |tree| tree.kill(&killed)).await;
+            slices.stop(&group).await?;
+        }
         let mut wait = REMOVAL_WAIT;
-        for attempt in 1.. {
-            let tree = Arc::clone(&self.tree);
-            let names = groups.clone();
-            let removal = move || names.iter().try_for_each(|group| tree.remove(group));
-            match tokio::task::spawn_blocking(removal)
-                .await
-                .expect("removing a group does not panic")
-            {
-                Ok(()) => return Ok(()),
-                Err(error) if attempt == REMOVALS => return Err(error),
-                // Processes that were killed take a moment to go.
-                Err(_) => tokio::time::sleep(wait).await,
+        for _ in 1..REMOVALS {
+            let removed = group.clone();
+            if self.files(move |tree| tree.remove(&removed)).await.is_ok() {
+                return Ok(());
             }
+            // Processes that were killed take a moment to go.
+            tokio::time::sleep(wait).await;
             wait *= 2;
         }
-        unreachable!("the last attempt returns")
+        self.files(move |tree| tree.remove(&group)).await
     }
 
     /// The uids of all pods that have a group.

@@ -73,12 +73,12 @@ fn trees_are_told_apart() {
     assert!(Tree::at(&dir.path().join("nothing")).is_err());
 }
 
-#[test]
-fn groups_of_version_1() {
+#[tokio::test]
+async fn groups_of_version_1() {
     let (dir, tree) = fake(CgroupVersion::V1);
     let cgroups = Cgroups::new(tree, Arc::new(facts(CgroupVersion::V1, CgroupDriver::Cgroupfs)));
     let root = dir.path();
-    cgroups.ensure_node_level().unwrap();
+    cgroups.ensure_node_level().await.unwrap();
     assert_eq!(text(root, "cpu/kubepods/cpu.shares"), "2048");
     assert_eq!(
         text(root, "memory/kubepods/memory.limit_in_bytes"),
@@ -92,8 +92,8 @@ fn groups_of_version_1() {
 
     let pod = burstable();
     assert!(!cgroups.has_pod(&pod));
-    cgroups.ensure_pod(&pod).unwrap();
-    cgroups.update_classes([&pod]).unwrap();
+    cgroups.ensure_pod(&pod).await.unwrap();
+    cgroups.update_classes([&pod]).await.unwrap();
     assert_eq!(text(root, "cpu/kubepods/burstable/cpu.shares"), "512");
     let group = "kubepods/burstable/podu-1";
     assert_eq!(text(root, &format!("cpu/{group}/cpu.shares")), "512");
@@ -107,21 +107,22 @@ fn groups_of_version_1() {
     assert!(cgroups.has_pod(&pod));
     assert_eq!(cgroups.pods(), [("u-1".to_string(), QosClass::Burstable)].into());
 
-    // What is there stays as it is, until a resize.
+    // What is there stays as it is once something runs in it, until a resize.
+    fs::create_dir(root.join(format!("memory/{group}/container"))).unwrap();
     fs::write(root.join(format!("cpu/{group}/cpu.shares")), "7").unwrap();
-    cgroups.ensure_pod(&pod).unwrap();
+    cgroups.ensure_pod(&pod).await.unwrap();
     assert_eq!(text(root, &format!("cpu/{group}/cpu.shares")), "7");
-    cgroups.update_pod(&pod).unwrap();
+    cgroups.update_pod(&pod).await.unwrap();
     assert_eq!(text(root, &format!("cpu/{group}/cpu.shares")), "512");
 }
 
-#[test]
-fn groups_of_version_2_with_systemds_names() {
+#[tokio::test]
+async fn groups_of_version_2_with_systemds_names() {
     let (dir, tree) = fake(CgroupVersion::V2);
     let cgroups = Cgroups::new(tree, Arc::new(facts(CgroupVersion::V2, CgroupDriver::Systemd)));
     let root = dir.path();
-    cgroups.ensure_node_level().unwrap();
-    cgroups.ensure_pod(&burstable()).unwrap();
+    cgroups.ensure_node_level().await.unwrap();
+    cgroups.ensure_pod(&burstable()).await.unwrap();
     assert_eq!(text(root, "cgroup.subtree_control"), "+cpu +cpuset +memory +pids");
     let all = "kubepods.slice";
     assert_eq!(text(root, &format!("{all}/cpu.weight")), "79");
@@ -143,36 +144,101 @@ fn groups_of_version_2_with_systemds_names() {
         .into()
     );
     let unlimited = testing::pod(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}]}));
-    cgroups.update_pod(&unlimited).unwrap();
+    cgroups.update_pod(&unlimited).await.unwrap();
     assert_eq!(text(root, &format!("{group}/cpu.max")), "max 100000");
     assert_eq!(text(root, &format!("{group}/memory.max")), "max");
 }
 
-#[test]
-fn a_limit_below_what_is_in_use_is_refused() {
+/// A pod whose cpu limit falls and whose memory limit rises: no container may be above its pod at any moment.
+#[tokio::test]
+async fn groups_grow_before_containers_and_shrink_after_them() {
+    for version in [CgroupVersion::V1, CgroupVersion::V2] {
+        let (dir, tree) = fake(version);
+        let cgroups = Cgroups::new(tree, Arc::new(facts(version, CgroupDriver::Cgroupfs)));
+        let limited = |cpu: &str, memory: &str| {
+            let limits = json!({"cpu": cpu, "memory": memory});
+            let mut pod = burstable();
+            let spec = testing::pod(json!({"containers": [{"name": "a", "resources": {"limits": limits,
+                "requests": {"cpu": "10m"}}}]}));
+            pod.spec = spec.spec;
+            pod
+        };
+        let group = "kubepods/burstable/podu-1";
+        let shown = || match version {
+            CgroupVersion::V1 => {
+                let quota = text(dir.path(), &format!("cpu/{group}/cpu.cfs_quota_us"));
+                let memory = text(dir.path(), &format!("memory/{group}/memory.limit_in_bytes"));
+                format!("{quota} {memory}")
+            }
+            CgroupVersion::V2 => {
+                let quota = text(dir.path(), &format!("{group}/cpu.max"));
+                let memory = text(dir.path(), &format!("{group}/memory.max"));
+                format!("{} {memory}", quota.split(' ').next().unwrap())
+            }
+        };
+        cgroups.ensure_pod(&limited("500m", "100")).await.unwrap();
+        assert_eq!(shown(), "50000 100");
+        let wanted = limited("200m", "300");
+        cgroups.make_room(&wanted).await.unwrap();
+        assert_eq!(shown(), "50000 300", "{version:?}");
+        cgroups.update_pod(&wanted).await.unwrap();
+        assert_eq!(shown(), "20000 300");
+        let back = limited("500m", "100");
+        cgroups.make_room(&back).await.unwrap();
+        assert_eq!(shown(), "50000 300");
+        cgroups.update_pod(&back).await.unwrap();
+        assert_eq!(shown(), "50000 100");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_below_what_is_in_use_is_refused() {
     let (dir, tree) = fake(CgroupVersion::V2);
     let cgroups = Cgroups::new(tree, Arc::new(facts(CgroupVersion::V2, CgroupDriver::Cgroupfs)));
-    cgroups.ensure_pod(&burstable()).unwrap();
+    cgroups.ensure_pod(&burstable()).await.unwrap();
     let group = dir.path().join("kubepods/burstable/podu-1");
     fs::write(group.join("memory.current"), "50000000\n").unwrap();
     // The limit is this one already: nothing gets lower.
-    cgroups.update_pod(&burstable()).unwrap();
+    cgroups.make_room(&burstable()).await.unwrap();
     fs::write(group.join("memory.max"), "60000000\n").unwrap();
     assert_eq!(
-        cgroups.update_pod(&burstable()).unwrap_err().to_string(),
+        cgroups.make_room(&burstable()).await.unwrap_err().to_string(),
         "cannot decrease memory limits: attempting to set pod memory limit (33554432) below current usage (50000000)"
     );
 }
 
-#[test]
-fn without_groups_for_pods_nothing_is_made() {
+#[tokio::test]
+async fn a_group_whose_limits_could_not_be_set_gets_them_later() {
+    let (dir, tree) = fake(CgroupVersion::V2);
+    let cgroups = Cgroups::new(tree, Arc::new(facts(CgroupVersion::V2, CgroupDriver::Cgroupfs)));
+    let group = dir.path().join("kubepods/burstable/podu-1");
+    // A link to nowhere in the place of the file: it can't be written.
+    fs::create_dir_all(&group).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("no/where"), group.join("memory.max")).unwrap();
+    let failed = cgroups.ensure_pod(&burstable()).await.unwrap_err().to_string();
+    assert!(
+        failed.starts_with("write ") && failed.contains("memory.max"),
+        "{failed}"
+    );
+    fs::remove_file(group.join("memory.max")).unwrap();
+    cgroups.ensure_pod(&burstable()).await.unwrap();
+    assert_eq!(text(&group, "memory.max"), (32u64 << 20).to_string());
+    // Once processes are in it, it is as a former agent left it.
+    fs::write(group.join("memory.max"), "7").unwrap();
+    fs::write(group.join("cgroup.procs"), "4242\n").unwrap();
+    cgroups.ensure_pod(&burstable()).await.unwrap();
+    assert_eq!(text(&group, "memory.max"), "7");
+}
+
+#[tokio::test]
+async fn without_groups_for_pods_nothing_is_made() {
     let (dir, tree) = fake(CgroupVersion::V2);
     let mut facts = facts(CgroupVersion::V2, CgroupDriver::Cgroupfs);
     facts.cgroups.per_qos = false;
     let cgroups = Cgroups::new(tree, Arc::new(facts));
-    cgroups.ensure_node_level().unwrap();
-    cgroups.ensure_pod(&burstable()).unwrap();
-    cgroups.update_classes([&burstable()]).unwrap();
+    cgroups.ensure_node_level().await.unwrap();
+    cgroups.ensure_pod(&burstable()).await.unwrap();
+    cgroups.update_classes([&burstable()]).await.unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -187,6 +253,8 @@ fn usage_of_both_versions() {
     assert!(tree.usage("/x").is_err());
     write("cpu/x/cpuacct.usage", "123456789\n");
     write("cpu/x/cpu.stat", "nr_periods 10\nnr_throttled 4\nthrottled_time 5000\n");
+    write("cpu/x/cpu.cfs_quota_us", "50000\n");
+    write("cpu/x/cpu.cfs_period_us", "100000\n");
     write("memory/x/memory.usage_in_bytes", "1000\n");
     write("memory/x/memory.limit_in_bytes", "9223372036854771712\n");
     write(
@@ -203,6 +271,7 @@ fn usage_of_both_versions() {
         cpu_periods: 10,
         cpu_throttled_periods: 4,
         cpu_throttled_ns: 5000,
+        cpu_quota: Some((50_000, 100_000)),
         memory: 1000,
         memory_working_set: 700,
         memory_rss: 600,
@@ -223,6 +292,7 @@ fn usage_of_both_versions() {
             "cpu.stat",
             "usage_usec 123456\nnr_periods 10\nnr_throttled 4\nthrottled_usec 5\n",
         ),
+        ("cpu.max", "50000 100000\n"),
         ("memory.current", "1000\n"),
         ("memory.max", "max\n"),
         ("memory.stat", "anon 600\ninactive_file 300\npgfault 7\npgmajfault 8\n"),
@@ -317,12 +387,12 @@ async fn the_kernel_keeps_the_limits() {
     let Some(real) = Real::new("limits") else {
         return;
     };
-    real.cgroups.ensure_node_level().unwrap();
+    real.cgroups.ensure_node_level().await.unwrap();
     let resources = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "20m", "memory": "16Mi"}});
     let pod = testing::pod(json!({"containers": [{"name": "a", "resources": resources}]}));
-    real.cgroups.ensure_pod(&pod).unwrap();
-    real.cgroups.update_classes([&pod]).unwrap();
-    real.cgroups.update_pod(&pod).unwrap();
+    real.cgroups.ensure_pod(&pod).await.unwrap();
+    real.cgroups.update_classes([&pod]).await.unwrap();
+    real.cgroups.update_pod(&pod).await.unwrap();
     assert_eq!(real.cgroups.pods().into_keys().collect::<Vec<_>>(), ["u-1"]);
 
     let mut busy = real.shell(&pod, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
@@ -345,7 +415,7 @@ async fn what_is_left_in_a_group_is_killed() {
         return;
     };
     let pod = burstable();
-    real.cgroups.ensure_pod(&pod).unwrap();
+    real.cgroups.ensure_pod(&pod).await.unwrap();
     let mut left = real.shell(&pod, "exec sleep 1000");
     let group = real.cgroups.pod_group(&pod);
     while real.cgroups.tree().pids(&group).is_empty() {

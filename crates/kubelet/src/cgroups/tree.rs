@@ -108,17 +108,17 @@ impl Tree {
         self.version
     }
 
+    pub fn has(&self, controller: &str) -> bool {
+        self.controllers.contains_key(controller)
+    }
+
     /// Controllers that pods need and that are not here.
     pub fn missing(&self) -> Vec<&'static str> {
         let needed: &[&'static str] = match self.version {
             CgroupVersion::V1 => &["cpu", "cpuacct", "cpuset", "memory"],
             CgroupVersion::V2 => &["cpu", "cpuset", "memory", "pids"],
         };
-        needed
-            .iter()
-            .copied()
-            .filter(|c| !self.controllers.contains_key(*c))
-            .collect()
+        needed.iter().copied().filter(|c| !self.has(c)).collect()
     }
 
     /// The kernel can limit swap. Version 2's root has no such file; any group below it will do.
@@ -140,6 +140,11 @@ impl Tree {
     /// It is there in every tree.
     pub fn exists(&self, group: &str) -> bool {
         self.roots.iter().all(|root| below(root, group).is_dir())
+    }
+
+    /// Something runs in it, or it has groups of its own.
+    pub fn is_used(&self, group: &str) -> bool {
+        !self.children(group).is_empty() || !self.pids(group).is_empty()
     }
 
     /// Makes a group and those above it. Doing it again is fine.
@@ -204,27 +209,28 @@ impl Tree {
         }
     }
 
-    /// Kills what runs in a group and removes it with those below it. An error while processes are still going.
-    pub fn remove(&self, group: &str) -> Result<()> {
+    /// Kills what runs in a group and below it.
+    pub fn kill(&self, group: &str) {
         // Never a whole tree.
         if parts(group).next().is_none() {
-            return Ok(());
+            return;
         }
-        let dirs: Vec<PathBuf> = self
-            .roots
-            .iter()
-            .chain(&self.others)
-            .map(|root| below(root, group))
-            .collect();
-        let mut pids = BTreeSet::new();
-        for dir in &dirs {
-            processes(dir, &mut pids);
-        }
-        for pid in pids {
+        for pid in self.pids(group) {
             // Gone in between is as good.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
-        dirs.iter().try_for_each(|dir| remove_dirs(dir))
+    }
+
+    /// Kills what runs in a group and removes it with those below it. An error while processes are still going.
+    pub fn remove(&self, group: &str) -> Result<()> {
+        if parts(group).next().is_none() {
+            return Ok(());
+        }
+        self.kill(group);
+        let roots = self.roots.iter().chain(&self.others);
+        roots
+            .map(|root| below(root, group))
+            .try_for_each(|dir| remove_dirs(&dir))
     }
 
     /// All processes in a group and below it.

@@ -16,6 +16,8 @@ pub struct Usage {
     pub cpu_periods: u64,
     pub cpu_throttled_periods: u64,
     pub cpu_throttled_ns: u64,
+    /// Microseconds in a period of microseconds.
+    pub cpu_quota: Option<(i64, i64)>,
     /// Bytes in use, caches included.
     pub memory: u64,
     /// Without what can be dropped at once: this is what counts against eviction.
@@ -55,6 +57,9 @@ impl Tree {
 
 fn read_cpu_v1(usage: &mut Usage, cpuacct: Option<PathBuf>, cpu: Option<PathBuf>) {
     usage.cpu_ns = number(cpuacct, "cpuacct.usage").unwrap_or(0);
+    let of_quota = |file| number(cpu.clone(), file).and_then(|n| i64::try_from(n).ok());
+    // No limit is -1, which is no such number.
+    usage.cpu_quota = of_quota("cpu.cfs_quota_us").zip(of_quota("cpu.cfs_period_us"));
     let stat = Pairs::read(cpu, "cpu.stat");
     usage.cpu_periods = stat.get("nr_periods");
     usage.cpu_throttled_periods = stat.get("nr_throttled");
@@ -62,6 +67,11 @@ fn read_cpu_v1(usage: &mut Usage, cpuacct: Option<PathBuf>, cpu: Option<PathBuf>
 }
 
 fn read_cpu_v2(usage: &mut Usage, cpu: Option<PathBuf>) {
+    let quota = cpu.as_ref().and_then(|dir| read(&dir.join("cpu.max")).ok());
+    usage.cpu_quota = quota.and_then(|text| {
+        let (quota, period) = text.trim().split_once(' ')?;
+        quota.parse().ok().zip(period.parse().ok())
+    });
     let stat = Pairs::read(cpu, "cpu.stat");
     usage.cpu_ns = stat.get("usage_usec").saturating_mul(1000);
     usage.cpu_periods = stat.get("nr_periods");

@@ -8,6 +8,7 @@ use orlop_api::duration::parse_duration;
 use serde_json::Value;
 
 use super::{Config, parse_threshold};
+use crate::cpus::{CpuSet, Options};
 
 /// Numbers that must lie in a range: field, flag, least, most, and what is said of others.
 const RANGES: &[(&str, &str, i64, i64, &str)] = &[
@@ -243,6 +244,28 @@ pub(super) fn problems(c: &Config) -> Vec<String> {
             say(format!("{name} {value:?} must be either zero or otherwise >= 1 sec"));
         }
     }
+    let for_all = !all.is_zero() || !critical.is_zero();
+    if for_all && !c.shutdown_grace_period_by_pod_priority.is_empty() {
+        say(
+            "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time".to_string(),
+        );
+    }
+    if let Some(wrong) = (c.shutdown_grace_period_by_pod_priority.iter()).find(|p| p.shutdown_grace_period_seconds < 0)
+    {
+        say(format!(
+            "shutdownGracePeriodByPodPriority: shutdownGracePeriodSeconds {} must not be negative",
+            wrong.shutdown_grace_period_seconds
+        ));
+    }
+    const UNIT: i64 = 65_536;
+    let ids = c.user_namespaces.ids_per_pod;
+    if ids < UNIT {
+        say(format!("userNamespaces.idsPerPod must not be less than {UNIT}"));
+    } else if ids % UNIT != 0 {
+        say(format!("userNamespaces.idsPerPod must be a multiple of {UNIT}"));
+    } else if ids > i64::from(u32::MAX) {
+        say(format!("userNamespaces.idsPerPod must not be more than {}", u32::MAX));
+    }
     if c.tls_cert_file.is_some() != c.tls_private_key_file.is_some() {
         say("tlsCertFile and tlsPrivateKeyFile must be given together".to_string());
     }
@@ -254,7 +277,31 @@ pub(super) fn problems(c: &Config) -> Vec<String> {
     }
     enforcement(c, &mut say);
     eviction(c, &mut say);
+    cpus(c, &mut say);
     problems
+}
+
+fn cpus(c: &Config, say: &mut impl FnMut(String)) {
+    if let Err(why) = Options::parse(&c.cpu_manager_policy_options) {
+        say(format!("cpuManagerPolicyOptions (--cpu-manager-policy-options) {why}"));
+    }
+    if !c.cpu_manager_policy_options.is_empty() && c.cpu_manager_policy != "static" {
+        say(format!(
+            "cpuManagerPolicyOptions (--cpu-manager-policy-options) received unsupported options for the policy {:?}",
+            c.cpu_manager_policy
+        ));
+    }
+    if let Err(why) = c.reserved_system_cpus.parse::<CpuSet>() {
+        say(format!("reservedSystemCPUs (--reserved-cpus) {why}"));
+    }
+    if c.memory_manager_policy == "Static" {
+        say("memoryManagerPolicy (--memory-manager-policy) Static is not supported here, only None".to_string());
+    }
+    if let Some(name) = c.topology_manager_policy_options.keys().next() {
+        say(format!(
+            "topologyManagerPolicyOptions (--topology-manager-policy-options) option {name:?} is not supported here"
+        ));
+    }
 }
 
 fn enforcement(c: &Config, say: &mut impl FnMut(String)) {

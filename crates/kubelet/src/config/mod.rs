@@ -125,6 +125,16 @@ pub struct Config {
     pub kube_reserved: BTreeMap<String, String>,
     #[serde(default, rename = "reservedSystemCPUs")]
     pub reserved_system_cpus: String,
+    pub cpu_manager_policy: String,
+    #[serde(default)]
+    pub cpu_manager_policy_options: BTreeMap<String, String>,
+    #[serde(deserialize_with = "duration")]
+    pub cpu_manager_reconcile_period: Duration,
+    pub topology_manager_policy: String,
+    pub topology_manager_scope: String,
+    #[serde(default)]
+    pub topology_manager_policy_options: BTreeMap<String, String>,
+    pub memory_manager_policy: String,
     pub enforce_node_allocatable: Vec<String>,
     #[serde(default)]
     pub allowed_unsafe_sysctls: Vec<String>,
@@ -135,6 +145,8 @@ pub struct Config {
     pub shutdown_grace_period: Duration,
     #[serde(deserialize_with = "duration")]
     pub shutdown_grace_period_critical_pods: Duration,
+    #[serde(default)]
+    pub shutdown_grace_period_by_pod_priority: Vec<PriorityGrace>,
     pub seccomp_default: bool,
     #[serde(default)]
     pub register_with_taints: Vec<Taint>,
@@ -143,6 +155,8 @@ pub struct Config {
     pub container_runtime_endpoint: String,
     #[serde(default)]
     pub image_service_endpoint: String,
+    #[serde(default)]
+    pub user_namespaces: UserNamespaces,
     #[serde(rename = "failCgroupV1")]
     pub fail_cgroup_v1: bool,
     /// The whole configuration with everything filled in.
@@ -200,6 +214,26 @@ pub struct WebhookAuthorization {
 pub struct MemorySwap {
     #[serde(default)]
     pub swap_behavior: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UserNamespaces {
+    pub ids_per_pod: i64,
+}
+
+impl Default for UserNamespaces {
+    fn default() -> UserNamespaces {
+        UserNamespaces { ids_per_pod: 65_536 }
+    }
+}
+
+/// How long pods may take to end when the machine goes down, from this priority up to the next one in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PriorityGrace {
+    pub priority: i32,
+    pub shutdown_grace_period_seconds: i64,
 }
 
 /// What `evictionHard` and its like may name.

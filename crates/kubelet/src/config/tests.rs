@@ -90,6 +90,37 @@ fn every_problem_is_named_at_once() {
 }
 
 #[test]
+fn what_is_not_done_here_is_refused() {
+    for (text, wanted) in [
+        (
+            "memoryManagerPolicy: Static\n",
+            "memoryManagerPolicy (--memory-manager-policy) Static is not supported here",
+        ),
+        (
+            "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}\n",
+            "topologyManagerPolicyOptions (--topology-manager-policy-options) option \"prefer-closest-numa-nodes\"",
+        ),
+        (
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}\n",
+            "cpuManagerPolicyOptions (--cpu-manager-policy-options) CPU Manager Policy Alpha-level Options not enabled",
+        ),
+        (
+            "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n",
+            "received unsupported options for the policy \"none\"",
+        ),
+        (
+            "reservedSystemCPUs: 3-1\n",
+            "reservedSystemCPUs (--reserved-cpus) \"3-1\" ends before it begins",
+        ),
+    ] {
+        let problems = read(text).err().unwrap().join("\n");
+        assert!(problems.contains(wanted), "{text}: {problems}");
+    }
+    let fine = read("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n").unwrap();
+    assert_eq!(fine.cpu_manager_policy, "static");
+}
+
+#[test]
 fn documents_that_are_none() {
     let cases = [
         ("", "the file is empty"),

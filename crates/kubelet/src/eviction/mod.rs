@@ -29,14 +29,15 @@ use tokio::time::Instant;
 
 use self::observe::{Places, add_disk};
 use self::pressure::{State, look};
-use self::rank::{Candidate, PodUse, is_critical};
+use self::rank::{Candidate, PodUse};
 use self::signals::{FileSystem, Kind, Layout, Observations, Signal, Threshold};
-use self::usage::{Depth, VolumesUsed, measure};
+use self::usage::{Depth, GroupUsed, VolumesUsed, measure};
 use crate::config::Config;
 use crate::events::Events;
 use crate::gc::{Collector, Disks, disk};
 use crate::node::Pressure;
 use crate::pod::memory::Eviction;
+use crate::spec::resources::is_critical;
 
 const PERIOD: Duration = Duration::from_secs(10);
 /// Looking at the disk use of pods takes long.
@@ -68,6 +69,7 @@ pub struct Hooks {
     /// Nothing of the pod with this uid is left on the node.
     pub cleaned_up: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     pub volumes: VolumesUsed,
+    pub groups: GroupUsed,
     /// The node's conditions changed.
     pub pressure: Arc<dyn Fn(Pressure) + Send + Sync>,
 }
@@ -152,11 +154,6 @@ impl Evictor {
 
     pub fn pressure(&self) -> Pressure {
         *self.inner.pressure.lock()
-    }
-
-    /// Reason and sentence if the node is too short of something to take this pod.
-    pub fn refuses(&self, pod: &Pod) -> Option<(&'static str, String)> {
-        rank::refuses(self.pressure(), pod)
     }
 
     /// Looks once and does what is to be done. Returns the uids of the pods that were told to end.
@@ -330,7 +327,7 @@ impl Inner {
     /// A runtime that does not answer leaves all pods equal.
     async fn measure(&self, pods: &[Arc<Pod>], depth: Depth) -> BTreeMap<String, PodUse> {
         let (logs, volumes) = (&self.settings.pod_logs, &self.hooks.volumes);
-        let measured = measure(&*self.runtime, pods, depth, logs, volumes).await;
+        let measured = measure(&*self.runtime, pods, depth, logs, volumes, &self.hooks.groups).await;
         measured.unwrap_or_else(|error| {
             tracing::warn!("what pods use is not known: {error}");
             BTreeMap::new()

@@ -12,11 +12,8 @@ use orlop_api::resources::{PodResourceOptions, pod_limits, pod_requests};
 use serde_json::Value;
 
 use super::signals::{FileSystem, Kind, Layout, Observations, Signal, Threshold};
-use crate::pod::policy::is_static;
 
 pub const REASON: &str = "Evicted";
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Bytes and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,16 +47,6 @@ pub struct PodUse {
 pub struct Candidate<'a> {
     pub pod: &'a Pod,
     pub used: Option<&'a PodUse>,
-}
-
-/// Static pods and those of system priority stay: nobody would bring them back, or nothing works without them.
-pub fn is_critical(pod: &Pod) -> bool {
-    let mirror = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .is_some_and(|a| a.contains_key(MIRROR));
-    is_static(pod) || mirror || priority(pod) >= CRITICAL_PRIORITY
 }
 
 fn priority(pod: &Pod) -> i32 {
@@ -280,43 +267,6 @@ fn ephemeral_use(pod: &Pod, used: &PodUse) -> u64 {
     let of = |part: Option<DiskUse>| part.unwrap_or_default().bytes;
     let containers: u64 = used.containers.iter().map(|c| of(c.layer) + of(c.logs)).sum();
     volumes + containers
-}
-
-/// Reason and sentence if a pod can't come to a node that is short of something.
-pub fn refuses(pressure: crate::node::Pressure, pod: &Pod) -> Option<(&'static str, String)> {
-    let names = [
-        (pressure.memory, "MemoryPressure"),
-        (pressure.disk, "DiskPressure"),
-        (pressure.pid, "PIDPressure"),
-    ];
-    let names: Vec<&str> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
-    if names.is_empty() || is_critical(pod) {
-        return None;
-    }
-    if names == ["MemoryPressure"] {
-        let best_effort = orlop_api::resources::qos_class(&json(pod)) == "BestEffort";
-        if !best_effort || tolerates_memory_pressure(pod) {
-            return None;
-        }
-    }
-    Some((REASON, format!("The node had condition: [{}]. ", names.join(" "))))
-}
-
-fn tolerates_memory_pressure(pod: &Pod) -> bool {
-    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    tolerations.into_iter().any(|toleration| {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let (key, operator) = (text(&toleration.key), text(&toleration.operator));
-        let effect = text(&toleration.effect);
-        let value_fits = match operator.as_str() {
-            "Exists" => true,
-            "" | "Equal" => text(&toleration.value).is_empty() && !key.is_empty(),
-            _ => false,
-        };
-        (key.is_empty() || key == "node.kubernetes.io/memory-pressure")
-            && (effect.is_empty() || effect == "NoSchedule")
-            && value_fits
-    })
 }
 
 #[cfg(test)]

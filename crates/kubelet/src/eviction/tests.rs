@@ -22,6 +22,8 @@ struct World {
     evicted: Arc<Mutex<Vec<(String, Eviction)>>>,
     pressures: Arc<Mutex<Vec<Pressure>>>,
     volume: Arc<Mutex<u64>>,
+    /// What the pods' control groups say, by name.
+    groups: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 const PLENTY: Disk = Disk {
@@ -43,6 +45,7 @@ fn world(settings: &str) -> World {
     let (pods, evicted, pressures): (Arc<Mutex<Vec<Arc<Pod>>>>, Arc<Mutex<Vec<_>>>, Arc<Mutex<Vec<_>>>) =
         (Arc::default(), Arc::default(), Arc::default());
     let volume = Arc::new(Mutex::new(0));
+    let groups: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
     let node = ObjectReference {
         name: "node".to_string(),
         ..ObjectReference::default()
@@ -84,6 +87,15 @@ fn world(settings: &str) -> World {
             let bytes = *size.lock();
             async move { [("e".to_string(), DiskUse { bytes, inodes: 1 })].into() }.boxed()
         }),
+        groups: {
+            let groups = groups.clone();
+            Arc::new(move |pod: &Pod| {
+                Some(crate::cgroups::Usage {
+                    memory_working_set: *groups.lock().get(pod.metadata.name.as_ref()?)?,
+                    ..Default::default()
+                })
+            })
+        },
         pressure: Arc::new(move |pressure| heard.lock().push(pressure)),
     };
     let mut evictor = Evictor::new(shared, collector, said.events(), clock.clone(), node, settings, hooks);
@@ -99,6 +111,7 @@ fn world(settings: &str) -> World {
         evicted,
         pressures,
         volume,
+        groups,
     };
     world.memory(900);
     world
@@ -193,8 +206,6 @@ async fn too_little_memory_ends_one_pod_at_a_time() {
         ]
     );
     assert!(world.evictor.pressure().memory);
-    let refused = world.evictor.refuses(&Pod::default()).unwrap();
-    assert_eq!(refused.1, "The node had condition: [MemoryPressure]. ");
 
     world
         .pods
@@ -291,6 +302,32 @@ async fn local_limits_are_enforced() {
         "Usage of EmptyDir volume \"e\" exceeds the limit \"1Mi\". "
     );
     assert_eq!(eviction.condition, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_pods_use_is_read_anew_for_each_decision() {
+    let world = world("");
+    world.start("one", 1000, spec(0)).await;
+    world.start("other", 1000, spec(0)).await;
+    // Containers use as much; what a former container left in a memory-backed volume only the pod's group knows.
+    for (larger, smaller) in [("other", "one"), ("one", "other"), ("other", "one")] {
+        let sizes = [(larger.to_string(), 5000), (smaller.to_string(), 2000)];
+        *world.groups.lock() = sizes.into();
+        world.memory(50);
+        assert_eq!(world.evictor.synchronize().await.unwrap(), [larger]);
+    }
+    world.memory(900);
+    world.clock.advance(Duration::from_secs(600));
+    assert!(world.evictor.synchronize().await.unwrap().is_empty());
+    // A pod none of whose containers run has volumes all the same.
+    let limited = serde_json::json!({
+        "metadata": {"name": "idle", "namespace": "n", "uid": "idle"},
+        "spec": {"containers": [{"name": "c"}], "volumes": [{"name": "e", "emptyDir": {"sizeLimit": "1Mi"}}]},
+    });
+    *world.pods.lock() = vec![Arc::new(crate::json::from_value(&limited).unwrap())];
+    *world.volume.lock() = 2 << 20;
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert_eq!(world.evictor.synchronize().await.unwrap(), ["idle"]);
 }
 
 #[tokio::test(start_paused = true)]

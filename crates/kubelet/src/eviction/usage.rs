@@ -12,6 +12,7 @@ use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages::{ContainerStats, ContainerStatsFilter, PodSandboxStatsFilter, UInt64Value};
 
 use super::rank::{ContainerUse, DiskUse, PodUse};
+use crate::cgroups::Usage;
 use crate::spec::labels::POD_UID;
 
 /// Files looked at below one folder; what is beyond is not counted.
@@ -19,6 +20,9 @@ const MOST_FILES: usize = 1_000_000;
 
 /// The disk use of a pod's volumes by name.
 pub type VolumesUsed = Arc<dyn Fn(String) -> BoxFuture<'static, BTreeMap<String, DiskUse>> + Send + Sync>;
+
+/// What a pod's control group says; none where pods have none.
+pub type GroupUsed = Arc<dyn Fn(&Pod) -> Option<Usage> + Send + Sync>;
 
 /// How close to look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,13 +32,14 @@ pub struct Depth {
     pub processes: bool,
 }
 
-/// By uid. Pods that the runtime says nothing about are not in it.
+/// By uid, all of it read now. Pods of which nobody knows anything are not in it.
 pub async fn measure(
     runtime: &dyn Runtime,
     pods: &[Arc<Pod>],
     depth: Depth,
     pod_logs: &Path,
     volumes: &VolumesUsed,
+    groups: &GroupUsed,
 ) -> Result<BTreeMap<String, PodUse>, orlop_runtime::Error> {
     let stats = runtime.list_container_stats(ContainerStatsFilter::default()).await?;
     let mut all: BTreeMap<String, PodUse> = BTreeMap::new();
@@ -64,13 +69,21 @@ pub async fn measure(
             }
         }
     }
-    if depth.disk {
-        for pod in pods {
-            let uid = pod.metadata.uid.clone().unwrap_or_default();
-            if let Some(used) = all.get_mut(&uid) {
-                used.volumes = volumes(uid).await;
-                add_logs(used, log_folder(pod_logs, pod)).await;
+    for pod in pods {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        // The group knows what no container has any more: files in memory that a former one wrote, say.
+        if let Some(group) = groups(pod) {
+            let used = all.entry(uid.clone()).or_default();
+            used.memory = Some(group.memory_working_set);
+            if depth.processes {
+                used.processes = used.processes.max(group.processes);
             }
+        }
+        if depth.disk {
+            // Volumes are there before containers are, and between them.
+            let used = all.entry(uid.clone()).or_default();
+            used.volumes = volumes(uid).await;
+            add_logs(used, log_folder(pod_logs, pod)).await;
         }
     }
     Ok(all)

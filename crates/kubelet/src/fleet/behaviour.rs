@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use orlop_api::metrics::Usage;
+use orlop_api::quantity::Quantity;
 use serde::Deserialize;
 
 use super::life::PodView;
@@ -12,12 +14,22 @@ pub const START_DELAY: &str = "orlop.io/start-delay";
 pub const READY_DELAY: &str = "orlop.io/ready-delay";
 pub const RUN_FOR: &str = "orlop.io/run-for";
 pub const EXIT_CODE: &str = "orlop.io/exit-code";
+/// These hold for every container of the pod, and with `.NAME` behind them for the one of that name.
+pub const CPU: &str = "orlop.io/cpu";
+pub const MEMORY: &str = "orlop.io/memory";
+pub const LOG: &str = "orlop.io/log";
 /// Annotation of a node: see `Fault`.
 pub const FAULT: &str = "orlop.io/fault";
 
 /// Back-off of containers that end and are to run again. Upstream: the kubelet's.
 const RESTART_FIRST: Duration = Duration::from_secs(10);
 const RESTART_MAX: Duration = Duration::from_secs(300);
+
+/// What a container uses of which nothing is said: as little as on a node with a simulated runtime.
+const USAGE: Usage = Usage {
+    cpu_nano_cores: 1_000_000,
+    memory_bytes: 1 << 20,
+};
 
 /// What is wrong with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +87,23 @@ struct Rule {
     ready_delay: Option<Span>,
     run_for: Option<Span>,
     exit_code: Option<i32>,
+    cpu: Option<Amount>,
+    memory: Option<Amount>,
+}
+
+/// A quantity as Kubernetes writes it, `250m` or `64Mi`: in billionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Amount(u128);
+
+impl TryFrom<String> for Amount {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Amount, String> {
+        let read = Quantity::parse(&text).ok().and_then(|q| u128::try_from(q.nanos()).ok());
+        read.map(Amount)
+            .ok_or_else(|| format!("{text:?} is no quantity such as \"250m\" or \"64Mi\""))
+    }
 }
 
 /// A duration as Kubernetes writes it: `1m30s`.
@@ -105,6 +134,19 @@ pub struct RulesError(String);
 impl Rules {
     pub fn parse(yaml: &str) -> Result<Rules, RulesError> {
         serde_saphyr::from_str(yaml).map_err(|e| RulesError(e.to_string()))
+    }
+
+    /// What a container of the pod uses while it runs.
+    pub(super) fn usage(&self, pod: &PodView, container: &str) -> Usage {
+        let rule = self.pods.iter().find(|rule| rule.matches(pod));
+        let annotated = |name| Amount::try_from(annotation(&pod.annotations, name, container)?.to_string()).ok();
+        let cpu = annotated(CPU).or(rule.and_then(|rule| rule.cpu));
+        let memory = annotated(MEMORY).or(rule.and_then(|rule| rule.memory));
+        let number = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+        Usage {
+            cpu_nano_cores: cpu.map_or(USAGE.cpu_nano_cores, |Amount(nano)| number(nano)),
+            memory_bytes: memory.map_or(USAGE.memory_bytes, |Amount(nano)| number(nano / 1_000_000_000)),
+        }
     }
 
     pub(super) fn of(&self, pod: &PodView) -> Behaviour {
@@ -142,6 +184,16 @@ impl Rule {
             behaviour.exit_code = code;
         }
     }
+}
+
+/// What an annotation says of a container: its own goes before that for all.
+pub(super) fn annotation<'a>(
+    annotations: &'a BTreeMap<String, String>,
+    name: &str,
+    container: &str,
+) -> Option<&'a str> {
+    let own = annotations.get(&format!("{name}.{container}"));
+    own.or_else(|| annotations.get(name)).map(String::as_str)
 }
 
 /// What can't be read is left out: a simulation goes on.

@@ -3,9 +3,11 @@
 //!
 //! One watch on pods, one heap of times at which something is due, one loop. What a pod does next is decided by a pure
 //! function (`life`) from what is known of it and how it is to behave (`behaviour`: annotations of the pod or rules from
-//! a file); what is said about it is built in `report`. Nodes are in `nodes`. Users' view: docs/simulated-nodes.md.
+//! a file); what is said about it is built in `report`. Nodes are in `nodes`, what the API server may ask them in
+//! `kubelets`. Users' view: docs/simulated-nodes.md.
 
 pub mod behaviour;
+mod kubelets;
 mod life;
 mod nodes;
 mod pods;
@@ -13,10 +15,15 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::Api;
+use tokio::sync::mpsc;
 
 pub use behaviour::{Rules, RulesError};
+pub use kubelets::Kubelets;
+
+/// Questions about what runs that may wait.
+const QUESTIONS: usize = 64;
 
 /// What the nodes are like.
 #[derive(Clone, Debug)]
@@ -60,9 +67,12 @@ impl Options {
     }
 }
 
-/// Runs the nodes until the shutdown. Nodes that are registered already are taken over as they are.
-pub async fn run(api: Api, options: Options, clock: Clock, shutdown: Shutdown) {
+/// The nodes, which live while the future runs, until the shutdown; and the way to their kubelets. Nodes that are
+/// registered already are taken over as they are.
+pub fn prepare(api: Api, options: Options, clock: Clock, shutdown: Shutdown) -> (Kubelets, BoxFuture<'static, ()>) {
     let faults = nodes::Faults::default();
+    let (sender, questions) = mpsc::channel(QUESTIONS);
+    let kubelets = Kubelets::new(api.clone(), options.clone(), clock.clone(), faults.clone(), sender);
     let nodes = nodes::keep(
         api.clone(),
         options.clone(),
@@ -70,6 +80,9 @@ pub async fn run(api: Api, options: Options, clock: Clock, shutdown: Shutdown) {
         shutdown.clone(),
         faults.clone(),
     );
-    let pods = pods::keep(api, options, clock, shutdown, faults);
-    tokio::join!(nodes, pods);
+    let pods = pods::keep(api, options, clock, shutdown, faults, questions);
+    let run = async {
+        tokio::join!(nodes, pods);
+    };
+    (kubelets, Box::pin(run))
 }

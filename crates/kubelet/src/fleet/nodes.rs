@@ -228,6 +228,8 @@ fn node_object(options: &Options, node: usize, now: Timestamp) -> Value {
         "spec": {"podCIDR": format!("{a}.{b}.{c}.0/24"), "podCIDRs": [format!("{a}.{b}.{c}.0/24")]},
         "status": {
             "capacity": resources, "allocatable": resources, "conditions": conditions(None, now),
+            "declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+                "RestartAllContainersOnContainerExits"],
             "addresses": [{"type": "InternalIP", "address": host_ip(node)}, {"type": "Hostname", "address": name}],
             "nodeInfo": {
                 "architecture": "amd64", "operatingSystem": "linux", "osImage": "Simulated",

@@ -9,11 +9,12 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
+use orlop_api::metrics::Usage;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, DeleteOptions, Delta, Error, Preconditions, Selection, path};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Options;
 use super::behaviour::{Behaviour, Fault};
@@ -25,13 +26,38 @@ use super::report::{self, Facts};
 const IN_FLIGHT: usize = 64;
 const RETRY: Duration = Duration::from_secs(1);
 
-pub async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, faults: Faults) {
+/// What runs on a node right now?
+pub struct Question {
+    pub node: usize,
+    pub answer: oneshot::Sender<Vec<PodNow>>,
+}
+
+/// A pod that runs.
+pub struct PodNow {
+    pub uid: Uid,
+    pub namespace: Arc<str>,
+    pub name: Box<str>,
+    pub shape: Arc<Shape>,
+    pub started: Timestamp,
+    /// When this run of its containers began.
+    pub since: Timestamp,
+}
+
+pub async fn keep(
+    api: Api,
+    options: Options,
+    clock: Clock,
+    shutdown: Shutdown,
+    faults: Faults,
+    questions: mpsc::Receiver<Question>,
+) {
     let (sender, changes) = mpsc::channel(256);
     let selection = Selection::all(path::collection("v1", None, "pods")).with_fields("spec.nodeName!=");
     tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let mut pods = Pods {
         api,
         addresses: vec![Addresses::default(); options.count],
+        by_node: vec![vec![]; options.count],
         options,
         clock,
         faults,
@@ -41,18 +67,21 @@ pub async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, 
     };
     tokio::select! {
         () = shutdown.wait() => {}
-        () = pods.run(changes) => {}
+        () = pods.run(changes, questions) => {}
     }
 }
 
 /// What many pods have in common, kept once.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Shape {
-    init_containers: Vec<(String, String)>,
-    containers: Vec<(String, String)>,
-    policy: RestartPolicy,
-    host_network: bool,
-    behaviour: Behaviour,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// (name, image)
+    pub init_containers: Vec<(String, String)>,
+    pub containers: Vec<(String, String)>,
+    /// Of each container, in the same order.
+    pub usage: Vec<Usage>,
+    pub policy: RestartPolicy,
+    pub host_network: bool,
+    pub behaviour: Behaviour,
 }
 
 /// All that is remembered of a pod.
@@ -98,7 +127,7 @@ impl Addresses {
     }
 }
 
-type Uid = Arc<str>;
+pub type Uid = Arc<str>;
 type Written = (Uid, Stage, Result<(), Error>);
 
 struct Pods {
@@ -107,13 +136,15 @@ struct Pods {
     clock: Clock,
     faults: Faults,
     addresses: Vec<Addresses>,
+    /// The pods of each node.
+    by_node: Vec<Vec<Uid>>,
     kept: HashMap<Uid, Kept>,
     due: BinaryHeap<Reverse<(Timestamp, Uid, u32)>>,
     shapes: HashMap<u64, Arc<Shape>>,
 }
 
 impl Pods {
-    async fn run(&mut self, mut changes: mpsc::Receiver<Delta<RawPod>>) {
+    async fn run(&mut self, mut changes: mpsc::Receiver<Delta<RawPod>>, mut questions: mpsc::Receiver<Question>) {
         let mut writing: FuturesUnordered<BoxFuture<'static, Written>> = FuturesUnordered::new();
         loop {
             let now = self.clock.now();
@@ -132,9 +163,29 @@ impl Pods {
                     None => return,
                 },
                 Some((uid, stage, result)) = writing.next(), if !writing.is_empty() => self.written(&uid, stage, result),
+                Some(question) = questions.recv() => {
+                    // Whoever does not wait for it any more does not need it.
+                    let _ = question.answer.send(self.running_on(question.node));
+                }
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    fn running_on(&self, node: usize) -> Vec<PodNow> {
+        let pods = self.by_node.get(node).into_iter().flatten();
+        let running = pods.filter_map(|uid| {
+            let pod = self.kept.get(uid)?;
+            matches!(pod.stage, Stage::Running { .. }).then(|| PodNow {
+                uid: uid.clone(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                shape: pod.shape.clone(),
+                started: pod.started,
+                since: pod.since,
+            })
+        });
+        running.collect()
     }
 
     fn pop_due(&mut self, now: Timestamp) -> Option<Uid> {
@@ -185,12 +236,8 @@ impl Pods {
         let pod = raw.view();
         let now = self.clock.now();
         let uid: Uid = pod.uid.as_str().into();
-        if let Some(kept) = self.kept.get_mut(&uid) {
-            if pod.deleting.is_some() && kept.stage != Stage::Leaving {
-                kept.stage = Stage::Leaving;
-                self.plan(&uid, now);
-            }
-            return;
+        if self.kept.contains_key(&uid) {
+            return self.observe_change(&uid, &pod, now);
         }
         let stage = life::first(&pod);
         let shape = self.shape(&pod);
@@ -217,6 +264,7 @@ impl Pods {
         };
         let next = life::next(stage, now, &kept.shape.behaviour, kept.shape.policy, kept.restarts);
         self.kept.insert(uid.clone(), kept);
+        self.by_node[node].push(uid.clone());
         match (stage, next) {
             (Stage::Leaving, _) => self.plan(&uid, now),
             (_, Some(next)) => self.plan(&uid, next.at),
@@ -224,11 +272,34 @@ impl Pods {
         }
     }
 
-    fn forget(&mut self, uid: &str) {
-        if let Some(pod) = self.kept.remove(uid)
-            && pod.address != 0
+    /// A pod that is known is deleted, or told to behave otherwise.
+    fn observe_change(&mut self, uid: &Uid, pod: &PodView, now: Timestamp) {
+        let shape = self.shape(pod);
+        let Some(kept) = self.kept.get_mut(uid) else { return };
+        if pod.deleting.is_some() && kept.stage != Stage::Leaving {
+            kept.stage = Stage::Leaving;
+            return self.plan(uid, now);
+        }
+        if kept.shape == shape {
+            return;
+        }
+        kept.shape = shape.clone();
+        let (stage, since, restarts) = (kept.stage, kept.since, kept.restarts);
+        // While a write is under way, its end plans what is next.
+        if !kept.writing
+            && kept.reported == Some(stage)
+            && let Some(next) = life::next(stage, since, &shape.behaviour, shape.policy, restarts)
         {
-            self.addresses[pod.node as usize].give_back(pod.address);
+            self.plan(uid, next.at);
+        }
+    }
+
+    fn forget(&mut self, uid: &str) {
+        let Some(pod) = self.kept.remove(uid) else { return };
+        let node = pod.node as usize;
+        self.by_node[node].retain(|other| **other != *uid);
+        if pod.address != 0 {
+            self.addresses[node].give_back(pod.address);
         }
     }
 
@@ -237,6 +308,11 @@ impl Pods {
         let shape = Shape {
             init_containers: pod.init_containers.clone(),
             containers: pod.containers.clone(),
+            usage: pod
+                .containers
+                .iter()
+                .map(|(name, _)| self.options.rules.usage(pod, name))
+                .collect(),
             policy: pod.restart_policy,
             host_network: pod.host_network,
             behaviour: self.options.rules.of(pod),

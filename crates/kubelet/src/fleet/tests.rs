@@ -182,3 +182,24 @@ fn statuses_say_what_kubectl_shows() {
     assert_eq!(done["status"]["phase"], "Succeeded");
     assert_eq!(ready(&done)["reason"], "PodCompleted");
 }
+
+#[test]
+fn containers_use_what_they_are_told_to() {
+    let rules = Rules::parse("pods:\n- labels: {app: db}\n  cpu: 250m\n  memory: 64Mi\n").unwrap();
+    let mut pod = PodView::default();
+    let used = |pod: &PodView, container: &str| {
+        let usage = rules.usage(pod, container);
+        (usage.cpu_nano_cores / 1_000_000, usage.memory_bytes >> 20)
+    };
+    assert_eq!(used(&pod, "web"), (1, 1));
+    pod.labels.insert("app".into(), "db".into());
+    assert_eq!(used(&pod, "web"), (250, 64));
+    pod.annotations.insert("orlop.io/cpu".into(), "2".into());
+    pod.annotations.insert("orlop.io/cpu.side".into(), "3".into());
+    pod.annotations.insert("orlop.io/memory".into(), "-1Mi".into());
+    assert_eq!(used(&pod, "web"), (2000, 64), "nonsense is left out");
+    assert_eq!(used(&pod, "side"), (3000, 64));
+    for bad in ["pods:\n- cpu: much\n", "pods:\n- memory: -1Mi\n"] {
+        assert!(Rules::parse(bad).is_err(), "{bad}");
+    }
+}

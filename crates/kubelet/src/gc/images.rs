@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use orlop_runtime::cri::messages::{Container, Image};
 
+use crate::spec::labels;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImagePolicy {
     /// From this much of the disk in use on, images go …
@@ -52,7 +54,11 @@ impl History {
     pub fn observe(&mut self, images: &[Image], containers: &[Container], now: Timestamp) {
         let used: BTreeSet<&str> = containers
             .iter()
-            .flat_map(|c| [c.image_id.as_str(), c.image_ref.as_str()])
+            .flat_map(|c| {
+                [c.image_id.as_str(), c.image_ref.as_str()]
+                    .into_iter()
+                    .chain(labels::noted_images(&c.annotations))
+            })
             .filter(|id| !id.is_empty())
             .collect();
         let ids: BTreeSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
@@ -197,6 +203,20 @@ mod tests {
         history.removed("c");
         history.observe(&images[..2], &[], at(7));
         assert_eq!(history.ids(), ["a".to_string(), "b".to_string()].into());
+    }
+
+    #[test]
+    fn mounted_images_are_in_use() {
+        let images = ["a", "b", "c"].map(|id| image(id, 10, false));
+        let spec = |image: &str| orlop_runtime::cri::messages::ImageSpec {
+            image: image.into(),
+            ..Default::default()
+        };
+        let mut container = uses("a");
+        labels::note_images(&mut container.annotations, [spec("c"), spec("x")].iter());
+        let mut history = History::default();
+        history.observe(&images, &[container], at(0));
+        assert_eq!(ids(&history.candidates(&ImagePolicy::default(), at(5))), ["b"]);
     }
 
     #[test]

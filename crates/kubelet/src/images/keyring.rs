@@ -1,6 +1,6 @@
 //! Credentials for registries, from pull secrets and from the node's own Docker configuration.
 //!
-//! Upstream: pkg/credentialprovider (v1.36), without plugins.
+//! Upstream: pkg/credentialprovider (v1.36). Its plugins are in `providers`.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,25 @@ pub struct SecretSource {
     pub credential_hash: String,
 }
 
+/// A service account for whose pods a credential provider gave them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AccountSource {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Secret(SecretSource),
+    ServiceAccount(AccountSource),
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Credentials {
     pub auth: AuthConfig,
     /// `None`: the node's own, for every pod.
-    pub source: Option<SecretSource>,
+    pub source: Option<Source>,
 }
 
 /// By registry and path, as they were added.
@@ -131,19 +145,25 @@ impl Keyring {
     fn add(&mut self, config: DockerConfig, source: Option<&SecretSource>) -> Result<(), String> {
         for (location, entry) in config {
             let entry = entry.decoded()?;
-            let source = source.map(|source| SecretSource {
-                credential_hash: entry.hash(),
-                ..source.clone()
+            let source = source.map(|source| {
+                Source::Secret(SecretSource {
+                    credential_hash: entry.hash(),
+                    ..source.clone()
+                })
             });
-            let auth = AuthConfig {
-                username: entry.username,
-                password: entry.password,
-                ..AuthConfig::default()
-            };
-            let credentials = Credentials { auth, source };
-            self.entries.entry(key(&location)).or_default().push(credentials);
+            self.insert(&location, entry.username, entry.password, source);
         }
         Ok(())
+    }
+
+    pub fn insert(&mut self, location: &str, username: String, password: String, source: Option<Source>) {
+        let auth = AuthConfig {
+            username,
+            password,
+            ..AuthConfig::default()
+        };
+        let credentials = Credentials { auth, source };
+        self.entries.entry(key(location)).or_default().push(credentials);
     }
 
     /// All that fit an image's repository, the most specific first.
@@ -176,7 +196,7 @@ fn split_host(location: &str) -> (&str, &str) {
 }
 
 /// Part for part of the host name, where `*` stands for any text; the port must be the same, the path a prefix.
-fn fits(key: &str, repository: &str) -> bool {
+pub fn fits(key: &str, repository: &str) -> bool {
     let ((pattern, prefix), (host, path)) = (split_host(key), split_host(repository));
     let split_port = |host: &str| match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name.to_string(), port.to_string()),
@@ -275,7 +295,7 @@ mod tests {
             (found.auth.username.as_str(), found.auth.password.as_str()),
             ("u", "p:q")
         );
-        assert_eq!(found.source.as_ref().unwrap().name, "s");
+        assert!(matches!(&found.source, Some(Source::Secret(secret)) if secret.name == "s"));
         assert_eq!(users(&keyring, "b.io/x"), ["us"]);
         assert!(keyring.lookup("c.io/x").is_empty());
         let node = Keyring::from_config(br#"{"auths": {"d.io": {"username": "n"}}}"#).unwrap();

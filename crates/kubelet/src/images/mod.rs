@@ -1,15 +1,16 @@
 //! Images: whether a container's image has to be pulled, and pulling it.
 //!
-//! `name` reads image names, `keyring` finds credentials in pull secrets, `backoff` says when a failed pull may be
+//! `name` reads image names, `keyring` finds credentials in pull secrets, `providers` asks programs for more, `backoff` says when a failed pull may be
 //! tried again, `records` who may use what is on the node already. Equal pulls (same image, same credentials) that are
 //! under way at the same time are one pull.
 //!
-//! Upstream: pkg/kubelet/images (v1.36). Left out: credential provider plugins, and `registryPullQPS`, which there
-//! turns a burst of pulls into errors; here they wait for their turn.
+//! Upstream: pkg/kubelet/images (v1.36). Left out: `registryPullQPS`, which there turns a burst of pulls into errors; here
+//! they wait for their turn.
 
 mod backoff;
 pub mod keyring;
 pub mod name;
+pub mod providers;
 mod records;
 
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod, Secret};
 use orlop_api::duration::duration_text;
 use orlop_base::Clock;
 use orlop_client::events::EventType::{self, Normal, Warning};
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 use self::backoff::Backoff;
 use self::keyring::{Credentials, Keyring};
 use self::name::ImageName;
+use self::providers::Providers;
 use self::records::Records;
 pub use self::records::Verification;
 use crate::config::Config;
@@ -58,7 +60,7 @@ pub struct ImageError {
     pub retry_after: Option<Duration>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ImageSettings {
     /// `serializeImagePulls`
     pub serialize_pulls: bool,
@@ -72,6 +74,7 @@ pub struct ImageSettings {
     pub records: Option<PathBuf>,
     /// Docker's `config.json` of the node; the first that is there counts.
     pub docker_configs: Vec<PathBuf>,
+    pub providers: Option<Providers>,
 }
 
 impl Default for ImageSettings {
@@ -84,6 +87,7 @@ impl Default for ImageSettings {
             verification: Verification::default(),
             records: None,
             docker_configs: Vec::new(),
+            providers: None,
         }
     }
 }
@@ -135,6 +139,7 @@ struct Inner {
     events: Events,
     clock: Clock,
     docker_configs: Vec<PathBuf>,
+    providers: Option<Providers>,
     turns: Semaphore,
     backoff: Mutex<Backoff>,
     records: Records,
@@ -148,10 +153,12 @@ pub struct Images {
     inner: Arc<Inner>,
 }
 
-/// One container that needs its image.
+/// One container or volume that needs its image.
 struct Wanted<'a> {
     pod: &'a Pod,
-    container: &'a Container,
+    /// None for a volume: what happens is told of the pod then.
+    container: Option<&'a str>,
+    policy: Option<&'a str>,
     /// As the pod says it.
     image: &'a str,
     name: ImageName,
@@ -197,6 +204,7 @@ impl Images {
             events,
             clock,
             docker_configs: settings.docker_configs,
+            providers: settings.providers,
             turns: Semaphore::new(turns),
             backoff: Mutex::new(Backoff::new(settings.backoff_first, settings.backoff_max)),
             records: Records::open(settings.records, settings.verification),
@@ -213,8 +221,47 @@ impl Images {
         container: &Container,
         sandbox: &PodSandboxConfig,
     ) -> Result<PulledImage, ImageError> {
-        let image = container.image.as_deref().unwrap_or_default();
-        let answer = match ImageName::parse(image).and_then(|name| Ok((name, name::with_tag(image)?))) {
+        let (image, policy) = (container.image.as_deref(), container.image_pull_policy.as_deref());
+        let answer = self
+            .ensure_for(pod, Some(&container.name), image, policy, sandbox)
+            .await;
+        self.told(pod, container, answer)
+    }
+
+    /// Makes sure that the image of a volume is on the node. What keeps it away keeps the container from its start.
+    pub async fn ensure_volume(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        source: &ImageVolumeSource,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<PulledImage, ImageError> {
+        let (image, policy) = (source.reference.as_deref(), source.pull_policy.as_deref());
+        let answer = self.ensure_for(pod, None, image, policy, sandbox).await;
+        self.told(pod, container, answer)
+    }
+
+    /// Tells of the failed start of a container, if it is one.
+    fn told<T>(&self, pod: &Pod, container: &Container, answer: Result<T, ImageError>) -> Result<T, ImageError> {
+        if let Err(error) = &answer {
+            let note = format!("Error: {}", error.reason);
+            self.inner
+                .events
+                .container(pod, &container.name, Warning, "Failed", note);
+        }
+        answer
+    }
+
+    async fn ensure_for(
+        &self,
+        pod: &Pod,
+        container: Option<&str>,
+        image: Option<&str>,
+        policy: Option<&str>,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<PulledImage, ImageError> {
+        let image = image.unwrap_or_default();
+        match ImageName::parse(image).and_then(|name| Ok((name, name::with_tag(image)?))) {
             Ok((name, tagged)) => {
                 let spec = ImageSpec {
                     image: tagged,
@@ -224,6 +271,7 @@ impl Images {
                 let wanted = Wanted {
                     pod,
                     container,
+                    policy,
                     image,
                     name,
                     spec,
@@ -232,19 +280,10 @@ impl Images {
             }
             Err(why) => {
                 let message = format!("Failed to apply default image tag {image:?}: {why}");
-                self.inner
-                    .events
-                    .container(pod, &container.name, Warning, "InspectFailed", message.clone());
+                self.say_of(pod, container, Warning, "InspectFailed", message.clone());
                 Err(error("InvalidImageName", message))
             }
-        };
-        if let Err(error) = &answer {
-            let note = format!("Error: {}", error.reason);
-            self.inner
-                .events
-                .container(pod, &container.name, Warning, "Failed", note);
         }
-        answer
     }
 
     async fn ensure_named(&self, wanted: &Wanted<'_>, sandbox: &PodSandboxConfig) -> Result<PulledImage, ImageError> {
@@ -423,12 +462,21 @@ impl Images {
         let keyring = keyring.map_err(|why| error("ErrImagePull", why))?;
         let mut found = keyring.lookup(&wanted.name.repository);
         found.extend(self.inner.node_keyring().await.lookup(&wanted.name.repository));
+        if let Some(providers) = &self.inner.providers {
+            found.extend(providers.lookup(&wanted.name.repository, wanted.pod).await);
+        }
         Ok(found)
     }
 
     fn say(&self, wanted: &Wanted<'_>, kind: EventType, reason: &'static str, note: String) {
-        let name = &wanted.container.name;
-        self.inner.events.container(wanted.pod, name, kind, reason, note);
+        self.say_of(wanted.pod, wanted.container, kind, reason, note);
+    }
+
+    fn say_of(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String) {
+        match container {
+            Some(name) => self.inner.events.container(pod, name, kind, reason, note),
+            None => self.inner.events.pod(pod, kind, reason, note),
+        }
     }
 }
 
@@ -527,7 +575,7 @@ fn error(reason: &'static str, message: String) -> ImageError {
 
 /// What the pod says, or the default for a pod that nobody filled in.
 fn pull_policy<'a>(wanted: &Wanted<'a>) -> &'a str {
-    match wanted.container.image_pull_policy.as_deref() {
+    match wanted.policy {
         Some(policy) if !policy.is_empty() => policy,
         _ if wanted.name.tag.as_deref() == Some("latest") && wanted.name.digest.is_none() => "Always",
         _ => "IfNotPresent",

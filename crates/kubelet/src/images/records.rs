@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::keyring::{Credentials, SecretSource, hex};
+use super::keyring::{AccountSource, Credentials, SecretSource, Source, hex};
 use super::name::ImageName;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -57,6 +57,8 @@ impl Verification {
 struct Allowed {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_secrets: Vec<SecretSource>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kubernetes_service_accounts: Vec<AccountSource>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     node_pods_accessible: bool,
 }
@@ -150,7 +152,7 @@ impl Records {
     }
 
     /// Adds to the record; false if that could not be written.
-    fn allow(&self, image: &str, image_ref: &str, source: Option<SecretSource>, now: Timestamp) -> bool {
+    fn allow(&self, image: &str, image_ref: &str, source: Option<Source>, now: Timestamp) -> bool {
         let Ok(name) = ImageName::parse(image) else { return true };
         let mut known = self.known.lock();
         let record = known.records.entry(image_ref.to_string()).or_insert_with(|| Record {
@@ -170,7 +172,12 @@ impl Records {
                 }
             }
             Some(_) if allowed.node_pods_accessible => {}
-            Some(source) => {
+            Some(Source::ServiceAccount(account)) => {
+                allowed.kubernetes_service_accounts.retain(|known| *known != account);
+                allowed.kubernetes_service_accounts.push(account);
+                allowed.kubernetes_service_accounts.sort();
+            }
+            Some(Source::Secret(source)) => {
                 let place = |s: &SecretSource| (s.uid.clone(), s.namespace.clone(), s.name.clone());
                 allowed
                     .kubernetes_secrets
@@ -209,6 +216,13 @@ impl Records {
             return false;
         }
         for source in credentials.iter().filter_map(|credentials| credentials.source.as_ref()) {
+            let source = match source {
+                Source::Secret(source) => source,
+                Source::ServiceAccount(account) if allowed.kubernetes_service_accounts.contains(account) => {
+                    return false;
+                }
+                Source::ServiceAccount(_) => continue,
+            };
             let same_place = |known: &SecretSource| {
                 (&known.uid, &known.namespace, &known.name) == (&source.uid, &source.namespace, &source.name)
             };
@@ -216,7 +230,7 @@ impl Records {
             let mut secrets = allowed.kubernetes_secrets.iter();
             if let Some(known) = secrets.find(|known| same_place(known) || same_hash(known)) {
                 if known != source && allowed.kubernetes_secrets.len() < MOST_SECRETS {
-                    self.allow(image, image_ref, Some(source.clone()), now);
+                    self.allow(image, image_ref, Some(Source::Secret(source.clone())), now);
                 }
                 return false;
             }
@@ -298,12 +312,12 @@ mod tests {
     fn credentials(name: &str, hash: &str) -> Credentials {
         Credentials {
             auth: Default::default(),
-            source: Some(SecretSource {
+            source: Some(Source::Secret(SecretSource {
                 uid: name.to_string(),
                 namespace: "n".to_string(),
                 name: name.to_string(),
                 credential_hash: hash.to_string(),
-            }),
+            })),
         }
     }
 
@@ -339,6 +353,20 @@ mod tests {
             !must(&open(), "q.io/a", &[credentials("s", "new")]),
             "the same place, other contents"
         );
+        // By a service account: for pods of that.
+        let account = |uid: &str| Credentials {
+            auth: Default::default(),
+            source: Some(Source::ServiceAccount(AccountSource {
+                uid: uid.to_string(),
+                namespace: "n".to_string(),
+                name: "a".to_string(),
+            })),
+        };
+        assert!(must(&records, "q.io/a", &[account("1")]));
+        records.begin("q.io/a").unwrap();
+        records.pulled("q.io/a", "id", Some(&account("1")), now());
+        assert!(!must(&open(), "q.io/a", &[account("1")]));
+        assert!(must(&open(), "q.io/a", &[account("2")]), "another of its name");
         // Pulled without any: anybody's from now on.
         records.begin("q.io/a").unwrap();
         records.pulled("q.io/a", "id", None, now());

@@ -332,3 +332,34 @@ fn settings_of_a_configuration() {
         Verification::NeverVerifyAllowlistedImages(vec!["q.io/a".into()])
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn images_of_volumes_are_the_pods_affair() {
+    let world = world(ImageSettings::default());
+    let pod = pod("u", "a:1", "IfNotPresent", &[]);
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let source = |policy: &str| ImageVolumeSource {
+        reference: Some("data:1".into()),
+        pull_policy: Some(policy.into()).filter(|policy: &String| !policy.is_empty()),
+    };
+    let sandbox = PodSandboxConfig::default();
+    let refused = world
+        .images
+        .ensure_volume(&pod, container, &source("Never"), &sandbox)
+        .await;
+    assert_eq!(refused.unwrap_err().reason, "ErrImageNeverPull");
+    assert_eq!(
+        world.said.take(),
+        [
+            "Warning ErrImageNeverPull p: Container image \"data:1\" is not present with pull policy of Never",
+            "Warning Failed spec.containers{c}: Error: ErrImageNeverPull",
+        ]
+    );
+    let pulled = world
+        .images
+        .ensure_volume(&pod, container, &source(""), &sandbox)
+        .await
+        .unwrap();
+    assert!(!pulled.image_ref.is_empty());
+    assert_eq!(pulls(&world.runtime), ["data:1"]);
+}

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use orlop_base::{Clock, Random, Shutdown};
-use orlop_client::events::{Event, EventType, ObjectReference, Recorder};
+use orlop_client::events::{Event, EventType, Recorder};
 use orlop_client::{Api, Delta, Error, Selection, path};
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages::Image;
@@ -23,6 +23,7 @@ use super::resources::{self, Resources};
 use super::status::{self, NodeEvent, Observed, Pressure, RuntimeView};
 use super::{Identity, Machine};
 use crate::config::Config;
+use crate::devices::book::Amounts;
 
 /// How often the runtime is asked how it is.
 const RUNTIME_CHECK: Duration = Duration::from_secs(5);
@@ -75,6 +76,7 @@ struct Told {
     volumes_in_use: Vec<String>,
     trouble: Option<String>,
     shutting_down: bool,
+    devices: Amounts,
     images: Option<(Instant, Vec<Image>)>,
 }
 
@@ -172,6 +174,15 @@ impl Keeper {
         });
     }
 
+    /// What plugins have.
+    pub fn set_devices(&self, devices: Amounts) {
+        self.tell(|told| {
+            let changed = told.devices != devices;
+            told.devices = devices;
+            changed
+        });
+    }
+
     /// A reason not to be ready, or that it is gone.
     pub fn set_trouble(&self, trouble: Option<String>) {
         self.tell(|told| {
@@ -181,9 +192,9 @@ impl Keeper {
         });
     }
 
-    /// The machine goes down: the node takes no more pods.
-    pub fn begin_shutdown(&self) {
-        self.tell(|told| !std::mem::replace(&mut told.shutting_down, true));
+    /// Whether the machine goes down: the node takes no more pods then.
+    pub fn set_shutting_down(&self, now: bool) {
+        self.tell(|told| std::mem::replace(&mut told.shutting_down, now) != now);
     }
 
     pub fn is_shutting_down(&self) -> bool {
@@ -274,15 +285,8 @@ impl Shared {
         let Some(recorder) = &self.settings.recorder else {
             return;
         };
-        let name = self.name().to_string();
         recorder.record(Event {
-            regarding: ObjectReference {
-                kind: "Node".into(),
-                api_version: "v1".into(),
-                uid: name.clone(),
-                name,
-                ..ObjectReference::default()
-            },
+            regarding: super::reference(self.name()),
             related: None,
             kind: match *reason {
                 "Rebooted" => EventType::Warning,
@@ -314,6 +318,7 @@ impl Shared {
             volumes_in_use: told.volumes_in_use,
             shutting_down: told.shutting_down,
             trouble: told.trouble,
+            devices: told.devices,
         }
     }
 

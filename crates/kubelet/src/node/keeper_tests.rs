@@ -158,8 +158,10 @@ async fn registers_becomes_ready_and_beats() {
     tokio::time::timeout(Duration::from_secs(1), until("disk pressure", pressed))
         .await
         .unwrap();
-    keeper.begin_shutdown();
+    keeper.set_shutting_down(true);
     until("not ready", || ready(&objects) == "False").await;
+    keeper.set_shutting_down(false);
+    until("ready again", || ready(&objects) == "True").await;
     // Every so often the status is written though nothing changed.
     let before = beats(&objects).1;
     tokio::time::sleep(Duration::from_secs(460)).await;

@@ -18,6 +18,8 @@ pub use keeper::{Keeper, Settings};
 pub use machine::Machine;
 pub use status::{Observed, Pressure, RuntimeView};
 
+use orlop_client::ObjectReference;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -38,6 +40,17 @@ pub struct Identity {
 /// The version the agent speaks for: the one that the API server of the same build reports.
 pub const KUBELET_VERSION: &str = concat!("v1.36.4+orlop", env!("CARGO_PKG_VERSION"));
 pub const OS: &str = "linux";
+
+/// What events of the node are about. Upstream: its name stands for its uid there.
+pub fn reference(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        uid: name.to_string(),
+        name: name.to_string(),
+        ..ObjectReference::default()
+    }
+}
 
 /// The machine's architecture as Go calls it.
 pub fn architecture() -> &'static str {

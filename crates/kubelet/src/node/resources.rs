@@ -8,6 +8,7 @@ use orlop_api::quantity::{Format, Quantity};
 
 use super::Machine;
 use crate::config::{Config, Threshold, parse_threshold};
+use crate::cpus::CpuSet;
 
 pub const CPU: &str = "cpu";
 pub const MEMORY: &str = "memory";
@@ -104,16 +105,17 @@ fn reservations(capacity: &Resources, config: &Config) -> Resources {
 
 /// How many CPUs a list such as `0-3,7` names; none if it is empty or no list.
 fn cpu_count(list: &str) -> Option<i64> {
-    if list.trim().is_empty() {
-        return None;
-    }
-    let mut cpus = std::collections::BTreeSet::new();
-    for part in list.split(',') {
-        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
-        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-        cpus.extend(first..=last);
-    }
-    Some(cpus.len() as i64)
+    let cpus: CpuSet = list.parse().ok()?;
+    (!cpus.is_empty()).then_some(cpus.len() as i64)
+}
+
+/// What of the CPUs is kept for the system and this agent, in thousandths.
+pub fn kept_cpu_milli(config: &Config) -> i64 {
+    let lists = [&config.system_reserved, &config.kube_reserved];
+    let amounts = lists
+        .into_iter()
+        .filter_map(|list| Quantity::parse(list.get(CPU)?).ok());
+    amounts.map(|amount| amount.milli_value()).sum()
 }
 
 pub fn to_api(resources: &Resources) -> BTreeMap<String, ApiQuantity> {
@@ -193,7 +195,7 @@ mod tests {
             ("", None),
             ("0", Some(1)),
             ("0-3,7", Some(5)),
-            ("3-1", Some(0)),
+            ("3-1", None),
             ("x", None),
             ("0-", None),
         ];

@@ -8,11 +8,13 @@ use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
     NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use orlop_runtime::cri::messages::{Image, RuntimeCondition, StatusResponse, VersionResponse};
+use orlop_runtime::cri::messages::{Image, RuntimeCondition, RuntimeHandlerFeatures, StatusResponse, VersionResponse};
 
 use super::{Identity, KUBELET_VERSION, Machine, OS, architecture, resources};
 use crate::config::Config;
+use crate::devices::book::Amounts;
 
 /// Names shown of one image.
 const IMAGE_NAMES_MAX: usize = 5;
@@ -36,6 +38,15 @@ pub struct RuntimeView {
     pub ready_at: Option<Timestamp>,
 }
 
+impl RuntimeView {
+    /// What a handler of the runtime says it can do; nothing if it does not say. The usual handler has no name.
+    pub fn handler_features(&self, handler: &str) -> RuntimeHandlerFeatures {
+        let all = self.status.iter().flat_map(|status| &status.runtime_handlers);
+        let mut features = all.filter(|h| h.name == handler).filter_map(|h| h.features.clone());
+        features.next().unwrap_or_default()
+    }
+}
+
 /// What is observed anew for every status.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
@@ -47,6 +58,8 @@ pub struct Observed {
     pub shutting_down: bool,
     /// Another reason not to be ready.
     pub trouble: Option<String>,
+    /// What plugins have.
+    pub devices: Amounts,
 }
 
 /// Something to tell of the node: reason and sentence.
@@ -75,6 +88,7 @@ pub fn node_status(
     }
     status.addresses = Some(addresses(identity));
     set_resources(&mut status, machine, config);
+    set_devices(&mut status, &observed.devices);
     status.node_info = Some(node_info(machine, &observed.runtime));
     status.daemon_endpoints = Some(NodeDaemonEndpoints {
         kubelet_endpoint: Some(DaemonEndpoint {
@@ -86,6 +100,7 @@ pub fn node_status(
         config.node_status_max_images,
     ));
     set_runtime_features(&mut status, &observed.runtime);
+    status.declared_features = declared_features(config);
     let volumes = observed.volumes_in_use.clone();
     status.volumes_in_use = Some(volumes).filter(|v| !v.is_empty());
     set_conditions(&mut status, identity, observed, now, &mut events);
@@ -123,6 +138,17 @@ fn set_resources(status: &mut NodeStatus, machine: &Machine, config: &Config) {
         for (name, quantity) in capacity {
             allocatable.entry(name.clone()).or_insert(quantity.clone());
         }
+    }
+}
+
+fn set_devices(status: &mut NodeStatus, devices: &Amounts) {
+    let quantity = |count: u64| Quantity(count.to_string());
+    for (name, (all, usable)) in devices {
+        let (capacity, allocatable) = (&mut status.capacity, &mut status.allocatable);
+        capacity.get_or_insert_default().insert(name.clone(), quantity(*all));
+        allocatable
+            .get_or_insert_default()
+            .insert(name.clone(), quantity(*usable));
     }
 }
 
@@ -177,6 +203,22 @@ fn images(all: &[Image], most: i32) -> Vec<ContainerImage> {
         size_bytes: i64::try_from(image.size).ok(),
     });
     shown.collect()
+}
+
+/// What this node can do that others in the cluster may not, by name and in order: the scheduler and the API server go
+/// by it. Features that this agent has not (UserNamespacesHostNetworkSupport) are not among them.
+// Upstream: component-helpers/nodedeclaredfeatures/features (v1.36)
+pub fn declared_features(config: &Config) -> Option<Vec<String>> {
+    const FEATURES: [&str; 4] = [
+        "ExtendWebSocketsToKubelet",
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+    ];
+    let on = FEATURES.into_iter().filter(|name| config.feature(name, true));
+    config
+        .feature("NodeDeclaredFeatures", true)
+        .then(|| on.map(str::to_string).collect())
 }
 
 fn set_runtime_features(status: &mut NodeStatus, runtime: &RuntimeView) {

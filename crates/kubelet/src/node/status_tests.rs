@@ -285,3 +285,31 @@ fn handlers_and_versions() {
         assert_eq!(runtime_version(Some(&version)), format!("r://{expected}"));
     }
 }
+
+#[test]
+fn features_are_declared_in_order_and_by_gates() {
+    let declared = |gates: &str| {
+        let gates: serde_json::Value = serde_json::from_str(gates).unwrap();
+        declared_features(&crate::config::parse(None, &[("featureGates", gates)]).unwrap())
+    };
+    let all = declared("{}").unwrap();
+    assert!(all.is_sorted() && all.len() == 4, "{all:?}");
+    let fewer = declared(r#"{"RestartAllContainersOnContainerExits": false}"#).unwrap();
+    assert_eq!(fewer, all[..3]);
+    assert_eq!(declared(r#"{"NodeDeclaredFeatures": false}"#), None);
+    let (status, _) = status_of(&Observed::default(), &Node::default());
+    assert_eq!(status.declared_features, Some(all));
+}
+
+#[test]
+fn devices_of_plugins_are_counted() {
+    let observed = Observed {
+        devices: [("x.io/gpu".to_string(), (3, 2)), ("x.io/gone".to_string(), (0, 0))].into(),
+        ..Observed::default()
+    };
+    let (status, _) = status_of(&observed, &Node::default());
+    let (capacity, allocatable) = (status.capacity.unwrap(), status.allocatable.unwrap());
+    let of = |name: &str| (capacity[name].0.as_str(), allocatable[name].0.as_str());
+    assert_eq!((of("x.io/gpu"), of("x.io/gone")), (("3", "2"), ("0", "0")));
+    assert!(capacity.contains_key("cpu"));
+}

@@ -38,6 +38,8 @@ pub struct PodMemory {
     pub resize_hold: Option<Timestamp>,
     /// By container name: what was last set for it in the runtime.
     pub applied: BTreeMap<String, Applied>,
+    /// What of the pod's own resources its cgroup was last set to.
+    pub applied_to_pod: Option<Applied>,
     /// A resize that the node has no room for, or not yet.
     pub resize_pending: Option<Pending>,
     /// A resize that is being carried out, and what went wrong with it.

@@ -1,6 +1,7 @@
 //! The tools of a worker on a real node: volumes, images, probes, cgroups and the messages for the runtime, put together
 //! from the modules that know each of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +17,16 @@ use tokio::sync::watch;
 use super::memory::Probed;
 use super::policy::{self, Kind};
 use super::status::Host;
-use super::tools::{Pulled, Refusal, Rejection, Room, Running, Tools, Trouble, Wanted};
+use super::tools::{Pulled, Refusal, Rejection, Running, Tools, Trouble, Wanted};
 use crate::cgroups::Cgroups;
+use crate::cpus::Cpus;
+use crate::devices::Devices;
 use crate::events::Events;
 use crate::images::Images;
+use crate::node::RuntimeView;
 use crate::objects::Objects;
 use crate::probes::{ProbeTarget, Probes, http};
-use crate::spec::{self, ContainerInput, ContainerKind, NodeFacts, env, files};
+use crate::spec::{self, ContainerInput, ContainerKind, NodeFacts, Users, env, files, labels};
 use crate::volumes::Volumes;
 
 /// Upstream sets no limit for a hook's request; the hook's own time is limited elsewhere.
@@ -30,8 +34,8 @@ const HTTP_HOOK_MAX: Duration = Duration::from_secs(600);
 
 /// Services whose variables containers get.
 pub type Services = Arc<dyn Fn() -> Vec<Arc<Service>> + Send + Sync>;
-/// Whether a pod may run here beside those that do.
-pub type Admission = Arc<dyn Fn(&Pod, &[&Pod]) -> Result<(), Rejection> + Send + Sync>;
+/// Whether a pod may run here beside those that do, and which of them have to go for it.
+pub type Admission = Arc<dyn Fn(&Pod, &[&Pod]) -> Result<Vec<usize>, Rejection> + Send + Sync>;
 
 pub struct NodeTools {
     pub volumes: Volumes,
@@ -40,7 +44,14 @@ pub struct NodeTools {
     pub probes: Probes,
     /// `None` where pods have no groups of their own.
     pub cgroups: Option<Cgroups>,
+    /// `None` where all containers share all CPUs.
+    pub cpus: Option<Cpus>,
+    /// `None` where no plugins can bring devices.
+    pub devices: Option<Devices>,
     pub facts: watch::Receiver<Arc<NodeFacts>>,
+    pub users: Users,
+    /// What the runtime last said of itself.
+    pub runtime: watch::Receiver<RuntimeView>,
     pub events: Events,
     pub services: Services,
     /// `None`: all that fits may run.
@@ -52,18 +63,30 @@ pub struct NodeTools {
 }
 
 impl NodeTools {
+    async fn handler(&self, pod: &Pod) -> Result<String, String> {
+        let class = policy::spec(pod).runtime_class_name.as_deref().unwrap_or_default();
+        if class.is_empty() {
+            return Ok(String::new());
+        }
+        let path = ("node.k8s.io/v1", "runtimeclasses");
+        let found: Result<serde_json::Value, _> = self.objects.fetch(path.0, None, path.1, "RuntimeClass", class).await;
+        match found {
+            Ok(object) => Ok(object["handler"].as_str().unwrap_or_default().to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     fn facts(&self) -> Arc<NodeFacts> {
         self.facts.borrow().clone()
     }
 
-    async fn cgroup(
-        &self,
-        work: impl FnOnce(&Cgroups) -> crate::cgroups::Result<()> + Send + 'static,
-    ) -> Result<(), String> {
-        let Some(cgroups) = self.cgroups.clone() else {
-            return Ok(());
-        };
-        blocking(move || work(&cgroups).map_err(|error| error.to_string())).await
+    /// Keeps a container on the CPUs that it may run on. Those of its own it may use all the time.
+    fn pin(&self, pod: &Pod, container: &str, resources: &mut cri::LinuxContainerResources) {
+        let Some(cpus) = &self.cpus else { return };
+        resources.cpuset_cpus = cpus.of(policy::uid(pod), container).to_string();
+        if cpus.has_own(policy::uid(pod), container) {
+            resources.cpu_quota = -1;
+        }
     }
 }
 
@@ -85,26 +108,37 @@ impl Tools for NodeTools {
         }
     }
 
-    fn room(&self) -> Option<Room> {
+    fn admit(&self, pod: &Pod, others: &[&Pod], now: Option<&Pod>) -> Result<Vec<usize>, Rejection> {
         let facts = self.facts();
-        let amounts = &facts.allocatable;
-        Some(Room {
-            cpu_milli: amounts.get("cpu")?.milli_value(),
-            memory: amounts.get("memory")?.value(),
-            pods: amounts.get("pods")?.value(),
-        })
-    }
-
-    fn admit(&self, pod: &Pod, others: &[&Pod]) -> Result<(), Rejection> {
-        if let Some(notice) = spec::refusal(pod, &self.facts()) {
+        if let Some(message) = now.and_then(|now| spec::never_resized(pod, now, &facts)) {
+            return Err(Rejection {
+                reason: "Infeasible".to_string(),
+                message,
+            });
+        }
+        if let Some(notice) = spec::refusal(pod, &facts) {
             return Err(Rejection {
                 reason: notice.reason.to_string(),
                 message: notice.message,
             });
         }
-        self.admission
-            .as_ref()
-            .map_or(Ok(()), |admission| admission(pod, others))
+        let cpus = self.cpus.as_ref().filter(|_| now.is_none());
+        cpus.map_or(Ok(()), |cpus| cpus.admit(pod))?;
+        let admission = self.admission.as_ref();
+        let answer = admission.map_or(Ok(Vec::new()), |admission| admission(pod, others));
+        if answer.is_err()
+            && let Some(cpus) = cpus
+        {
+            cpus.release(policy::uid(pod));
+        }
+        answer
+    }
+
+    async fn claim(&self, pod: &Pod) -> Result<(), Rejection> {
+        match &self.devices {
+            Some(devices) => devices.claim(pod).await,
+            None => Ok(()),
+        }
     }
 
     fn event(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String) {
@@ -116,15 +150,14 @@ impl Tools for NodeTools {
 
     async fn prepare(&self, pod: &Pod) -> Result<(), Vec<Trouble>> {
         let trouble = |reason, message| vec![Trouble { reason, message }];
-        let wanted = pod.clone();
-        self.cgroup(move |cgroups| cgroups.ensure_pod(&wanted))
-            .await
-            .map_err(|error| {
+        if let Some(cgroups) = &self.cgroups {
+            cgroups.ensure_pod(pod).await.map_err(|error| {
                 trouble(
                     "FailedCreatePodContainer",
                     format!("unable to ensure pod container exists: {error}"),
                 )
             })?;
+        }
         let (wanted, facts) = (pod.clone(), self.facts());
         let made = blocking(move || files::make_dirs(&wanted, &facts).map_err(|error| error.to_string()));
         made.await
@@ -140,6 +173,10 @@ impl Tools for NodeTools {
         })
     }
 
+    fn refresh_every(&self) -> Duration {
+        self.facts.borrow().sync_frequency
+    }
+
     async fn refresh(&self, pod: &Pod) {
         for failure in self.volumes.refresh(pod).await {
             self.events.pod(pod, EventType::Warning, "FailedMount", failure.message);
@@ -147,27 +184,22 @@ impl Tools for NodeTools {
     }
 
     fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, String> {
-        if policy::spec(pod).host_users == Some(false) {
-            // Better no pod than one with more power than it should have.
-            return Err("can't set `spec.hostUsers: false`, runtime does not support user namespaces".into());
-        }
-        spec::sandbox_config(pod, &self.facts(), attempt).map_err(|error| error.to_string())
+        let users = self.users.known(pod);
+        let config = spec::sandbox_config(pod, &self.facts(), attempt, users.as_ref());
+        config.map_err(|error| error.to_string())
     }
 
     async fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
         for notice in spec::sandbox_notices(pod, &self.facts()) {
             self.events.pod(pod, EventType::Warning, notice.reason, notice.message);
         }
-        let class = policy::spec(pod).runtime_class_name.as_deref().unwrap_or_default();
-        if class.is_empty() {
-            return Ok(String::new());
+        let handler = self.handler(pod).await?;
+        if policy::spec(pod).host_users == Some(false) {
+            let can = self.runtime.borrow().handler_features(&handler).user_namespaces;
+            let (users, pod, name) = (self.users.clone(), pod.clone(), handler.clone());
+            blocking(move || users.ensure(&pod, &name, can).map_err(|error| error.to_string())).await?;
         }
-        let path = ("node.k8s.io/v1", "runtimeclasses");
-        let found: Result<serde_json::Value, _> = self.objects.fetch(path.0, None, path.1, "RuntimeClass", class).await;
-        match found {
-            Ok(object) => Ok(object["handler"].as_str().unwrap_or_default().to_string()),
-            Err(error) => Err(error.to_string()),
-        }
+        Ok(handler)
     }
 
     async fn image(
@@ -176,18 +208,28 @@ impl Tools for NodeTools {
         container: &Container,
         sandbox: &cri::PodSandboxConfig,
     ) -> Result<Pulled, Refusal> {
-        let answer = self.images.ensure(pod, container, sandbox).await;
         let refusal = |error: crate::images::ImageError| Refusal {
             reason: error.reason.to_string(),
             message: error.message,
             retry_after: error.retry_after,
         };
-        answer
-            .map(|pulled| Pulled {
-                image_ref: pulled.image_ref,
-                image: pulled.image,
-            })
-            .map_err(refusal)
+        let mut volumes = BTreeMap::new();
+        for (name, source) in crate::volumes::image::of(pod, container) {
+            let pulled = self.images.ensure_volume(pod, container, source, sandbox).await;
+            let spec = cri::ImageSpec {
+                image: pulled.map_err(refusal)?.image_ref,
+                user_specified_image: source.reference.clone().unwrap_or_default(),
+                annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+                ..cri::ImageSpec::default()
+            };
+            volumes.insert(name.to_string(), spec);
+        }
+        let pulled = self.images.ensure(pod, container, sandbox).await.map_err(refusal)?;
+        Ok(Pulled {
+            image_ref: pulled.image_ref,
+            image: pulled.image,
+            volumes,
+        })
     }
 
     async fn restarts_from_logs(&self, pod: &Pod, container: &str) -> u32 {
@@ -214,8 +256,12 @@ impl Tools for NodeTools {
         let env = env.map_err(|error| error.to_string())?;
         let mounts = self
             .volumes
-            .mounts(pod, container, &env)
+            .mounts(pod, container, &env, &wanted.image.volumes)
             .await
+            .map_err(|error| error.to_string())?;
+        let devices = self
+            .volumes
+            .devices(pod, container)
             .map_err(|error| error.to_string())?;
         let tag = format!("{:08x}", self.random.lock().below(1 << 32));
         let termination_log = {
@@ -233,31 +279,52 @@ impl Tools for NodeTools {
             Kind::Regular => ContainerKind::Regular,
             Kind::Ephemeral => ContainerKind::Ephemeral,
         };
+        let users = self.users.known(pod);
         let input = ContainerInput {
             attempt: wanted.restart_count,
             image: wanted.image.image.as_ref(),
             env,
             mounts,
+            devices,
             pod_ips,
             termination_log: termination_log.as_deref(),
             target: wanted.target,
+            users: users.as_ref(),
             ..ContainerInput::new(pod, container, kind, &wanted.image.image_ref, &facts)
         };
         let mut config = spec::container_config(&input).map_err(|error| error.to_string())?;
+        labels::note_images(&mut config.annotations, wanted.image.volumes.values());
         if kind == ContainerKind::Init && !policy::is_sidecar(container) {
             // Simulated runtimes end what is meant to end.
             config.annotations.insert(INIT.to_string(), "true".to_string());
+        }
+        if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+            self.pin(pod, &container.name, resources);
+        }
+        if let Some(devices) = &self.devices {
+            devices.add_to(policy::uid(pod), &container.name, &mut config).await?;
         }
         Ok(config)
     }
 
     fn linux_resources(&self, pod: &Pod, container: &Container) -> cri::LinuxContainerResources {
-        spec::resources::linux_resources(pod, container, &self.facts())
+        let mut resources = spec::resources::linux_resources(pod, container, &self.facts());
+        self.pin(pod, &container.name, &mut resources);
+        resources
+    }
+
+    async fn make_room(&self, pod: &Pod) -> Result<(), String> {
+        match &self.cgroups {
+            Some(cgroups) => cgroups.make_room(pod).await.map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
     }
 
     async fn resize_pod(&self, pod: &Pod) -> Result<(), String> {
-        let wanted = pod.clone();
-        self.cgroup(move |cgroups| cgroups.update_pod(&wanted)).await
+        match &self.cgroups {
+            Some(cgroups) => cgroups.update_pod(pod).await.map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
     }
 
     async fn http_get(&self, container: &Container, action: &HTTPGetAction, ip: &str) -> Result<(), String> {
@@ -296,6 +363,13 @@ impl Tools for NodeTools {
 
     async fn release(&self, uid: &str) -> Result<(), String> {
         self.volumes.tear_down(uid).await.map_err(|error| error.to_string())?;
+        if let Some(cpus) = &self.cpus {
+            cpus.release(uid);
+        }
+        if let Some(devices) = &self.devices {
+            devices.release(uid);
+        }
+        self.users.release(uid);
         match &self.cgroups {
             Some(cgroups) => cgroups.remove_pod(uid).await.map_err(|error| error.to_string()),
             None => Ok(()),

@@ -4,20 +4,29 @@
 //! pending, and the pod goes on with what it was allocated before. Then what is allocated is *applied*: to the pod's
 //! cgroup and to the containers, or by starting a container again where its policy says so.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use orlop_api::quantity::{Format, Quantity as Amount};
 
+use super::memory::PodMemory;
 use super::policy;
+use crate::spec::resources::{QosClass, amount_of, pod_requests, qos_class};
 
-/// Cpu and memory of a container: what can be changed while it runs. Zero is "none".
+/// Cpu and memory of a container, or of a pod as a whole: what can be changed while it runs. Zero is "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     pub cpu_request_milli: i64,
     pub cpu_limit_milli: i64,
     pub memory_request: i64,
     pub memory_limit: i64,
+    /// The pod's limits, where the container has none of its own: they are set for it.
+    pub inherited_cpu_milli: i64,
+    pub inherited_memory: i64,
 }
 
 /// A resize that waits or is under way: reason and message of its condition, and of which generation of the pod it is.
@@ -27,9 +36,6 @@ pub struct Pending {
     pub message: String,
     pub generation: i64,
 }
-
-/// By container name; init and regular containers.
-pub type Allocation = BTreeMap<String, ResourceRequirements>;
 
 type Amounts = BTreeMap<String, Quantity>;
 
@@ -41,8 +47,8 @@ pub fn whole(amounts: Option<&Amounts>, name: &str) -> i64 {
     parsed(amounts, name).map_or(0, |q| q.value())
 }
 
-fn parsed(amounts: Option<&Amounts>, name: &str) -> Option<orlop_api::quantity::Quantity> {
-    orlop_api::quantity::Quantity::parse(&amounts?.get(name)?.0).ok()
+fn parsed(amounts: Option<&Amounts>, name: &str) -> Option<Amount> {
+    Amount::parse(&amounts?.get(name)?.0).ok()
 }
 
 impl Applied {
@@ -54,15 +60,43 @@ impl Applied {
             cpu_limit_milli: milli(limits, "cpu"),
             memory_request: whole(requests, "memory"),
             memory_limit: whole(limits, "memory"),
+            ..Applied::default()
         }
     }
 
+    /// What a container of this pod is to have.
+    pub fn in_pod(pod: &Pod, container: &Container) -> Applied {
+        let (own, of_pod) = (Applied::of(container.resources.as_ref()), Applied::of_pod(pod));
+        let inherited = |own: i64, of_pod: i64| if own == 0 { of_pod } else { 0 };
+        Applied {
+            inherited_cpu_milli: inherited(own.cpu_limit_milli, of_pod.cpu_limit_milli),
+            inherited_memory: inherited(own.memory_limit, of_pod.memory_limit),
+            ..own
+        }
+    }
+
+    /// What the pod itself says, beside its containers.
+    pub fn of_pod(pod: &Pod) -> Applied {
+        Applied::of(policy::spec(pod).resources.as_ref())
+    }
+
+    /// The limits that hold, whoever set them.
+    pub fn cpu_max_milli(&self) -> i64 {
+        self.cpu_limit_milli.max(self.inherited_cpu_milli)
+    }
+
+    pub fn memory_max(&self) -> i64 {
+        self.memory_limit.max(self.inherited_memory)
+    }
+
     pub fn cpu_differs(&self, other: &Applied) -> bool {
-        (self.cpu_request_milli, self.cpu_limit_milli) != (other.cpu_request_milli, other.cpu_limit_milli)
+        let cpu = |a: &Applied| (a.cpu_request_milli, a.cpu_limit_milli, a.inherited_cpu_milli);
+        cpu(self) != cpu(other)
     }
 
     pub fn memory_differs(&self, other: &Applied) -> bool {
-        (self.memory_request, self.memory_limit) != (other.memory_request, other.memory_limit)
+        let memory = |a: &Applied| (a.memory_request, a.memory_limit, a.inherited_memory);
+        memory(self) != memory(other)
     }
 }
 
@@ -74,31 +108,54 @@ pub fn needs_restart(container: &Container, resource: &str) -> bool {
         .any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
 }
 
-/// What a pod asks for.
-pub fn allocation_of(pod: &Pod) -> Allocation {
-    let all = policy::init_containers(pod)
-        .iter()
-        .chain(policy::regular_containers(pod));
-    all.map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default()))
-        .collect()
+/// The pod with what a former agent had allocated to it, as its status tells.
+pub fn adopted(pod: &Arc<Pod>) -> Arc<Pod> {
+    let Some(status) = &pod.status else { return pod.clone() };
+    let mut allocated = (**pod).clone();
+    let Some(spec) = &mut allocated.spec else {
+        return pod.clone();
+    };
+    let lists = [&status.container_statuses, &status.init_container_statuses];
+    let statuses = || {
+        lists
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|s| s.container_id.is_some())
+    };
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in spec.containers.iter_mut().chain(init) {
+        let told = statuses().find(|status| status.name == container.name);
+        if let Some(told) = told.and_then(|status| status.resources.as_ref()) {
+            keep_all(container.resources.get_or_insert_default(), told, |_, _| true);
+        }
+    }
+    if let (Some(own), Some(told)) = (&mut spec.resources, &status.resources)
+        && statuses().next().is_some()
+    {
+        // The status sums up all: what the pod itself says nothing of is its containers'.
+        keep_all(own, told, |own, name| {
+            own.as_ref().is_some_and(|own| own.contains_key(name))
+        });
+    }
+    match differs(pod, &allocated) {
+        true => Arc::new(allocated),
+        false => pod.clone(),
+    }
 }
 
-/// What a pod that a former agent ran had been allocated, as its status tells; for all else what it asks for.
-pub fn adopted(pod: &Pod) -> Allocation {
-    let mut allocation = allocation_of(pod);
-    let Some(status) = &pod.status else { return allocation };
-    let lists = [&status.container_statuses, &status.init_container_statuses];
-    for status in lists.into_iter().flatten().flatten() {
-        if let (Some(entry), Some(resources)) = (allocation.get_mut(&status.name), &status.resources)
-            && status.container_id.is_some()
-        {
-            for name in ["cpu", "memory"] {
-                keep(&mut entry.requests, resources.requests.as_ref(), name);
-                keep(&mut entry.limits, resources.limits.as_ref(), name);
+fn keep_all(
+    own: &mut ResourceRequirements,
+    told: &ResourceRequirements,
+    counts: impl Fn(&Option<Amounts>, &str) -> bool,
+) {
+    for name in ["cpu", "memory"] {
+        for (own, told) in [(&mut own.requests, &told.requests), (&mut own.limits, &told.limits)] {
+            if counts(own, name) {
+                keep(own, told.as_ref(), name);
             }
         }
     }
-    allocation
 }
 
 /// A value is taken over only where it is another amount: `1` and `1000m` are one.
@@ -120,13 +177,14 @@ fn keep(entry: &mut Option<Amounts>, told: Option<&Amounts>, name: &str) {
 }
 
 /// The pod with what it was allocated in place of what it asks for.
-pub fn with_allocation(pod: &Pod, allocation: &Allocation) -> Pod {
+pub fn with_allocation(pod: &Pod, allocated: &Pod) -> Pod {
     let mut pod = pod.clone();
     if let Some(spec) = &mut pod.spec {
+        spec.resources = policy::spec(allocated).resources.clone();
         let init = spec.init_containers.iter_mut().flatten();
         for container in spec.containers.iter_mut().chain(init) {
-            if let Some(resources) = allocation.get(&container.name) {
-                container.resources = Some(resources.clone());
+            if let Some(allocated) = policy::container_named(allocated, &container.name) {
+                container.resources = allocated.resources.clone();
             }
         }
     }
@@ -134,22 +192,69 @@ pub fn with_allocation(pod: &Pod, allocation: &Allocation) -> Pod {
 }
 
 /// Whether a pod asks for other cpu or memory than it was allocated.
-pub fn differs(pod: &Pod, allocation: &Allocation) -> bool {
-    let all = policy::init_containers(pod)
+pub fn differs(pod: &Pod, allocated: &Pod) -> bool {
+    let mut all = policy::init_containers(pod)
         .iter()
         .chain(policy::regular_containers(pod));
-    all.into_iter()
-        .any(|c| Applied::of(c.resources.as_ref()) != Applied::of(allocation.get(&c.name)))
+    let of = |pod: &Pod, name: &str| Applied::of(policy::container_named(pod, name).and_then(|c| c.resources.as_ref()));
+    Applied::of_pod(pod) != Applied::of_pod(allocated)
+        || all.any(|c| Applied::of(c.resources.as_ref()) != of(allocated, &c.name))
 }
 
-/// What a container of this pod that runs and is not in `applied` was given: the resources of its allocation.
-pub fn in_progress(pod: &Pod, running: impl Fn(&str) -> bool, applied: &BTreeMap<String, Applied>) -> bool {
-    let sidecars = policy::init_containers(pod).iter().filter(|c| policy::is_sidecar(c));
-    let resizable = sidecars.chain(policy::regular_containers(pod));
-    resizable.into_iter().any(|c| {
-        let wanted = Applied::of(c.resources.as_ref());
-        running(&c.name) && applied.get(&c.name).is_some_and(|applied| *applied != wanted)
-    })
+/// Whether something that runs has not yet got what it was allocated.
+pub fn in_progress(pod: &Pod, running: impl Fn(&str) -> bool, memory: &PodMemory) -> bool {
+    let mut all = policy::init_containers(pod)
+        .iter()
+        .chain(policy::regular_containers(pod));
+    let of_pod = memory.applied_to_pod;
+    of_pod.is_some_and(|applied| applied != Applied::of_pod(pod))
+        || all.any(|c| {
+            let applied = memory.applied.get(&c.name);
+            running(&c.name) && applied.is_some_and(|applied| *applied != Applied::in_pod(pod, c))
+        })
+}
+
+/// The order in which resizes that wait are tried again: those that ask for no more first, then by priority, class and
+/// time.
+pub fn order(pod: &Pod, allocated: &Pod, since: Timestamp) -> impl Ord + use<> {
+    let requests = |pod: &Pod| {
+        let all = pod_requests(pod, true);
+        ["cpu", "memory"].map(|name| all.get(name).map_or(0, |q| amount_of(name, q)))
+    };
+    let (new, old) = (requests(pod), requests(allocated));
+    let grows = new.iter().zip(old).any(|(new, old)| *new > old);
+    let priority = policy::spec(pod).priority.unwrap_or(0);
+    (grows, Reverse(priority), qos_class(pod) != QosClass::Guaranteed, since)
+}
+
+/// What was set, in the words of what is wanted where that is the same.
+pub fn told(mut wanted: ResourceRequirements, applied: &Applied) -> ResourceRequirements {
+    let now = Applied::of(Some(&wanted));
+    let amounts = [
+        (true, "cpu", now.cpu_request_milli, applied.cpu_request_milli),
+        (true, "memory", now.memory_request, applied.memory_request),
+        (false, "cpu", now.cpu_limit_milli, applied.cpu_limit_milli),
+        (false, "memory", now.memory_limit, applied.memory_limit),
+    ];
+    for (is_request, name, wanted_amount, applied) in amounts {
+        if wanted_amount == applied {
+            continue;
+        }
+        let list = match is_request {
+            true => &mut wanted.requests,
+            false => &mut wanted.limits,
+        };
+        let list = list.get_or_insert_default();
+        let amount = match name {
+            "cpu" => Amount::from_milli(applied, Format::DecimalSI),
+            _ => Amount::from_i64(applied, Format::BinarySI),
+        };
+        match applied {
+            0 => list.remove(name),
+            _ => list.insert(name.to_string(), Quantity(amount.canonical())),
+        };
+    }
+    wanted
 }
 
 /// What events about a resize tell: the resources in JSON.
@@ -192,37 +297,79 @@ mod tests {
     use super::*;
     use crate::pod::testing::pod;
 
+    fn set(pod: &mut Pod, cpu: &str) {
+        let resources = pod.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
+        resources
+            .requests
+            .as_mut()
+            .unwrap()
+            .insert("cpu".into(), Quantity(cpu.into()));
+    }
+
+    fn of_pod(pod: &mut Pod, resources: serde_json::Value) {
+        pod.spec.as_mut().unwrap().resources = Some(crate::json::from_value(&resources).unwrap());
+    }
+
     #[test]
     fn amounts_are_compared_not_texts() {
         let mut desired = pod("containers=a a.requests=cpu:1,memory:1Gi a.limits=cpu:2");
-        let allocation = allocation_of(&desired);
-        assert!(!differs(&desired, &allocation));
-        let requests = |pod: &mut Pod, cpu: &str| {
-            let resources = pod.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
-            resources
-                .requests
-                .as_mut()
-                .unwrap()
-                .insert("cpu".into(), Quantity(cpu.into()));
-        };
-        requests(&mut desired, "1000m");
-        assert!(!differs(&desired, &allocation));
-        requests(&mut desired, "1500m");
-        assert!(differs(&desired, &allocation));
-        let effective = with_allocation(&desired, &allocation);
-        assert!(!differs(&effective, &allocation));
+        let allocated = desired.clone();
+        assert!(!differs(&desired, &allocated));
+        set(&mut desired, "1000m");
+        assert!(!differs(&desired, &allocated));
+        set(&mut desired, "1500m");
+        assert!(differs(&desired, &allocated));
+        assert!(!differs(&with_allocation(&desired, &allocated), &allocated));
+        let mut whole = allocated.clone();
+        of_pod(&mut whole, serde_json::json!({"limits": {"memory": "2Gi"}}));
+        assert!(differs(&whole, &allocated));
+        assert!(!differs(&with_allocation(&whole, &allocated), &allocated));
+        let container = &policy::regular_containers(&whole)[0];
+        let applied = Applied::in_pod(&whole, container);
+        assert_eq!(
+            (applied.memory_max(), applied.memory_limit, applied.cpu_max_milli()),
+            (2 << 30, 0, 2000)
+        );
     }
 
     #[test]
     fn a_new_agent_learns_the_allocation_from_the_status() {
         let mut desired = pod("containers=a a.requests=cpu:2");
-        let status = serde_json::json!({"containerStatuses": [{
-            "name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0, "containerID": "x://1",
-            "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
-        }]});
+        of_pod(&mut desired, serde_json::json!({"requests": {"cpu": "4"}}));
+        let status = serde_json::json!({
+            "containerStatuses": [{
+                "name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0, "containerID": "x://1",
+                "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
+            }],
+            "resources": {"requests": {"cpu": "3"}},
+        });
         desired.status = Some(crate::json::from_value(&status).unwrap());
-        let applied = Applied::of(adopted(&desired).get("a"));
+        let allocated = adopted(&Arc::new(desired));
+        let applied = Applied::of(policy::regular_containers(&allocated)[0].resources.as_ref());
         assert_eq!((applied.cpu_request_milli, applied.memory_limit), (1000, 1 << 30));
+        assert_eq!(Applied::of_pod(&allocated).cpu_request_milli, 3000);
+    }
+
+    #[test]
+    fn who_is_tried_first() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let with = |cpu: &str, priority: i32, class: &str| {
+            let mut pod = pod("containers=a a.requests=cpu:2");
+            set(&mut pod, cpu);
+            pod.spec.as_mut().unwrap().priority = Some(priority);
+            pod.status.get_or_insert_default().qos_class = Some(class.into());
+            pod
+        };
+        let all = [
+            (with("3", 0, "Burstable"), at(5)),
+            (with("3", 0, "Burstable"), at(4)),
+            (with("3", 0, "Guaranteed"), at(6)),
+            (with("3", 9, "Burstable"), at(7)),
+            (with("1", 0, "Burstable"), at(8)),
+        ];
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|i| super::order(&all[*i].0, &pod("containers=a a.requests=cpu:2"), all[*i].1));
+        assert_eq!(order, [4, 3, 2, 1, 0]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a worker needs beside the runtime: one trait, so that workers can be tested without files, registries and
 //! cgroups. `crate::pod::node_tools` has the real one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,6 +32,8 @@ pub struct Wanted<'a> {
 pub struct Pulled {
     pub image_ref: String,
     pub image: Option<cri::Image>,
+    /// Of the volumes that are images, by the names of the volumes.
+    pub volumes: BTreeMap<String, cri::ImageSpec>,
 }
 
 /// Why an image, or anything else a container needs, is not to be had.
@@ -56,29 +59,27 @@ pub struct Running {
     pub started_at: Timestamp,
 }
 
-/// What the node has for pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    pub cpu_milli: i64,
-    pub memory: i64,
-    pub pods: i64,
-}
-
 #[async_trait]
 pub trait Tools: Send + Sync + 'static {
     fn host(&self) -> Host;
-    /// `None`: not known yet, then all fits.
-    fn room(&self) -> Option<Room>;
-    /// Whether the pod may run here at all, beside those that do.
-    fn admit(&self, pod: &Pod, others: &[&Pod]) -> Result<(), Rejection>;
+    /// Whether the pod may run here at all, beside those that do, or be resized from what it has `now`. Gives the places
+    /// in `others` of pods that have to go for it.
+    fn admit(&self, pod: &Pod, others: &[&Pod], now: Option<&Pod>) -> Result<Vec<usize>, Rejection>;
+    /// What else a pod that was let in needs before anything of it runs: devices of plugins, say.
+    async fn claim(&self, pod: &Pod) -> Result<(), Rejection>;
     fn event(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String);
 
     /// Cgroup, directories and volumes, before anything runs. To be called again until it succeeds.
     async fn prepare(&self, pod: &Pod) -> Result<(), Vec<Trouble>>;
+    /// How often pods are looked at for the sake of volumes that change.
+    fn refresh_every(&self) -> Duration {
+        Duration::from_secs(60)
+    }
     /// Brings volumes up to date whose contents may change while the pod runs.
     async fn refresh(&self, pod: &Pod);
     fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, String>;
-    /// The runtime's handler for the pod's runtime class; empty for the usual one. Asked once for each new sandbox.
+    /// The runtime's handler for the pod's runtime class; empty for the usual one. Asked once for each new sandbox, before
+    /// its configuration: a pod with users of its own gets them now.
     async fn runtime_handler(&self, pod: &Pod) -> Result<String, String>;
     /// Tells of its own failures.
     async fn image(&self, pod: &Pod, container: &Container, sandbox: &cri::PodSandboxConfig)
@@ -87,6 +88,8 @@ pub trait Tools: Send + Sync + 'static {
     async fn restarts_from_logs(&self, pod: &Pod, container: &str) -> u32;
     async fn container_config(&self, wanted: &Wanted<'_>) -> Result<cri::ContainerConfig, String>;
     fn linux_resources(&self, pod: &Pod, container: &Container) -> cri::LinuxContainerResources;
+    /// Lets the pod's group grow, before its containers do.
+    async fn make_room(&self, pod: &Pod) -> Result<(), String>;
     /// Sets the pod's cgroup to what it is allocated.
     async fn resize_pod(&self, pod: &Pod) -> Result<(), String>;
     async fn http_get(&self, container: &Container, action: &HTTPGetAction, ip: &str) -> Result<(), String>;

@@ -1,35 +1,17 @@
-//! Who asks, and may they: client certificates and tokens tell who, the API server says what they may; its answers are
-//! remembered for a while.
+//! Who asks, and may they: client certificates and tokens tell who, the API server says what they may.
 // Upstream: pkg/kubelet/server/auth.go, cmd/kubelet/app/auth.go (v1.36)
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use orlop_client::{Api, Error, path};
-use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use orlop_client::Api;
+use orlop_serving::reviews::{Lasting, Reviews, User, bearer};
+use serde_json::json;
 
 use crate::config::{AuthorizationMode, Config};
 
-/// Answers remembered at most.
-const ANSWERS_MAX: usize = 4096;
 /// A token that was refused is refused again for this long.
 const REFUSED_TOKEN: Duration = Duration::from_secs(10);
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
-#[serde(default)]
-pub struct User {
-    #[serde(rename(deserialize = "username", serialize = "user"))]
-    pub name: String,
-    pub uid: String,
-    pub groups: Vec<String>,
-    pub extra: BTreeMap<String, Vec<String>>,
-}
 
 /// Why a request is not served.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,31 +28,27 @@ pub enum Denial {
 
 pub struct Access {
     /// None: nobody to ask.
-    api: Option<Api>,
+    reviews: Option<Reviews>,
     node: String,
     anonymous: bool,
     tokens: bool,
     mode: AuthorizationMode,
-    token_ttl: Duration,
-    allowed_ttl: Duration,
-    denied_ttl: Duration,
-    users: Remembered<String, Option<User>>,
-    permissions: Remembered<(User, &'static str, &'static str), bool>,
 }
 
 impl Access {
     pub fn new(api: Option<Api>, node: &str, config: &Config) -> Access {
+        let lasting = Lasting {
+            known_token: config.authentication.webhook.cache_ttl,
+            refused_token: REFUSED_TOKEN,
+            allowed: config.authorization.webhook.cache_authorized_ttl,
+            denied: config.authorization.webhook.cache_unauthorized_ttl,
+        };
         Access {
-            api: api.map(|api| api.with_timeout(TIMEOUT)),
+            reviews: api.map(|api| Reviews::new(api.clone(), api, lasting)),
             node: node.to_string(),
             anonymous: config.authentication.anonymous.enabled,
             tokens: config.authentication.webhook.enabled,
             mode: config.authorization.mode,
-            token_ttl: config.authentication.webhook.cache_ttl,
-            allowed_ttl: config.authorization.webhook.cache_authorized_ttl,
-            denied_ttl: config.authorization.webhook.cache_unauthorized_ttl,
-            users: Remembered::default(),
-            permissions: Remembered::default(),
         }
     }
 
@@ -86,7 +64,7 @@ impl Access {
         let user = match (certified, bearer(header)) {
             (Some(user), _) => user.clone(),
             (None, Some(token)) if self.tokens => self.user_of_token(token, now).await?,
-            (None, None) if self.anonymous => anonymous(),
+            (None, None) if self.anonymous => User::anonymous(),
             _ => return Err(Denial::Unauthenticated),
         };
         if self.mode == AuthorizationMode::AlwaysAllow {
@@ -107,26 +85,10 @@ impl Access {
     }
 
     async fn user_of_token(&self, token: &str, now: Timestamp) -> Result<User, Denial> {
-        let key = token.to_string();
-        if let Some(known) = self.users.get(&key, now) {
-            return known.ok_or(Denial::Unauthenticated);
-        }
-        let api = self.api.as_ref().ok_or(Denial::Unauthenticated)?;
-        let body = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
-        });
-        let at = path::collection("authentication.k8s.io/v1", None, "tokenreviews");
-        let answer: Result<Value, Error> = api.create(&at, &body).await;
-        let review = answer.map_err(|e| {
-            tracing::warn!("a token could not be checked: {}", e.chain());
-            Denial::Unauthenticated
-        })?;
-        let authenticated = review["status"]["authenticated"] == true;
-        let user: Option<User> = authenticated
-            .then(|| crate::json::from_value(&review["status"]["user"].clone()).ok())
-            .flatten();
-        let ttl = if user.is_some() { self.token_ttl } else { REFUSED_TOKEN };
-        self.users.keep(key, user.clone(), now, ttl);
+        let user = match &self.reviews {
+            Some(reviews) => reviews.user_of_token(token, now).await,
+            None => None,
+        };
         user.ok_or(Denial::Unauthenticated)
     }
 
@@ -137,24 +99,13 @@ impl Access {
         subresource: &'static str,
         now: Timestamp,
     ) -> Result<bool, Denial> {
-        let question = (user.clone(), verb, subresource);
-        if let Some(known) = self.permissions.get(&question, now) {
-            return Ok(known);
-        }
         // Alone, there is nobody who could allow it.
-        let Some(api) = &self.api else { return Ok(false) };
-        let mut spec = serde_json::to_value(user).expect("names can be written as JSON");
-        spec["resourceAttributes"] = json!({
+        let Some(reviews) = &self.reviews else { return Ok(false) };
+        let attributes = json!({
             "verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource, "name": self.node,
         });
-        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
-        let at = path::collection("authorization.k8s.io/v1", None, "subjectaccessreviews");
-        let answer: Result<Value, Error> = api.create(&at, &body).await;
-        let review = answer.map_err(|e| Denial::Unknown(e.chain()))?;
-        let allowed = review["status"]["allowed"] == true;
-        let ttl = if allowed { self.allowed_ttl } else { self.denied_ttl };
-        self.permissions.keep(question, allowed, now, ttl);
-        Ok(allowed)
+        let asked = reviews.is_permitted(user, "resourceAttributes", attributes, now);
+        asked.await.map_err(Denial::Unknown)
     }
 }
 
@@ -183,66 +134,6 @@ fn subresources(path: &str) -> &'static [&'static str] {
     }
 }
 
-fn bearer(header: Option<&str>) -> Option<&str> {
-    let (scheme, token) = header?.trim().split_once(' ')?;
-    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
-}
-
-fn anonymous() -> User {
-    User {
-        name: "system:anonymous".to_string(),
-        groups: vec!["system:unauthenticated".to_string()],
-        ..User::default()
-    }
-}
-
-/// The common name is the user, every organisation a group. TLS has verified the chain.
-pub fn user_of_certificate(der: &[u8]) -> Option<User> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let subject = certificate.subject();
-    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_string);
-    let name = subject
-        .iter_common_name()
-        .last()
-        .and_then(text)
-        .filter(|name| !name.is_empty())?;
-    let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
-    groups.push("system:authenticated".to_string());
-    Some(User {
-        name,
-        groups,
-        ..User::default()
-    })
-}
-
-/// Answers that hold for a while.
-struct Remembered<K, V>(Mutex<HashMap<K, (Timestamp, V)>>);
-
-impl<K, V> Default for Remembered<K, V> {
-    fn default() -> Self {
-        Remembered(Mutex::default())
-    }
-}
-
-impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
-    fn get(&self, key: &K, now: Timestamp) -> Option<V> {
-        let held = self.0.lock();
-        held.get(key)
-            .filter(|(until, _)| now < *until)
-            .map(|(_, value)| value.clone())
-    }
-
-    fn keep(&self, key: K, value: V, now: Timestamp, ttl: Duration) {
-        let mut held = self.0.lock();
-        if held.len() >= ANSWERS_MAX {
-            held.retain(|_, (until, _)| now < *until);
-        }
-        if held.len() < ANSWERS_MAX {
-            held.insert(key, (now.saturating_add(ttl).unwrap_or(now), value));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
@@ -251,6 +142,8 @@ mod tests {
     use bytes::Bytes;
     use http::{Method, Request, Response};
     use http_body_util::{BodyExt, Full};
+    use parking_lot::Mutex;
+    use serde_json::Value;
 
     use super::*;
     use crate::config::parse;

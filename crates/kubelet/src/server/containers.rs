@@ -228,7 +228,7 @@ fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), Strin
 }
 
 /// The id of the container whose log is meant. `Err` is what the user is told.
-fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Result<String, String> {
+pub(crate) fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Result<String, String> {
     let named = format!("container {container:?} in pod {:?}", policy::name(pod));
     let status = pod.status.as_ref();
     let all = status.into_iter().flat_map(|s| {

@@ -5,8 +5,7 @@
 // Upstream: pkg/kubelet/server/server.go (v1.36). Left out: checkpoints, profiles, /flagz, /statusz, the read-only port.
 
 pub mod access;
-pub mod certificate;
-mod containers;
+pub mod containers;
 pub mod healthz;
 mod query;
 mod streams;
@@ -35,13 +34,16 @@ use k8s_openapi::api::core::v1::Pod;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::Api;
 use orlop_runtime::Runtime;
+pub use orlop_serving::Certificate;
+use orlop_serving::certificate;
+use orlop_serving::reviews::User;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use self::access::{Access, Denial, User};
-pub use self::certificate::Certificate;
-use self::query::{Query, segments};
+use self::access::{Access, Denial};
+pub(crate) use self::containers::container_of_log;
+pub(crate) use self::query::{Query, segments};
 use crate::config::Config;
 use crate::node::Machine;
 use crate::stats::{Gatherer, metrics};
@@ -54,7 +56,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+pub(crate) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -117,7 +119,14 @@ pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), St
 /// Serves until the shutdown. An error says what is wrong with the certificate.
 pub fn start(options: Options) -> Result<(), String> {
     let started = options.clock.now();
-    let tls = certificate::server_config(&options.certificate, options.client_authority.as_deref(), started)?;
+    let tls = certificate::server_config(
+        &options.certificate,
+        "kubelet",
+        options.client_authority.as_deref(),
+        // Streams of exec and port-forward are upgrades, which HTTP/2 has none of.
+        &["http/1.1"],
+        started,
+    )?;
     let shutdown = options.shutdown.clone();
     let server = Arc::new(Server {
         access: Access::new(options.api, &options.node_name, &options.config),
@@ -167,7 +176,7 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let tls = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
     let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let certified: Option<Arc<User>> = leaf.and_then(|der| access::user_of_certificate(der)).map(Arc::new);
+    let certified: Option<Arc<User>> = leaf.and_then(|der| User::of_certificate(der)).map(Arc::new);
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, certified) = (server.clone(), certified.clone());
         async move { Ok::<_, Infallible>(server.respond(request, certified.as_deref()).await) }
@@ -293,7 +302,7 @@ impl From<Refused> for Answer {
     }
 }
 
-fn json_answer(value: &impl serde::Serialize) -> Answer {
+pub(crate) fn json_answer(value: &impl serde::Serialize) -> Answer {
     let body = serde_json::to_vec(value).expect("plain JSON");
     answer(200, JSON, body)
 }

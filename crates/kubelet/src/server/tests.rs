@@ -38,7 +38,10 @@ async fn running(flags: &[(&'static str, Value)]) -> Running {
     let (listener, address) = bind("127.0.0.1".parse().unwrap(), 0).await.unwrap();
     start(Options {
         listener,
-        certificate: Certificate::Directory(directory.path().to_path_buf(), names),
+        certificate: Certificate::Directory {
+            directory: directory.path().to_path_buf(),
+            names,
+        },
         client_authority: None,
         api: None,
         config: Arc::new(crate::config::parse(None, flags).unwrap()),

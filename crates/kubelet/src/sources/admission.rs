@@ -7,12 +7,10 @@ use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm
 use orlop_api::quantity::Quantity;
 use orlop_api::resources;
 
-use super::{CONFIG_MIRROR, CONFIG_SOURCE};
+use super::preemption::{self, Lack};
 use crate::node::Pressure;
-use crate::spec::resources::{QosClass, pod_requests, qos_class};
-
-/// Pods of at least this priority keep the system going.
-const CRITICAL: i32 = 2_000_000_000;
+use crate::pod::policy;
+use crate::spec::resources::{QosClass, amount_of, is_critical, is_static, pod_requests, qos_class};
 
 /// Why a pod can't run here: it becomes Failed with this reason, and `Pod was rejected: ` before the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,15 +33,45 @@ pub struct NodeState {
     pub shutting_down: bool,
 }
 
-/// `others` are the pods that were let in before and have not ended.
-pub fn admit(pod: &Pod, others: &[&Pod], node: &Node, state: NodeState) -> Result<(), Rejection> {
+/// `others` are the pods that were let in before and have not ended. Gives the places in it of those that have to go
+/// first: a critical pod pushes others off the node where only resources are in its way.
+pub fn admit(pod: &Pod, others: &[&Pod], node: &Node, state: NodeState) -> Result<Vec<usize>, Rejection> {
     if state.shutting_down {
         return reject("NodeShutdown", "Pod was rejected as the node is shutting down.");
     }
     under_pressure(pod, state.pressure)?;
-    operating_system(pod, node)?;
+    operating_system(pod)?;
     groups_policy(pod, node)?;
-    fits(pod, others, node)?;
+    declared_features(pod, node)?;
+    let lacks = lacks(pod, others, node);
+    let predicates = predicates(pod, others, node);
+    let Some(lack) = lacks.first() else {
+        return predicates.map(|()| Vec::new());
+    };
+    if !is_critical(pod) {
+        let (name, message) = (&lack.name, message(lack));
+        return reject(format!("OutOf{name}"), message);
+    }
+    predicates?;
+    preemption::plan(pod, others, &lacks).or_else(|error| {
+        let message = "Unexpected error while attempting to recover from admission failure: preemption: error finding a \
+                       set of pods to preempt";
+        reject("UnexpectedAdmissionError", format!("{message}: {error}"))
+    })
+}
+
+fn message(lack: &Lack) -> String {
+    let Lack {
+        name,
+        requested,
+        used,
+        capacity,
+    } = lack;
+    format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}")
+}
+
+/// All but resources.
+fn predicates(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Rejection> {
     let predicate = |name: &str, why: &str| reject(name, format!("Predicate {name} failed: {why}"));
     if !wants_node(pod, node) {
         return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
@@ -70,21 +98,6 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &Node, state: NodeState) -> Resul
         return predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate");
     }
     Ok(())
-}
-
-fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
-}
-
-/// From a file or an address.
-pub fn is_static(pod: &Pod) -> bool {
-    annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
-}
-
-/// Pods that are let in, and kept, when resources run short.
-pub fn is_critical(pod: &Pod) -> bool {
-    let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
-    is_static(pod) || annotation(pod, CONFIG_MIRROR).is_some() || priority >= CRITICAL
 }
 
 fn under_pressure(pod: &Pod, pressure: Pressure) -> Result<(), Rejection> {
@@ -123,14 +136,12 @@ fn under_pressure(pod: &Pod, pressure: Pressure) -> Result<(), Rejection> {
     reject("Evicted", format!("The node had condition: [{}]. ", names.join(" ")))
 }
 
-fn operating_system(pod: &Pod, node: &Node) -> Result<(), Rejection> {
+fn operating_system(pod: &Pod) -> Result<(), Rejection> {
     const OS: &str = "kubernetes.io/os";
     let Some(spec) = &pod.spec else { return Ok(()) };
-    let labels = node.metadata.labels.as_ref();
-    let wanted = spec.node_selector.as_ref().and_then(|s| s.get(OS));
-    if let (Some(wanted), Some(is)) = (wanted, labels.and_then(|l| l.get(OS)))
-        && wanted != is
-    {
+    // The label of the pod, not its selector: that is one of the predicates.
+    let label = pod.metadata.labels.as_ref().and_then(|l| l.get(OS));
+    if label.is_some_and(|label| label != crate::node::OS) {
         return reject(
             "PodOSSelectorNodeLabelDoesNotMatch",
             "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
@@ -159,7 +170,34 @@ fn groups_policy(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     }
 }
 
-fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Rejection> {
+/// What the pod needs and the node does not declare.
+fn declared_features(pod: &Pod, node: &Node) -> Result<(), Rejection> {
+    let declared = node.status.as_ref().and_then(|s| s.declared_features.as_ref());
+    let Some(declared) = declared else { return Ok(()) };
+    let spec = pod.spec.as_ref();
+    let host_network = spec.is_some_and(|s| s.host_network == Some(true) && s.host_users == Some(false));
+    let needed = [
+        ("RestartAllContainersOnContainerExits", policy::could_restart_all(pod)),
+        ("UserNamespacesHostNetworkSupport", host_network),
+    ];
+    let missing = needed
+        .into_iter()
+        .filter(|(name, needed)| *needed && !declared.iter().any(|d| d == name));
+    let missing: Vec<&str> = missing.map(|(name, _)| name).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => reject(
+            "PodFeatureUnsupported",
+            format!(
+                "Pod requires node features that are not available: {}",
+                missing.join(", ")
+            ),
+        ),
+    }
+}
+
+/// What there is too little of: the main resources first, in this order.
+fn lacks(pod: &Pod, others: &[&Pod], node: &Node) -> Vec<Lack> {
     let empty = BTreeMap::new();
     let allocatable = node
         .status
@@ -168,33 +206,26 @@ fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Rejection> {
         .unwrap_or(&empty);
     let capacity = |name: &str| {
         let text = allocatable.get(name).map_or("0", |quantity| quantity.0.as_str());
-        Quantity::parse(text).unwrap_or(Quantity::ZERO)
+        amount_of(name, &Quantity::parse(text).unwrap_or(Quantity::ZERO))
     };
-    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
-        reject(
-            format!("OutOf{name}"),
-            format!(
-                "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-            ),
-        )
+    let lack = |name: &str, requested: i64, used: i64| {
+        let capacity = capacity(name);
+        (requested > capacity.saturating_sub(used)).then(|| Lack {
+            name: name.to_string(),
+            requested,
+            used,
+            capacity,
+        })
     };
-    let pods = capacity("pods").value();
-    if others.len() as i64 + 1 > pods {
-        return short("pods", 1, others.len() as i64, pods);
-    }
+    let mut lacks: Vec<Lack> = lack("pods", 1, others.len() as i64).into_iter().collect();
     let wanted = pod_requests(pod, true);
     if wanted.iter().all(|(_, quantity)| quantity.is_zero()) {
-        return Ok(());
+        return lacks;
     }
     let mut used = resources::ResourceList::default();
     for other in others {
         resources::add(&mut used, &pod_requests(other, true));
     }
-    let unit = |name: &str, quantity: &Quantity| match name {
-        "cpu" => quantity.milli_value(),
-        _ => quantity.value(),
-    };
-    // The main resources first, in this order.
     let first = ["cpu", "memory", "ephemeral-storage"];
     let rest = wanted
         .keys()
@@ -208,14 +239,10 @@ fn fits(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Rejection> {
         if resources::is_extended(name) && !allocatable.contains_key(name) {
             continue;
         }
-        let requested = unit(name, requested);
-        let used = used.get(name).map_or(0, |quantity| unit(name, quantity));
-        let capacity = unit(name, &capacity(name));
-        if requested > capacity.saturating_sub(used) {
-            return short(name, requested, used, capacity);
-        }
+        let used = used.get(name).map_or(0, |quantity| amount_of(name, quantity));
+        lacks.extend(lack(name, amount_of(name, requested), used));
     }
-    Ok(())
+    lacks
 }
 
 /// Node selector and required node affinity.
@@ -357,7 +384,8 @@ mod tests {
 
     fn verdict(pod: &Pod, others: &[&Pod]) -> String {
         match admit(pod, others, &node(), NodeState::default()) {
-            Ok(()) => "yes".into(),
+            Ok(gone) if gone.is_empty() => "yes".into(),
+            Ok(gone) => format!("yes, without {gone:?}"),
             Err(Rejection { reason, message }) => format!("{reason}: {message}"),
         }
     }
@@ -389,6 +417,37 @@ mod tests {
     }
 
     #[test]
+    fn critical_pods_push_others_off() {
+        let critical = |extra: Value| {
+            let mut spec = asking("1500m", "512Mi");
+            spec["priority"] = json!(2_000_000_000);
+            for (key, value) in extra.as_object().unwrap() {
+                spec[key] = value.clone();
+            }
+            tolerant(spec)
+        };
+        let (one, small) = (tolerant(asking("1500m", "512Mi")), tolerant(asking("100m", "1Mi")));
+        let wants = critical(json!({}));
+        assert_eq!(verdict(&wants, &[]), "yes");
+        assert_eq!(verdict(&wants, &[&small]), "yes");
+        assert_eq!(verdict(&wants, &[&small, &one]), "yes, without [1]");
+        assert_eq!(verdict(&wants, &[&small, &small, &small]), "yes, without [0]");
+        assert_eq!(
+            verdict(&wants, &[&wants]),
+            "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: \
+             preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: \
+             [(res: cpu, q: 1000), ]"
+        );
+        // Nobody goes for a pod that can't run here anyway.
+        let elsewhere = critical(json!({"nodeSelector": {"disk": "hdd"}}));
+        assert!(verdict(&elsewhere, &[&one]).starts_with("NodeAffinity: "));
+        // A static pod is critical whatever its priority.
+        let mut file = one.clone();
+        file.metadata.annotations = Some([(crate::sources::CONFIG_SOURCE.to_string(), "file".to_string())].into());
+        assert_eq!(verdict(&file, &[&one]), "yes, without [0]");
+    }
+
+    #[test]
     fn nodes_that_are_not_wanted() {
         let affinity = |expression: Value| {
             json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
@@ -417,11 +476,7 @@ mod tests {
                 json!({"nodeName": "m"}),
                 "NodeName: Predicate NodeName failed: node(s) didn't match the requested node name",
             ),
-            (
-                json!({"nodeSelector": {"kubernetes.io/os": "windows"}}),
-                "PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod as the `kubernetes.io/os` label doesn't \
-                 match node label",
-            ),
+            (json!({"nodeSelector": {"kubernetes.io/os": "windows"}}), no),
             (
                 json!({"os": {"name": "windows"}}),
                 "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS",
@@ -434,10 +489,43 @@ mod tests {
         for (spec, expected) in cases {
             assert_eq!(verdict(&tolerant(spec.clone()), &[]), expected, "{spec}");
         }
+        let mut labelled = tolerant(json!({}));
+        labelled.metadata.labels = Some([("kubernetes.io/os".to_string(), "windows".to_string())].into());
+        assert_eq!(
+            verdict(&labelled, &[]),
+            "PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod as the `kubernetes.io/os` label doesn't match \
+             node label"
+        );
         assert!(verdict(&pod(json!({})), &[]).starts_with("TaintToleration: Predicate TaintToleration failed"));
         let mut file = pod(json!({}));
-        file.metadata.annotations = Some([(CONFIG_SOURCE.to_string(), "file".to_string())].into());
+        file.metadata.annotations = Some([(crate::sources::CONFIG_SOURCE.to_string(), "file".to_string())].into());
         assert_eq!(verdict(&file, &[]), "yes");
+    }
+
+    #[test]
+    fn features_that_the_node_does_not_declare() {
+        let restarts = json!({"containers": [{"name": "c", "restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]}]});
+        let mapped = json!({"hostNetwork": true, "hostUsers": false});
+        let on = |spec: &Value, features: Option<&[&str]>| {
+            let mut node = node();
+            let features = features.map(|f| f.iter().map(|f| f.to_string()).collect());
+            node.status.as_mut().unwrap().declared_features = features;
+            let verdict = admit(&tolerant(spec.clone()), &[], &node, NodeState::default());
+            verdict.err().map(|r| format!("{}: {}", r.reason, r.message))
+        };
+        let missing = |name: &str| {
+            Some(format!(
+                "PodFeatureUnsupported: Pod requires node features that are not available: {name}"
+            ))
+        };
+        assert_eq!(on(&restarts, None), None);
+        assert_eq!(on(&restarts, Some(&["RestartAllContainersOnContainerExits"])), None);
+        assert_eq!(
+            on(&restarts, Some(&[])),
+            missing("RestartAllContainersOnContainerExits")
+        );
+        assert_eq!(on(&mapped, Some(&[])), missing("UserNamespacesHostNetworkSupport"));
     }
 
     #[test]
@@ -456,12 +544,8 @@ mod tests {
 
     #[test]
     fn under_pressure_and_at_the_end() {
-        let state = |memory, disk| NodeState {
-            pressure: Pressure {
-                memory,
-                disk,
-                pid: false,
-            },
+        let state = |memory, disk, pid| NodeState {
+            pressure: Pressure { memory, disk, pid },
             shutting_down: false,
         };
         let ask = |pod: &Pod, state| {
@@ -469,23 +553,33 @@ mod tests {
                 .err()
                 .map(|r| r.reason + ": " + &r.message)
         };
+        let mut tolerates = tolerant(json!({}));
+        let tolerations = &mut tolerates.spec.as_mut().unwrap().tolerations;
+        tolerations.as_mut().unwrap().push(Toleration {
+            key: Some("node.kubernetes.io/memory-pressure".into()),
+            operator: Some("Exists".into()),
+            effect: Some("NoSchedule".into()),
+            ..Toleration::default()
+        });
         let (poor, rich) = (tolerant(json!({})), tolerant(asking("1", "1")));
-        assert_eq!(
-            ask(&poor, state(true, false)).as_deref(),
-            Some("Evicted: The node had condition: [MemoryPressure]. ")
-        );
-        assert_eq!(ask(&rich, state(true, false)), None);
-        assert_eq!(
-            ask(&rich, state(true, true)).as_deref(),
-            Some("Evicted: The node had condition: [MemoryPressure DiskPressure]. ")
-        );
-        let mut critical = tolerant(json!({"priority": CRITICAL}));
-        assert_eq!(ask(&critical, state(true, true)), None);
+        let critical = tolerant(json!({"priority": 2_000_000_000}));
+        for (pod, state, conditions) in [
+            (&poor, state(false, false, false), ""),
+            (&poor, state(true, false, false), "MemoryPressure"),
+            (&rich, state(true, false, false), ""),
+            (&tolerates, state(true, false, false), ""),
+            (&tolerates, state(true, true, false), "MemoryPressure DiskPressure"),
+            (&rich, state(false, true, true), "DiskPressure PIDPressure"),
+            (&critical, state(true, true, true), ""),
+        ] {
+            let expected = format!("Evicted: The node had condition: [{conditions}]. ");
+            let expected = (!conditions.is_empty()).then_some(expected);
+            assert_eq!(ask(pod, state), expected, "{state:?}");
+        }
         let ending = NodeState {
             shutting_down: true,
             ..NodeState::default()
         };
-        critical.metadata.annotations = None;
         assert!(ask(&critical, ending).unwrap().starts_with("NodeShutdown: "));
     }
 }

@@ -43,14 +43,14 @@ impl Desired {
         let mut updates = match delta {
             Delta::Reset(pods) => {
                 let (mirrors, pods): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(is_mirror);
-                self.mirrors = mirrors.into_iter().map(|pod| (uid_of(&pod), Arc::new(pod))).collect();
-                return self.replace(Origin::Api, pods.into_iter().map(Arc::new).collect());
+                self.mirrors = mirrors.into_iter().map(|pod| (uid_of(&pod), lean(pod))).collect();
+                return self.replace(Origin::Api, pods.into_iter().map(lean).collect());
             }
             Delta::Applied(pod) if is_mirror(&pod) => {
-                self.mirrors.insert(uid_of(&pod), Arc::new(pod));
+                self.mirrors.insert(uid_of(&pod), lean(pod));
                 vec![]
             }
-            Delta::Applied(pod) => self.set(Origin::Api, Arc::new(pod)).into_iter().collect(),
+            Delta::Applied(pod) => self.set(Origin::Api, lean(pod)).into_iter().collect(),
             Delta::Deleted(pod) if is_mirror(&pod) => {
                 self.mirrors.remove(&uid_of(&pod));
                 vec![]
@@ -109,6 +109,12 @@ pub fn is_mirror(pod: &Pod) -> bool {
 
 fn uid_of(pod: &Pod) -> Uid {
     pod.metadata.uid.clone().unwrap_or_default()
+}
+
+/// Without the record of who wrote which field: nobody here asks for it, and every copy of a pod would carry it.
+fn lean(mut pod: Pod) -> Arc<Pod> {
+    pod.metadata.managed_fields = None;
+    Arc::new(pod)
 }
 
 #[cfg(test)]

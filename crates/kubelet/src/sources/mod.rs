@@ -8,6 +8,7 @@ mod desired;
 mod files;
 pub mod manifest;
 pub mod mirror;
+pub mod preemption;
 mod url;
 
 use std::collections::HashMap;

@@ -1,12 +1,41 @@
 //! What this node cannot do or does not allow: pods that ask for it fail at once, they are not tried again.
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 
+use super::resources::{QosClass, may_swap, qos_class, quantities};
 use super::{NodeFacts, Notice, containers, is_host_network, security, spec_flag};
+use crate::pod::resize::needs_restart;
 
 /// Why a pod cannot run here, by what its security settings ask for; the pod's status shows reason and message.
 pub fn refusal(pod: &Pod, facts: &NodeFacts) -> Option<Notice> {
     forbidden_sysctl(pod, &facts.unsafe_sysctls).or_else(|| app_armor(pod, facts))
+}
+
+/// Why a pod that has `now` can never be what it wants to be, however much room there is.
+pub fn never_resized(pod: &Pod, now: &Pod, facts: &NodeFacts) -> Option<String> {
+    for (_, container) in containers(pod) {
+        let mut all = containers(now);
+        let Some((_, before)) = all.find(|(_, before)| before.name == container.name) else {
+            continue;
+        };
+        let request =
+            |c: &Container, name: &str| quantities(c.resources.as_ref().and_then(|r| r.requests.as_ref())).remove(name);
+        let swaps = |pod: &Pod, c: &Container| may_swap(pod, c, facts);
+        if request(&container, "memory") != request(&before, "memory")
+            && !needs_restart(&before, "memory")
+            && (swaps(pod, &container) || swaps(now, &before))
+        {
+            return Some("In-place resize of containers with swap is not supported.".to_string());
+        }
+        if facts.static_cpus
+            && qos_class(pod) == QosClass::Guaranteed
+            && request(&container, "cpu") != request(&before, "cpu")
+        {
+            let text = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";
+            return Some(text.to_string());
+        }
+    }
+    None
 }
 
 /// Kernel settings that concern one pod only, and harm no other.
@@ -156,6 +185,71 @@ mod tests {
                 message: format!("forbidden sysctl: {expected}"),
             });
             assert_eq!(got, expected, "{name} {more}");
+        }
+    }
+
+    #[test]
+    fn resizes_that_can_never_be() {
+        let asking = |cpu: &str, memory: &str, limits: bool, policy: &str| {
+            let amounts = json!({"cpu": cpu, "memory": memory});
+            let limits = if limits { amounts.clone() } else { json!({}) };
+            testing::pod(
+                json!({"containers": [{"name": "c", "resources": {"requests": amounts, "limits": limits},
+                "resizePolicy": [{"resourceName": "memory", "restartPolicy": policy}]}]}),
+            )
+        };
+        let pinned = NodeFacts {
+            static_cpus: true,
+            ..NodeFacts::default()
+        };
+        let mut swapping = NodeFacts {
+            memory_capacity: 1 << 30,
+            ..NodeFacts::default()
+        };
+        swapping.cgroups.version = crate::spec::CgroupVersion::V2;
+        (swapping.swap.controller, swapping.swap.limited) = (true, true);
+        let swap = Some("In-place resize of containers with swap is not supported.".to_string());
+        let cpus = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"".to_string();
+        let stays = "NotRequired";
+        for (facts, new, old, want) in [
+            (
+                &pinned,
+                asking("2", "1Mi", true, stays),
+                asking("1", "1Mi", true, stays),
+                Some(cpus),
+            ),
+            (
+                &pinned,
+                asking("1", "2Mi", true, stays),
+                asking("1", "1Mi", true, stays),
+                None,
+            ),
+            (
+                &pinned,
+                asking("2", "1Mi", false, stays),
+                asking("1", "1Mi", false, stays),
+                None,
+            ),
+            (
+                &swapping,
+                asking("1", "2Mi", false, stays),
+                asking("1", "1Mi", false, stays),
+                swap,
+            ),
+            (
+                &swapping,
+                asking("2", "1Mi", false, stays),
+                asking("1", "1Mi", false, stays),
+                None,
+            ),
+            (
+                &swapping,
+                asking("1", "2Mi", false, "RestartContainer"),
+                asking("1", "1Mi", false, "RestartContainer"),
+                None,
+            ),
+        ] {
+            assert_eq!(never_resized(&new, &old, facts), want, "{new:?}");
         }
     }
 

@@ -21,7 +21,11 @@ pub struct NodeFacts {
     /// What the host's resolv.conf says. `None`: pods are to have nothing from the host.
     pub resolv_conf: Option<String>,
     pub cgroups: CgroupLayout,
+    /// How often pods are looked at though nothing is known to have changed.
+    pub sync_frequency: Duration,
     /// CPU limits are enforced.
+    /// Containers can have CPUs for themselves.
+    pub static_cpus: bool,
     pub cpu_cfs_quota: bool,
     pub cpu_cfs_quota_period: Duration,
     /// Physical memory in bytes.
@@ -65,8 +69,10 @@ impl Default for NodeFacts {
             cluster_domain: String::new(),
             resolv_conf: Some(String::new()),
             cgroups: CgroupLayout::default(),
+            static_cpus: false,
             cpu_cfs_quota: true,
             cpu_cfs_quota_period: Duration::from_millis(100),
+            sync_frequency: Duration::from_secs(60),
             memory_capacity: 0,
             capacity: ResourceList::new(),
             allocatable: ResourceList::new(),

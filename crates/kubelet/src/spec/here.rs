@@ -53,7 +53,9 @@ impl NodeFacts {
                 root: config.cgroup_root.clone(),
                 per_qos: config.cgroups_per_qos,
             },
+            static_cpus: config.cpu_manager_policy == "static",
             cpu_cfs_quota: config.cpu_cfs_quota,
+            sync_frequency: config.sync_frequency.max(std::time::Duration::from_secs(1)),
             cpu_cfs_quota_period: period,
             memory_capacity: i64::try_from(here.machine.memory_bytes).unwrap_or(i64::MAX),
             capacity: here.capacity.clone(),
@@ -78,7 +80,11 @@ impl NodeFacts {
                 tiered_reservation: setting("memoryReservationPolicy").and_then(|v| v.as_str())
                     == Some("TieredReservation"),
             }),
-            hugepage_sizes: hugepage_sizes(here.machine.huge_pages.keys()),
+            // Without the controller nobody can limit them, and some runtimes refuse to be asked to.
+            hugepage_sizes: match here.cgroups.has("hugetlb") {
+                true => hugepage_sizes(here.machine.huge_pages.keys()),
+                false => vec![],
+            },
             page_size: page_size(),
             unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
             app_armor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
@@ -166,7 +172,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let resolv = dir.path().join("resolv.conf");
         fs::write(&resolv, "nameserver 1.1.1.1\n").unwrap();
-        fs::write(dir.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu memory hugetlb\n").unwrap();
         let text = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDNS: [10.96.0.10]\n\
              clusterDomain: cluster.local\nresolvConf: {}\npodPidsLimit: 100\nseccompDefault: true\n\
@@ -206,12 +212,16 @@ mod tests {
         assert!(facts.page_size >= 4096);
 
         let defaults = Config::default();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
+        let without_huge_pages = Tree::at(dir.path()).unwrap();
         let here = Here {
             config: &defaults,
             driver: None,
+            cgroups: &without_huge_pages,
             ..here
         };
         let facts = NodeFacts::read(&here);
+        assert!(facts.hugepage_sizes.is_empty());
         assert_eq!(facts.pod_pids_limit, None);
         assert_eq!(facts.cpu_cfs_quota_period, NodeFacts::default().cpu_cfs_quota_period);
         assert_eq!(facts.cgroups.driver, CgroupDriver::Cgroupfs);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler, Pod};
 
+use orlop_runtime::cri::messages::ImageSpec;
+
 use super::{name, namespace, uid};
 
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -19,6 +21,9 @@ pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 pub const PORTS: &str = "io.kubernetes.container.ports";
 pub const DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";
 pub const TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
+
+/// On containers: ids of the images that are volumes of theirs.
+const VOLUME_IMAGES: &str = "orlop.io/volume-images";
 
 /// Where a pod comes from: `api`, `file` or `http`.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
@@ -88,6 +93,22 @@ pub fn container_hash(container: &Container) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+/// Notes down which images are mounted in a container, so that none of them is taken for unused.
+pub fn note_images<'a>(annotations: &mut BTreeMap<String, String>, images: impl Iterator<Item = &'a ImageSpec>) {
+    let ids: Vec<&str> = images.map(|image| image.image.as_str()).collect();
+    if !ids.is_empty() {
+        annotations.insert(VOLUME_IMAGES.to_string(), ids.join(","));
+    }
+}
+
+/// What [`note_images`] wrote.
+pub fn noted_images(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
+    annotations
+        .get(VOLUME_IMAGES)
+        .into_iter()
+        .flat_map(|ids| ids.split(','))
 }
 
 /// What [`container_annotations`] wrote, read back. What is missing or unreadable is none or zero.

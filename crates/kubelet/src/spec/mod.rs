@@ -27,14 +27,14 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 
-pub use admit::refusal;
+pub use admit::{never_resized, refusal};
 pub use container::{ContainerInput, container_config};
 pub use expand::{expand, expand_all};
 pub use facts::{CgroupLayout, CgroupVersion, MemoryQos, NodeFacts, Swap};
 pub use here::{Here, read_resolv_conf};
 pub use hostname::{host_and_domain, hosts_file};
-pub use sandbox::{sandbox_config, sandbox_config_in, sandbox_notices};
-pub use users::Users;
+pub use sandbox::{sandbox_config, sandbox_notices};
+pub use users::{Ids, Users};
 
 /// The spec cannot be carried out as things are; the text is for the user. A container with it waits with the reason
 /// CreateContainerConfigError, and is tried again.

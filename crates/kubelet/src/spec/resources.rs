@@ -21,7 +21,7 @@ const MIN_QUOTA: i64 = 1000;
 
 const GUARANTEED_OOM_SCORE: i64 = -997;
 const BEST_EFFORT_OOM_SCORE: i64 = 1000;
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+pub const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QosClass {
@@ -95,6 +95,14 @@ pub fn quantities(list: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceList 
     let list = list.into_iter().flatten();
     list.filter_map(|(name, q)| Some((name.clone(), Quantity::parse(&q.0).ok()?)))
         .collect()
+}
+
+/// As scheduling counts: cpu in thousandths, all else whole.
+pub fn amount_of(name: &str, quantity: &Quantity) -> i64 {
+    match name {
+        CPU => quantity.milli_value(),
+        _ => quantity.value(),
+    }
 }
 
 fn amount(list: Option<&BTreeMap<String, ApiQuantity>>, name: &str) -> Option<Quantity> {
@@ -257,18 +265,25 @@ fn set_swap(out: &mut cri::LinuxContainerResources, pod: &Pod, container: &Conta
         return;
     }
     let request = memory_request(container);
-    let limit = limit(container.resources.as_ref(), MEMORY).map_or(0, |q| q.value());
-    let allowed = facts.swap.limited
-        && !is_critical(pod)
-        && qos_class(pod) == QosClass::Burstable
-        && request != limit
-        && (0..=facts.memory_capacity).contains(&request)
-        && facts.memory_capacity > 0;
-    let bytes = match allowed {
+    let bytes = match may_swap(pod, container, facts) {
         true => (request as f64 / facts.memory_capacity as f64 * facts.swap.capacity as f64) as i64,
         false => 0,
     };
     out.unified.insert("memory.swap.max".to_string(), bytes.to_string());
+}
+
+/// Whether a container may use swap at all.
+pub fn may_swap(pod: &Pod, container: &Container, facts: &NodeFacts) -> bool {
+    let request = memory_request(container);
+    let limit = limit(container.resources.as_ref(), MEMORY).map_or(0, |q| q.value());
+    facts.swap.controller
+        && facts.swap.limited
+        && facts.cgroups.version == CgroupVersion::V2
+        && !is_critical(pod)
+        && qos_class(pod) == QosClass::Burstable
+        && request != limit
+        && (0..=facts.memory_capacity).contains(&request)
+        && facts.memory_capacity > 0
 }
 
 /// Memory kept by request, and throttling between request and limit.

@@ -10,13 +10,8 @@ use super::{
     pod_log_dir, resources, security, uid,
 };
 
-/// The sandbox of a pod that shares the node's users. One with users of its own needs [`sandbox_config_in`].
-pub fn sandbox_config(pod: &Pod, facts: &NodeFacts, attempt: u32) -> Result<cri::PodSandboxConfig, SpecError> {
-    sandbox_config_in(pod, facts, attempt, None)
-}
-
 /// The sandbox of a pod; `users` are the ids it gets for its own where `hostUsers` is false.
-pub fn sandbox_config_in(
+pub fn sandbox_config(
     pod: &Pod,
     facts: &NodeFacts,
     attempt: u32,
@@ -135,7 +130,7 @@ mod tests {
     #[test]
     fn a_plain_pod() {
         let pod = testing::pod(json!({}));
-        let config = sandbox_config(&pod, &facts(), 2).unwrap();
+        let config = sandbox_config(&pod, &facts(), 2, None).unwrap();
         let identity = [
             ("io.kubernetes.pod.name", "web"),
             ("io.kubernetes.pod.namespace", "default"),
@@ -205,7 +200,7 @@ mod tests {
                 {"name": "b", "securityContext": {"privileged": true}},
             ],
         }));
-        let config = sandbox_config(&pod, &facts(), 0).unwrap();
+        let config = sandbox_config(&pod, &facts(), 0, None).unwrap();
         assert_eq!(config.hostname, "");
         let linux = config.linux.unwrap();
         assert_eq!(linux.cgroup_parent, "/kubepods/burstable/podu-1");
@@ -242,7 +237,7 @@ mod tests {
     fn a_pod_with_users_of_its_own() {
         let pod = testing::pod(json!({"hostUsers": false, "shareProcessNamespace": true}));
         assert_eq!(
-            sandbox_config(&pod, &facts(), 0).unwrap_err().0,
+            sandbox_config(&pod, &facts(), 0, None).unwrap_err().0,
             "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
         );
         let ids = vec![cri::IDMapping {
@@ -255,7 +250,7 @@ mod tests {
             uids: ids.clone(),
             gids: ids,
         };
-        let config = sandbox_config_in(&pod, &facts(), 0, Some(&users)).unwrap();
+        let config = sandbox_config(&pod, &facts(), 0, Some(&users)).unwrap();
         let namespaces = config
             .linux
             .unwrap()
@@ -294,10 +289,10 @@ mod tests {
     fn unknown_policies_and_names_are_errors() {
         let policy = testing::pod(json!({"securityContext": {"supplementalGroupsPolicy": "Odd"}}));
         assert_eq!(
-            sandbox_config(&policy, &facts(), 0).unwrap_err().0,
+            sandbox_config(&policy, &facts(), 0, None).unwrap_err().0,
             "unsupported supplementalGroupsPolicy: Odd"
         );
         let hostname = testing::pod(json!({"hostname": "?"}));
-        assert!(sandbox_config(&hostname, &facts(), 0).is_err());
+        assert!(sandbox_config(&hostname, &facts(), 0, None).is_err());
     }
 }

@@ -1,10 +1,15 @@
 //! User ids of their own for pods that do not share the node's (`hostUsers: false`): each gets a range that no other pod
 //! has. Ranges are written down beside the pod's files, in Kubernetes' form, so that a restart gives no range twice.
+//!
+//! Volumes keep their owners as they are: the runtime maps them for the pod where they are mounted.
+// Upstream: pkg/kubelet/userns (v1.36)
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -12,29 +17,143 @@ use orlop_runtime::cri::messages as cri;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{NodeFacts, SpecError, spec_flag, uid};
+use super::{SpecError, spec_flag, uid};
 
-/// Ids in a range. The first range is the node's own.
-const LENGTH: u32 = 65_536;
-const RANGES: u32 = u32::MAX / LENGTH;
+/// Ranges are multiples of this.
+pub const UNIT: u32 = 65_536;
 const FILE: &str = "userns";
+/// Whose subordinate ids pods may have.
+const USER: &str = "kubelet";
 
-/// Cheap to clone; clones share what is given out.
+/// The ids that pods may have, all of them and each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    first: u32,
+    count: u32,
+    per_pod: u32,
+}
+
+impl Ids {
+    /// All but the first range, which is the node's own.
+    pub fn all(per_pod: u32) -> Ids {
+        Ids {
+            first: per_pod,
+            count: (u32::MAX - per_pod).saturating_add(1),
+            per_pod,
+        }
+    }
+
+    /// Those that the machine's administrator gave to the user `kubelet` with subuid and subgid; without such a user, or
+    /// without the program that tells, all.
+    pub fn of_machine(per_pod: u32, max_pods: u32) -> Result<Ids, String> {
+        let known = nix::unistd::User::from_name(USER).map_err(|e| format!("user {USER}: {e}"))?;
+        let ids = match known {
+            None => Ids::all(per_pod),
+            Some(_) => match subordinate()? {
+                None => Ids::all(per_pod),
+                Some((first, count)) => Ids { first, count, per_pod },
+            },
+        };
+        ids.checked(max_pods)
+            .map_err(|problem| format!("kubelet mappings: {problem}"))
+    }
+
+    fn checked(self, max_pods: u32) -> Result<Ids, String> {
+        let Ids { first, count, per_pod } = self;
+        if per_pod == 0 || !per_pod.is_multiple_of(UNIT) {
+            return Err(format!(
+                "kubelet user namespace length {per_pod} is not a multiple of {UNIT}"
+            ));
+        }
+        if !first.is_multiple_of(per_pod) {
+            return Err(format!(
+                "kubelet user assigned ID {first} is not a multiple of {per_pod}"
+            ));
+        }
+        if first < per_pod {
+            return Err(format!(
+                "kubelet user assigned ID {first} must be greater or equal to {per_pod}"
+            ));
+        }
+        if !count.is_multiple_of(per_pod) {
+            return Err(format!(
+                "kubelet user assigned IDs length {count} is not a multiple of {per_pod}"
+            ));
+        }
+        if u64::from(first) + u64::from(count) > 1 << 32 {
+            return Err(format!(
+                "kubelet user assigned IDs {first} and {count} more are beyond the last there is"
+            ));
+        }
+        if count / per_pod < max_pods {
+            return Err(format!(
+                "kubelet user assigned IDs are not enough to support {max_pods} pods"
+            ));
+        }
+        Ok(self)
+    }
+
+    /// The ranges that pods can get.
+    fn slots(self) -> impl Iterator<Item = Mapping> {
+        (0..self.count / self.per_pod).map(move |n| Mapping {
+            host_id: self.first + n * self.per_pod,
+            container_id: 0,
+            length: self.per_pod,
+        })
+    }
+}
+
+/// First id and count, as `getsubids` has them, the same for users and groups; none where there is no such program.
+fn subordinate() -> Result<Option<(u32, u32)>, String> {
+    let ask = |arguments: &[&str]| match Command::new("getsubids").args(arguments).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("getsubids: {error}")),
+        Ok(output) if !output.status.success() => Err(format!(
+            "error retrieving additional ids for user {USER:?}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+        Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned())),
+    };
+    let (Some(users), Some(groups)) = (ask(&[USER])?, ask(&["-g", USER])?) else {
+        return Ok(None);
+    };
+    if users != groups {
+        return Err(format!("mismatched subuids and subgids for user {USER:?}"));
+    }
+    parse_subordinate(&users).map(Some)
+}
+
+/// `0: kubelet 65536 2147483648`
+fn parse_subordinate(text: &str) -> Result<(u32, u32), String> {
+    let mut lines = text.trim_matches('\n').lines();
+    let (Some(line), None) = (lines.next(), lines.next()) else {
+        return Err(format!("error parsing line {text:?}: it must contain only one line"));
+    };
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, _, first, count] = fields[..] else {
+        return Err(format!("invalid line {text:?}"));
+    };
+    let number = |field: &str| field.parse().map_err(|e| format!("error parsing line {text:?}: {e}"));
+    Ok((number(first)?, number(count)?))
+}
+
+/// Who has which ids. Cheap to clone; clones share it.
 #[derive(Clone, Debug)]
 pub struct Users {
     pods_dir: PathBuf,
-    /// Number of the range by pod.
-    given: Arc<Mutex<BTreeMap<String, u32>>>,
+    ids: Ids,
+    /// By pod.
+    given: Arc<Mutex<BTreeMap<String, Mapping>>>,
 }
 
-#[derive(Serialize, Deserialize, PartialEq)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Mappings {
     uid_mappings: Vec<Mapping>,
     gid_mappings: Vec<Mapping>,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 struct Mapping {
     host_id: u32,
@@ -42,32 +161,59 @@ struct Mapping {
     length: u32,
 }
 
+impl Mapping {
+    fn range(self) -> Range<u64> {
+        let first = u64::from(self.host_id);
+        first..first + u64::from(self.length)
+    }
+
+    fn overlaps(self, other: Mapping) -> bool {
+        let (a, b) = (self.range(), other.range());
+        a.start < b.end && b.start < a.end
+    }
+}
+
 impl Users {
     /// Reads what was given out before.
-    pub fn new(facts: &NodeFacts) -> Users {
-        let pods_dir = facts.root_dir.join("pods");
+    pub fn new(root_dir: &Path, ids: Ids) -> Users {
+        let pods_dir = root_dir.join("pods");
         let mut given = BTreeMap::new();
         for entry in fs::read_dir(&pods_dir).into_iter().flatten().flatten() {
-            if let Some(range) = read(&entry.path()) {
-                given.insert(entry.file_name().to_string_lossy().into_owned(), range);
+            match read(&entry.path()) {
+                Ok(Some(mapping)) => {
+                    given.insert(entry.file_name().to_string_lossy().into_owned(), mapping);
+                }
+                Ok(None) => {}
+                Err(problem) => tracing::error!("{}: {problem}", entry.path().display()),
             }
         }
         Users {
             pods_dir,
+            ids,
             given: Arc::new(Mutex::new(given)),
         }
     }
 
-    /// The ids of a pod, the same each time; none for pods that share the node's. `supported`: the pod's runtime can do it.
-    pub fn of(&self, pod: &Pod, supported: bool) -> Result<Option<cri::UserNamespace>, SpecError> {
-        let shared = pod.spec.as_ref().and_then(|s| s.host_users) != Some(false);
-        if shared {
-            return Ok(None);
+    /// The ids that a pod has; none for pods that share the node's, and for those that got none yet.
+    pub fn known(&self, pod: &Pod) -> Option<cri::UserNamespace> {
+        let given = self.given.lock().get(uid(pod)).copied();
+        given.filter(|_| wants_own(pod)).map(namespace)
+    }
+
+    /// Gives a pod its ids, the same each time; nothing for pods that share the node's. `handler` is the pod's in the
+    /// runtime, and `supported` whether that can do it.
+    pub fn ensure(&self, pod: &Pod, handler: &str, supported: bool) -> Result<(), SpecError> {
+        if !wants_own(pod) {
+            return Ok(());
         }
         if !supported {
-            return Err(SpecError::new(
-                "can't set `spec.hostUsers: false`, runtime does not support user namespaces",
-            ));
+            let who = match handler {
+                "" => "runtime".to_string(),
+                name => format!("RuntimeClass handler {name:?}"),
+            };
+            return Err(SpecError(format!(
+                "can't set `spec.hostUsers: false`, {who} does not support user namespaces"
+            )));
         }
         if spec_flag(pod, |s| s.host_network) {
             return Err(SpecError::new(
@@ -75,17 +221,19 @@ impl Users {
             ));
         }
         let mut given = self.given.lock();
-        if let Some(range) = given.get(uid(pod)) {
-            return Ok(Some(namespace(*range)));
+        if given.contains_key(uid(pod)) {
+            return Ok(());
         }
-        let taken: std::collections::BTreeSet<u32> = given.values().copied().collect();
-        let free = (1..RANGES).find(|range| !taken.contains(range));
-        let range = free.ok_or_else(|| {
+        let dir = self.pods_dir.join(uid(pod));
+        let found = read(&dir).map_err(|problem| SpecError(format!("user namespace: {problem}")))?;
+        let is_free = |slot: &Mapping| !given.values().any(|other| other.overlaps(*slot));
+        let free = found.filter(is_free).or_else(|| self.ids.slots().find(is_free));
+        let free = free.ok_or_else(|| {
             SpecError::new("create user namespace: could not find an empty slot to allocate a user namespace")
         })?;
-        write(&self.pods_dir.join(uid(pod)), range).map_err(|e| SpecError(format!("create user namespace: {e}")))?;
-        given.insert(uid(pod).to_string(), range);
-        Ok(Some(namespace(range)))
+        write(&dir, free).map_err(|e| SpecError(format!("create user namespace: {e}")))?;
+        given.insert(uid(pod).to_string(), free);
+        Ok(())
     }
 
     /// A pod is gone, with all its files: another may have its ids. Doing it again is fine.
@@ -96,20 +244,16 @@ impl Users {
     }
 }
 
-fn mapping(range: u32) -> Mapping {
-    Mapping {
-        host_id: range * LENGTH,
-        container_id: 0,
-        length: LENGTH,
-    }
+fn wants_own(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.host_users) == Some(false)
 }
 
-fn namespace(range: u32) -> cri::UserNamespace {
+fn namespace(mapping: Mapping) -> cri::UserNamespace {
     let Mapping {
         host_id,
         container_id,
         length,
-    } = mapping(range);
+    } = mapping;
     let ids = vec![cri::IDMapping {
         host_id,
         container_id,
@@ -122,23 +266,37 @@ fn namespace(range: u32) -> cri::UserNamespace {
     }
 }
 
-/// The range written down in a pod's folder, if it is one of ours.
-fn read(dir: &Path) -> Option<u32> {
-    let found: Mappings = serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()?;
-    let first = found.uid_mappings.first()?;
-    let range = first.host_id / LENGTH;
-    let expected = Mappings {
-        uid_mappings: vec![mapping(range)],
-        gid_mappings: vec![mapping(range)],
+/// The range written down in a pod's folder, if there is one.
+fn read(dir: &Path) -> Result<Option<Mapping>, String> {
+    let text = match fs::read(dir.join(FILE)) {
+        Ok(text) => text,
+        Err(_) => return Ok(None),
     };
-    ((1..RANGES).contains(&range) && found == expected).then_some(range)
+    let found: Mappings =
+        serde_json::from_slice(&text).map_err(|e| format!("invalid user namespace mappings file: {e}"))?;
+    let ([users], [groups]) = (&found.uid_mappings[..], &found.gid_mappings[..]) else {
+        return Err("invalid user namespace configuration: no more than one mapping allowed.".into());
+    };
+    if users != groups {
+        return Err("invalid user namespace configuration: GID and UID mapping should be identical".into());
+    }
+    if users.container_id != 0 {
+        return Err("invalid user namespace configuration: UID 0 must be mapped".into());
+    }
+    match users.host_id < UNIT || users.length == 0 {
+        true => Err(format!(
+            "invalid user namespace configuration: id {} is out of range",
+            users.host_id
+        )),
+        false => Ok(Some(*users)),
+    }
 }
 
 /// On the disk for good before anything runs with these ids.
-fn write(dir: &Path, range: u32) -> io::Result<()> {
+fn write(dir: &Path, mapping: Mapping) -> io::Result<()> {
     let mappings = Mappings {
-        uid_mappings: vec![mapping(range)],
-        gid_mappings: vec![mapping(range)],
+        uid_mappings: vec![mapping],
+        gid_mappings: vec![mapping],
     };
     fs::create_dir_all(dir)?;
     let part = dir.join(".userns.part");
@@ -150,60 +308,4 @@ fn write(dir: &Path, range: u32) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testing;
-    use super::*;
-    use serde_json::json;
-
-    fn pod(uid: &str) -> Pod {
-        let mut pod = testing::pod(json!({"hostUsers": false}));
-        pod.metadata.uid = Some(uid.into());
-        pod
-    }
-
-    #[test]
-    fn every_pod_has_its_own_range_also_after_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let facts = NodeFacts {
-            root_dir: dir.path().into(),
-            ..NodeFacts::default()
-        };
-        let first = |users: &Users, uid: &str| users.of(&pod(uid), true).unwrap().unwrap().uids[0].host_id;
-        let users = Users::new(&facts);
-        assert_eq!(
-            [first(&users, "a"), first(&users, "b"), first(&users, "a")],
-            [65_536, 131_072, 65_536]
-        );
-        let text = fs::read_to_string(dir.path().join("pods/b/userns")).unwrap();
-        let mapping = r#"[{"hostId":131072,"containerId":0,"length":65536}]"#;
-        assert_eq!(text, format!(r#"{{"uidMappings":{mapping},"gidMappings":{mapping}}}"#));
-        for (strange, text) in [("c", "nonsense"), ("d", r#"{"uidMappings":[],"gidMappings":[]}"#)] {
-            fs::create_dir_all(dir.path().join("pods").join(strange)).unwrap();
-            fs::write(dir.path().join("pods").join(strange).join(FILE), text).unwrap();
-        }
-        let users = Users::new(&facts);
-        assert_eq!([first(&users, "e"), first(&users, "b")], [196_608, 131_072]);
-        users.release("a");
-        users.release("a");
-        assert!(!dir.path().join("pods/a/userns").exists());
-        assert_eq!(first(&users, "f"), 65_536);
-    }
-
-    #[test]
-    fn who_gets_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let facts = NodeFacts {
-            root_dir: dir.path().into(),
-            ..NodeFacts::default()
-        };
-        let users = Users::new(&facts);
-        assert_eq!(users.of(&testing::pod(json!({})), true), Ok(None));
-        assert_eq!(users.of(&testing::pod(json!({"hostUsers": true})), false), Ok(None));
-        assert_eq!(
-            users.of(&pod("a"), false).unwrap_err().0,
-            "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
-        );
-        let host = testing::pod(json!({"hostUsers": false, "hostNetwork": true}));
-        assert!(users.of(&host, true).is_err());
-    }
-}
+mod tests;

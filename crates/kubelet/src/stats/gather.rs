@@ -1,11 +1,13 @@
-//! Asks the runtime and the kernel what is used. Rates of CPU time come from the difference to the asking before.
+//! Asks the runtime and the kernel what is used. Rates of CPU time come from the difference to the asking before; where
+//! there was none of late, from two looks a second apart. So nothing is measured while nobody asks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use orlop_base::Clock;
 use orlop_base::clock::rfc3339;
 use orlop_runtime::Runtime;
@@ -16,8 +18,12 @@ use super::host;
 use super::summary::*;
 use crate::pod::observed::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 
-/// Askings closer together than this use the rate of the one before.
+/// Looks closer together than this use the rate of the one before.
 const RATE_MIN_NANOS: i64 = 1_000_000_000;
+/// The average over more than this says little about now.
+const RATE_MAX_NANOS: i64 = 30_000_000_000;
+/// Between two looks where the first has nothing to compare with: a little more than the least.
+const SECOND_LOOK: Duration = Duration::from_millis(1_100);
 
 #[derive(Debug, thiserror::Error)]
 #[error("the container runtime does not tell what containers use: {0}")]
@@ -36,6 +42,8 @@ struct Shared {
     clock: Clock,
     started: Timestamp,
     rates: Mutex<HashMap<String, Sample>>,
+    /// One asks at a time; whoever comes meanwhile has something to compare with.
+    asking: tokio::sync::Mutex<()>,
 }
 
 /// CPU time of something as of when.
@@ -57,6 +65,7 @@ impl Gatherer {
                 clock,
                 started,
                 rates: Mutex::default(),
+                asking: tokio::sync::Mutex::default(),
             }),
         }
     }
@@ -64,28 +73,13 @@ impl Gatherer {
     /// Everything, or CPU and memory alone. `pods` are those of this node, with their statuses.
     pub async fn summary(&self, pods: &[Arc<Pod>], only_cpu_and_memory: bool) -> Result<Summary, StatsError> {
         let shared = &self.shared;
-        let now = shared.clock.now();
-        let time = rfc3339(now);
-        let stats = shared
-            .runtime
-            .list_container_stats(cri::ContainerStatsFilter::default())
-            .await?;
-        // Older runtimes don't know these; then the containers are added up.
-        let sandboxes = shared
-            .runtime
-            .list_pod_sandbox_stats(cri::PodSandboxStatsFilter::default())
-            .await;
-        let containers = shared.runtime.list_containers(cri::ContainerFilter::default()).await?;
-        let mut summary = assemble(pods, &stats, &sandboxes.unwrap_or_default(), &containers);
-        self.add_rates(&mut summary, now);
-        summary.node = NodeStats {
-            node_name: shared.node_name.clone(),
-            start_time: rfc3339(shared.started),
-            cpu: host::cpu_nanoseconds().map(|used| self.node_cpu(used, now)),
-            memory: host::memory(&time),
-            swap: host::swap(&time),
-            ..NodeStats::default()
-        };
+        let _turn = shared.asking.lock().await;
+        let mut summary = self.look(pods).await?;
+        if lacks_rates(&summary) {
+            tokio::time::sleep(SECOND_LOOK).await;
+            summary = self.look(pods).await?;
+        }
+        let time = rfc3339(shared.clock.now());
         if !only_cpu_and_memory {
             summary.node.network = host::network(&time);
             summary.node.fs = host::file_system(&shared.root_dir, &time);
@@ -102,6 +96,34 @@ impl Gatherer {
         Ok(summary)
     }
 
+    /// CPU and memory of all, and what else the runtime tells of containers and pods.
+    async fn look(&self, pods: &[Arc<Pod>]) -> Result<Summary, StatsError> {
+        let shared = &self.shared;
+        let stats = shared
+            .runtime
+            .list_container_stats(cri::ContainerStatsFilter::default())
+            .await?;
+        // Older runtimes don't know these; then the containers are added up.
+        let sandboxes = shared
+            .runtime
+            .list_pod_sandbox_stats(cri::PodSandboxStatsFilter::default())
+            .await;
+        let containers = shared.runtime.list_containers(cri::ContainerFilter::default()).await?;
+        let mut summary = assemble(pods, &stats, &sandboxes.unwrap_or_default(), &containers);
+        let now = shared.clock.now();
+        let time = rfc3339(now);
+        self.add_rates(&mut summary, now);
+        summary.node = NodeStats {
+            node_name: shared.node_name.clone(),
+            start_time: rfc3339(shared.started),
+            cpu: host::cpu_nanoseconds().map(|used| self.node_cpu(used, now)),
+            memory: host::memory(&time),
+            swap: host::swap(&time),
+            ..NodeStats::default()
+        };
+        Ok(summary)
+    }
+
     fn node_cpu(&self, used: u64, now: Timestamp) -> Cpu {
         let at = nanos(now);
         Cpu {
@@ -114,14 +136,14 @@ impl Gatherer {
     /// Fills in the rates that the runtime does not tell.
     fn add_rates(&self, summary: &mut Summary, now: Timestamp) {
         let mut rates = self.shared.rates.lock();
-        let mut known = vec![String::new()];
+        let mut known = HashSet::from([String::new()]);
         let mut add = |key: String, cpu: &mut Option<Cpu>| {
             let Some(cpu) = cpu else { return };
             if let (None, Some(used)) = (cpu.usage_nano_cores, cpu.usage_core_nano_seconds) {
                 let at = cpu.time.parse::<Timestamp>().map_or(nanos(now), nanos);
                 cpu.usage_nano_cores = rate(&mut rates, &key, used, at);
             }
-            known.push(key);
+            known.insert(key);
         };
         for pod in &mut summary.pods {
             add(format!("pod/{}", pod.pod_ref.uid), &mut pod.cpu);
@@ -159,6 +181,15 @@ impl Gatherer {
     }
 }
 
+/// Something that uses CPU time, and it is not known how much in a second.
+fn lacks_rates(summary: &Summary) -> bool {
+    let containers = summary.pods.iter().flat_map(|pod| &pod.containers);
+    let pods = summary.pods.iter().map(|pod| &pod.cpu);
+    let all = containers.map(|c| &c.cpu).chain(pods).chain([&summary.node.cpu]);
+    let lacks = |cpu: &Cpu| cpu.usage_core_nano_seconds.is_some() && cpu.usage_nano_cores.is_none();
+    all.flatten().any(lacks)
+}
+
 fn nanos(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
@@ -168,6 +199,7 @@ fn rate(samples: &mut HashMap<String, Sample>, key: &str, used: u64, at_nanos: i
     let before = samples.get(key).copied();
     let rate = match before {
         Some(sample) if at_nanos - sample.at_nanos < RATE_MIN_NANOS => return sample.rate,
+        Some(sample) if at_nanos - sample.at_nanos > RATE_MAX_NANOS => None,
         // A counter that went back is another container's.
         Some(sample) if used >= sample.used => {
             let per_second = u128::from(used - sample.used) * 1_000_000_000 / (at_nanos - sample.at_nanos) as u128;
@@ -210,9 +242,13 @@ fn assemble(
         pod.containers.push(of_container(one, container));
     }
     for (pod_ref, pod) in &mut found {
-        let started = pods.iter().find(|p| p.metadata.uid.as_deref() == Some(&pod_ref.uid));
-        let started = started.and_then(|p| p.status.as_ref()?.start_time.clone());
+        let known = pods.iter().find(|p| p.metadata.uid.as_deref() == Some(&pod_ref.uid));
+        let status = known.and_then(|p| p.status.as_ref());
+        let started = status.and_then(|s| s.start_time.clone());
         pod.start_time = started.map_or(String::new(), |time| rfc3339(time.0));
+        pod.containers
+            .iter_mut()
+            .for_each(|container| name_image(container, status));
         let own = sandboxes.iter().find(|s| {
             let labels = s.attributes.as_ref().map(|a| &a.labels);
             labels.is_some_and(|labels| reference(labels) == *pod_ref)
@@ -222,6 +258,24 @@ fn assemble(
     Summary {
         node: NodeStats::default(),
         pods: found.into_values().collect(),
+    }
+}
+
+/// CRI-O lists containers with the ids of their images; the pod's status has the names.
+fn name_image(container: &mut ContainerStats, status: Option<&PodStatus>) {
+    if container.image.contains(['/', ':']) {
+        return;
+    }
+    let lists = status.map(|s| {
+        [
+            &s.container_statuses,
+            &s.init_container_statuses,
+            &s.ephemeral_container_statuses,
+        ]
+    });
+    let mut all = lists.into_iter().flatten().flatten().flatten();
+    if let Some(found) = all.find(|c| c.name == container.name) {
+        container.image.clone_from(&found.image);
     }
 }
 
@@ -250,7 +304,7 @@ fn of_container(stats: &cri::ContainerStats, container: &cri::Container) -> Cont
         logs: None,
         swap: stats.swap.as_ref().map(|swap| Swap {
             time: time_of(swap.timestamp),
-            swap_available_bytes: number(&swap.swap_available_bytes),
+            swap_available_bytes: available(&swap.swap_available_bytes),
             swap_usage_bytes: number(&swap.swap_usage_bytes),
         }),
         id: container.id.clone(),
@@ -291,13 +345,19 @@ fn finish_pod(pod: &mut PodStats, own: Option<&cri::LinuxPodSandboxStats>) {
     });
     pod.cpu = own.and_then(|o| o.cpu.as_ref()).map(cpu).or(summed_cpu);
     pod.memory = own.and_then(|o| o.memory.as_ref()).map(memory).or(summed_memory);
-    pod.network = own.and_then(|o| o.network.as_ref()).map(network);
+    let when = pod.cpu.as_ref().map_or(String::new(), |cpu| cpu.time.clone());
+    pod.network = own.and_then(|o| o.network.as_ref()).map(|n| network(n, &when));
     let count = own.and_then(|o| number(&o.process.as_ref()?.process_count));
     pod.processes = count.map(|process_count| Processes { process_count });
 }
 
 fn number(value: &Option<cri::UInt64Value>) -> Option<u64> {
     value.as_ref().map(|v| v.value)
+}
+
+/// What is left of no limit is no number: CRI-O tells one all the same.
+fn available(value: &Option<cri::UInt64Value>) -> Option<u64> {
+    number(value).filter(|bytes| *bytes < 1 << 62)
 }
 
 fn time_of(nanos: i64) -> String {
@@ -315,7 +375,7 @@ fn cpu(cpu: &cri::CpuUsage) -> Cpu {
 fn memory(memory: &cri::MemoryUsage) -> Memory {
     Memory {
         time: time_of(memory.timestamp),
-        available_bytes: number(&memory.available_bytes),
+        available_bytes: available(&memory.available_bytes),
         usage_bytes: number(&memory.usage_bytes),
         working_set_bytes: number(&memory.working_set_bytes),
         rss_bytes: number(&memory.rss_bytes),
@@ -324,7 +384,8 @@ fn memory(memory: &cri::MemoryUsage) -> Memory {
     }
 }
 
-fn network(network: &cri::NetworkUsage) -> Network {
+/// `when` is for runtimes that don't tell. Loopback is nobody's network, though CRI-O takes it for the first.
+fn network(network: &cri::NetworkUsage, when: &str) -> Network {
     let interface = |i: &cri::NetworkInterfaceUsage| Interface {
         name: i.name.clone(),
         rx_bytes: number(&i.rx_bytes),
@@ -332,10 +393,15 @@ fn network(network: &cri::NetworkUsage) -> Network {
         tx_bytes: number(&i.tx_bytes),
         tx_errors: number(&i.tx_errors),
     };
+    let own = network.default_interface.iter().chain(&network.interfaces);
+    let mut real = own.filter(|i| i.name != "lo").map(interface);
     Network {
-        time: time_of(network.timestamp),
-        interface: network.default_interface.as_ref().map(interface).unwrap_or_default(),
-        interfaces: network.interfaces.iter().map(interface).collect(),
+        time: match network.timestamp {
+            0 => when.to_string(),
+            nanos => time_of(nanos),
+        },
+        interface: real.next().unwrap_or_default(),
+        interfaces: real.collect(),
     }
 }
 
@@ -389,6 +455,43 @@ mod tests {
     }
 
     #[test]
+    fn what_cri_o_tells_otherwise() {
+        let interface = |name: &str, bytes: u64| cri::NetworkInterfaceUsage {
+            name: name.into(),
+            rx_bytes: value(bytes),
+            ..cri::NetworkInterfaceUsage::default()
+        };
+        let told = network(
+            &cri::NetworkUsage {
+                default_interface: Some(interface("lo", 1)),
+                interfaces: vec![interface("eth0", 2), interface("net1", 3)],
+                ..cri::NetworkUsage::default()
+            },
+            "now",
+        );
+        assert_eq!((told.time.as_str(), told.interface.name.as_str()), ("now", "eth0"));
+        assert_eq!((told.interface.rx_bytes, told.interfaces.len()), (Some(2), 1));
+        assert_eq!(available(&value(9_223_372_036_843_859_968)), None);
+        assert_eq!(available(&value(5)), Some(5));
+        let status: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
+            {"name": "c", "image": "docker.io/library/nginx:latest", "imageID": "", "ready": true, "restartCount": 0},
+        ]}))
+        .unwrap();
+        for (listed, named) in [
+            ("21a001f3deb4", "docker.io/library/nginx:latest"),
+            ("nginx:1.2", "nginx:1.2"),
+        ] {
+            let mut container = ContainerStats {
+                name: "c".into(),
+                image: listed.into(),
+                ..ContainerStats::default()
+            };
+            name_image(&mut container, Some(&status));
+            assert_eq!(container.image, named);
+        }
+    }
+
+    #[test]
     fn containers_make_a_pod() {
         use cri::ContainerState::*;
         let all = [
@@ -438,6 +541,9 @@ mod tests {
         assert_eq!(ask(150, second / 2), None);
         assert_eq!(ask(300, 2 * second), Some(100));
         assert_eq!(ask(400, 2 * second + 1), Some(100));
-        assert_eq!(ask(0, 4 * second), None);
+        assert_eq!(ask(0, 4 * second), None, "a counter that went back");
+        assert_eq!(ask(60, 34 * second), Some(2));
+        assert_eq!(ask(600, 65 * second), None, "long ago");
+        assert_eq!(ask(700, 66 * second), Some(100));
     }
 }

@@ -33,12 +33,15 @@ pub fn memory(time: &str) -> Option<Memory> {
 
 fn memory_of(meminfo: &str, time: &str) -> Memory {
     let bytes = |name| meminfo_bytes(meminfo, name);
-    let (total, available) = (bytes("MemTotal"), bytes("MemAvailable"));
+    let total = bytes("MemTotal");
+    let usage = total.saturating_sub(bytes("MemFree"));
+    // As for containers: all but the pages of files that nobody has touched of late.
+    let working_set = usage.saturating_sub(bytes("Inactive(file)"));
     Memory {
         time: time.to_string(),
-        available_bytes: Some(available),
-        usage_bytes: Some(total.saturating_sub(bytes("MemFree"))),
-        working_set_bytes: Some(total.saturating_sub(available)),
+        available_bytes: Some(total.saturating_sub(working_set)),
+        usage_bytes: Some(usage),
+        working_set_bytes: Some(working_set),
         rss_bytes: Some(bytes("AnonPages")),
         ..Memory::default()
     }
@@ -132,7 +135,8 @@ mod tests {
         assert_eq!(cpu_stat("usage_usec 1500\nuser_usec 1\n"), Some(1_500_000));
         assert_eq!(proc_stat("cpu  10 1 5 1000 7 2 3 1 0 0\ncpu0 1\n"), Some(220_000_000));
         assert_eq!(proc_stat("cpu 1"), None);
-        let meminfo = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\nAnonPages: 50 kB\n";
+        let meminfo =
+            "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\nInactive(file): 300 kB\nAnonPages: 50 kB\n";
         let memory = memory_of(meminfo, "t");
         assert_eq!(
             (memory.working_set_bytes, memory.usage_bytes),

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::atomic;
+use super::block::Mapping;
 use super::empty_dir::{self, Medium};
 use super::error::said;
 use super::host_path;
@@ -31,9 +32,19 @@ pub struct Ready {
     pub directory_name: String,
     /// Its driver wants to be asked again and again.
     pub is_published_again: bool,
+    /// A block device: containers get it as such, not mounted.
+    pub is_device: bool,
 }
 
 impl Ready {
+    /// An image: the runtime has it somewhere, and mounts it.
+    pub fn image(name: &str) -> Ready {
+        Ready {
+            managed: false,
+            ..Ready::managed(PathBuf::new(), name, true)
+        }
+    }
+
     fn managed(host_path: PathBuf, name: &str, read_only: bool) -> Ready {
         Ready {
             host_path,
@@ -41,6 +52,14 @@ impl Ready {
             managed: true,
             directory_name: name.to_string(),
             is_published_again: false,
+            is_device: false,
+        }
+    }
+
+    pub fn device(link: PathBuf, name: &str, read_only: bool) -> Ready {
+        Ready {
+            is_device: true,
+            ..Ready::managed(link, name, read_only)
         }
     }
 }
@@ -88,11 +107,29 @@ impl Site<'_> {
             managed: false,
             directory_name: self.volume.to_string(),
             is_published_again: false,
+            is_device: false,
         })
     }
 
-    /// A directory of the node, mounted below the pod's so that several pods can have it.
-    pub fn local(&self, name: &str, path: &str, read_only: bool) -> Result<Ready, Problem> {
+    /// A block device of the node.
+    pub fn local_device(&self, root: &Path, name: &str, path: &str, read_only: bool) -> Result<Ready, Problem> {
+        let (from, _) = self.local_path(name, path)?;
+        if !self.may_mount {
+            let message = "a block device is wanted, but this node agent is not allowed to mount";
+            return Err(Problem::from(message.to_string()));
+        }
+        let failed = |reason: String| Problem {
+            kind: ProblemKind::Step("MapVolume.MapBlockVolume failed"),
+            ..Problem::from(reason)
+        };
+        let device = from.canonicalize().map_err(|e| failed(said("readlink", from, &e)))?;
+        let mapping = Mapping::local(root, self.pod_directory, name);
+        mapping.make(&device).map_err(failed)?;
+        Ok(Ready::device(mapping.link, name, read_only))
+    }
+
+    /// The path of a volume of the node, and what is there.
+    fn local_path<'p>(&self, name: &str, path: &'p str) -> Result<(&'p Path, fs::FileType), Problem> {
         if !paths::is_file_name(name) {
             return Err(Problem::from(format!("the volume's name {name:?} is not a name")));
         }
@@ -116,6 +153,12 @@ impl Site<'_> {
                 });
             }
         };
+        Ok((from, found))
+    }
+
+    /// A directory of the node, mounted below the pod's so that several pods can have it.
+    pub fn local(&self, name: &str, path: &str, read_only: bool) -> Result<Ready, Problem> {
+        let (from, found) = self.local_path(name, path)?;
         if found.is_block_device() {
             let message = "local volumes on block devices are not supported by this node";
             return Err(Problem::from(message.to_string()));

@@ -6,6 +6,7 @@
 
 mod act;
 mod atomic;
+mod block;
 mod claims;
 mod csi;
 pub mod downward;
@@ -13,6 +14,7 @@ mod empty_dir;
 mod error;
 pub mod expand;
 mod host_path;
+pub mod image;
 mod mount_table;
 mod mounts;
 mod nested;
@@ -21,6 +23,8 @@ mod paths;
 mod payload;
 mod plan;
 mod sub_path;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -33,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 use orlop_base::{Clock, Shutdown, join_all};
-use orlop_runtime::cri::messages::{KeyValue, Mount};
+use orlop_runtime::cri::messages::{Device, ImageSpec, KeyValue, Mount};
 use parking_lot::{Mutex, RwLock};
 
 use crate::objects::Objects;
@@ -84,6 +88,8 @@ struct Shared {
     may_mount: bool,
     allocatable: RwLock<Allocatable>,
     recursive_read_only: AtomicBool,
+    /// Why images can't be volumes, if so.
+    image_trouble: RwLock<Option<String>>,
     pods: Mutex<HashMap<String, Arc<PodVolumes>>>,
 }
 
@@ -118,6 +124,7 @@ impl Volumes {
                 may_mount: options.may_mount,
                 allocatable: RwLock::default(),
                 recursive_read_only: AtomicBool::new(false),
+                image_trouble: RwLock::default(),
                 pods: Mutex::default(),
             }),
         })
@@ -131,6 +138,11 @@ impl Volumes {
     /// Whether the runtime can make mounts read-only all the way down.
     pub fn set_recursive_read_only(&self, is_supported: bool) {
         self.shared.recursive_read_only.store(is_supported, Ordering::Relaxed);
+    }
+
+    /// Why the runtime can't mount images, if so.
+    pub fn set_image_trouble(&self, trouble: Option<String>) {
+        *self.shared.image_trouble.write() = trouble;
     }
 
     /// `<root>/pods/<uid>`; made with the first `set_up`, removed by `tear_down` with all that is in it.
@@ -178,13 +190,27 @@ impl Volumes {
         self.make(pod, &volumes, &context, &state).await
     }
 
-    /// The mounts of a container: its volumeMounts, not the files that the agent adds. `env` is for subPathExpr.
-    pub async fn mounts(&self, pod: &Pod, container: &Container, env: &[KeyValue]) -> Result<Vec<Mount>, VolumeError> {
+    /// The mounts of a container: its volumeMounts, not the files that the agent adds. `env` is for subPathExpr; `images`
+    /// has those of the volumes that are images.
+    pub async fn mounts(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        env: &[KeyValue],
+        images: &BTreeMap<String, ImageSpec>,
+    ) -> Result<Vec<Mount>, VolumeError> {
         let context = self.context(pod)?;
         let state = self.state(pod);
         let _turn = state.turn.lock().await;
         let recursive = self.shared.recursive_read_only.load(Ordering::Relaxed);
-        let wanted = mounts::wanted(container, &state.ready.lock(), env, &context.directory, recursive)?;
+        let given = mounts::Given {
+            ready: &state.ready.lock().clone(),
+            images,
+            env,
+            pod_directory: &context.directory,
+            recursive_read_only: recursive,
+        };
+        let wanted = mounts::wanted(container, &given)?;
         let may_mount = self.shared.may_mount;
         let name = container.name.clone();
         blocking(move || {
@@ -199,6 +225,13 @@ impl Volumes {
             mounts.collect()
         })
         .await
+    }
+
+    /// The block devices of a container.
+    pub fn devices(&self, pod: &Pod, container: &Container) -> Result<Vec<Device>, VolumeError> {
+        let state = self.state(pod);
+        let ready = state.ready.lock();
+        mounts::devices(container, &ready)
     }
 
     /// Takes down all volumes of a pod and removes its directory. The pod's containers must be gone. Calling it again is
@@ -280,8 +313,10 @@ impl Volumes {
             blocking(move || mount_table::unmount_below(&sub_paths)).await?;
         }
         self.publisher().unpublish_all(&directory).await?;
+        let root = self.shared.paths.root.clone();
         blocking(move || {
             if may_mount {
+                block::release_local(&root, &directory)?;
                 mount_table::unmount_below(&directory)?;
             }
             mount_table::remove_tree(&directory)
@@ -333,6 +368,7 @@ impl Volumes {
             allocatable: &context.allocatable,
             ownership: context.ownership,
             may_mount: self.shared.may_mount,
+            image_trouble: self.shared.image_trouble.read().clone(),
         };
         let plan = lookup.plan(volume).await?;
         if let Plan::Csi(target) = &plan {
@@ -348,6 +384,7 @@ impl Volumes {
         let (pod, name) = (pod.clone(), volume.name.clone());
         let (directory, ownership) = (context.directory.clone(), context.ownership);
         let (may_mount, now) = (self.shared.may_mount, self.shared.clock.now());
+        let root = self.shared.paths.root.clone();
         blocking(move || {
             let site = Site {
                 pod: &pod,
@@ -357,13 +394,13 @@ impl Volumes {
                 may_mount,
                 now,
             };
-            carry_out(plan, &site)
+            carry_out(plan, &site, &root)
         })
         .await
     }
 }
 
-fn carry_out(plan: Plan, site: &Site<'_>) -> Result<Ready, Problem> {
+fn carry_out(plan: Plan, site: &Site<'_>, root: &Path) -> Result<Ready, Problem> {
     match plan {
         Plan::EmptyDir(medium) => site.empty_dir(&medium),
         Plan::Files {
@@ -372,10 +409,22 @@ fn carry_out(plan: Plan, site: &Site<'_>) -> Result<Ready, Problem> {
             medium,
         } => site.files(plugin, payload, &medium),
         Plan::HostPath { path, kind, read_only } => site.host_path(&path, &kind, read_only),
-        Plan::Local { name, path, read_only } => site.local(&name, &path, read_only).map_err(|problem| Problem {
-            volume: Some(name),
-            ..problem
-        }),
+        Plan::Local {
+            name,
+            path,
+            read_only,
+            is_block,
+        } => {
+            let made = match is_block {
+                true => site.local_device(root, &name, &path, read_only),
+                false => site.local(&name, &path, read_only),
+            };
+            made.map_err(|problem| Problem {
+                volume: Some(name),
+                ..problem
+            })
+        }
+        Plan::Image => Ok(Ready::image(site.volume)),
         Plan::Csi(_) => unreachable!("volumes of drivers are published, not made here"),
     }
 }
@@ -396,13 +445,7 @@ fn failure(volume: &str, problem: Problem) -> VolumeFailure {
 /// Volumes that no container mounts are left alone, as in Kubernetes.
 fn used_names(pod: &Pod) -> BTreeSet<&str> {
     let mounts = nested::container_mounts(pod).flatten().map(|mount| mount.name.as_str());
-    let spec = pod.spec.iter();
-    let devices = spec.flat_map(|spec| {
-        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        containers
-            .flat_map(|c| c.volume_devices.iter().flatten())
-            .map(|device| device.name.as_str())
-    });
+    let devices = plan::container_devices(pod).map(|device| device.name.as_str());
     mounts.chain(devices).collect()
 }
 

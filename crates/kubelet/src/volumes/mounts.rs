@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
-use orlop_runtime::cri::messages::{KeyValue, Mount, MountPropagation};
+use orlop_runtime::cri::messages::{Device, ImageSpec, KeyValue, Mount, MountPropagation};
 
 use super::act::Ready;
 use super::error::VolumeError;
@@ -30,41 +30,81 @@ pub struct SubPath {
     pub name: String,
 }
 
+/// What mounts are decided with.
+pub struct Given<'a> {
+    pub ready: &'a BTreeMap<String, Ready>,
+    /// Of volumes that are images.
+    pub images: &'a BTreeMap<String, ImageSpec>,
+    /// For subPathExpr.
+    pub env: &'a [KeyValue],
+    pub pod_directory: &'a Path,
+    /// Whether the runtime can make mounts read-only all the way down.
+    pub recursive_read_only: bool,
+}
+
 /// Decides all mounts of a container.
-pub fn wanted(
-    container: &Container,
-    ready: &BTreeMap<String, Ready>,
-    env: &[KeyValue],
-    pod_directory: &Path,
-    recursive_read_only: bool,
-) -> Result<Vec<Wanted>, VolumeError> {
+pub fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Wanted>, VolumeError> {
     let mounts = container.volume_mounts.iter().flatten().enumerate();
     mounts
         .map(|(index, mount)| {
             let failed = |reason: String| VolumeError::one(&mount.name, reason);
-            let volume = ready.get(&mount.name).ok_or_else(|| {
+            let volume = given.ready.get(&mount.name).filter(|volume| !volume.is_device);
+            let volume = volume.ok_or_else(|| {
                 failed(format!(
                     "cannot find volume {:?} to mount into container {:?}",
                     mount.name, container.name
                 ))
             })?;
-            let path = sub_path_of(mount, env).map_err(failed)?;
+            let path = sub_path_of(mount, given.env).map_err(failed)?;
             if !paths::is_file_name(&container.name) {
                 return Err(failed(format!(
                     "the container's name {:?} is not a name",
                     container.name
                 )));
             }
+            if let Some(image) = given.images.get(&mount.name) {
+                let mount = message(mount, volume, given.recursive_read_only).map_err(failed)?;
+                let mount = Mount {
+                    image: Some(image.clone()),
+                    image_sub_path: path.unwrap_or_default(),
+                    ..mount
+                };
+                return Ok(Wanted { mount, sub_path: None });
+            }
             let sub_path = path.filter(|path| !path.is_empty()).map(|path| SubPath {
                 volume: volume.host_path.clone(),
                 path,
-                target: paths::sub_path(pod_directory, &volume.directory_name, &container.name, index),
+                target: paths::sub_path(given.pod_directory, &volume.directory_name, &container.name, index),
                 name: mount.name.clone(),
             });
-            let mount = message(mount, volume, recursive_read_only).map_err(failed)?;
+            let mount = message(mount, volume, given.recursive_read_only).map_err(failed)?;
             Ok(Wanted { mount, sub_path })
         })
         .collect()
+}
+
+/// The devices of a container.
+pub fn devices(container: &Container, ready: &BTreeMap<String, Ready>) -> Result<Vec<Device>, VolumeError> {
+    let devices = container.volume_devices.iter().flatten().map(|device| {
+        let failed = |reason: String| VolumeError::one(&device.name, reason);
+        let path = &device.device_path;
+        if !path.starts_with('/') {
+            return Err(failed(format!("error DevicePath `{path}` must be an absolute path")));
+        }
+        let volume = ready.get(&device.name).filter(|volume| volume.is_device);
+        let volume = volume.ok_or_else(|| {
+            let (name, container) = (&device.name, &container.name);
+            failed(format!(
+                "cannot find volume {name:?} to pass into container {container:?}"
+            ))
+        })?;
+        Ok(Device {
+            container_path: path.clone(),
+            host_path: volume.host_path.to_string_lossy().into_owned(),
+            permissions: if volume.read_only { "r" } else { "mrw" }.to_string(),
+        })
+    });
+    devices.collect()
 }
 
 fn message(mount: &VolumeMount, volume: &Ready, recursive_read_only: bool) -> Result<Mount, String> {
@@ -192,8 +232,14 @@ mod tests {
             managed: true,
             directory_name: "pv".into(),
             is_published_again: false,
+            is_device: false,
         };
-        BTreeMap::from([("v".to_string(), ready)])
+        let device = Ready::device("/pods/u/volumeDevices/p/disk".into(), "disk", read_only);
+        BTreeMap::from([
+            ("d".to_string(), device),
+            ("v".to_string(), ready),
+            ("i".to_string(), Ready::image("i")),
+        ])
     }
 
     fn env() -> Vec<KeyValue> {
@@ -209,14 +255,29 @@ mod tests {
         let mut full = json!({"name": "v", "mountPath": "/m"});
         full.as_object_mut().unwrap().extend(mount.as_object().unwrap().clone());
         let container: Container = crate::json::from_value(&json!({"name": "c", "volumeMounts": [full]})).unwrap();
-        match wanted(&container, &ready(read_only), &env(), Path::new("/p"), supported) {
+        let image = ImageSpec {
+            image: "sha256:1".into(),
+            user_specified_image: "data:1".into(),
+            ..ImageSpec::default()
+        };
+        let given = Given {
+            ready: &ready(read_only),
+            images: &BTreeMap::from([("i".to_string(), image)]),
+            env: &env(),
+            pod_directory: Path::new("/p"),
+            recursive_read_only: supported,
+        };
+        match wanted(&container, &given) {
             Ok(list) => {
                 let Wanted { mount, sub_path } = &list[0];
                 let sub_path = sub_path
                     .as_ref()
                     .map(|s| format!(" {} at {}", s.path, s.target.display()));
+                let image = mount.image.as_ref();
+                let image = image.map(|i| format!("{}={}/{}", i.user_specified_image, i.image, mount.image_sub_path));
                 format!(
-                    "{}:{} ro={} rro={} {}{}",
+                    "{}{}:{} ro={} rro={} {}{}",
+                    image.unwrap_or_default(),
                     mount.host_path,
                     mount.container_path,
                     mount.readonly,
@@ -283,6 +344,21 @@ mod tests {
                 "error SubPath `/x` must not be an absolute path".into(),
             ),
             (
+                json!({"name": "d"}),
+                false,
+                "cannot find volume \"d\" to mount into container \"c\"".into(),
+            ),
+            (
+                json!({"name": "i"}),
+                false,
+                "data:1=sha256:1/:/m ro=true rro=false 0".into(),
+            ),
+            (
+                json!({"name": "i", "subPathExpr": "a/$(A)", "readOnly": true}),
+                false,
+                "data:1=sha256:1/a/2:/m ro=true rro=false 0".into(),
+            ),
+            (
                 json!({"name": "w"}),
                 false,
                 "cannot find volume \"w\" to mount into container \"c\"".into(),
@@ -291,6 +367,32 @@ mod tests {
         for (mount, read_only, expected) in cases {
             assert_eq!(shown(mount.clone(), read_only, false), expected, "{mount}");
         }
+    }
+
+    #[test]
+    fn devices_as_containers_get_them() {
+        let shown = |device: Value, read_only: bool| {
+            let container: Container =
+                crate::json::from_value(&json!({"name": "c", "volumeDevices": [device]})).unwrap();
+            match devices(&container, &ready(read_only)) {
+                Ok(list) => format!(
+                    "{} {} {}",
+                    list[0].host_path, list[0].container_path, list[0].permissions
+                ),
+                Err(error) => error.to_string(),
+            }
+        };
+        let disk = json!({"name": "d", "devicePath": "/dev/x"});
+        assert_eq!(shown(disk.clone(), false), "/pods/u/volumeDevices/p/disk /dev/x mrw");
+        assert_eq!(shown(disk, true), "/pods/u/volumeDevices/p/disk /dev/x r");
+        assert_eq!(
+            shown(json!({"name": "v", "devicePath": "/dev/x"}), false),
+            "cannot find volume \"v\" to pass into container \"c\""
+        );
+        assert_eq!(
+            shown(json!({"name": "d", "devicePath": "x"}), false),
+            "error DevicePath `x` must be an absolute path"
+        );
     }
 
     #[test]

@@ -56,6 +56,16 @@ pub fn volume(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
     volumes(pod).join(plugin.directory()).join(name)
 }
 
+pub fn devices(pod: &Path) -> PathBuf {
+    pod.join("volumeDevices")
+}
+
+/// The link to a device. The name must be a file name.
+pub fn device(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
+    debug_assert!(is_file_name(name));
+    devices(pod).join(plugin.directory()).join(name)
+}
+
 /// Exists once the volume is all set up.
 pub fn ready_marker(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
     pod.join("plugins").join(plugin.directory()).join(name).join("ready")

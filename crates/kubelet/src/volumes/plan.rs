@@ -3,7 +3,7 @@
 use k8s_openapi::api::authentication::v1::TokenRequestSpec;
 use k8s_openapi::api::core::v1::{
     ConfigMap, HostPathVolumeSource, KeyToPath, PersistentVolume, Pod, ProjectedVolumeSource, Secret,
-    ServiceAccountTokenProjection, Volume, VolumeProjection,
+    ServiceAccountTokenProjection, Volume, VolumeDevice, VolumeProjection,
 };
 
 use super::claims::{self, ClaimRef};
@@ -11,6 +11,7 @@ use super::csi;
 use super::downward::{self, Allocatable};
 use super::empty_dir::{Medium, memory_size};
 use super::error::together;
+use super::nested;
 use super::ownership::Ownership;
 use super::paths::Plugin;
 use super::payload::{self, DEFAULT_MODE, File, Payload, Projection};
@@ -36,8 +37,11 @@ pub enum Plan {
         name: String,
         path: String,
         read_only: bool,
+        is_block: bool,
     },
     Csi(Box<csi::Target>),
+    /// Nothing at all: the image is pulled with the container's own.
+    Image,
 }
 
 /// Why a volume is not ready.
@@ -84,6 +88,8 @@ pub struct Lookup<'a> {
     pub ownership: Ownership,
     /// Whether files may be kept in memory, which takes a mount.
     pub may_mount: bool,
+    /// Why the runtime can't mount images, if so.
+    pub image_trouble: Option<String>,
 }
 
 /// Whether a volume's files follow what they are made from.
@@ -113,6 +119,12 @@ impl Lookup<'_> {
         if let Some(source) = &volume.csi {
             return Ok(Plan::Csi(Box::new(csi::Target::inline(self.pod, volume, source))));
         }
+        if volume.image.is_some() {
+            return match &self.image_trouble {
+                None => Ok(Plan::Image),
+                Some(trouble) => Err(Problem::from(trouble.clone())),
+            };
+        }
         match unsupported(volume) {
             // A volume without a source is an empty directory.
             "" => Ok(Plan::EmptyDir(Medium::Disk)),
@@ -140,14 +152,22 @@ impl Lookup<'_> {
     fn persistent(&self, volume: &Volume, bound: &PersistentVolume, read_only: bool) -> Result<Plan, Problem> {
         let name = bound.metadata.name.clone().unwrap_or_default();
         let spec = bound.spec.clone().unwrap_or_default();
-        if spec.volume_mode.as_deref() == Some("Block") {
-            let message = format!(
-                "volume {} has volumeMode Block, which is not supported by this node",
+        let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
+        let is_block = mode == "Block";
+        let wrong = match is_block {
+            true => nested::container_mounts(self.pod)
+                .flatten()
+                .any(|m| m.name == volume.name),
+            false => container_devices(self.pod).any(|d| d.name == volume.name),
+        };
+        if wrong {
+            let list = if is_block { "volumeMounts" } else { "volumeDevices" };
+            return Err(Problem::unprocessed(format!(
+                "volume {} has volumeMode {mode}, but is specified in {list}",
                 volume.name
-            );
-            return Err(Problem::unprocessed(message));
+            )));
         }
-        if let Some(source) = &spec.host_path {
+        if let Some(source) = spec.host_path.as_ref().filter(|_| !is_block) {
             return Ok(host_path(source, read_only));
         }
         if let Some(source) = &spec.local {
@@ -155,13 +175,17 @@ impl Lookup<'_> {
                 name,
                 path: source.path.clone(),
                 read_only,
+                is_block,
             });
         }
         if let Some(source) = &spec.csi {
             let target = csi::Target::persistent(&name, &spec, source, read_only);
             return Ok(Plan::Csi(Box::new(target)));
         }
-        let message = format!("persistent volume {name} is of a type that is not supported by this node");
+        let message = match is_block {
+            true => format!("persistent volume {name} is of a type that can't be a block device on this node"),
+            false => format!("persistent volume {name} is of a type that is not supported by this node"),
+        };
         Err(Problem::from(message))
     }
 
@@ -292,6 +316,19 @@ impl Lookup<'_> {
     }
 }
 
+/// The devices that containers of the pod ask for.
+pub fn container_devices(pod: &Pod) -> impl Iterator<Item = &VolumeDevice> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| {
+        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let ephemeral = spec.ephemeral_containers.iter().flatten();
+        let lists = containers
+            .map(|c| &c.volume_devices)
+            .chain(ephemeral.map(|c| &c.volume_devices));
+        lists.flat_map(|list| list.iter().flatten())
+    })
+}
+
 fn host_path(source: &HostPathVolumeSource, read_only: bool) -> Plan {
     Plan::HostPath {
         path: source.path.clone(),
@@ -311,7 +348,6 @@ fn projection(items: &Option<Vec<KeyToPath>>, mode: Option<i32>, optional: Optio
 /// The name of a source that nothing here can mount; empty if there is none.
 fn unsupported(volume: &Volume) -> &'static str {
     let kinds = [
-        (volume.image.is_some(), "image"),
         (volume.nfs.is_some(), "nfs"),
         (volume.iscsi.is_some(), "iscsi"),
         (volume.fc.is_some(), "fc"),

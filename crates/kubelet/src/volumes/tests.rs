@@ -287,7 +287,11 @@ async fn directories_of_the_pod_and_of_the_node() {
         );
         assert_eq!(node.set_up(&pod).await, "");
         let container = pod.spec.as_ref().unwrap().containers[0].clone();
-        let mounts = node.volumes.mounts(&pod, &container, &[]).await.unwrap();
+        let mounts = node
+            .volumes
+            .mounts(&pod, &container, &[], &BTreeMap::new())
+            .await
+            .unwrap();
         let shown: Vec<String> = mounts
             .iter()
             .map(|m| {
@@ -361,13 +365,21 @@ async fn sub_paths() {
             key: "NAME".into(),
             value: "named".into(),
         }];
-        let missing = node.volumes.mounts(&pod, &container, &env).await.unwrap_err();
+        let missing = node
+            .volumes
+            .mounts(&pod, &container, &env, &BTreeMap::new())
+            .await
+            .unwrap_err();
         assert_eq!(
             missing.to_string(),
             "cannot find volume \"disk\" to mount into container \"c\""
         );
         assert_eq!(node.set_up(&pod).await, "");
-        let mounts = node.volumes.mounts(&pod, &container, &env).await.unwrap();
+        let mounts = node
+            .volumes
+            .mounts(&pod, &container, &env, &BTreeMap::new())
+            .await
+            .unwrap();
         assert!(mounts[1].readonly && !mounts[0].readonly);
         let of = |index: usize| Path::new(&mounts[index].host_path).to_path_buf();
         fs::write(of(0).join("file"), "1").unwrap();
@@ -383,14 +395,21 @@ async fn sub_paths() {
             assert_eq!(fs::read_to_string(of(1)).unwrap(), "1");
             node.restart();
             assert_eq!(node.set_up(&pod).await, "");
-            node.volumes.mounts(&pod, &container, &env).await.unwrap();
+            node.volumes
+                .mounts(&pod, &container, &env, &BTreeMap::new())
+                .await
+                .unwrap();
             assert_eq!(fs::read_to_string(of(1)).unwrap(), "2");
         }
         // The pod makes a way out.
         let named = node.at("kubernetes.io~empty-dir/disk/named");
         fs::remove_dir(&named).unwrap();
         symlink("/etc", &named).unwrap();
-        let refused = node.volumes.mounts(&pod, &container, &env).await.unwrap_err();
+        let refused = node
+            .volumes
+            .mounts(&pod, &container, &env, &BTreeMap::new())
+            .await
+            .unwrap_err();
         assert_eq!(
             refused.to_string(),
             "failed to prepare subPath for volumeMount \"disk\" of container \"c\""
@@ -404,6 +423,7 @@ async fn sub_paths() {
 #[tokio::test]
 async fn what_fails_says_why() {
     let node = Node::new(false);
+    node.volumes.set_image_trouble(Some("no images today".into()));
     let failed = |name: &str, reason: &str| format!("MountVolume.SetUp failed for volume {name:?} : {reason}");
     let unsupported = |kind: &str| failed("v", &format!("volumes of type {kind} are not supported by this node"));
     let waiting = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to process \
@@ -412,7 +432,7 @@ async fn what_fails_says_why() {
     let memory = "memory storage requested, but this node agent is not allowed to mount";
     let cases = [
         (json!({"nfs": {"server": "s", "path": "/"}}), unsupported("nfs")),
-        (json!({"image": {"reference": "x"}}), unsupported("image")),
+        (json!({"image": {"reference": "x"}}), failed("v", "no images today")),
         (
             json!({"persistentVolumeClaim": {"claimName": "x"}}),
             waiting.to_string(),
@@ -459,4 +479,75 @@ async fn what_fails_says_why() {
     let mut unused = pod(json!([{"name": "v", "configMap": {"name": "x"}}]), json!({}));
     unused.spec.as_mut().unwrap().containers[0].volume_mounts = None;
     assert_eq!(node.set_up(&unused).await, "");
+}
+
+#[tokio::test]
+async fn a_block_device_of_the_node() {
+    let mut node = Node::new(true);
+    let disk = testing::LoopDevice::new(&node.root());
+    let claim = json!({"metadata": {"uid": "1"}, "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}});
+    node.cluster
+        .put("/api/v1/namespaces/n/persistentvolumeclaims/disk", claim);
+    let put = |path: &Path, mode: &str| {
+        let spec = json!({"claimRef": {"uid": "1"}, "volumeMode": mode, "local": {"path": path}});
+        let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
+        node.cluster.put("/api/v1/persistentvolumes/pv", volume);
+    };
+    let mut with_device = pod(
+        json!([{"name": "v", "persistentVolumeClaim": {"claimName": "disk", "readOnly": true}}]),
+        json!({}),
+    );
+    let container = &mut with_device.spec.as_mut().unwrap().containers[0];
+    container.volume_mounts = None;
+    container.volume_devices = Some(vec![
+        crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
+    ]);
+    let container = container.clone();
+
+    put(&disk.path, "Filesystem");
+    let said = node.set_up(&with_device).await;
+    assert!(
+        said.ends_with("volume v has volumeMode Filesystem, but is specified in volumeDevices"),
+        "{said}"
+    );
+    put(&node.root(), "Block");
+    let said = node.set_up(&with_device).await;
+    let expected = format!(
+        "MapVolume.MapBlockVolume failed for volume \"pv\" : {} is not a block device",
+        node.root().display()
+    );
+    assert_eq!(said, expected);
+    // By another name, as most disks are called.
+    symlink(&disk.path, node.root().join("by-id")).unwrap();
+    put(&node.root().join("by-id"), "Block");
+    assert_eq!(node.set_up(&with_device).await, "");
+    let given = node.volumes.devices(&with_device, &container).unwrap();
+    let link = node.root().join("pods/u/volumeDevices/kubernetes.io~local-volume/pv");
+    assert_eq!(
+        [given[0].host_path.as_str(), &given[0].permissions],
+        [link.to_str().unwrap(), "r"]
+    );
+    assert_eq!(fs::read_link(&link).unwrap(), disk.path);
+    let held = node
+        .root()
+        .join("plugins/kubernetes.io~local-volume/volumeDevices/pv/u");
+    assert_eq!(testing::loops_on(&held), 1);
+    assert!(
+        node.volumes
+            .mounts(&with_device, &container, &[], &BTreeMap::new())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+
+    node.restart();
+    assert_eq!(node.set_up(&with_device).await, "");
+    assert_eq!(testing::loops_on(&held), 1);
+    node.restart();
+    node.volumes.tear_down("u").await.unwrap();
+    node.volumes.tear_down("u").await.unwrap();
+    assert_eq!(testing::loops_on(&held), 0);
+    assert!(!held.parent().unwrap().exists() && !link.exists() && !node.root().join("pods/u").exists());
+    assert!(mount_table::mounts_below(&node.root()).unwrap().is_empty());
+    assert!(disk.path.exists());
 }

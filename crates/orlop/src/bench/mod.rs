@@ -4,6 +4,7 @@ pub mod client;
 pub mod controllers;
 pub mod measure;
 pub mod own_server;
+pub mod pods;
 pub mod process;
 pub mod scheduling;
 pub mod services;

@@ -1,6 +1,6 @@
 //! A cluster of our own to measure, in a temporary directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +26,8 @@ pub struct OwnServer {
 pub enum Part {
     /// `orlop up` for nodes that are objects only: nobody minds that they give no sign of life.
     Scheduling,
+    /// `orlop up` without any node.
+    ControlPlane,
     /// `orlop up` with this many simulated nodes.
     Simulated(usize),
     /// `orlop apiserver`: nobody acts on what is created.
@@ -40,6 +42,7 @@ impl Part {
                 .into_iter()
                 .chain(["--controllers=*,-node-lifecycle-controller".to_string()])
                 .collect(),
+            Part::ControlPlane => up.into(),
             Part::Simulated(nodes) => up.into_iter().chain([format!("--simulate={nodes}")]).collect(),
             Part::ApiServer => ["apiserver", "--secure-port=0", "--bind-address=127.0.0.1"]
                 .map(str::to_string)
@@ -78,6 +81,11 @@ impl OwnServer {
 
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
+    }
+
+    /// Where a bench may leave files that go with the server.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub fn pid(&self) -> u32 {

@@ -12,7 +12,7 @@ use crate::bench::scheduling::catalogue;
 use crate::bench::scheduling::report::{self, Outcome};
 use crate::bench::scheduling::run::{Run, Settings};
 use crate::bench::scheduling::workload::{Params, Workload};
-use crate::bench::{measure, services, workloads};
+use crate::bench::{measure, pods, services, workloads};
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -33,6 +33,8 @@ enum What {
     Services(ServicesArgs),
     /// Let controllers make, replace and remove pods on simulated nodes, and report how fast and with how many writes
     Controllers(ControllersArgs),
+    /// Start pods on a container runtime by the node agent and by bare calls, and report what the agent adds
+    Pods(PodsArgs),
 }
 
 #[derive(clap::Args)]
@@ -83,6 +85,26 @@ struct ServicesArgs {
         default_value = "iptables,nftables"
     )]
     modes: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct PodsArgs {
+    /// Socket of the container runtime
+    #[arg(
+        long,
+        value_name = "ENDPOINT",
+        default_value = "unix:///run/containerd/containerd.sock"
+    )]
+    runtime: String,
+    /// Where that runtime looks for the configuration of pod networks (it is written there)
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    cni_conf_dir: PathBuf,
+    /// Image of the containers, with a `sleep` in it; the runtime must have it
+    #[arg(long, default_value = "busybox")]
+    image: String,
+    /// How many to start at once
+    #[arg(long, default_value_t = 110, value_parser = clap::value_parser!(u32).range(1..=250))]
+    pods: u32,
 }
 
 const SCHEDULING_HELP: &str = "\
@@ -141,6 +163,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Some(What::Scheduling(args)) => scheduling(args),
         Some(What::Controllers(args)) => controllers(&args),
         Some(What::Services(args)) => services(&args),
+        Some(What::Pods(args)) => pods(&args),
     }
 }
 
@@ -162,6 +185,23 @@ fn services(args: &ServicesArgs) -> anyhow::Result<()> {
             }
         }
         services::print(args.services, &rows);
+        Ok(())
+    })
+}
+
+fn pods(args: &PodsArgs) -> anyhow::Result<()> {
+    let own = OwnServer::start(Part::ControlPlane)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let setting = pods::Setting {
+            endpoint: args.runtime.trim_start_matches("cri:"),
+            cni_conf_dir: &args.cni_conf_dir,
+            image: &args.image,
+            pods: args.pods as usize,
+        };
+        let mut bench = pods::Bench::prepare(setting, &own.kubeconfig(), own.dir()).await?;
+        let (pairs, idle) = bench.run().await?;
+        pods::print(&pairs, &idle);
         Ok(())
     })
 }

@@ -35,6 +35,12 @@ pub struct Args {
     /// Where the runtime looks for the configuration of pod networks, to write it there [default: leave it alone]
     #[arg(long, value_name = "DIR")]
     cni_conf_dir: Option<PathBuf>,
+    /// Programs with credentials for registries (CredentialProviderConfig): a file, or a folder of them
+    #[arg(long, value_name = "PATH", requires = "image_credential_provider_bin_dir")]
+    image_credential_provider_config: Option<PathBuf>,
+    /// Where those programs are
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    image_credential_provider_bin_dir: Option<PathBuf>,
     /// How much to log: 0 to 10
     #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
     verbosity: u8,
@@ -180,7 +186,7 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
             let mut names = vec![identity.hostname.clone()];
             names.extend(identity.addresses.iter().map(ToString::to_string));
             let directory = args.cert_dir.clone().unwrap_or(args.root_dir.join("pki"));
-            Certificate::Directory(directory, names)
+            Certificate::Directory { directory, names }
         }
     };
     let client_authority = match &config.authentication.x509.client_ca_file {
@@ -202,6 +208,10 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         client_authority,
         network_directory: args.cni_conf_dir,
         control_groups: true,
+        credential_providers: args
+            .image_credential_provider_config
+            .zip(args.image_credential_provider_bin_dir),
+        logind: agent::Logind::default(),
         clock: Clock::System,
         shutdown: shutdown.clone(),
     });

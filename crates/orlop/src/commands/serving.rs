@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use orlop_base::{Clock, Shutdown};
 use orlop_client::Api;
+use orlop_serving::certificate::LOCAL_NAMES;
 use orlop_serving::{ALWAYS_ALLOWED, Certificate, Options, Pages};
 
 #[derive(clap::Args)]
@@ -66,7 +67,10 @@ impl ServingArgs {
             authorization: judge(self.authorization_kubeconfig).await?,
             certificate: match (self.tls_cert_file, self.tls_private_key_file, self.cert_dir) {
                 (Some(certificate), Some(key), _) => Certificate::Files { certificate, key },
-                (_, _, Some(directory)) => Certificate::Directory(directory),
+                (_, _, Some(directory)) => Certificate::Directory {
+                    directory,
+                    names: LOCAL_NAMES.map(str::to_string).to_vec(),
+                },
                 _ => Certificate::Temporary,
             },
             always_allow_paths: self.authorization_always_allow_paths,

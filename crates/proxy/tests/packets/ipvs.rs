@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,12 +14,91 @@ use nix::sys::socket::{setsockopt, sockopt};
 use orlop_proxy::backend::{Backend, Cleaned, Mode, ipvs};
 use orlop_proxy::plan::{Change, Endpoint, Family, Key, Plan, Protocol, ServicePort};
 use orlop_proxy::settings::Settings;
+use orlop_testkit::machine::Machine;
 
 use crate::bed::Bed;
 use crate::cases;
 use crate::netns::Netns;
 use crate::service::Svc;
 use crate::world::{PATIENCE, World};
+
+/// Those that something asks for.
+const MODULES: &[&str] = &[
+    "dummy",
+    "veth",
+    "nf_tables",
+    "nft_ct",
+    "nft_chain_nat",
+    "nft_masq",
+    "nft_nat",
+    "nft_numgen",
+    "nft_hash",
+    "nft_limit",
+    "nft_fib_ipv4",
+    "nft_fib_ipv6",
+    "nft_fib_inet",
+    "nft_reject_ipv4",
+    "nft_reject_ipv6",
+    "nft_reject_inet",
+    "nft_compat",
+    "nft_objref",
+    "nf_conntrack_netlink",
+    "xt_comment",
+    "xt_mark",
+    "xt_conntrack",
+    "xt_nat",
+    "xt_MASQUERADE",
+    "xt_addrtype",
+    "xt_statistic",
+    "xt_recent",
+    "xt_tcpudp",
+    "xt_physdev",
+    "xt_nfacct",
+    "ipt_REJECT",
+    "ip6t_REJECT",
+    "ip_vs",
+    "ip_vs_rr",
+    "ip_vs_lc",
+    "ip_vs_dh",
+    "ip_vs_sh",
+    "ip_vs_sed",
+    "ip_vs_nq",
+    "ip_vs_wrr",
+    "ip_vs_wlc",
+    "ip_vs_mh",
+];
+
+/// Programs, and under which other names they are used.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("ip", &[]),
+    ("nft", &[]),
+    ("ipvsadm", &[]),
+    (
+        "xtables-nft-multi",
+        &[
+            "iptables",
+            "iptables-save",
+            "iptables-restore",
+            "ip6tables",
+            "ip6tables-save",
+            "ip6tables-restore",
+        ],
+    ),
+];
+
+/// The machine that has it.
+pub fn machine() -> Machine {
+    let mut machine = Machine::new().modules(MODULES).variable("ORLOP_SERVICES");
+    for (name, others) in PROGRAMS {
+        machine = machine.program(name, others);
+    }
+    // iptables finds its extensions by path.
+    let extensions = ["/usr/lib/x86_64-linux-gnu/xtables", "/usr/lib/xtables"];
+    match extensions.iter().map(Path::new).find(|path| path.is_dir()) {
+        Some(extensions) => machine.same(extensions),
+        None => machine,
+    }
+}
 
 /// Everything, two at a time; what fails is told in the end.
 pub fn all() {

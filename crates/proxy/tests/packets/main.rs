@@ -1,17 +1,17 @@
 //! Packets through each mode, between network namespaces: one table of expectations for all modes (`cases`), tried
 //! through the planner and the back ends as they are. Needs root, `ip`, `nft` and `iptables`. IPVS runs in an emulated machine
-//! (`machine`), which has its tools and QEMU besides.
+//! (`orlop_testkit::machine`), which has its tools and QEMU besides.
 
 mod bed;
 mod cases;
 mod ipvs;
-mod machine;
 mod modes;
 mod netns;
 mod service;
 mod world;
 
 use orlop_proxy::backend::Mode;
+use orlop_testkit::machine;
 
 /// Each group of cases as a test of its own, in each mode.
 macro_rules! modes {
@@ -65,5 +65,5 @@ fn switches() {
 /// IPVS, in a machine that has it.
 #[test]
 fn ipvs_in_a_machine() {
-    machine::run("ipvs_in_a_machine", ipvs::all);
+    machine::run("ipvs_in_a_machine", |_| ipvs::machine(), ipvs::all);
 }

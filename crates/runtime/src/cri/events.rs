@@ -3,20 +3,27 @@
 //! There are three ways, best first: CRI's `GetContainerEvents`; containerd's own event service, which every containerd
 //! has on the same socket, also those whose CRI part has no events; none, and the stream stays silent: the agent's
 //! relist finds what changes. Which way a runtime has is learnt by asking, and asked anew when a stream ends, since
-//! another version may have been started meanwhile.
+//! another version may have been started meanwhile. A silent stream ends now and then, for the same reason.
+//!
+//! CRI-O has the call but tells of events only when its configuration says so (`enable_pod_events`); else the stream
+//! ends at once, without an error.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use super::messages::{ContainerEventResponse, GetEventsRequest};
 use super::{CriRuntime, containerd};
-use crate::{Code, Event, Result};
+use crate::{Code, Error, Event, Result};
 
 const CRI: u8 = 0;
 const CONTAINERD: u8 = 1;
 const NONE: u8 = 2;
+
+/// A runtime without events is asked again after this long.
+const SILENCE: Duration = Duration::from_secs(60);
 
 impl CriRuntime {
     pub(super) async fn subscribe(&self) -> Result<BoxStream<'static, Event>> {
@@ -27,7 +34,8 @@ impl CriRuntime {
                 CONTAINERD => containerd::events(self).await,
                 _ => {
                     self.way.store(CRI, Ordering::Relaxed);
-                    return Ok(futures::stream::pending().boxed());
+                    let silence = tokio::time::sleep(SILENCE);
+                    return Ok(futures::stream::once(silence).filter_map(async |()| None).boxed());
                 }
             };
             match opened {
@@ -45,16 +53,20 @@ impl CriRuntime {
     }
 
     /// Ends with the first failure. One that says "not implemented" came late: it leads to the next way the next time.
+    /// So does an end before any news.
     fn until_broken(&self, events: BoxStream<'static, Result<Event>>, way: u8) -> BoxStream<'static, Event> {
         self.way.store(CRI, Ordering::Relaxed);
         let next_way = self.way.clone();
-        let until_broken = events.scan((), move |(), event| {
+        let ended = Err(Error::new(Code::Unimplemented, "the stream ended"));
+        let with_end = events.chain(futures::stream::once(std::future::ready(ended)));
+        let until_broken = with_end.scan(false, move |heard, event| {
             if let Err(error) = &event {
-                if error.code == Code::Unimplemented && way < NONE {
+                if error.code == Code::Unimplemented && way < NONE && !*heard {
                     next_way.store(way + 1, Ordering::Relaxed);
                 }
-                tracing::info!(%error, "the runtime's events ended");
+                tracing::debug!(%error, "the runtime's events ended");
             }
+            *heard = true;
             std::future::ready(event.ok())
         });
         until_broken.boxed()

@@ -22,11 +22,14 @@ use crate::{Code, Event, Runtime};
 #[derive(Clone, Copy)]
 struct Knows {
     cri_events: bool,
+    /// It ends the stream of events at once, as CRI-O does where they are off.
+    ends_events: bool,
     /// The size of the one image's name in its list.
     image_bytes: usize,
 }
 
-struct Events;
+/// Whether there are any.
+struct Events(bool);
 
 impl ServerStreamingService<GetEventsRequest> for Events {
     type Response = ContainerEventResponse;
@@ -34,6 +37,7 @@ impl ServerStreamingService<GetEventsRequest> for Events {
     type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, _: Request<GetEventsRequest>) -> Self::Future {
+        let any = self.0;
         let event = |id: &str| ContainerEventResponse {
             container_id: id.to_string(),
             pod_sandbox_status: Some(PodSandboxStatus {
@@ -42,7 +46,8 @@ impl ServerStreamingService<GetEventsRequest> for Events {
             }),
             ..Default::default()
         };
-        let events = futures::stream::iter([Ok(event("c")), Ok(event("s")), Err(Status::aborted("restart"))]);
+        let events = [Ok(event("c")), Ok(event("s")), Err(Status::aborted("restart"))];
+        let events = futures::stream::iter(events.into_iter().filter(move |_| any));
         ready(Ok(Response::new(events.boxed())))
     }
 }
@@ -71,7 +76,8 @@ fn serve(path: &Path, knows: Knows) -> CriRuntime {
                     let call = request.uri().path().to_string();
                     let answer = match call.rsplit('/').next().unwrap() {
                         "GetContainerEvents" if knows.cri_events => {
-                            Grpc::new(ProstCodec::default()).server_streaming(Events, request).await
+                            let events = Events(!knows.ends_events);
+                            Grpc::new(ProstCodec::default()).server_streaming(events, request).await
                         }
                         "ListImages" => {
                             let images = Images(knows.image_bytes);
@@ -95,6 +101,7 @@ fn serve(path: &Path, knows: Knows) -> CriRuntime {
 
 const KNOWS: Knows = Knows {
     cri_events: true,
+    ends_events: false,
     image_bytes: 1,
 };
 
@@ -125,6 +132,23 @@ async fn a_runtime_without_events_is_silent() {
         (unknown.code, unknown.message.as_str()),
         (Code::Unimplemented, "unknown method Status")
     );
+}
+
+#[tokio::test]
+async fn a_runtime_whose_events_are_off_is_silent() {
+    let directory = tempfile::tempdir().unwrap();
+    let knows = Knows {
+        ends_events: true,
+        ..KNOWS
+    };
+    let runtime = serve(&directory.path().join("c.sock"), knows);
+    let mut events = runtime.events().await.unwrap();
+    assert_eq!(events.next().await, None);
+    // Asked again, it is taken for one that has none.
+    let mut events = runtime.events().await.unwrap();
+    assert!(events.next().now_or_never().is_none(), "neither news nor an end");
+    tokio::time::pause();
+    assert_eq!(events.next().await, None, "an end in time, to be asked again");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::Api;
 
 use crate::config::Config;
@@ -43,8 +43,8 @@ pub struct Options {
 }
 
 /// Schedules until the shutdown. An error is the loss of the lease: nothing may be scheduled any more.
-pub fn run(options: Options) -> impl Future<Output = Result<(), String>> + Send {
-    schedule(options)
+pub fn run(options: Options) -> BoxFuture<'static, Result<(), String>> {
+    Box::pin(schedule(options))
 }
 
 async fn schedule(options: Options) -> Result<(), String> {

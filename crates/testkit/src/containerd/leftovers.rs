@@ -97,6 +97,11 @@ pub fn take_away(directory: &Path, ids: &[String]) {
         drop(std::fs::remove_dir(cgroup));
     }
     remove_network_rules(ids);
+    unmount(directory);
+}
+
+/// Takes away what is mounted under a directory.
+pub(crate) fn unmount(directory: &Path) {
     for mount in mounts(directory) {
         drop(
             Command::new("umount")

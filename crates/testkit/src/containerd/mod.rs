@@ -5,7 +5,7 @@
 //! behind is nothing: [`Containerd::leftovers`] counts.
 
 mod images;
-mod leftovers;
+pub(crate) mod leftovers;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,12 @@ use nix::unistd::Pid;
 use orlop_runtime::Runtime;
 use orlop_runtime::cni;
 use orlop_runtime::cri::CriRuntime;
-use orlop_runtime::cri::messages::PodSandboxFilter;
+use orlop_runtime::cri::messages::{CgroupDriver, PodSandboxFilter};
 use tempfile::TempDir;
 
 use crate::shell::{self, Ran, require};
 use crate::wait::eventually;
+pub use images::build as build_images;
 pub use leftovers::Leftovers;
 
 /// The image that holds sandboxes open.
@@ -39,16 +40,17 @@ pub struct Containerd {
 impl Containerd {
     /// Started, with images, without a pod network yet: see [`Containerd::write_network`].
     pub fn start() -> Containerd {
-        for tool in [
-            "containerd",
-            "ctr",
-            "runc",
-            "busybox",
-            "tar",
-            "sha256sum",
-            "iptables",
-            "ip",
-        ] {
+        for tool in ["busybox", "tar", "sha256sum", "iptables", "ip"] {
+            require(tool);
+        }
+        let containerd = Containerd::start_empty(CgroupDriver::Cgroupfs);
+        containerd.import(&images::build(containerd.path()));
+        containerd
+    }
+
+    /// Started without images, for machines that can't make them: see [`build_images`].
+    pub fn start_empty(driver: CgroupDriver) -> Containerd {
+        for tool in ["containerd", "ctr", "runc"] {
             require(tool);
         }
         assert!(nix::unistd::geteuid().is_root(), "real containers need root");
@@ -63,13 +65,15 @@ impl Containerd {
             number,
             bridge,
         };
-        let config = config(containerd.path(), overlay_works(containerd.path()));
+        let config = config(containerd.path(), overlay_works(containerd.path()), driver);
         std::fs::write(containerd.path().join("config.toml"), config).expect("a writable directory");
         std::fs::create_dir(containerd.cni_directory()).expect("a writable directory");
         containerd.restart();
-        let archive = images::build(containerd.path());
-        containerd.ctr(&format!("images import {}", archive.display())).ok();
         containerd
+    }
+
+    pub fn import(&self, archive: &Path) {
+        self.ctr(&format!("images import {}", archive.display())).ok();
     }
 
     /// Started, with a pod network.
@@ -278,7 +282,8 @@ fn may_lower_oom_scores() -> bool {
     effective.is_some_and(|mask| mask & (1 << CAP_SYS_RESOURCE) != 0)
 }
 
-fn config(directory: &Path, overlay: bool) -> String {
+fn config(directory: &Path, overlay: bool, driver: CgroupDriver) -> String {
+    let systemd = driver == CgroupDriver::Systemd;
     let directory = directory.display();
     let snapshotter = if overlay { "overlayfs" } else { "native" };
     let restricted = !may_lower_oom_scores();
@@ -307,7 +312,7 @@ default_runtime_name = "runc"
 [{cri}.containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [{cri}.containerd.runtimes.runc.options]
-SystemdCgroup = false
+SystemdCgroup = {systemd}
 [{cri}.cni]
 bin_dir = "/usr/lib/cni"
 conf_dir = "{directory}/cni"

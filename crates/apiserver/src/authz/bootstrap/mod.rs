@@ -9,7 +9,7 @@ mod roles;
 use serde_json::{Map, Value, json};
 
 use controllers::CONTROLLERS;
-use roles::{AGGREGATED, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES};
+use roles::{AGGREGATED, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, METRICS_READER, ROLE_BINDINGS, ROLES};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -33,7 +33,12 @@ pub fn policy() -> Vec<Value> {
 pub fn cluster_roles() -> Vec<Value> {
     let plain = CLUSTER_ROLES.iter().map(|(name, rules)| {
         let mut role = object("ClusterRole", None, name);
-        if let Some(target) = name.strip_prefix("system:aggregate-to-") {
+        let part_of = match name.strip_prefix("system:aggregate-to-") {
+            Some(target) => vec![target],
+            None if *name == METRICS_READER => vec!["view", "edit", "admin"],
+            None => vec![],
+        };
+        for target in part_of {
             role["metadata"]["labels"][aggregate_to(target)] = "true".into();
         }
         with_rules(role, rules)

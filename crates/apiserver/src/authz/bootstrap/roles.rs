@@ -2,9 +2,14 @@
 
 use super::EVENTS;
 
+/// Part of view, edit and admin alike.
+pub const METRICS_READER: &str = "system:aggregated-metrics-reader";
+
 /// Name and rules. What `super::rule` makes of a rule is told there.
 pub const CLUSTER_ROLES: &[(&str, &[&str])] = &[
     ("cluster-admin", &["* *: *", "* *"]),
+    // metrics-server's, whose API this server serves itself.
+    (METRICS_READER, &["read metrics.k8s.io: nodes pods"]),
     (
         "system:aggregate-to-admin",
         &[

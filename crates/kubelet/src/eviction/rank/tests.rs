@@ -1,7 +1,6 @@
 use super::*;
 use crate::config;
 use crate::eviction::signals::Observation;
-use crate::node::Pressure;
 use proptest::prelude::*;
 
 const MI: u64 = 1 << 20;
@@ -141,7 +140,7 @@ fn who_is_spared() {
         (with(0, "kubernetes.io/config.source", "api"), false),
         (with(0, "kubernetes.io/config.mirror", "hash"), true),
     ] {
-        assert_eq!(is_critical(&pod), want, "{pod:?}");
+        assert_eq!(crate::spec::resources::is_critical(&pod), want, "{pod:?}");
     }
 }
 
@@ -249,43 +248,6 @@ fn limits_of_local_disk() {
             want,
             "{layer} {logs} {volume}"
         );
-    }
-}
-
-#[test]
-fn who_may_come_to_a_node_that_is_short() {
-    let short = |memory, disk, pid| Pressure { memory, disk, pid };
-    let best_effort: Pod = serde_json::from_str(r#"{"spec": {"containers": [{"name": "c"}]}}"#).unwrap();
-    let burstable = pod("p", 0, "1Mi", "0");
-    let critical = pod("p", 2_000_001_000, "0", "0");
-    let tolerant: Pod = serde_json::from_str(
-        r#"{"spec": {"containers": [{"name": "c"}], "tolerations": [{"key": "node.kubernetes.io/memory-pressure",
-            "operator": "Exists", "effect": "NoSchedule"}]}}"#,
-    )
-    .unwrap();
-    for (pressure, pod, want) in [
-        (short(false, false, false), &best_effort, None),
-        (
-            short(true, false, false),
-            &best_effort,
-            Some("The node had condition: [MemoryPressure]. "),
-        ),
-        (short(true, false, false), &burstable, None),
-        (short(true, false, false), &tolerant, None),
-        (
-            short(true, true, false),
-            &tolerant,
-            Some("The node had condition: [MemoryPressure DiskPressure]. "),
-        ),
-        (
-            short(false, true, true),
-            &burstable,
-            Some("The node had condition: [DiskPressure PIDPressure]. "),
-        ),
-        (short(true, true, true), &critical, None),
-    ] {
-        let want = want.map(|text| ("Evicted", text.to_string()));
-        assert_eq!(refuses(pressure, pod), want, "{pressure:?}");
     }
 }
 

@@ -4,15 +4,13 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     ContainerUser, LinuxContainerUser, Pod, PodStatus, ResourceRequirements, VolumeMountStatus,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use orlop_api::quantity::{Format, Quantity as Amount};
 
 use super::{Host, restarting_all, whole_seconds};
 use crate::pod::memory::PodMemory;
 use crate::pod::observed::{ObservedContainer, ObservedPod, State};
 use crate::pod::policy::{self, Kind};
-use crate::pod::resize::Applied;
+use crate::pod::resize;
 use crate::pod::steps;
 
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
@@ -318,38 +316,12 @@ impl Maker<'_> {
 
     /// What the container has got, told in the words of the spec where that is the same.
     fn resources(&self, container: &Container, seen: &ObservedContainer) -> ResourceRequirements {
-        let mut resources = container.resources.clone().unwrap_or_default();
-        let wanted = Applied::of(container.resources.as_ref());
+        let wanted = container.resources.clone().unwrap_or_default();
         let applied = self.memory.applied.get(&container.name);
-        let Some(applied) = applied.filter(|applied| seen.state == State::Running && **applied != wanted) else {
-            return resources;
-        };
-        let amounts = [
-            (true, "cpu", wanted.cpu_request_milli, applied.cpu_request_milli),
-            (true, "memory", wanted.memory_request, applied.memory_request),
-            (false, "cpu", wanted.cpu_limit_milli, applied.cpu_limit_milli),
-            (false, "memory", wanted.memory_limit, applied.memory_limit),
-        ];
-        for (is_request, name, wanted, applied) in amounts {
-            if wanted == applied {
-                continue;
-            }
-            let list = if is_request {
-                &mut resources.requests
-            } else {
-                &mut resources.limits
-            };
-            let list = list.get_or_insert_default();
-            let amount = match name {
-                "cpu" => Amount::from_milli(applied, Format::DecimalSI),
-                _ => Amount::from_i64(applied, Format::BinarySI),
-            };
-            match applied {
-                0 => list.remove(name),
-                _ => list.insert(name.to_string(), Quantity(amount.canonical())),
-            };
+        match applied.filter(|_| seen.state == State::Running) {
+            Some(applied) => resize::told(wanted, applied),
+            None => wanted,
         }
-        resources
     }
 }
 

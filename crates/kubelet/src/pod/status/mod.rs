@@ -13,13 +13,16 @@ mod tests;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use orlop_api::resources::{ResourceList, pod_limits, pod_requests};
 
 use super::memory::PodMemory;
 use super::observed::{ObservedPod, State};
 use super::policy;
+use super::resize::{self, Applied};
 
 pub use conditions::is_own as is_own_condition;
 use containers::Statuses;
@@ -57,10 +60,9 @@ pub fn pod_status(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, host: &
         resource_claim_statuses: api.and_then(|s| s.resource_claim_statuses.clone()),
         extended_resource_claim_status: api.and_then(|s| s.extended_resource_claim_status.clone()),
         node_allocatable_resource_claim_statuses: api.and_then(|s| s.node_allocatable_resource_claim_statuses.clone()),
-        resources: policy::spec(pod).resources.clone(),
         ..Default::default()
     };
-    totals(&mut status, pod);
+    totals(&mut status, pod, memory);
     addresses(&mut status, pod, observed, memory, host);
     status.container_statuses = some(statuses.regular);
     status.init_container_statuses = some(statuses.init);
@@ -166,8 +168,8 @@ fn wants_restart_of_all(pod: &Pod, observed: &ObservedPod, old: &PodStatus) -> b
         })
 }
 
-/// What follows from the spec's resources.
-fn totals(status: &mut PodStatus, pod: &Pod) {
+/// What follows from the spec's resources: class, what is allocated in all, and what the pod as a whole has.
+fn totals(status: &mut PodStatus, pod: &Pod, memory: &PodMemory) {
     let spec = Pod {
         spec: pod.spec.clone(),
         ..Default::default()
@@ -175,11 +177,24 @@ fn totals(status: &mut PodStatus, pod: &Pod) {
     let Ok(spec) = crate::json::to_value(&spec) else { return };
     let class = || orlop_api::resources::qos_class(&spec).to_string();
     status.qos_class = status.qos_class.take().or_else(|| Some(class()));
-    let requests = orlop_api::resources::pod_requests(&spec, Default::default());
-    let amounts = requests
-        .into_iter()
-        .map(|(name, amount)| (name, Quantity(amount.canonical())));
-    status.allocated_resources = Some(amounts.collect()).filter(|amounts: &BTreeMap<_, _>| !amounts.is_empty());
+    let list = |amounts: ResourceList| {
+        let amounts = amounts.into_iter();
+        let amounts = amounts.map(|(name, amount)| (name, Quantity(amount.canonical())));
+        Some(amounts.collect()).filter(|amounts: &BTreeMap<_, _>| !amounts.is_empty())
+    };
+    status.allocated_resources = list(pod_requests(&spec, Default::default()));
+    let own = policy::spec(pod).resources.as_ref();
+    let whole = ResourceRequirements {
+        requests: status.allocated_resources.clone(),
+        limits: list(pod_limits(&spec, Default::default())),
+        ..own.cloned().unwrap_or_default()
+    };
+    let applied = memory.applied_to_pod.filter(|applied| *applied != Applied::of_pod(pod));
+    status.resources = match (own, applied) {
+        // A resize of the pod as a whole is under way.
+        (Some(own), Some(applied)) => Some(resize::told(own.clone(), &applied)),
+        _ => Some(whole).filter(|whole| whole.requests.is_some() || whole.limits.is_some()),
+    };
 }
 
 fn addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, memory: &PodMemory, host: &Host) {

@@ -344,6 +344,7 @@ impl<'a> Planner<'a> {
                 },
             );
         }
+        self.resize_pod();
         if !init.initialized {
             return false;
         }
@@ -416,6 +417,18 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Plans a change of what the pod says beside its containers.
+    fn resize_pod(&mut self) {
+        let applied = self.memory.applied_to_pod;
+        if applied.is_none_or(|applied| applied == Applied::of_pod(self.pod)) {
+            return;
+        }
+        match self.memory.resize_hold.filter(|hold| *hold > self.now) {
+            Some(hold) => self.at(Some(hold)),
+            None => self.run.resize_pod = true,
+        }
+    }
+
     /// Plans a change of cpu and memory; whether it starts the container again.
     fn resize(&mut self, container: &Container, place: Place) -> bool {
         let Some(seen) = self
@@ -425,7 +438,7 @@ impl<'a> Planner<'a> {
         else {
             return false;
         };
-        let to = Applied::of(container.resources.as_ref());
+        let to = Applied::in_pod(self.pod, container);
         let Some(from) = self.memory.applied.get(&container.name).filter(|from| **from != to) else {
             return false;
         };
@@ -444,7 +457,7 @@ impl<'a> Planner<'a> {
                 to,
             };
             // What shrinks makes room for what grows.
-            let shrinks = to.memory_limit < from.memory_limit || to.cpu_limit_milli < from.cpu_limit_milli;
+            let shrinks = to.memory_max() < from.memory_max() || to.cpu_max_milli() < from.cpu_max_milli();
             let position = if shrinks { 0 } else { self.run.resize.len() };
             self.run.resize.insert(position, step);
             return false;

@@ -150,8 +150,8 @@ impl Worker {
 
     async fn create_sandbox(&mut self, mail: &Mail, pod: &Arc<Pod>, attempt: u32) -> Result<String, Then> {
         let made = async {
-            let config = self.shared.tools.sandbox_config(pod, attempt)?;
             let handler = self.shared.tools.runtime_handler(pod).await?;
+            let config = self.shared.tools.sandbox_config(pod, attempt)?;
             self.shared
                 .runtime
                 .run_pod_sandbox(config, &handler)
@@ -291,7 +291,7 @@ impl Worker {
         self.event(pod, Some(name), Normal, "Created", "Container created");
         self.memory
             .applied
-            .insert(name.to_string(), Applied::of(container.resources.as_ref()));
+            .insert(name.to_string(), Applied::in_pod(pod, container));
         if let Err(error) = self.shared.runtime.start_container(&id).await {
             return Err(fail(self, &id, "RunContainerError", error.to_string()));
         }
@@ -350,7 +350,7 @@ impl Worker {
         }
     }
 
-    /// Applies new cpu and memory: the pod's own cgroup first if it grows, last if it shrinks. Whether anything was done.
+    /// Applies new cpu and memory: the pod's own cgroup first where it grows, last where it shrinks. Whether anything was done.
     async fn resize(&mut self, pod: &Pod, steps: &[Resize]) -> bool {
         let answer = self.apply_resize(pod, steps).await;
         let Err(error) = answer else { return true };
@@ -381,17 +381,10 @@ impl Worker {
     }
 
     async fn apply_resize(&mut self, pod: &Pod, steps: &[Resize]) -> Result<(), String> {
-        let grows = |s: &Resize| {
-            let unlimited = (s.to.memory_limit == 0) != (s.from.memory_limit == 0);
-            unlimited || s.to.memory_limit > s.from.memory_limit || s.to.cpu_limit_milli > s.from.cpu_limit_milli
-        };
-        let any_grows = steps.iter().any(grows) || steps.is_empty();
         for step in steps {
             self.check_memory(step).await?;
         }
-        if any_grows {
-            self.shared.tools.resize_pod(pod).await?;
-        }
+        self.shared.tools.make_room(pod).await?;
         for step in steps {
             let Some(container) = policy::container_named(pod, &step.name) else {
                 continue;
@@ -404,15 +397,16 @@ impl Worker {
                 .map_err(|error| error.to_string())?;
             self.memory.applied.insert(step.name.clone(), step.to);
         }
-        if !any_grows {
-            self.shared.tools.resize_pod(pod).await?;
+        self.shared.tools.resize_pod(pod).await?;
+        if self.memory.applied_to_pod.is_some() {
+            self.memory.applied_to_pod = Some(Applied::of_pod(pod));
         }
         Ok(())
     }
 
     /// A limit below what is in use now would end the container.
     async fn check_memory(&self, step: &Resize) -> Result<(), String> {
-        let (from, to) = (step.from.memory_limit, step.to.memory_limit);
+        let (from, to) = (step.from.memory_max(), step.to.memory_max());
         if to == 0 || (from != 0 && to >= from) {
             return Ok(());
         }

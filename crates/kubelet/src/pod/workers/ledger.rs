@@ -1,13 +1,19 @@
-//! What the pods of this node have been allocated, and whether there is room for more.
+//! What the pods of this node have been allocated, and whose resizes wait for room.
 //!
-//! The scheduler has looked before, but others may have bound pods too, and resizes are decided here alone.
+//! Whether there is room is not for here to say; whoever asks holds the lock of admission.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 
-use crate::pod::tools::Room;
+use crate::pod::resize;
+use crate::pod::tools::Rejection;
+
+/// A resize that can never be is told by this reason; any other means "not now".
+pub(super) const INFEASIBLE: &str = "Infeasible";
 
 #[derive(Default)]
 pub(super) struct Ledger {
@@ -16,112 +22,125 @@ pub(super) struct Ledger {
 
 #[derive(Default)]
 struct Book {
-    /// Cpu in thousandths and memory in bytes, by uid.
-    taken: BTreeMap<String, (i64, i64)>,
-    waiting: BTreeSet<String>,
+    /// By uid: pods that were let in and have not gone, with what they were allocated.
+    allocated: BTreeMap<String, Arc<Pod>>,
+    waiting: BTreeMap<String, Waiting>,
 }
 
-/// What a pod takes: cpu in thousandths, memory in bytes.
-pub(super) fn requests(pod: &Pod) -> (i64, i64) {
-    let spec = Pod {
-        spec: pod.spec.clone(),
-        ..Default::default()
-    };
-    let value = crate::json::to_value(&spec).unwrap_or_default();
-    let total = orlop_api::resources::pod_requests(&value, Default::default());
-    let cpu = total.get("cpu").map_or(0, |q| q.milli_value());
-    (cpu, total.get("memory").map_or(0, |q| q.value()))
+/// A resize that was not granted yet.
+#[derive(Clone)]
+pub(super) struct Waiting {
+    /// The pod as it wants to be.
+    pub pod: Arc<Pod>,
+    pub since: Timestamp,
+    /// Why it was not; none before it was tried.
+    pub refused: Option<Rejection>,
 }
 
-/// A resource there is too little of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lack {
-    /// `OutOfcpu`
-    pub reason: &'static str,
-    pub message: String,
+impl Waiting {
+    pub fn is_hopeless(&self) -> bool {
+        self.refused.as_ref().is_some_and(|r| r.reason == INFEASIBLE)
+    }
 }
 
 impl Ledger {
-    /// Takes what a pod needs if it is there, in place of what the pod had before.
-    pub fn take(&self, uid: &str, (cpu, memory): (i64, i64), room: Option<Room>) -> Result<(), Lack> {
+    /// This is what the pod has from now on. It waits no more.
+    pub fn give(&self, uid: &str, pod: Arc<Pod>) {
         let mut book = self.book.lock();
-        if let Some(room) = room {
-            let others = || {
-                book.taken
-                    .iter()
-                    .filter(|(other, _)| *other != uid)
-                    .map(|(_, taken)| taken)
-            };
-            let used = others().fold((0, 0), |(c, m), (cpu, memory)| (c + cpu, m + memory));
-            let pods = others().count() as i64;
-            let lack = None
-                .or_else(|| lack("OutOfpods", "pods", 1, pods, room.pods))
-                .or_else(|| lack("OutOfcpu", "cpu", cpu, used.0, room.cpu_milli))
-                .or_else(|| lack("OutOfmemory", "memory", memory, used.1, room.memory));
-            if let Some(lack) = lack {
-                book.waiting.insert(uid.to_string());
-                return Err(lack);
-            }
+        book.waiting.remove(uid);
+        book.allocated.insert(uid.to_string(), pod);
+    }
+
+    /// True if the pod was in it.
+    pub fn remove(&self, uid: &str) -> bool {
+        let mut book = self.book.lock();
+        book.waiting.remove(uid);
+        book.allocated.remove(uid).is_some()
+    }
+
+    /// The pod with what it was allocated, if it was let in and has not gone.
+    pub fn allocated(&self, uid: &str) -> Option<Arc<Pod>> {
+        self.book.lock().allocated.get(uid).cloned()
+    }
+
+    /// All pods but this one.
+    pub fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
+        let book = self.book.lock();
+        let others = book.allocated.iter().filter(|(other, _)| *other != uid);
+        others.map(|(_, pod)| pod.clone()).collect()
+    }
+
+    /// Notes that a pod wants to be like this. False if the same was refused for good.
+    pub fn want(&self, uid: &str, pod: &Arc<Pod>, now: Timestamp) -> bool {
+        let mut book = self.book.lock();
+        let known = book.waiting.get(uid).filter(|w| !resize::differs(pod, &w.pod)).cloned();
+        let waiting = Waiting {
+            pod: pod.clone(),
+            since: known.as_ref().map_or(now, |w| w.since),
+            refused: known.and_then(|w| w.refused),
+        };
+        let has_hope = !waiting.is_hopeless();
+        book.waiting.insert(uid.to_string(), waiting);
+        has_hope
+    }
+
+    /// It has what it wants.
+    pub fn is_content(&self, uid: &str) {
+        self.book.lock().waiting.remove(uid);
+    }
+
+    pub fn refuse(&self, uid: &str, why: Rejection) {
+        if let Some(waiting) = self.book.lock().waiting.get_mut(uid) {
+            waiting.refused = Some(why);
         }
-        book.waiting.remove(uid);
-        book.taken.insert(uid.to_string(), (cpu, memory));
-        Ok(())
     }
 
-    /// Takes it whether it is there or not: the pod runs already.
-    pub fn adopt(&self, uid: &str, requests: (i64, i64)) {
-        self.book.lock().taken.insert(uid.to_string(), requests);
+    pub fn waiting(&self, uid: &str) -> Option<Waiting> {
+        self.book.lock().waiting.get(uid).cloned()
     }
 
-    pub fn remove(&self, uid: &str) {
-        let mut book = self.book.lock();
-        book.taken.remove(uid);
-        book.waiting.remove(uid);
+    /// Resizes to try, the first first, each with what the pod has now.
+    pub fn to_try(&self) -> Vec<(String, Waiting, Arc<Pod>)> {
+        let book = self.book.lock();
+        let hopeful = book.waiting.iter().filter(|(_, waiting)| !waiting.is_hopeless());
+        let mut all: Vec<_> = hopeful
+            .filter_map(|(uid, waiting)| Some((uid.clone(), waiting.clone(), book.allocated.get(uid)?.clone())))
+            .collect();
+        all.sort_by_cached_key(|(_, waiting, allocated)| resize::order(&waiting.pod, allocated, waiting.since));
+        all
     }
-
-    /// Whether the pod was let in and has not gone.
-    pub fn has(&self, uid: &str) -> bool {
-        self.book.lock().taken.contains_key(uid)
-    }
-
-    pub fn is_waiting(&self, uid: &str) -> bool {
-        self.book.lock().waiting.contains(uid)
-    }
-}
-
-fn lack(reason: &'static str, name: &str, requested: i64, used: i64, capacity: i64) -> Option<Lack> {
-    (requested > 0 && requested > capacity - used).then(|| Lack {
-        reason,
-        message: format!(
-            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-        ),
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::testing::{epoch, pod};
 
     #[test]
-    fn what_is_taken_is_not_there_for_others() {
+    fn who_waits_and_for_how_long() {
         let ledger = Ledger::default();
-        let room = Some(Room {
-            cpu_milli: 4000,
-            memory: 1000,
-            pods: 2,
-        });
-        assert_eq!(ledger.take("a", (3000, 10), room), Ok(()));
-        let lack = ledger.take("b", (2000, 10), room).unwrap_err();
-        assert_eq!(lack.reason, "OutOfcpu");
-        let message = "Node didn't have enough resource: cpu, requested: 2000, used: 3000, capacity: 4000";
-        assert_eq!(lack.message, message);
-        assert!(ledger.is_waiting("b"));
-        // Its own share is not in its way.
-        assert_eq!(ledger.take("a", (4000, 10), room), Ok(()));
-        assert_eq!(ledger.take("b", (0, 0), room), Ok(()));
-        assert_eq!(ledger.take("c", (0, 0), room).unwrap_err().reason, "OutOfpods");
-        ledger.remove("b");
-        assert_eq!(ledger.take("c", (0, 2000), room).unwrap_err().reason, "OutOfmemory");
-        assert_eq!(ledger.take("c", (0, 2000), None), Ok(()));
+        let asking = |cpu: u32| Arc::new(pod(&format!("containers=a a.requests=cpu:{cpu}")));
+        let later = epoch() + std::time::Duration::from_secs(5);
+        ledger.give("a", asking(1));
+        ledger.give("b", asking(1));
+        assert_eq!(ledger.others("a").len(), 1);
+        assert!(ledger.want("a", &asking(3), epoch()));
+        assert!(ledger.want("b", &asking(2), epoch()));
+        assert!(ledger.want("b", &asking(2), later));
+        assert_eq!(ledger.waiting("b").unwrap().since, epoch());
+        assert!(ledger.want("a", &asking(4), later), "another wish is another wait");
+        let order = |ledger: &Ledger| ledger.to_try().into_iter().map(|w| w.0).collect::<Vec<_>>();
+        assert_eq!(order(&ledger), ["b", "a"]);
+        let never = Rejection {
+            reason: INFEASIBLE.into(),
+            message: String::new(),
+        };
+        ledger.refuse("b", never);
+        assert_eq!(order(&ledger), ["a"]);
+        assert!(!ledger.want("b", &asking(2), later));
+        assert!(ledger.want("b", &asking(5), later));
+        ledger.give("a", asking(4));
+        assert!(ledger.waiting("a").is_none());
+        assert!(ledger.remove("a") && !ledger.remove("a"));
     }
 }

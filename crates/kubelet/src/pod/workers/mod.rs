@@ -8,6 +8,7 @@
 //! object. A worker goes when no source has its pod any more and nothing of it is left.
 
 mod act;
+mod admit;
 mod hooks;
 mod ledger;
 mod relist;
@@ -18,7 +19,6 @@ mod worker;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -30,13 +30,10 @@ use tokio::sync::{Notify, watch};
 use super::memory::{Eviction, Requests};
 use super::observed::ObservedPod;
 use super::policy;
-use super::tools::{Rejection, Tools};
+use super::tools::Tools;
 use super::writer::Writer;
 use ledger::Ledger;
 use worker::Worker;
-
-/// Upstream: pods are looked at again about once a minute, for the sake of volumes that change.
-const REFRESH: Duration = Duration::from_secs(60);
 
 /// All pods of this node. Cheap to clone.
 #[derive(Clone)]
@@ -98,6 +95,8 @@ pub struct View {
     pub ending: bool,
     /// Nothing of it runs, and nothing will.
     pub stopped: bool,
+    /// Its volumes and control groups are gone, too.
+    pub freed: bool,
 }
 
 impl Workers {
@@ -142,21 +141,21 @@ impl Workers {
         if let Some(handle) = live.pods.get(uid) {
             handle.mail.send_modify(|mail| mail.requests.removed = true);
         }
+        drop(live);
+        self.shared.leave(uid);
     }
 
     /// Ends a pod for a reason of the node's.
     pub fn evict(&self, uid: &str, eviction: Eviction) {
-        if let Some(handle) = self.shared.live.lock().pods.get(uid) {
-            handle.mail.send_modify(|mail| mail.requests.evict = Some(eviction));
-        }
+        self.shared.evict(uid, eviction);
     }
 
-    /// Waits until nothing of the pod runs any more.
-    pub async fn stopped(&self, uid: &str) {
+    /// Waits until nothing of the pod runs any more and its volumes are free.
+    pub async fn freed(&self, uid: &str) {
         let view = self.shared.live.lock().pods.get(uid).map(|handle| handle.view.clone());
         if let Some(mut view) = view {
             // An error means that the worker has gone, and all of the pod with it.
-            let _ = view.wait_for(|view| view.stopped).await;
+            let _ = view.wait_for(|view| view.freed).await;
         }
     }
 
@@ -169,6 +168,7 @@ impl Workers {
     pub fn sources_ready(&self) {
         self.shared.live.lock().sources_ready = true;
         self.shared.relist.notify_one();
+        self.shared.retry_resizes();
     }
 
     /// Whether all sources have told all their pods, so that one that is not known is gone.
@@ -257,28 +257,10 @@ impl Shared {
         tokio::spawn(worker.run());
     }
 
-    /// Lets a pod in, if it may run here and there is room for it.
-    fn admit(&self, uid: &str, pod: &Pod, requests: (i64, i64)) -> Result<(), Rejection> {
-        let _one_by_one = self.admission.lock();
-        let others: Vec<Arc<Pod>> = {
-            let live = self.live.lock();
-            let taken = live
-                .pods
-                .iter()
-                .filter(|(other, _)| *other != uid && self.ledger.has(other));
-            taken.map(|(_, handle)| handle.mail.borrow().pod.clone()).collect()
-        };
-        let others: Vec<&Pod> = others.iter().map(|pod| &**pod).collect();
-        self.tools.admit(pod, &others)?;
-        // Static pods are the node's own: they run in any case.
-        let room = self.tools.room().filter(|_| !policy::is_static(pod));
-        self.ledger.take(uid, requests, room).map_err(|lack| {
-            self.ledger.remove(uid);
-            Rejection {
-                reason: lack.reason.to_string(),
-                message: lack.message,
-            }
-        })
+    fn evict(&self, uid: &str, eviction: Eviction) {
+        if let Some(handle) = self.live.lock().pods.get(uid) {
+            handle.mail.send_modify(|mail| mail.requests.evict = Some(eviction));
+        }
     }
 
     fn poke(&self, uid: &str) {
@@ -297,15 +279,6 @@ impl Shared {
             seen.remove(uid);
         }
         self.writer.forget(uid);
-        self.ledger.remove(uid);
-        // Whoever waits for room may have it now.
-        for handle in live
-            .pods
-            .values()
-            .filter(|h| self.ledger.is_waiting(policy::uid(&h.mail.borrow().pod)))
-        {
-            handle.poke.notify_one();
-        }
         let name = (policy::namespace(&pod), policy::name(&pod));
         let next = live
             .queued
@@ -323,5 +296,7 @@ impl Shared {
                 },
             );
         }
+        drop(live);
+        self.leave(uid);
     }
 }

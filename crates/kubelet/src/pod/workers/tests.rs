@@ -3,11 +3,13 @@
 mod faults;
 mod lifecycle;
 mod random;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Node};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
@@ -18,7 +20,8 @@ use crate::pod::memory::Probed;
 use crate::pod::policy::Kind;
 use crate::pod::status::Host;
 use crate::pod::testing::epoch;
-use crate::pod::tools::{Pulled, Refusal, Rejection, Room, Running, Trouble, Wanted};
+use crate::pod::tools::{Pulled, Refusal, Rejection, Running, Trouble, Wanted};
+use crate::sources::admission;
 use crate::spec::labels;
 
 #[derive(Default)]
@@ -30,7 +33,9 @@ struct FakeState {
     refuse_mount: Option<String>,
     refuse_image: Option<Refusal>,
     refuse_config: Option<String>,
-    room: Option<Room>,
+    refuse_devices: Option<Rejection>,
+    /// What the node has; without it everything fits.
+    node: Option<Node>,
     running: BTreeMap<String, Vec<Running>>,
     pod_resizes: usize,
 }
@@ -50,12 +55,18 @@ impl Tools for FakeTools {
         }
     }
 
-    fn room(&self) -> Option<Room> {
-        self.state.lock().room
+    fn admit(&self, pod: &Pod, others: &[&Pod], _: Option<&Pod>) -> Result<Vec<usize>, Rejection> {
+        match &self.state.lock().node {
+            Some(node) => admission::admit(pod, others, node, Default::default()),
+            None => Ok(Vec::new()),
+        }
     }
 
-    fn admit(&self, _: &Pod, _: &[&Pod]) -> Result<(), Rejection> {
-        Ok(())
+    async fn claim(&self, _: &Pod) -> Result<(), Rejection> {
+        match self.state.lock().refuse_devices.clone() {
+            Some(rejection) => Err(rejection),
+            None => Ok(()),
+        }
     }
 
     fn event(&self, pod: &Pod, container: Option<&str>, _: EventType, reason: &'static str, note: String) {
@@ -100,7 +111,7 @@ impl Tools for FakeTools {
             Some(refusal) => Err(refusal),
             None => Ok(Pulled {
                 image_ref: c.image.clone().unwrap_or_default(),
-                image: None,
+                ..Pulled::default()
             }),
         }
     }
@@ -135,6 +146,10 @@ impl Tools for FakeTools {
 
     fn linux_resources(&self, _: &Pod, _: &Container) -> cri::LinuxContainerResources {
         cri::LinuxContainerResources::default()
+    }
+
+    async fn make_room(&self, _: &Pod) -> Result<(), String> {
+        Ok(())
     }
 
     async fn resize_pod(&self, _: &Pod) -> Result<(), String> {
@@ -215,6 +230,14 @@ impl World {
         self.shutdown.trigger();
         self.pass(1.0).await;
         World::over(self.clock.clone(), self.runtime.clone(), self.tools.clone())
+    }
+
+    /// The node has so many cpus, and 8 GiB.
+    fn has_cpus(&self, cpus: u32) {
+        let node =
+            serde_json::json!({"status": {"allocatable": {"cpu": cpus.to_string(), "memory": "8Gi", "pods": "110"}}});
+        self.tools.state.lock().node = Some(crate::json::from_value(&node).unwrap());
+        self.workers.sources_ready();
     }
 
     async fn pass(&self, seconds: f64) {

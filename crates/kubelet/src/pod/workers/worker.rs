@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use orlop_client::EventType::{self, Normal, Warning};
+use orlop_client::EventType::{self, Normal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use super::ledger;
 use super::stop::Operation;
-use super::{Mail, REFRESH, Shared, View};
+use super::{Mail, Shared, View};
 use crate::pod::memory::{Ending, PodMemory};
 use crate::pod::observed::{self, ObservedPod, State};
-use crate::pod::resize::{self, Allocation, Applied, Pending};
+use crate::pod::resize::{self, Applied};
 use crate::pod::steps::{Steps, next_steps};
 use crate::pod::tools::Running;
 use crate::pod::{policy, status};
@@ -33,12 +32,13 @@ pub(super) struct Worker {
     view: watch::Sender<View>,
     pub(super) memory: PodMemory,
     pub(super) observed: ObservedPod,
-    allocation: Allocation,
+    /// With what it was allocated.
+    pub(super) allocated: Arc<Pod>,
     /// The runtime need not be asked what it has of a pod that is new.
     skip_look: bool,
     /// Cgroup and volumes were made by this agent.
     pub(super) prepared: bool,
-    admitted: bool,
+    pub(super) admitted: bool,
     pub(super) operations: JoinSet<Operation>,
     pub(super) failures: u32,
     refresh_at: Timestamp,
@@ -70,6 +70,7 @@ impl Worker {
             observed: Arc::default(),
             ending: false,
             stopped: false,
+            freed: false,
         });
         let (sender, receiver) = watch::channel(mail);
         let worker = Worker {
@@ -79,13 +80,13 @@ impl Worker {
             view,
             memory: PodMemory::new(&pod, shared.began),
             observed: ObservedPod::default(),
-            allocation: resize::adopted(&pod),
+            allocated: resize::adopted(&pod),
             skip_look: is_new,
             prepared: false,
             admitted: false,
             operations: JoinSet::new(),
             failures: 0,
-            refresh_at: now + REFRESH,
+            refresh_at: now + shared.tools.refresh_every(),
             removed: false,
             shared,
         };
@@ -93,71 +94,24 @@ impl Worker {
     }
 
     pub async fn run(mut self) {
+        let shutdown = self.shared.shutdown.clone();
         loop {
             let mail = self.mail.borrow_and_update().clone();
             let pod = self.take(&mail);
-            let then = self.turn(&mail, &pod).await;
+            // A turn may take minutes (a hook, a pull) and must not go on when another agent has taken over.
+            let then = tokio::select! {
+                biased;
+                () = shutdown.wait() => return,
+                // Boxed: most of what a worker is made of is needed only while it is at work.
+                then = Box::pin(self.turn(&mail, &pod)) => then,
+            };
             match then {
                 Then::Again => tokio::task::yield_now().await,
                 Then::Gone => break,
                 Then::Wait(until) => self.wait(until).await,
             }
-            if self.shared.shutdown.is_triggered() {
-                return;
-            }
         }
         self.shared.gone(&self.uid);
-    }
-
-    /// News for the worker: the pod to work towards, with what it has been allocated.
-    fn take(&mut self, mail: &Mail) -> Arc<Pod> {
-        if self.memory.requests != mail.requests {
-            self.memory.requests = mail.requests.clone();
-        }
-        if !resize::differs(&mail.pod, &self.allocation) {
-            self.memory.resize_pending = None;
-            return mail.pod.clone();
-        }
-        self.allocate(&mail.pod);
-        match resize::differs(&mail.pod, &self.allocation) {
-            true => Arc::new(resize::with_allocation(&mail.pod, &self.allocation)),
-            false => mail.pod.clone(),
-        }
-    }
-
-    /// Tries to give the pod what it now asks for.
-    fn allocate(&mut self, pod: &Pod) {
-        let generation = pod.metadata.generation.unwrap_or(0);
-        match self
-            .shared
-            .ledger
-            .take(&self.uid, ledger::requests(pod), self.shared.tools.room())
-        {
-            Ok(()) => {
-                self.allocation = resize::allocation_of(pod);
-                self.memory.resize_pending = None;
-                self.memory.resize_in_progress = Some(Pending {
-                    generation,
-                    ..Default::default()
-                });
-                let text = format!("Pod resize started: {}", resize::summary(pod, generation, ""));
-                self.event(pod, None, Normal, "ResizeStarted", text);
-            }
-            Err(lack) => {
-                let pending = Pending {
-                    reason: "Deferred".into(),
-                    message: lack.message,
-                    generation,
-                };
-                let known = self.memory.resize_pending.as_ref().map(|p| p.generation);
-                if known != Some(generation) {
-                    let summary = resize::summary(pod, generation, &pending.message);
-                    let text = format!("Pod resize {}: {summary}", lack.reason);
-                    self.event(pod, None, Warning, "ResizeDeferred", text);
-                }
-                self.memory.resize_pending = Some(pending);
-            }
-        }
     }
 
     /// One look, and what follows from it.
@@ -169,7 +123,7 @@ impl Worker {
         let now = self.shared.clock.now();
         self.watch_probes(pod);
         self.watch_resize(pod);
-        self.admit(pod);
+        self.admit(pod).await;
         let steps = next_steps(pod, &self.observed, &self.memory, now);
         self.remember_ending(pod, &steps);
         self.publish(mail, pod, matches!(steps, Steps::Done(_)));
@@ -200,11 +154,14 @@ impl Worker {
         // Containers of a former agent have what the status said they have.
         for container in self.observed.running() {
             if !self.memory.applied.contains_key(&container.name)
-                && policy::container_named(pod, &container.name).is_some()
+                && let Some(own) = policy::container_named(pod, &container.name)
             {
-                let applied = Applied::of(self.allocation.get(&container.name));
+                let applied = Applied::in_pod(pod, own);
                 self.memory.applied.insert(container.name.clone(), applied);
             }
+        }
+        if self.observed.running().next().is_some() {
+            self.memory.applied_to_pod.get_or_insert(Applied::of_pod(pod));
         }
         Ok(())
     }
@@ -246,7 +203,7 @@ impl Worker {
 
     fn watch_resize(&mut self, pod: &Pod) {
         let runs = |name: &str| self.observed.latest(name).is_some_and(|c| c.state == State::Running);
-        if resize::in_progress(pod, runs, &self.memory.applied) {
+        if resize::in_progress(pod, runs, &self.memory) {
             return;
         }
         if let Some(done) = self.memory.resize_in_progress.take() {
@@ -259,32 +216,6 @@ impl Worker {
                 format!("Pod resize completed: {summary}"),
             );
         }
-    }
-
-    /// Whether the pod may run here. One that ran already is not asked.
-    fn admit(&mut self, pod: &Pod) {
-        if std::mem::replace(&mut self.admitted, true) {
-            return;
-        }
-        let ended = self.memory.status.phase.as_deref().is_some_and(policy::is_terminal);
-        if ended {
-            return;
-        }
-        let requests = ledger::requests(pod);
-        if !self.observed.is_empty() || self.memory.status.start_time.is_some() {
-            return self.shared.ledger.adopt(&self.uid, requests);
-        }
-        let Err(rejection) = self.shared.admit(&self.uid, pod, requests) else {
-            return;
-        };
-        let reason = rejection.reason.clone();
-        self.event(pod, None, Warning, event_reason(&reason), rejection.message.clone());
-        self.memory.ending = Some(Ending {
-            grace_seconds: 1,
-            deadline: self.shared.clock.now(),
-            failed: Some((reason, format!("Pod was rejected: {}", rejection.message))),
-            deleted: false,
-        });
     }
 
     fn remember_ending(&mut self, pod: &Pod, steps: &Steps) {
@@ -324,6 +255,7 @@ impl Worker {
             observed: Arc::new(self.observed.clone()),
             ending: self.memory.ending.is_some(),
             stopped: self.memory.ending.is_some() && self.observed.running().next().is_none(),
+            freed: self.memory.freed,
         });
     }
 
@@ -332,7 +264,7 @@ impl Worker {
         match self.shared.tools.release(&self.uid).await {
             Ok(()) => {
                 self.memory.freed = true;
-                self.shared.ledger.remove(&self.uid);
+                self.shared.leave(&self.uid);
                 self.failures = 0;
                 Then::Again
             }
@@ -382,7 +314,7 @@ impl Worker {
     async fn refresh(&mut self, pod: &Pod, until: Option<Timestamp>) -> Then {
         let now = self.shared.clock.now();
         if now >= self.refresh_at {
-            self.refresh_at = now + REFRESH;
+            self.refresh_at = now + self.shared.tools.refresh_every();
             if self.prepared {
                 self.shared.tools.refresh(pod).await;
             }
@@ -456,26 +388,4 @@ impl Worker {
     ) {
         self.shared.tools.event(pod, container, kind, reason, note.into());
     }
-}
-
-/// Events have a fixed set of reasons; what is not among them has one for all.
-fn event_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 12] = [
-        "SysctlForbidden",
-        "AppArmor",
-        "OutOfephemeral-storage",
-        "OutOfcpu",
-        "OutOfmemory",
-        "OutOfpods",
-        "NodeAffinity",
-        "NodeName",
-        "NodePorts",
-        "TaintToleration",
-        "Evicted",
-        "NodeShutdown",
-    ];
-    KNOWN
-        .into_iter()
-        .find(|known| *known == reason)
-        .unwrap_or("UnexpectedAdmissionError")
 }

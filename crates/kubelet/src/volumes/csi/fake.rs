@@ -140,15 +140,27 @@ impl FakeDriver {
 
     fn publish(&self, request: NodePublishVolume) -> Result<Empty, Status> {
         self.note("publish")?;
-        fs::create_dir_all(&request.target_path).unwrap();
-        self.mount(&request.target_path);
+        let target = Path::new(&request.target_path);
+        if request.volume_capability.as_ref().is_some_and(|c| c.block.is_some()) {
+            if !target.exists() {
+                fs::write(target, "").unwrap();
+                mount_table::bind(&self.data.join("device"), target, false).unwrap();
+            }
+        } else {
+            fs::create_dir_all(target).unwrap();
+            self.mount(&request.target_path);
+        }
         self.state.lock().published = Some(request);
         Ok(Empty {})
     }
 
     fn unpublish(&self, request: NodeUnpublishVolume) -> Result<Empty, Status> {
         self.note("unpublish")?;
-        mount_table::unmount(Path::new(&request.target_path)).unwrap();
+        let target = Path::new(&request.target_path);
+        mount_table::unmount(target).unwrap();
+        if target.is_file() {
+            fs::remove_file(target).unwrap();
+        }
         Ok(Empty {})
     }
 

@@ -76,11 +76,17 @@ pub enum NodeRpcKind {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct VolumeCapability {
+    /// It is a device. Else it is mounted.
+    #[prost(message, optional, tag = "1")]
+    pub block: Option<BlockVolume>,
     #[prost(message, optional, tag = "2")]
     pub mount: Option<MountVolume>,
     #[prost(message, optional, tag = "3")]
     pub access_mode: Option<AccessMode>,
 }
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct BlockVolume {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct MountVolume {

@@ -5,6 +5,7 @@
 //! node (if it does such a thing) and to *publish* it for each pod. What was asked for is on disk before it is asked, in
 //! `vol_data.json` as Kubernetes writes it, so that a killed agent takes down whatever may have been mounted.
 
+mod block;
 mod client;
 mod disk;
 #[cfg(test)]

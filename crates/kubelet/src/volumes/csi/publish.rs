@@ -20,7 +20,7 @@ use super::client::{Capabilities, Client};
 use super::disk::{self, Published, VolumeData};
 use super::messages::{NodePublishVolume, NodeStageVolume, NodeUnpublishVolume, NodeUnstageVolume};
 use super::target::{Target, pod_info};
-use super::{Drivers, hashed};
+use super::{Drivers, block, hashed};
 use crate::objects::{ObjectError, Objects};
 
 /// What volumes of drivers are worked on with.
@@ -31,7 +31,7 @@ pub struct Publisher<'a> {
     pub node_name: &'a str,
 }
 
-type Map = BTreeMap<String, String>;
+pub(super) type Map = BTreeMap<String, String>;
 
 impl Publisher<'_> {
     /// Asks the driver for the volume. May be done again at any time.
@@ -60,6 +60,9 @@ impl Publisher<'_> {
                 .await
                 .map_err(at("MountVolume.WaitForAttach failed"))?,
         };
+        if target.is_block {
+            return self.publish_block(target, pod, pod_directory, context).await;
+        }
         let staged = self
             .stage(target, &context, ownership)
             .await
@@ -97,10 +100,11 @@ impl Publisher<'_> {
             managed: !target.read_only,
             directory_name: target.name.clone(),
             is_published_again: driver.is_some_and(|d| d.requires_republish == Some(true)),
+            is_device: false,
         })
     }
 
-    async fn publish_request(
+    pub(super) async fn publish_request(
         &self,
         target: &Target,
         pod: &Pod,
@@ -167,15 +171,19 @@ impl Publisher<'_> {
 
     /// Before the driver is asked, so that whatever it does is taken down some day.
     async fn save(&self, directory: PathBuf, target: &Target) -> Result<(), String> {
-        let data = VolumeData {
+        let data = self.volume_data(target);
+        blocking(move || disk::save(&directory, &data)).await
+    }
+
+    pub(super) fn volume_data(&self, target: &Target) -> VolumeData {
+        VolumeData {
             name: target.name.clone(),
             volume_handle: target.handle.clone(),
             driver_name: target.driver.clone(),
             node_name: self.node_name.to_string(),
             attachment_id: self.attachment(target),
             volume_lifecycle_mode: target.lifecycle_mode().to_string(),
-        };
-        blocking(move || disk::save(&directory, &data)).await
+        }
     }
 
     async fn give_to_group(
@@ -196,6 +204,7 @@ impl Publisher<'_> {
 
     /// Takes down all volumes of drivers that a pod has.
     pub async fn unpublish_all(&self, pod_directory: &Path) -> Result<(), String> {
+        self.unpublish_blocks(pod_directory).await?;
         let at = pod_directory.to_path_buf();
         for published in blocking(move || disk::of_pod(&at)).await? {
             let data = &published.data;
@@ -245,16 +254,20 @@ impl Publisher<'_> {
     /// The names under which the node's status tells of volumes in use.
     pub async fn in_use(&self) -> Vec<String> {
         let paths = self.paths.clone();
-        let all = blocking(move || disk::of_all(&paths)).await.unwrap_or_default();
-        let persistent = all.into_iter().filter(|p| p.data.volume_lifecycle_mode != "Ephemeral");
-        let name = |p: Published| format!("kubernetes.io/csi/{}^{}", p.data.driver_name, p.data.volume_handle);
+        let all = blocking(move || {
+            let mounted = disk::of_all(&paths).unwrap_or_default().into_iter();
+            mounted.map(|p| p.data).chain(block::of_all(&paths)).collect::<Vec<_>>()
+        });
+        let all = all.await.into_iter();
+        let persistent = all.filter(|data| data.volume_lifecycle_mode != "Ephemeral");
+        let name = |data: VolumeData| format!("kubernetes.io/csi/{}^{}", data.driver_name, data.volume_handle);
         let mut names: Vec<String> = persistent.map(name).collect();
         names.sort_unstable();
         names.dedup();
         names
     }
 
-    async fn driver_object(&self, name: &str) -> Result<Option<CSIDriverSpec>, String> {
+    pub(super) async fn driver_object(&self, name: &str) -> Result<Option<CSIDriverSpec>, String> {
         let found = self
             .objects
             .fetch::<CSIDriver>("storage.k8s.io/v1", None, "csidrivers", "csidriver", name);
@@ -288,7 +301,7 @@ impl Publisher<'_> {
         }
     }
 
-    async fn secrets(&self, reference: &Option<(String, String)>, what: &str) -> Result<Map, String> {
+    pub(super) async fn secrets(&self, reference: &Option<(String, String)>, what: &str) -> Result<Map, String> {
         let Some((namespace, name)) = reference else {
             return Ok(Map::new());
         };
@@ -331,17 +344,17 @@ impl Publisher<'_> {
     }
 }
 
-fn said(text: &str) -> String {
+pub(super) fn said(text: &str) -> String {
     format!("kubernetes.io/csi: {text}")
 }
 
-fn at(step: &'static str) -> impl Fn(String) -> Problem {
+pub(super) fn at(step: &'static str) -> impl Fn(String) -> Problem {
     move |reason| Problem {
         kind: ProblemKind::Step(step),
         ..Problem::from(reason)
     }
 }
 
-fn shown(path: &Path) -> String {
+pub(super) fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::CSIDriverSpec;
 
 use super::client::Capabilities;
 use super::hashed;
-use super::messages::{AccessMode, AccessModeKind, MountVolume, VolumeCapability};
+use super::messages::{AccessMode, AccessModeKind, BlockVolume, MountVolume, VolumeCapability};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -18,6 +18,8 @@ pub struct Target {
     pub handle: String,
     /// The name of its directory: the persistent volume's, or the volume's in the pod.
     pub name: String,
+    /// A device, not to be mounted.
+    pub is_block: bool,
     /// Written in the pod, and as short-lived.
     pub is_inline: bool,
     pub attributes: BTreeMap<String, String>,
@@ -43,6 +45,7 @@ impl Target {
             driver: source.driver.clone(),
             handle: format!("csi-{}", hashed(&[uid, &volume.name])),
             name: volume.name.clone(),
+            is_block: false,
             is_inline: true,
             attributes: source.volume_attributes.clone().unwrap_or_default(),
             fs_type: source.fs_type.clone().unwrap_or_default(),
@@ -68,6 +71,7 @@ impl Target {
             driver: source.driver.clone(),
             handle: source.volume_handle.clone(),
             name: name.to_string(),
+            is_block: spec.volume_mode.as_deref() == Some("Block"),
             is_inline: false,
             attributes: source.volume_attributes.clone().unwrap_or_default(),
             fs_type: source.fs_type.clone().unwrap_or_default(),
@@ -96,12 +100,14 @@ impl Target {
             _ => AccessModeKind::Unknown,
         };
         let group = group.filter(|_| capabilities.sets_group);
+        let mount = MountVolume {
+            fs_type: self.fs_type.clone(),
+            mount_flags: self.mount_options.clone(),
+            volume_mount_group: group.map(|g| g.to_string()).unwrap_or_default(),
+        };
         VolumeCapability {
-            mount: Some(MountVolume {
-                fs_type: self.fs_type.clone(),
-                mount_flags: self.mount_options.clone(),
-                volume_mount_group: group.map(|g| g.to_string()).unwrap_or_default(),
-            }),
+            block: self.is_block.then_some(BlockVolume {}),
+            mount: (!self.is_block).then_some(mount),
             access_mode: Some(AccessMode { mode: mode as i32 }),
         }
     }

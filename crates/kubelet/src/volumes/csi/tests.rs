@@ -1,12 +1,14 @@
 //! Drivers on real sockets, whole pods.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Pod;
 use orlop_base::{Clock, Shutdown};
 use serde_json::{Value, json};
 
+use super::super::testing::{LoopDevice, loops_on};
 use super::super::{Options, Volumes, mount_table};
 use super::fake::FakeDriver;
 use super::hashed;
@@ -99,11 +101,15 @@ impl Node {
     }
 
     fn put_claim(&self) {
+        self.put_claim_of("Filesystem");
+    }
+
+    fn put_claim_of(&self, mode: &str) {
         let claim = json!({"metadata": {"uid": "1"}, "spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
         self.cluster
             .put("/api/v1/namespaces/n/persistentvolumeclaims/data", claim);
         let csi = json!({"driver": DRIVER, "volumeHandle": "h1", "fsType": "ext4", "volumeAttributes": {"reel": "9"}});
-        let spec = json!({"claimRef": {"uid": "1"}, "accessModes": ["ReadWriteOnce"], "csi": csi});
+        let spec = json!({"claimRef": {"uid": "1"}, "accessModes": ["ReadWriteOnce"], "csi": csi, "volumeMode": mode});
         self.cluster.put(
             "/api/v1/persistentvolumes/pv-1",
             json!({"metadata": {"name": "pv-1"}, "spec": spec}),
@@ -188,6 +194,79 @@ async fn staged_once_published_for_each_pod_and_taken_down_after_the_last() {
     );
     assert!(node.driver.data.join("file").exists());
     node.driver.fail("");
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_device_for_each_pod() {
+    let mut node = Node::new();
+    let disk = LoopDevice::new(&node.root());
+    std::os::unix::fs::symlink(&disk.path, node.driver.data.join("device")).unwrap();
+    node.put_claim_of("Block");
+    node.put_driver(json!({"attachRequired": false}));
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    let with_device = |uid: &str| {
+        let mut pod = claimed(uid);
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.volume_mounts = None;
+        container.volume_devices = Some(vec![
+            crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
+        ]);
+        pod
+    };
+    let said = node.set_up(&claimed("u1")).await;
+    assert!(
+        said.ends_with("volume v has volumeMode Block, but is specified in volumeMounts"),
+        "{said}"
+    );
+    let one = with_device("u1");
+    assert_eq!(node.set_up(&one).await, "");
+    assert_eq!(node.driver.calls(), ["stage", "publish"]);
+    let devices = node.root().join("plugins/kubernetes.io/csi/volumeDevices");
+    let request = node.driver.published();
+    let target = devices.join("publish/pv-1/u1");
+    assert_eq!(request.target_path, target.display().to_string());
+    assert_eq!(
+        request.staging_target_path,
+        devices.join("staging/pv-1").display().to_string()
+    );
+    assert!(request.volume_capability.unwrap().mount.is_none());
+    let given = node
+        .volumes
+        .devices(&one, &one.spec.as_ref().unwrap().containers[0])
+        .unwrap();
+    let link = node.root().join("pods/u1/volumeDevices/kubernetes.io~csi/pv-1");
+    assert_eq!(given[0].host_path, link.display().to_string());
+    assert_eq!(fs::read_link(&link).unwrap(), target);
+    let held = devices.join("pv-1/dev/u1");
+    assert!(fs::metadata(&held).unwrap().rdev() == fs::metadata(&disk.path).unwrap().rdev());
+    assert_eq!(loops_on(&held), 1);
+
+    // An agent that was killed asks again; another pod has it, too.
+    node.volumes = Node::volumes(&node.temp, &node.cluster);
+    node.until_registered().await;
+    assert_eq!(node.set_up(&one).await, "");
+    assert_eq!(loops_on(&held), 1);
+    assert_eq!(node.set_up(&with_device("u2")).await, "");
+    assert_eq!(
+        node.volumes.volumes_in_use().await,
+        [format!("kubernetes.io/csi/{DRIVER}^h1")]
+    );
+    node.driver.calls();
+    node.volumes.tear_down("u1").await.unwrap();
+    assert_eq!(node.driver.calls(), ["unpublish"]);
+    assert_eq!(loops_on(&held), 0);
+    node.driver.fail("unpublish");
+    assert!(node.volumes.tear_down("u2").await.is_err());
+    node.driver.fail("");
+    node.driver.calls();
+    node.volumes.tear_down("u2").await.unwrap();
+    assert_eq!(node.driver.calls(), ["unpublish", "unstage"]);
+    assert!(node.volumes.volumes_in_use().await.is_empty());
+    assert_eq!(fs::read_dir(devices.join("publish")).unwrap().count(), 0);
+    assert!(!devices.join("pv-1").exists() && !node.root().join("pods/u2").exists());
+    assert!(mount_table::mounts_below(&devices).unwrap().is_empty());
     server.abort();
 }
 

@@ -234,7 +234,7 @@ async fn a_deadline_and_an_eviction_end_a_pod() {
         condition: None,
     };
     world.workers.evict("uid", eviction);
-    world.workers.stopped("uid").await;
+    world.workers.freed("uid").await;
     world.pass(0.5).await;
     let status = world.status();
     assert_eq!(
@@ -246,11 +246,7 @@ async fn a_deadline_and_an_eviction_end_a_pod() {
 #[tokio::test(start_paused = true)]
 async fn resources_change_while_it_runs() {
     let world = World::new();
-    world.tools.state.lock().room = Some(Room {
-        cpu_milli: 4000,
-        memory: 8 << 30,
-        pods: 110,
-    });
+    world.has_cpus(4);
     world.pass(0.1).await;
     world.workers.update(Arc::new(pod("containers=a a.requests=cpu:1")));
     world.pass(0.5).await;
@@ -291,11 +287,7 @@ async fn resources_change_while_it_runs() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_without_room_is_rejected() {
     let world = World::new();
-    world.tools.state.lock().room = Some(Room {
-        cpu_milli: 1000,
-        memory: 8 << 30,
-        pods: 110,
-    });
+    world.has_cpus(1);
     world.pass(0.1).await;
     world.workers.update(Arc::new(pod("containers=a a.requests=cpu:2")));
     world.pass(0.5).await;

@@ -45,9 +45,15 @@ const NAMES: [&str; 5] = ["i", "s", "j", "a", "b"];
 struct History {
     world: World,
     desired: Arc<Pod>,
-    /// When each container was last started after an end, by name, and how often in a row.
     ended: bool,
+    /// When the present agent took over: it knows nothing of the back-off before.
+    restarted_at: Option<Timestamp>,
+    /// When something happened for which the agent stops containers itself.
+    stopping: Vec<Timestamp>,
 }
+
+/// Longer than a stop takes.
+const STOP_SECONDS: i64 = 40;
 
 impl History {
     /// What must hold at any time.
@@ -99,11 +105,25 @@ impl History {
                 let (Some(end), Some(start)) = (second.finished_at, third.started_at) else {
                     continue;
                 };
+                // Back-off counts ends; one that the runtime could not start has none.
+                let ended = first.finished_at.is_some();
                 // Killed by us and started at once: that is not a crash.
                 let crashed = second.exit_code != 143 && second.exit_code != 137 && first.exit_code != 143;
                 let same = first.hash == third.hash && first.sandbox == third.sandbox && first.exit_code != 137;
                 let long = second.started_at.is_some_and(|s| end.duration_since(s).as_secs() > 600);
-                if crashed && same && !long && first.restart_count + 2 == third.restart_count && first.restart_count > 0
+                let known = self
+                    .restarted_at
+                    .is_none_or(|at| second.started_at.is_some_and(|s| s > at));
+                // One that ends by itself while it is being stopped is started at once, whatever its exit code.
+                let stopping = |at: &Timestamp| (0..STOP_SECONDS).contains(&end.duration_since(*at).as_secs());
+                let crashed = crashed && !self.stopping.iter().any(stopping);
+                if crashed
+                    && ended
+                    && same
+                    && known
+                    && !long
+                    && first.restart_count + 2 == third.restart_count
+                    && first.restart_count > 0
                 {
                     let waited = start.duration_since(end);
                     assert!(
@@ -116,6 +136,12 @@ impl History {
     }
 
     async fn happen(&mut self, happening: &Happening) {
+        if matches!(
+            happening,
+            Happening::Liveness(_) | Happening::ChangeImage | Happening::KillSandbox
+        ) {
+            self.stopping.push(self.world.clock.now());
+        }
         let world = &self.world;
         let name = |index: u8| ["i", "s", "a", "b"][usize::from(index % 4)];
         match happening {
@@ -210,13 +236,23 @@ async fn live(choice: u8, happenings: Vec<Happening>) {
         world,
         desired,
         ended: false,
+        restarted_at: None,
+        stopping: vec![],
     };
     for happening in &happenings {
         if matches!(happening, Happening::Restart) {
             let mut known = (*history.desired).clone();
             known.status = history.world.workers.status("uid");
+            // An eviction that is under way is forgotten with the agent, as upstream; a deletion is not.
+            let phase = known
+                .status
+                .as_ref()
+                .and_then(|s| s.phase.as_deref())
+                .unwrap_or_default();
+            history.ended &= policy::is_terminal(phase) || known.metadata.deletion_timestamp.is_some();
             history.desired = Arc::new(known);
             history.world = history.world.restarted().await;
+            history.restarted_at = Some(history.world.clock.now());
             history.world.workers.update(history.desired.clone());
             history.world.workers.sources_ready();
         } else {
@@ -265,6 +301,23 @@ proptest! {
     #[test]
     fn a_pod_keeps_its_rules_and_ends(choice in 0u8..7, happenings in prop::collection::vec(happening(), 1..14)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(live(choice, happenings));
+    }
+}
+
+/// Histories that went wrong once.
+#[test]
+fn histories_that_went_wrong() {
+    use Happening::*;
+    for (choice, happenings) in [
+        (5, vec![Pass(1), ChangeImage, Restart, KillSandbox]),
+        (0, vec![FailNext(2), FailNext(2), Pass(20), Exit(2, 0)]),
+    ] {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
         runtime.block_on(live(choice, happenings));
     }
 }

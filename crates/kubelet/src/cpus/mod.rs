@@ -1,0 +1,201 @@
+//! CPUs for one container alone: `cpuManagerPolicy: static`.
+//!
+//! Containers of Guaranteed pods that ask for whole CPUs get some for themselves when their pod is let in; all others run
+//! on the rest, which shrinks and grows with that. What is kept for the system is never given away. Which CPUs are near
+//! each other tells [`topology`], which of them are taken [`take`], both without looking at anything else; [`assign`]
+//! decides for a pod. A file ([`state`]) brings it all to the next agent, and [`follow`] to containers that run.
+// Upstream: pkg/kubelet/cm/cpumanager, pkg/kubelet/cm/topologymanager (v1.36); gates in alpha are off
+
+mod assign;
+mod follow;
+mod set;
+mod state;
+mod take;
+mod topology;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::pod::policy;
+use crate::sources::admission::Rejection;
+pub use assign::Alignment;
+use assign::Rules;
+pub use follow::{Running, follow};
+pub use set::CpuSet;
+use state::State;
+pub use topology::{Level, Place, Topology};
+
+/// Below the agent's own folder.
+const STATE_FILE: &str = "cpu_manager_state";
+
+/// `cpuManagerPolicyOptions`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Containers never share a core.
+    pub full_pcpus_only: bool,
+    /// What does not fit one memory node is shared out evenly.
+    pub distribute_across_numa: bool,
+    /// What is kept for the system is not for containers without CPUs of their own either.
+    pub strict_reservation: bool,
+    pub prefer_cache: bool,
+}
+
+impl Options {
+    pub const NONE: Options = Options {
+        full_pcpus_only: false,
+        distribute_across_numa: false,
+        strict_reservation: false,
+        prefer_cache: false,
+    };
+
+    pub fn parse(given: &BTreeMap<String, String>) -> Result<Options, String> {
+        let mut options = Options::NONE;
+        for (name, value) in given {
+            let field = match name.as_str() {
+                "full-pcpus-only" => &mut options.full_pcpus_only,
+                "distribute-cpus-across-numa" => &mut options.distribute_across_numa,
+                "strict-cpu-reservation" => &mut options.strict_reservation,
+                "prefer-align-cpus-by-uncorecache" => &mut options.prefer_cache,
+                "align-by-socket" | "distribute-cpus-across-cores" => {
+                    return Err(format!(
+                        "CPU Manager Policy Alpha-level Options not enabled, but option {name:?} provided"
+                    ));
+                }
+                _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
+            };
+            *field = match value.as_str() {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+                _ => {
+                    return Err(format!(
+                        "bad value for option {name:?}: {value:?} is neither true nor false"
+                    ));
+                }
+            };
+        }
+        match options.prefer_cache && options.distribute_across_numa {
+            true => Err(
+                "static policy options prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can \
+                         not be used at the same time"
+                    .to_string(),
+            ),
+            false => Ok(options),
+        }
+    }
+}
+
+/// The CPUs of this node. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cpus {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    rules: Rules,
+    file: PathBuf,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Cpus {
+    /// As the configuration says; none where all share all. Takes over what a former agent left in `root`.
+    pub fn start(config: &Config, kept_milli: i64, system: &Path, root: &Path) -> Result<Option<Cpus>, String> {
+        let file = root.join(STATE_FILE);
+        let policy = config.cpu_manager_policy.as_str();
+        let left = state::load(&file, policy)?;
+        if policy != "static" {
+            if left.is_none() {
+                let saved = state::save(&file, policy, &State::default());
+                saved.map_err(|e| format!("{} can't be written: {e}", file.display()))?;
+            }
+            return Ok(None);
+        }
+        let rules = Rules::new(config, kept_milli, Topology::read(system)?)?;
+        let state = rules.check(left.unwrap_or_default())?;
+        state::save(&file, policy, &state).map_err(|e| format!("{} can't be written: {e}", file.display()))?;
+        tracing::info!(
+            "CPUs {} are shared, {} are kept for the system",
+            state.shared,
+            rules.reserved
+        );
+        let inner = Inner {
+            rules,
+            file,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        };
+        Ok(Some(Cpus { inner: Arc::new(inner) }))
+    }
+
+    /// Gives a new pod's containers what they are to have for themselves: all of them or none.
+    pub fn admit(&self, pod: &Pod) -> Result<(), Rejection> {
+        let mut state = self.inner.state.lock();
+        let new = self.inner.rules.assign(&state, pod)?;
+        self.replace(&mut state, new).map_err(|e| assign::unexpected(&e))
+    }
+
+    /// The pod has gone: what it had is for all again. Doing it again is fine.
+    pub fn release(&self, uid: &str) {
+        let mut state = self.inner.state.lock();
+        let mut new = state.clone();
+        let Some(containers) = new.own.remove(uid) else { return };
+        let freed = containers.values().flat_map(CpuSet::iter).collect();
+        new.shared = &new.shared | &freed;
+        if let Err(error) = self.replace(&mut state, new.clone()) {
+            // What the file says too much is found out at the next start, and freed.
+            tracing::warn!("{error}");
+            *state = new;
+            self.inner.changed.notify_one();
+        }
+    }
+
+    fn replace(&self, state: &mut State, new: State) -> Result<(), String> {
+        if *state == new {
+            return Ok(());
+        }
+        let saved = state::save(&self.inner.file, "static", &new);
+        saved.map_err(|e| format!("{} can't be written: {e}", self.inner.file.display()))?;
+        *state = new;
+        self.inner.changed.notify_one();
+        Ok(())
+    }
+
+    /// The CPUs a container may run on. Where all that may be shared is taken, the system shares its own.
+    pub fn of(&self, uid: &str, container: &str) -> CpuSet {
+        let state = self.inner.state.lock();
+        match state.of(uid, container) {
+            Some(own) => own.clone(),
+            None if state.shared.is_empty() => self.inner.rules.reserved.clone(),
+            None => state.shared.clone(),
+        }
+    }
+
+    /// It has CPUs for itself: nothing else limits how much of them it uses.
+    pub fn has_own(&self, uid: &str, container: &str) -> bool {
+        self.inner.state.lock().of(uid, container).is_some()
+    }
+
+    /// One of its containers has.
+    pub fn pod_has_own(&self, pod: &Pod) -> bool {
+        self.inner.state.lock().own.contains_key(policy::uid(pod))
+    }
+
+    /// Pods with CPUs for themselves.
+    pub fn pods(&self) -> Vec<String> {
+        self.inner.state.lock().own.keys().cloned().collect()
+    }
+
+    async fn changed(&self) {
+        self.inner.changed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Calls over a Unix socket to a plugin of this node. Errors are worded as gRPC's in Go.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
+use prost::Message;
+use tokio::net::UnixStream;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+/// Connects with the first call, and again after the plugin was restarted.
+#[derive(Clone, Debug)]
+pub struct Socket {
+    channel: Channel,
+}
+
+impl Socket {
+    pub fn new(socket: impl Into<PathBuf>) -> Socket {
+        let path = socket.into();
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The address is never looked up.
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        Socket { channel }
+    }
+
+    pub async fn call<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<A, String>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        in_time(limit, async {
+            let mut grpc = self.ready().await?;
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec)
+                .await
+        })
+        .await
+    }
+
+    /// A call that is answered again and again; the limit is for its beginning.
+    pub async fn follow<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<Streaming<A>, String>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        in_time(limit, async {
+            let mut grpc = self.ready().await?;
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.server_streaming(Request::new(request), PathAndQuery::from_static(path), codec)
+                .await
+        })
+        .await
+    }
+
+    async fn ready(&self) -> Result<Grpc<Channel>, Status> {
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await.map_err(|e| Status::from_error(e.into()))?;
+        Ok(grpc)
+    }
+}
+
+async fn in_time<T>(limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, String> {
+    let late = || Status::deadline_exceeded("context deadline exceeded");
+    let answer = tokio::time::timeout(limit, answer)
+        .await
+        .unwrap_or_else(|_| Err(late()));
+    answer.map(Response::into_inner).map_err(|status| said(&status))
+}
+
+pub fn said(status: &Status) -> String {
+    let mut text = status.message().to_string();
+    // Made on this side: the innermost cause tells what happened.
+    let mut cause = std::error::Error::source(status);
+    while let Some(next) = cause {
+        text = next.to_string();
+        cause = next.source();
+    }
+    format!("rpc error: code = {:?} desc = {text}", status.code())
+}
