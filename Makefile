@@ -17,7 +17,7 @@ up: build ## start a cluster here, until Ctrl-C
 
 # One build profile for everything that is tested, so that what is tested is what is shipped.
 test: tools lint ## everything CI runs: lints, unit and black-box tests with the release binary and real clients
-	$(CARGO) build --release --locked --workspace --all-targets
+	$(CARGO) build --release --locked --workspace --bins --tests
 	$(CARGO) nextest run --release --locked --workspace --no-fail-fast
 
 lint: ## formatting and lints, warnings are errors

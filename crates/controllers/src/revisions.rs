@@ -185,7 +185,7 @@ pub fn oldest_unused(
 pub async fn delete(turn: &Turn, revisions: &[Arc<ControllerRevision>]) -> Result<(), Failure> {
     for revision in revisions {
         match turn.delete::<ControllerRevision>(&revision.metadata).await {
-            Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+            Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }

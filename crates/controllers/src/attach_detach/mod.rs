@@ -205,7 +205,7 @@ impl Reconcile for Controller {
                 continue;
             }
             match turn.delete::<VolumeAttachment>(&attachment.metadata).await {
-                Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+                Ok(()) | Err(Error::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }

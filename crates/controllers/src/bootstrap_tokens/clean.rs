@@ -47,7 +47,7 @@ impl Reconcile for Cleaner {
             return Ok(Next::After(left));
         }
         match turn.delete::<Secret>(&secret.metadata).await {
-            Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(Next::Done),
+            Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }
     }

@@ -54,7 +54,7 @@ impl Reconcile for Cleaner {
             return Ok(Next::After(left));
         }
         match turn.delete::<CertificateSigningRequest>(&request.metadata).await {
-            Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(Next::Done),
+            Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }
     }

@@ -45,11 +45,9 @@ async fn schedule(seed: u64) {
         act(&cluster, &mut random);
         cluster.pass(Duration::from_millis(random.below(4000))).await;
     }
-    cluster.faults(Faults::default());
     cluster.change_nodes(|nodes| nodes.partitioned.clear());
     cluster.edit::<Deployment>(NS, "web", |d| d["spec"]["paused"] = json!(false));
-    // Failures in a row have made some wait for their next try.
-    cluster.advance(Duration::from_secs(120)).await;
+    cluster.calm().await;
     check(&cluster);
 }
 

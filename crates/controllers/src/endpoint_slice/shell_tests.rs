@@ -85,8 +85,7 @@ async fn endpoints_follow_pods_whatever_happens() {
                 cluster.advance(Duration::from_millis(40)).await;
             }
         }
-        cluster.faults(Faults::default());
-        cluster.advance(Duration::from_secs(5)).await;
+        cluster.calm().await;
         let mut wanted: Vec<String> = cluster
             .list::<Pod>("ns")
             .into_iter()

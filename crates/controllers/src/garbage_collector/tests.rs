@@ -345,8 +345,7 @@ async fn faults_and_restarts() {
             cluster.settle().await;
             cluster.delete_with::<ReplicaSet>("ns", "set", json!({"propagationPolicy": policy}));
             cluster.advance(Duration::from_secs(90)).await;
-            cluster.faults(Faults::default());
-            cluster.advance(Duration::from_secs(90)).await;
+            cluster.calm().await;
             let configs = cluster.list::<ConfigMap>("").into_iter();
             let names: Vec<String> = configs.map(|c| c.metadata.name).collect();
             let (pods, sets) = (cluster.list::<Pod>("").len(), cluster.list::<ReplicaSet>("").len());

@@ -108,7 +108,7 @@ async fn with_faults_and_restarts_each_pod_is_counted_once() {
             }
             cluster.advance(Duration::from_secs(10)).await;
         }
-        cluster.advance(Duration::from_secs(5)).await;
+        cluster.calm().await;
         let job: Job = cluster.get("ns", "j").unwrap();
         assert!(job.is_complete(), "seed {seed}: {:?}", job.status);
         assert_eq!(

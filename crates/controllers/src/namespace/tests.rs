@@ -248,8 +248,7 @@ async fn faults_and_restarts() {
         cluster.kill_after_writes(1 + seed as u32 % 4);
         cluster.delete::<Namespace>("", "one");
         cluster.advance(Duration::from_secs(120)).await;
-        cluster.faults(Faults::default());
-        cluster.advance(Duration::from_secs(120)).await;
+        cluster.calm().await;
         assert!(cluster.get::<Namespace>("", "one").is_none(), "seed {seed}");
         assert_eq!(
             count(&cluster, "configmaps", "one").await + cluster.list::<Pod>("one").len(),

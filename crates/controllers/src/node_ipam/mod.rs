@@ -165,7 +165,8 @@ mod tests {
                 put_node(&cluster, &format!("n{n}"));
             }
             cluster.kill_after_writes(5);
-            cluster.advance(Duration::from_secs(200)).await;
+            cluster.advance(Duration::from_secs(60)).await;
+            cluster.calm().await;
             let mut all: Vec<String> = (0..16).flat_map(|n| cidrs(&cluster, &format!("n{n}"))).collect();
             all.sort();
             all.dedup();

@@ -136,7 +136,7 @@ fn is_of(secret: &Secret, account: &ServiceAccount) -> bool {
 
 async fn delete(turn: &Turn, secret: &Secret) -> Outcome {
     match turn.delete::<Secret>(&secret.metadata).await {
-        Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(Next::Done),
+        Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
         Err(error) => Err(error.into()),
     }
 }

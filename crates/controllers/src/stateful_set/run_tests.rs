@@ -226,8 +226,7 @@ async fn with_faults_and_restarts_they_come_to_the_same_end() {
         cluster.settle().await;
         edit(&cluster, |spec| spec["replicas"] = json!(3));
         cluster.settle().await;
-        cluster.faults(Faults::default());
-        cluster.advance(Duration::from_secs(300)).await;
+        cluster.calm().await;
         assert_eq!(pods(&cluster), "web-0=two web-1=two web-2=two", "seed {seed}");
         assert_eq!(status(&cluster).updated_replicas, 3, "seed {seed}");
     }

@@ -15,7 +15,7 @@
 //! `put` stores an object as it is, status and all (give namespaces explicitly); `edit`, `edit_status`, `delete` do what a
 //! user or kubelet would through the API; `remove` makes gone what a finalizer or a kubelet holds. `get`, `list` and `value`
 //! look, `events` has "Type Reason note", `writes` what the controllers wrote. `advance` lets time go by (and settles).
-//! `faults` makes calls fail by seed, `kill`, `kill_after_writes` and `run` are restarts, `hook` answers what the server
+//! `faults` makes calls fail by seed (`calm` ends that), `kill`, `kill_after_writes` and `run` are restarts, `hook` answers what the server
 //! does not know (discovery, access reviews). Pods with a node stay after a delete, with a deletionTimestamp, until
 //! `Nodes` or `remove` ends them. Kinds need no registration.
 
@@ -48,6 +48,8 @@ use crate::settings::Settings;
 /// Nothing asked, answered or watched for this long means that all is done.
 pub const QUIET: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
+/// After failures in a row a watch waits for up to a minute before its next try, a lost answer takes half of one.
+const CALM: Duration = Duration::from_secs(180);
 /// Who is not quiet by then goes round in circles.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
@@ -198,6 +200,12 @@ impl Cluster {
     pub async fn advance(&self, by: Duration) {
         self.pass(by).await;
         self.settle().await;
+    }
+
+    /// Nothing goes wrong any more, and whoever waits for the next try has had it.
+    pub async fn calm(&self) {
+        self.faults(Faults::default());
+        self.advance(CALM).await;
     }
 
     /// Lets time go by, whatever is under way then.

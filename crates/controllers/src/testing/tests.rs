@@ -46,8 +46,7 @@ async fn with_faults_and_restarts_they_come_to_the_same_end() {
         cluster.run(&[&REPLICA_SET]);
         cluster.kill_after_writes(seed as u32 % 5);
         cluster.settle().await;
-        cluster.faults(Faults::default());
-        cluster.advance(Duration::from_secs(120)).await;
+        cluster.calm().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 5, "seed {seed}");
     }
 }

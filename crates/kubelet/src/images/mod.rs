@@ -496,7 +496,9 @@ impl Inner {
     async fn pull(&self, image: &str, spec: ImageSpec, with: Vec<Credentials>, sandbox: PodSandboxConfig) -> Pull {
         let _turn = self.turns.acquire().await.expect("never closed");
         let began = Instant::now();
-        if let Err(why) = self.records.begin(image) {
+        let present = self.runtime.image_status(&spec).await.ok().flatten();
+        let present = present.map(|image| image.id);
+        if let Err(why) = self.records.begin(image, present, self.clock.now()) {
             let why = format!("Failed to record image pull intent for container image {image:?}: {why}");
             return Pull {
                 answer: Err(why),

@@ -75,6 +75,18 @@ struct Record {
     credential_mapping: BTreeMap<String, Allowed>,
 }
 
+impl Record {
+    fn new(image_ref: &str, now: Timestamp) -> Record {
+        Record {
+            kind: "ImagePulledRecord".to_string(),
+            api_version: API_VERSION.to_string(),
+            last_updated_time: rfc3339(now),
+            image_ref: image_ref.to_string(),
+            credential_mapping: BTreeMap::new(),
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Intent {
@@ -83,11 +95,30 @@ struct Intent {
     image: String,
 }
 
+impl Intent {
+    fn new(image: &str) -> Intent {
+        Intent {
+            kind: "ImagePullIntent".to_string(),
+            api_version: API_VERSION.to_string(),
+            image: image.to_string(),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Known {
     records: BTreeMap<String, Record>,
-    /// How many pulls of each are under way; 0 for one that an earlier agent left.
-    intents: BTreeMap<String, usize>,
+    intents: BTreeMap<String, Pulls>,
+}
+
+/// The pulls of one image.
+#[derive(Default)]
+struct Pulls {
+    /// 0 for what an earlier agent left.
+    under_way: usize,
+    /// What the name stood for on the node before the first of them: that came from none of them. Differs from upstream,
+    /// where a preloaded image must be pulled (and may not be had at all) while any other pod pulls it.
+    before: Option<String>,
 }
 
 pub struct Records {
@@ -106,7 +137,7 @@ impl Records {
                 known.records.insert(record.image_ref.clone(), record);
             }
             for intent in read_all::<Intent>(&folder.join("pulling")) {
-                known.intents.insert(intent.image, 0);
+                known.intents.insert(intent.image, Pulls::default());
             }
         }
         Records {
@@ -116,18 +147,27 @@ impl Records {
         }
     }
 
-    /// Before a pull. While it can't be written, nothing is pulled.
-    pub fn begin(&self, image: &str) -> io::Result<()> {
-        let mut known = self.known.lock();
-        if !known.intents.contains_key(image) {
-            let intent = Intent {
-                kind: "ImagePullIntent".to_string(),
-                api_version: API_VERSION.to_string(),
-                image: image.to_string(),
-            };
-            self.write("pulling", image, &intent)?;
+    /// Before a pull of what is here as `present`. While it can't be written, nothing is pulled.
+    pub fn begin(&self, image: &str, present: Option<String>, now: Timestamp) -> io::Result<()> {
+        let known = &mut *self.known.lock();
+        match (known.intents.get(image), &present) {
+            (None, _) => self.write("pulling", image, &Intent::new(image))?,
+            // It may have come from the pull whose end nobody saw: nobody's, until somebody shows that it is theirs.
+            (Some(Pulls { under_way: 0, .. }), Some(image_ref)) => {
+                let record = known.records.entry(image_ref.clone());
+                self.write(
+                    "pulled",
+                    image_ref,
+                    record.or_insert_with(|| Record::new(image_ref, now)),
+                )?;
+            }
+            _ => {}
         }
-        *known.intents.entry(image.to_string()).or_default() += 1;
+        let first = || Pulls {
+            under_way: 0,
+            before: present,
+        };
+        known.intents.entry(image.to_string()).or_insert_with(first).under_way += 1;
         Ok(())
     }
 
@@ -136,8 +176,8 @@ impl Records {
         let Some(pulls) = known.intents.get_mut(image) else {
             return;
         };
-        *pulls = pulls.saturating_sub(1);
-        if *pulls == 0 {
+        pulls.under_way = pulls.under_way.saturating_sub(1);
+        if pulls.under_way == 0 {
             known.intents.remove(image);
             self.remove("pulling", image);
         }
@@ -155,13 +195,10 @@ impl Records {
     fn allow(&self, image: &str, image_ref: &str, source: Option<Source>, now: Timestamp) -> bool {
         let Ok(name) = ImageName::parse(image) else { return true };
         let mut known = self.known.lock();
-        let record = known.records.entry(image_ref.to_string()).or_insert_with(|| Record {
-            kind: "ImagePulledRecord".to_string(),
-            api_version: API_VERSION.to_string(),
-            last_updated_time: String::new(),
-            image_ref: image_ref.to_string(),
-            credential_mapping: BTreeMap::new(),
-        });
+        let record = known
+            .records
+            .entry(image_ref.to_string())
+            .or_insert_with(|| Record::new(image_ref, now));
         let before = record.clone();
         let allowed = record.credential_mapping.entry(name.repository).or_default();
         match source {
@@ -206,7 +243,9 @@ impl Records {
             let known = self.known.lock();
             let record = known.records.get(image_ref);
             let allowed = record.and_then(|record| record.credential_mapping.get(&name.repository));
-            (allowed.cloned(), record.is_some() || known.intents.contains_key(image))
+            let pulls = known.intents.get(image);
+            let of_a_pull = pulls.is_some_and(|pulls| pulls.before.as_deref() != Some(image_ref));
+            (allowed.cloned(), record.is_some() || of_a_pull)
         };
         if !self.verification.required(&name.repository, pulled_by_agent) {
             return false;
@@ -250,7 +289,7 @@ impl Records {
     /// Forgets images that are gone. Those of pulls under way are not in the list yet and stay.
     pub fn retain(&self, images: &BTreeSet<String>) {
         let mut known = self.known.lock();
-        if known.intents.values().any(|pulls| *pulls > 0) {
+        if known.intents.values().any(|pulls| pulls.under_way > 0) {
             return;
         }
         known.records.retain(|image_ref, _| {
@@ -334,7 +373,7 @@ mod tests {
         // It was there before the agent: anybody's.
         assert!(!must(&records, "q.io/a", &[]));
         // Pulled with a secret: for those who have it, by place or by contents.
-        records.begin("q.io/a").unwrap();
+        records.begin("q.io/a", None, now()).unwrap();
         assert!(must(&records, "q.io/a", &[]), "a pull is under way");
         records.pulled("q.io/a", "id", Some(&credentials("s", "h")), now());
         for records in [&records, &open()] {
@@ -363,12 +402,12 @@ mod tests {
             })),
         };
         assert!(must(&records, "q.io/a", &[account("1")]));
-        records.begin("q.io/a").unwrap();
+        records.begin("q.io/a", None, now()).unwrap();
         records.pulled("q.io/a", "id", Some(&account("1")), now());
         assert!(!must(&open(), "q.io/a", &[account("1")]));
         assert!(must(&open(), "q.io/a", &[account("2")]), "another of its name");
         // Pulled without any: anybody's from now on.
-        records.begin("q.io/a").unwrap();
+        records.begin("q.io/a", None, now()).unwrap();
         records.pulled("q.io/a", "id", None, now());
         assert!(!must(&open(), "q.io/a", &[]));
         assert!(!open().needs_credentials("q.io/a", "id"));
@@ -382,13 +421,39 @@ mod tests {
     fn a_pull_whose_end_nobody_saw() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Records::open(Some(folder.path().to_path_buf()), Verification::default());
-        open().begin("q.io/a").unwrap();
+        open().begin("q.io/a", None, now()).unwrap();
         std::fs::write(folder.path().join("pulled-junk"), "{").unwrap();
         let after = open();
         assert!(after.must_pull("q.io/a", "id", &[], now()));
-        after.begin("q.io/a").unwrap();
+        after.begin("q.io/a", None, now()).unwrap();
         after.failed("q.io/a");
         assert!(!open().must_pull("q.io/a", "id", &[], now()));
+        // It had brought the image: a failure to pull that again makes it nobody's.
+        open().begin("q.io/a", None, now()).unwrap();
+        let after = open();
+        after.begin("q.io/a", Some("id".to_string()), now()).unwrap();
+        after.failed("q.io/a");
+        for records in [&after, &open()] {
+            assert!(records.must_pull("q.io/a", "id", &[], now()));
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_a_pull_stays_everybodys_during_it() {
+        let records = Records::open(None, Verification::default());
+        records.begin("q.io/a", Some("old".to_string()), now()).unwrap();
+        records.begin("q.io/a", Some("new".to_string()), now()).unwrap();
+        assert!(!records.must_pull("q.io/a", "old", &[], now()));
+        assert!(
+            records.must_pull("q.io/a", "new", &[], now()),
+            "brought by the first pull"
+        );
+        records.failed("q.io/a");
+        records.pulled("q.io/a", "old", Some(&credentials("s", "h")), now());
+        assert!(
+            records.must_pull("q.io/a", "old", &[], now()),
+            "known by its secret now"
+        );
     }
 
     #[test]
