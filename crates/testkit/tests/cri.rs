@@ -294,7 +294,10 @@ async fn what_goes_wrong_is_said_in_the_runtimes_words() {
         name: "greedy".to_string(),
         attempt: 0,
     });
-    greedy.command = words("dd if=/dev/zero of=/dev/null bs=200M count=1");
+    // The runtime begins to look for that only when the container runs: one killed at once it would miss.
+    greedy.command = ["sh", "-c", "sleep 1; exec dd if=/dev/zero of=/dev/null bs=200M count=1"]
+        .map(String::from)
+        .to_vec();
     greedy.linux.get_or_insert_default().resources = Some(LinuxContainerResources {
         memory_limit_in_bytes: 16 << 20,
         ..Default::default()

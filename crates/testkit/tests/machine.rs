@@ -204,7 +204,11 @@ fn with_systemd() {
         json!({"requests": both("100m", "16Mi"), "limits": both("125m", "48Mi")}),
     ));
     let effort = cluster.create(&pod("effort", "sleep 1000", json!({})));
-    cluster.create(&pod("greedy", "tail /dev/zero", json!({"limits": {"memory": "24Mi"}})));
+    cluster.create(&pod(
+        "greedy",
+        "sleep 1; tail /dev/zero",
+        json!({"limits": {"memory": "24Mi"}}),
+    ));
     for name in ["sure", "burst", "effort"] {
         cluster.until_running(name);
     }

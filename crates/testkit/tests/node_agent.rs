@@ -349,7 +349,7 @@ fn probes_limits_and_restarts() {
     ));
     cluster.apply(&shell(
         "hungry",
-        "tail /dev/zero",
+        "sleep 1; tail /dev/zero",
         json!({"restartPolicy": "Never",
         "container": {"resources": {"limits": {"memory": "16Mi"}}}}),
     ));

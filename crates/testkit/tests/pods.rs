@@ -332,7 +332,7 @@ async fn what_fails_says_why() {
     let config = pod("config", json!({"containers": [config]}));
     let mut greedy = shell(
         "main",
-        "dd if=/dev/zero of=/dev/shm/x bs=1M count=60; x=$(head -c 60m /dev/zero | tr '\\0' x); sleep 60",
+        "sleep 1; dd if=/dev/zero of=/dev/shm/x bs=1M count=60; x=$(head -c 60m /dev/zero | tr '\\0' x); sleep 60",
     );
     greedy["resources"] = json!({"limits": {"memory": "16Mi"}, "requests": {"memory": "16Mi"}});
     let greedy = pod("greedy", json!({"restartPolicy": "Never", "containers": [greedy]}));

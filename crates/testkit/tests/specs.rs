@@ -349,7 +349,7 @@ async fn memory_limits(node: &Node) {
         .run(
             "memory",
             json!({"containers": [{
-                "name": "main", "image": "busybox", "command": ["sh", "-c", "x=0123456789abcdef; while :; do x=$x$x; done"],
+                "name": "main", "image": "busybox", "command": ["sh", "-c", "sleep 1; x=0123456789abcdef; while :; do x=$x$x; done"],
                 "resources": {"limits": {"memory": "16Mi"}},
             }]}),
         )
