@@ -27,7 +27,10 @@ fn health_endpoints_answer_as_kubernetes_does() {
     assert!(server.run("kubectl get --raw /version").contains("\"minor\": \"36\""));
     assert!(server.run("kubectl version").contains("Server Version: v1.36"));
     let log = server.log();
-    assert!(log.contains(" INFO ") && !log.contains('\u{1b}'), "no colours in files: {log}");
+    assert!(
+        log.contains(" INFO ") && !log.contains('\u{1b}'),
+        "no colours in files: {log}"
+    );
 }
 
 #[test]

@@ -22,12 +22,21 @@ impl Cluster {
     }
 
     fn launch(with: impl Fn(Launch) -> Launch) -> Cluster {
+        Cluster::configured(&json!({}), with)
+    }
+
+    /// With these fields in the agent's configuration.
+    fn configured(more: &Value, with: impl Fn(Launch) -> Launch) -> Cluster {
         let containerd = Containerd::with_network();
         // Clusters of several tests share this machine: control groups and logs of their own keep them apart.
         let home = AgentHome::new();
-        let config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        let mut config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
             "clusterDomain": "cluster.local"});
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         let config_file = home.path().join("kubelet.yaml");
         fs::write(&config_file, config.to_string()).unwrap();
         let launch = Launch::up()
@@ -379,6 +388,51 @@ fn probes_limits_and_restarts() {
         (throttled > 0).then_some(())
     });
     assert_eq!(cluster.pod("busy")["status"]["qosClass"], "Burstable");
+}
+
+#[test]
+fn whole_cpus_are_for_those_who_ask_for_them() {
+    let config = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "cpuManagerReconcilePeriod": "1s"});
+    let cluster = Cluster::configured(&config, |launch| launch);
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    let cpus = |pod: &str| {
+        let line = format!("kubectl exec {pod} -- grep Cpus_allowed_list /proc/1/status");
+        cluster.server.run(&line).split_whitespace().last().unwrap().to_string()
+    };
+    let until_on = |pod: &str, what: &str, holds: &dyn Fn(&str) -> bool| {
+        eventually(&format!("{pod} runs on {what}"), || holds(&cpus(pod)).then_some(()));
+    };
+    // All but the one that is kept for the system.
+    let most = cluster.server.get("node real")["status"]["allocatable"]["cpu"].clone();
+    let whole = |name: &str| {
+        let limits = json!({"container": {"resources": {"limits": {"cpu": most, "memory": "32Mi"}}}});
+        shell(name, "sleep 1000", limits)
+    };
+    cluster.apply(&shell("shared", "sleep 1000", json!({})));
+    cluster.until_ready("shared");
+    until_on("shared", "all", &|on| on == online.trim());
+    cluster.apply(&whole("first"));
+    cluster.until_ready("first");
+    until_on("shared", "the system's", &|on| on == "0");
+    until_on("first", "its own", &|on| !on.starts_with('0'));
+    // Gone without grace: the next one gets in while the first one still ends.
+    cluster.apply(&whole("second"));
+    cluster.server.run("kubectl delete pod first --grace-period=0 --force");
+    cluster.until_ready("second");
+    until_on("second", "its own", &|on| !on.starts_with('0'));
+    cluster.server.run("kubectl delete pod second");
+    until_on("shared", "all", &|on| on == online.trim());
+    // What the node can't give whole it refuses, and says nothing of containers.
+    let mut odd = whole("odd");
+    odd["spec"]["nodeName"] = json!("real");
+    odd["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("100");
+    cluster.apply(&odd);
+    let status = cluster.until_phase("odd", "Failed")["status"].clone();
+    assert_eq!(status["reason"], "UnexpectedAdmissionError", "{status}");
+    assert!(
+        status["containerStatuses"].is_null() && status["conditions"].is_null(),
+        "{status}"
+    );
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub struct PodMemory {
     pub stopped_sandboxes: BTreeSet<String>,
     /// What runs is being taken down, though the pod goes on: since when.
     pub teardown: Option<Timestamp>,
+    /// The node did not let it in: there was never anything of it.
+    pub rejected: bool,
     /// Volumes, cgroups and the rest are freed.
     pub freed: bool,
     /// When this agent began; containers older than that were adopted.

@@ -141,6 +141,15 @@ impl Tools for NodeTools {
         }
     }
 
+    fn leave(&self, uid: &str) {
+        if let Some(cpus) = &self.cpus {
+            cpus.release(uid);
+        }
+        if let Some(devices) = &self.devices {
+            devices.release(uid);
+        }
+    }
+
     fn event(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String) {
         match container {
             Some(name) => self.events.container(pod, name, kind, reason, note),
@@ -363,12 +372,7 @@ impl Tools for NodeTools {
 
     async fn release(&self, uid: &str) -> Result<(), String> {
         self.volumes.tear_down(uid).await.map_err(|error| error.to_string())?;
-        if let Some(cpus) = &self.cpus {
-            cpus.release(uid);
-        }
-        if let Some(devices) = &self.devices {
-            devices.release(uid);
-        }
+        self.leave(uid);
         self.users.release(uid);
         match &self.cgroups {
             Some(cgroups) => cgroups.remove_pod(uid).await.map_err(|error| error.to_string()),

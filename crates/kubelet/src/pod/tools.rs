@@ -67,6 +67,8 @@ pub trait Tools: Send + Sync + 'static {
     fn admit(&self, pod: &Pod, others: &[&Pod], now: Option<&Pod>) -> Result<Vec<usize>, Rejection>;
     /// What else a pod that was let in needs before anything of it runs: devices of plugins, say.
     async fn claim(&self, pod: &Pod) -> Result<(), Rejection>;
+    /// What `admit` and `claim` gave the pod for itself is free for others. Doing it again is fine.
+    fn leave(&self, uid: &str);
     fn event(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String);
 
     /// Cgroup, directories and volumes, before anything runs. To be called again until it succeeds.

@@ -25,6 +25,12 @@ pub fn is_own(type_: &str) -> bool {
     OWN.contains(&type_)
 }
 
+pub(super) fn of_others(pod: &Pod) -> Vec<PodCondition> {
+    let all = pod.status.as_ref().and_then(|s| s.conditions.as_deref());
+    let all = all.unwrap_or_default().iter();
+    all.filter(|c| !is_own(&c.type_)).cloned().collect()
+}
+
 /// Status, reason and message of a condition.
 type Verdict = (bool, Option<&'static str>, Option<String>);
 
@@ -36,12 +42,7 @@ pub(super) fn conditions(
     now: Timestamp,
 ) -> Vec<PodCondition> {
     let old = memory.status.conditions.as_deref().unwrap_or_default();
-    let of_api = pod
-        .status
-        .as_ref()
-        .and_then(|s| s.conditions.as_deref())
-        .unwrap_or_default();
-    let mut list: Vec<PodCondition> = of_api.iter().filter(|c| !is_own(&c.type_)).cloned().collect();
+    let mut list = of_others(pod);
     let generation = pod.metadata.generation.filter(|g| *g > 0);
     let make = |type_: &str, (yes, reason, message): Verdict| {
         let status = if yes { "True" } else { "False" };

@@ -62,6 +62,10 @@ pub fn pod_status(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, host: &
         node_allocatable_resource_claim_statuses: api.and_then(|s| s.node_allocatable_resource_claim_statuses.clone()),
         ..Default::default()
     };
+    if memory.rejected {
+        status.conditions = some(conditions::of_others(pod));
+        return status;
+    }
     totals(&mut status, pod, memory);
     addresses(&mut status, pod, observed, memory, host);
     status.container_statuses = some(statuses.regular);

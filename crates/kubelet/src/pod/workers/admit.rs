@@ -61,8 +61,9 @@ impl Shared {
         pods.iter().map(|pod| policy::uid(pod).to_string()).collect()
     }
 
-    /// What the pod had is free for others.
+    /// What the pod had is free for others, as upstream though it may still be ending: nobody wants it any more.
     pub(super) fn leave(&self, uid: &str) {
+        self.tools.leave(uid);
         if self.ledger.remove(uid) {
             self.retry_resizes();
         }
@@ -106,6 +107,8 @@ impl Worker {
             return;
         }
         let ended = self.memory.status.phase.as_deref().is_some_and(policy::is_terminal);
+        // A former agent's word: whatever had begun has statuses of containers.
+        self.memory.rejected = ended && self.observed.is_empty() && self.memory.status.container_statuses.is_none();
         // What nobody wants any more is not counted, as upstream: its remains will go.
         if ended || self.memory.requests.removed {
             return;
@@ -128,6 +131,7 @@ impl Worker {
     fn reject(&mut self, pod: &Pod, rejection: Rejection) {
         let Rejection { reason, message } = rejection;
         self.event(pod, None, Warning, event_reason(&reason), message.clone());
+        self.memory.rejected = true;
         self.memory.ending = Some(Ending {
             grace_seconds: 1,
             deadline: self.shared.clock.now(),

@@ -29,6 +29,8 @@ struct FakeState {
     events: Vec<String>,
     /// Uids that hold volumes and cgroups.
     held: BTreeSet<String>,
+    /// Uids whose own CPUs and devices are for others again.
+    left: BTreeSet<String>,
     probes: BTreeMap<String, Vec<(String, Probed)>>,
     refuse_mount: Option<String>,
     refuse_image: Option<Refusal>,
@@ -67,6 +69,10 @@ impl Tools for FakeTools {
             Some(rejection) => Err(rejection),
             None => Ok(()),
         }
+    }
+
+    fn leave(&self, uid: &str) {
+        self.state.lock().left.insert(uid.to_string());
     }
 
     fn event(&self, pod: &Pod, container: Option<&str>, _: EventType, reason: &'static str, note: String) {

@@ -102,7 +102,24 @@ async fn a_pod_without_its_devices_leaves_its_room() {
     let status = world.workers.status("first").unwrap();
     assert_eq!(status.reason.as_deref(), Some("UnexpectedAdmissionError"));
     assert_eq!(status.message.as_deref(), Some("Pod was rejected: none left"));
+    // As upstream, nothing is said of containers that never were.
+    assert_eq!((status.container_statuses, status.conditions), (None, None));
     world.tools.state.lock().refuse_devices = None;
+    world.workers.update(Arc::new(named("second", 3, 0)));
+    world.pass(0.5).await;
+    assert_eq!(world.phase_of("second").0, "Running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_removed_pod_had_is_for_others_while_it_ends() {
+    let world = World::new();
+    world.has_cpus(4);
+    world.pass(0.1).await;
+    world.workers.update(Arc::new(named("first", 3, 0)));
+    world.pass(0.5).await;
+    assert!(world.tools.state.lock().left.is_empty());
+    world.workers.remove("first");
+    assert!(world.tools.state.lock().left.contains("first"));
     world.workers.update(Arc::new(named("second", 3, 0)));
     world.pass(0.5).await;
     assert_eq!(world.phase_of("second").0, "Running");
