@@ -10,6 +10,7 @@ pub mod messages;
 mod register;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
-use tonic::{Request, Response, Status};
-use tonic_prost::ProstCodec;
 
-use super::Devices;
-use super::messages::{Empty, Register};
+use super::messages::Register;
+use super::{Devices, wire};
 
 /// Plugins that may talk to us at once; they say one sentence each.
 const MOST: usize = 32;
@@ -61,30 +59,13 @@ async fn accept(listener: UnixListener, devices: Devices) {
 }
 
 async fn serve(stream: UnixStream, devices: Devices) {
-    let service = hyper::service::service_fn(move |request| {
-        let devices = devices.clone();
-        async move { Ok::<_, std::convert::Infallible>(answer(devices, request).await) }
-    });
-    let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+    let answer = |message: &[u8]| {
+        let request = Register::decode(message).map_err(|error| error.to_string())?;
+        devices.add_plugin(request).inspect_err(|error| {
+            tracing::warn!("a device plugin was refused: {error}");
+        })
+    };
+    if let Err(error) = wire::serve(stream, answer).await {
         tracing::debug!("a plugin's connection broke: {error}");
     }
-}
-
-async fn answer(devices: Devices, request: http::Request<hyper::body::Incoming>) -> http::Response<tonic::body::Body> {
-    if request.uri().path() != "/v1beta1.Registration/Register" {
-        return Status::unimplemented(format!("unknown method {}", request.uri().path())).into_http();
-    }
-    let service = tower::service_fn(move |request: Request<Register>| {
-        let devices = devices.clone();
-        async move {
-            let added = devices.add_plugin(request.into_inner());
-            added.map(|()| Response::new(Empty {})).map_err(|error| {
-                tracing::warn!("a device plugin was refused: {error}");
-                Status::unknown(error)
-            })
-        }
-    });
-    let codec = ProstCodec::<Empty, Register>::default();
-    tonic::server::Grpc::new(codec).unary(service, request).await
 }

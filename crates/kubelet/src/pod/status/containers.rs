@@ -175,7 +175,8 @@ impl Maker<'_> {
     }
 
     fn state(&self, seen: &ObservedContainer, old: Option<&ContainerStatus>) -> ContainerState {
-        let time = |t: Option<jiff::Timestamp>| t.map(|t| Time(whole_seconds(t)));
+        // As upstream: what never started did so in 1970.
+        let time = |t: Option<jiff::Timestamp>| Some(Time(whole_seconds(t.unwrap_or_default())));
         match seen.state {
             State::Running => ContainerState {
                 running: Some(ContainerStateRunning {

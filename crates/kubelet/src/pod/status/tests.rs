@@ -534,6 +534,20 @@ fn times_stay_until_something_changes() {
 }
 
 #[test]
+fn what_never_started_did_so_in_1970() {
+    let pod = pod("containers=a");
+    let (memory, now) = memory(&pod, "");
+    let mut observed = observed(&pod, "sandbox=ready a=exited:128");
+    observed.containers[0].started_at = None;
+    let status = pod_status(&pod, &observed, &memory, &host(), now);
+    let container = &status.container_statuses.unwrap()[0];
+    let end = [&container.state, &container.last_state];
+    let end = end.into_iter().flatten().find_map(|state| state.terminated.clone());
+    let started = serde_json::to_value(end.unwrap()).unwrap()["startedAt"].clone();
+    assert_eq!(started, "1970-01-01T00:00:00Z");
+}
+
+#[test]
 fn what_the_runtime_lost_is_told_from_the_status_before() {
     let pod = pod("containers=a");
     let (mut memory, now) = memory(&pod, "");
