@@ -65,6 +65,7 @@ struct State {
 struct Plugin {
     number: u64,
     socket: Socket,
+    /// As it says itself when it is asked; what it said at its registration does not count, as upstream.
     options: PluginOptions,
 }
 
@@ -131,7 +132,7 @@ impl Devices {
             version,
             endpoint,
             resource_name,
-            options,
+            ..
         } = request;
         if version != "v1beta1" {
             return Err(format!(
@@ -151,7 +152,7 @@ impl Devices {
             let plugin = Plugin {
                 number: state.registrations,
                 socket: Socket::new(self.inner.folder.join(&endpoint)),
-                options: options.unwrap_or_default(),
+                options: PluginOptions::default(),
             };
             state.plugins.insert(resource_name.clone(), plugin.clone());
             plugin
@@ -197,6 +198,13 @@ impl Devices {
         plugin: &Plugin,
         is_newest: impl Fn(&Devices) -> bool,
     ) -> Result<(), String> {
+        let path = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
+        let options = plugin.socket.call(path, Empty {}, QUESTION).await?;
+        if let Some(known) = self.inner.state.lock().plugins.get_mut(resource)
+            && known.number == plugin.number
+        {
+            known.options = options;
+        }
         let path = "/v1beta1.DevicePlugin/ListAndWatch";
         let mut stream = plugin.socket.follow::<_, DeviceList>(path, Empty {}, QUESTION).await?;
         while let Some(list) = stream.message().await.map_err(|status| said(&status))? {

@@ -80,6 +80,7 @@ impl Plugin {
                 let codec = ProstCodec::<DeviceList, Empty>::default();
                 tonic::server::Grpc::new(codec).server_streaming(service, request).await
             }
+            "GetDevicePluginOptions" => self.with(request, Plugin::options).await,
             "GetPreferredAllocation" => self.with(request, Plugin::prefer).await,
             "Allocate" => self.with(request, Plugin::allocate).await,
             "PreStartContainer" => self.with(request, Plugin::pre_start).await,
@@ -116,6 +117,13 @@ impl Plugin {
     }
 
     /// The last ones.
+    fn options(&self, _: Empty) -> Result<PluginOptions, Status> {
+        Ok(PluginOptions {
+            pre_start_required: true,
+            get_preferred_allocation_available: true,
+        })
+    }
+
     fn prefer(&self, request: PreferredRequest) -> Result<PreferredResponse, Status> {
         let wanted = &request.containers[0];
         self.calls
@@ -191,10 +199,7 @@ async fn register(devices: &Devices, version: &str, resource: &str, endpoint: &s
         version: version.into(),
         endpoint: endpoint.into(),
         resource_name: resource.into(),
-        options: Some(PluginOptions {
-            pre_start_required: true,
-            get_preferred_allocation_available: true,
-        }),
+        options: None,
     };
     let socket = Socket::new(devices.socket());
     let path = "/v1beta1.Registration/Register";
