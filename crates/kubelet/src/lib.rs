@@ -17,6 +17,7 @@ mod grpc;
 pub mod images;
 mod json;
 pub mod logs;
+pub mod metrics;
 pub mod node;
 pub mod objects;
 pub mod pod;

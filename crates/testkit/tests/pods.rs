@@ -105,6 +105,8 @@ impl Node {
             runtime_name: "containerd".into(),
             recursive_read_only: false,
             random: Random::from_entropy().into(),
+            restart_pace: Default::default(),
+            metrics: Default::default(),
         };
         let (writer, _) = Writer::start(None, Arc::new(|_| None), shutdown.clone());
         let workers = Workers::new(runtime, Arc::new(tools), writer, clock, shutdown.clone());

@@ -13,6 +13,7 @@
 mod carry;
 mod logind;
 mod network;
+mod node_level;
 mod parts;
 mod services;
 mod shutdown;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, setrlimit};
 use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::Api;
 use orlop_client::events::Recorder;
@@ -35,6 +37,7 @@ pub use self::logind::Place as Logind;
 use self::parts::Parts;
 use crate::config::Config;
 use crate::events::Events;
+use crate::metrics::{Measured, Metrics};
 use crate::node::{Identity, Keeper};
 use crate::pod::workers::Workers;
 use crate::server::{self, Certificate};
@@ -94,6 +97,18 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
     options.root_dir = make_directory(&options.root_dir)?;
     options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
     let config = Arc::new(options.config.clone());
+    let unused = config.without_effect();
+    if !unused.is_empty() {
+        tracing::warn!(
+            "the configuration has fields without effect here: {}",
+            unused.join(", ")
+        );
+    }
+    if options.control_groups {
+        settle_process(&config);
+    }
+    let metrics = Arc::new(Metrics::default());
+    options.runtime = Arc::new(Measured::new(options.runtime, metrics.clone()));
     // The port must be known before the node is shown to anyone.
     let bound = match config.enable_server {
         true => Some(server::bind(config.address, options.identity.port).await?),
@@ -108,7 +123,7 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
         Some(recorder) => Events::to(move |event| recorder.record(event)),
         None => Events::to_log(),
     };
-    let parts = Parts::start(&options, config.clone(), &keeper, events, &mut tasks).await?;
+    let parts = Parts::start(&options, config.clone(), &keeper, events, metrics, &mut tasks).await?;
     if let Some((listener, _)) = bound {
         server::start(parts.server(&options, &keeper, listener))?;
     }
@@ -135,6 +150,17 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
         shutdown: options.shutdown,
         tasks,
     })
+}
+
+/// What the configuration says of the agent's own process. Without the right to it the agent runs all the same.
+fn settle_process(config: &Config) {
+    let score = config.oom_score_adj.to_string();
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", &score) {
+        tracing::debug!("the agent's oom_score_adj can't be {score}: {error}");
+    }
+    if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, config.max_open_files, config.max_open_files) {
+        tracing::debug!("the agent may not have {} open files: {error}", config.max_open_files);
+    }
 }
 
 /// Makes it if need be, and gives its whole path.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use orlop_base::{Clock, Random};
@@ -13,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::Options;
+use super::node_level::NodeLevel;
 use super::services::Services;
 use crate::cgroups::{Cgroups, Slices, Tree};
 use crate::config::Config;
@@ -21,8 +23,10 @@ use crate::devices::Devices;
 use crate::events::Events;
 use crate::images::providers::Providers;
 use crate::images::{ImageSettings, Images};
-use crate::node::{Keeper, RuntimeView, resources};
+use crate::metrics::Metrics;
+use crate::node::{self, Keeper, RuntimeView, resources};
 use crate::objects::Objects;
+use crate::pod::memory::Pace;
 use crate::pod::node_tools::{Admission, NodeTools};
 use crate::pod::workers::Workers;
 use crate::pod::writer::Writer;
@@ -42,6 +46,7 @@ const SYSTEM: &str = "/sys/devices/system";
 pub struct Parts {
     pub config: Arc<Config>,
     pub events: Events,
+    pub metrics: Arc<Metrics>,
     pub runtime: Arc<dyn Runtime>,
     pub objects: Objects,
     pub volumes: Volumes,
@@ -65,6 +70,7 @@ impl Parts {
         config: Arc<Config>,
         keeper: &Keeper,
         events: Events,
+        metrics: Arc<Metrics>,
         tasks: &mut JoinSet<()>,
     ) -> Result<Parts, String> {
         let (runtime, clock, shutdown) = (&options.runtime, &options.clock, &options.shutdown);
@@ -72,6 +78,15 @@ impl Parts {
         let told = await_runtime(options, keeper).await?;
         let can_lock_mounts = told.handler_features("").recursive_read_only_mounts;
         let (facts, cgroups, cpus) = look_around(options, &config, keeper).await?;
+        if let Some(cgroups) = &cgroups {
+            let node = node::reference(&options.identity.name);
+            let mut node_level = NodeLevel::new(cgroups.clone(), config.clone(), keeper.clone(), events.clone(), node);
+            // Pods that start at once need them.
+            if !node_level.set_up().await {
+                let shutdown = shutdown.clone();
+                tasks.spawn(async move { node_level.keep_trying(shutdown).await });
+            }
+        }
         // Pods that only seem to run need no devices.
         let devices = match options.control_groups {
             true => Some(Devices::start(&options.root_dir, shutdown.clone())?),
@@ -86,6 +101,7 @@ impl Parts {
                 Some((config, programs)) => Some(Providers::open(config, programs, &objects, clock)?),
                 None => None,
             },
+            metrics: metrics.clone(),
             ..ImageSettings::of(&config, &options.root_dir)
         };
         let images = Images::new(
@@ -133,6 +149,8 @@ impl Parts {
             runtime_name: told.version.map(|v| v.runtime_name).unwrap_or_default(),
             recursive_read_only: can_lock_mounts,
             random: Mutex::new(Random::from_entropy()),
+            restart_pace: restart_pace(&config),
+            metrics: metrics.clone(),
         };
         let workers = Workers::new(
             runtime.clone(),
@@ -144,6 +162,7 @@ impl Parts {
         Ok(Parts {
             config,
             events,
+            metrics,
             runtime: runtime.clone(),
             objects,
             volumes,
@@ -177,7 +196,7 @@ impl Parts {
             runtime: self.runtime.clone(),
             pods: Arc::new(WorkersPods(self.workers.clone())),
             stats: Gatherer::new(self.runtime.clone(), name, root, self.clock.clone()),
-            own_metrics: Arc::new(String::new),
+            metrics: self.metrics.clone(),
             probe_metrics: Arc::new(move || probes.metrics()),
             clock: self.clock.clone(),
             shutdown: options.shutdown.clone(),
@@ -204,6 +223,25 @@ async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView
     tokio::select! {
         view = heard => view.map(|view| view.clone()).map_err(|e| e.to_string()),
         _ = options.shutdown.wait() => Err("stopped before the container runtime was there".to_string()),
+    }
+}
+
+/// How soon containers start again.
+// Upstream: pkg/kubelet/kubelet.go newCrashLoopBackOff (v1.36)
+fn restart_pace(config: &Config) -> Pace {
+    let mut pace = Pace::default();
+    if config.feature("ReduceDefaultCrashLoopBackOffDecay", false) {
+        pace = Pace {
+            first: Duration::from_secs(1),
+            most: Duration::from_secs(60),
+        };
+    }
+    match config.crash_loop_back_off.max_container_restart_period {
+        Some(most) if config.feature("KubeletCrashLoopBackOffMax", true) => Pace {
+            first: pace.first.min(most),
+            most,
+        },
+        _ => pace,
     }
 }
 
@@ -271,10 +309,6 @@ async fn look_around(
             return Err("the cgroup driver is systemd, but systemd does not run this machine".to_string());
         }
         cgroups = cgroups.with_slices(Slices::of_this_machine());
-    }
-    if let Err(error) = cgroups.ensure_node_level().await {
-        tracing::error!("the control groups of pods can't be set up: {error}");
-        keeper.set_trouble(Some(format!("failed to set up the control groups of pods: {error}")));
     }
     Ok((facts, Some(cgroups), cpus))
 }

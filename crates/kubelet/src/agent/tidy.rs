@@ -37,7 +37,7 @@ pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut Join
         parts.events.clone(),
         parts.clock.clone(),
         node.clone(),
-        settings(&parts.config, options.control_groups),
+        settings(parts, options.control_groups),
         Arc::new(move |uid| state_of(&workers, uid)),
     );
     tasks.spawn(collector.clone().run(options.shutdown.clone()));
@@ -57,6 +57,7 @@ pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut Join
                     root: PathBuf::from("/"),
                     pods_cgroup: pods_group(parts),
                 },
+                metrics: parts.metrics.clone(),
             },
             hooks(parts, keeper),
         );
@@ -107,11 +108,12 @@ fn share_cpus(cpus: Cpus, parts: &Parts, shutdown: Shutdown) -> impl Future<Outp
     cpus::follow(cpus, parts.runtime.clone(), period, running, pods, shutdown)
 }
 
-fn settings(config: &Config, is_real: bool) -> GcSettings {
-    let settings = GcSettings::of(config);
+fn settings(parts: &Parts, is_real: bool) -> GcSettings {
+    let settings = GcSettings::of(&parts.config);
     GcSettings {
         // Collectors of logs have no use for what no container wrote.
         container_links: settings.container_links.filter(|_| is_real),
+        metrics: parts.metrics.clone(),
         ..settings
     }
 }

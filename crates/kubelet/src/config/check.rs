@@ -7,7 +7,7 @@ use std::time::Duration;
 use orlop_api::duration::parse_duration;
 use serde_json::Value;
 
-use super::{Config, parse_threshold};
+use super::{Config, parse_reclaim, parse_threshold};
 use crate::cpus::{CpuSet, Options};
 
 /// Numbers that must lie in a range: field, flag, least, most, and what is said of others.
@@ -152,6 +152,36 @@ const ENFORCEMENTS: [&str; 6] = [
     "none",
 ];
 
+/// Fields that may be set and change nothing, with the value that asks for nothing.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("readOnlyPort", "0"),
+    ("tlsCipherSuites", "null"),
+    ("tlsCurvePreferences", "null"),
+    ("rotateCertificates", "false"),
+    ("serverTLSBootstrap", "false"),
+    ("eventRecordQPS", "50"),
+    ("eventBurst", "100"),
+    ("qosReserved", "null"),
+    ("runtimeRequestTimeout", "\"2m0s\""),
+    ("protectKernelDefaults", "false"),
+    ("enableSystemLogQuery", "false"),
+    ("imageServiceEndpoint", "null"),
+];
+
+pub(super) fn without_effect(document: &Value) -> Vec<&'static str> {
+    let is_set = |(name, nothing): &&(&str, &str)| {
+        let value = document.get(*name).unwrap_or(&Value::Null);
+        let is_empty = value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty);
+        !is_empty && value.to_string() != *nothing
+    };
+    let mut names: Vec<&str> = WITHOUT_EFFECT.iter().filter(is_set).map(|(name, _)| *name).collect();
+    // What is served is TLS 1.2 or newer.
+    if document.get("tlsMinVersion").and_then(Value::as_str) == Some("VersionTLS13") {
+        names.push("tlsMinVersion");
+    }
+    names
+}
+
 /// Numbers out of their range, times that are negative and addresses that are none.
 pub(super) fn out_of_range(document: &Value) -> Vec<String> {
     let mut problems = Vec::new();
@@ -275,6 +305,14 @@ pub(super) fn problems(c: &Config) -> Vec<String> {
     for address in c.cluster_dns.iter().filter(|text| text.parse::<IpAddr>().is_err()) {
         say(format!("clusterDNS {address:?} is no IP address"));
     }
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(300));
+    if let Some(period) = c.crash_loop_back_off.max_container_restart_period
+        && !(least..=most).contains(&period)
+    {
+        say(format!(
+            "crashLoopBackOff.maxContainerRestartPeriod {period:?} must be set between {least:?} and {most:?}"
+        ));
+    }
     enforcement(c, &mut say);
     eviction(c, &mut say);
     cpus(c, &mut say);
@@ -325,6 +363,14 @@ fn enforcement(c: &Config, say: &mut impl FnMut(String)) {
                     .to_string(),
             );
         }
+        for (what, group) in [("system", &c.system_reserved_cgroup), ("kube", &c.kube_reserved_cgroup)] {
+            if value.strip_suffix("-compressible").unwrap_or(value) == format!("{what}-reserved") && group.is_empty() {
+                say(format!(
+                    "{what}ReservedCgroup (--{what}-reserved-cgroup) must be specified when {value:?} contained in \
+                     enforceNodeAllocatable (--enforce-node-allocatable)"
+                ));
+            }
+        }
         if value == "pods" && !c.cgroups_per_qos {
             say(
                 "cgroupsPerQOS (--cgroups-per-qos) must be set to true when \"pods\" contained in \
@@ -336,7 +382,12 @@ fn enforcement(c: &Config, say: &mut impl FnMut(String)) {
 }
 
 fn eviction(c: &Config, say: &mut impl FnMut(String)) {
-    for thresholds in [&c.eviction_hard, &c.eviction_soft, &c.eviction_minimum_reclaim] {
+    for (signal, text) in &c.eviction_minimum_reclaim {
+        if let Err(why) = parse_reclaim(signal, text) {
+            say(why);
+        }
+    }
+    for thresholds in [&c.eviction_hard, &c.eviction_soft] {
         for (signal, text) in thresholds {
             if let Err(why) = parse_threshold(signal, text) {
                 say(why);

@@ -137,6 +137,12 @@ pub struct Config {
     pub memory_manager_policy: String,
     pub enforce_node_allocatable: Vec<String>,
     #[serde(default)]
+    pub system_reserved_cgroup: String,
+    #[serde(default)]
+    pub kube_reserved_cgroup: String,
+    pub oom_score_adj: i32,
+    pub max_open_files: u64,
+    #[serde(default)]
     pub allowed_unsafe_sysctls: Vec<String>,
     #[serde(default, rename = "providerID")]
     pub provider_id: String,
@@ -147,6 +153,8 @@ pub struct Config {
     pub shutdown_grace_period_critical_pods: Duration,
     #[serde(default)]
     pub shutdown_grace_period_by_pod_priority: Vec<PriorityGrace>,
+    #[serde(default)]
+    pub crash_loop_back_off: CrashLoopBackOff,
     pub seccomp_default: bool,
     #[serde(default)]
     pub register_with_taints: Vec<Taint>,
@@ -216,6 +224,13 @@ pub struct MemorySwap {
     pub swap_behavior: String,
 }
 
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CrashLoopBackOff {
+    #[serde(deserialize_with = "maybe_duration")]
+    pub max_container_restart_period: Option<Duration>,
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UserNamespaces {
@@ -254,6 +269,24 @@ pub enum Threshold {
     Quantity(Quantity),
     /// Of the capacity: 0.1 for ten per cent.
     Fraction(f64),
+}
+
+/// How much more than its threshold is to be freed of a signal: `0Mi` or `10%`.
+pub fn parse_reclaim(signal: &str, text: &str) -> Result<Threshold, String> {
+    match text.strip_suffix('%') {
+        Some(_) => match parse_threshold(signal, text)? {
+            Some(threshold) => Ok(threshold),
+            None if text.starts_with("100") => Ok(Threshold::Fraction(1.0)),
+            None => Err(format!(
+                "eviction percentage minimum reclaim {signal} must be positive: {text}"
+            )),
+        },
+        None if !SIGNALS.contains(&signal) => Err(format!("unsupported eviction signal {signal}")),
+        None => match Quantity::parse(text)? {
+            amount if amount.is_negative() => Err(format!("negative eviction minimum reclaim specified for {signal}")),
+            amount => Ok(Threshold::Quantity(amount)),
+        },
+    }
 }
 
 /// `100Mi` or `10%`; none for 0% and 100%, which switch a threshold off.
@@ -316,6 +349,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Fields that ask for what the agent does not do, though it takes them for others' sake.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        check::without_effect(&self.document)
+    }
+
     /// A feature by its name; `default` if the configuration says nothing of it.
     pub fn feature(&self, name: &str, default: bool) -> bool {
         self.feature_gates.get(name).copied().unwrap_or(default)
@@ -361,6 +399,10 @@ fn settle(document: &mut Value) {
             given.entry(signal.to_string()).or_insert(json!(value));
         }
     }
+}
+
+fn maybe_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).map(Some)
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

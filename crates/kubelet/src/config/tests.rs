@@ -121,6 +121,38 @@ fn what_is_not_done_here_is_refused() {
 }
 
 #[test]
+fn what_has_no_effect_is_told() {
+    assert_eq!(Config::default().without_effect(), [""; 0]);
+    let config = read("rotateCertificates: true\nreadOnlyPort: 10255\ntlsMinVersion: VersionTLS13\n").unwrap();
+    assert_eq!(
+        config.without_effect(),
+        ["readOnlyPort", "rotateCertificates", "tlsMinVersion"]
+    );
+}
+
+#[test]
+fn reservations_need_groups_and_restarts_a_period() {
+    let problems = read("enforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\n");
+    let problems = problems.err().unwrap().join("\n");
+    for wanted in [
+        "systemReservedCgroup (--system-reserved-cgroup)",
+        "kubeReservedCgroup (--kube-reserved-cgroup)",
+    ] {
+        assert!(problems.contains(wanted), "{problems}");
+    }
+    let problems = read("crashLoopBackOff: {maxContainerRestartPeriod: 6m}\n")
+        .err()
+        .unwrap();
+    assert!(
+        problems[0].contains("crashLoopBackOff.maxContainerRestartPeriod"),
+        "{problems:?}"
+    );
+    let config = read("crashLoopBackOff: {maxContainerRestartPeriod: 20s}\n").unwrap();
+    let period = config.crash_loop_back_off.max_container_restart_period;
+    assert_eq!(period, Some(Duration::from_secs(20)));
+}
+
+#[test]
 fn documents_that_are_none() {
     let cases = [
         ("", "the file is empty"),
@@ -142,6 +174,10 @@ fn documents_that_are_none() {
 fn thresholds() {
     use Threshold::*;
     let memory = |text| parse_threshold("memory.available", text);
+    let reclaim = |text| parse_reclaim("memory.available", text);
+    assert!(reclaim("0Mi").is_ok() && reclaim("-1Mi").is_err() && reclaim("0%").is_err());
+    assert_eq!(reclaim("100%"), Ok(Threshold::Fraction(1.0)));
+    assert_eq!(reclaim("5%"), Ok(Threshold::Fraction(0.05)));
     assert_eq!(
         memory("100Mi"),
         Ok(Some(Quantity(super::Quantity::parse("100Mi").unwrap())))

@@ -35,6 +35,7 @@ use self::usage::{Depth, GroupUsed, VolumesUsed, measure};
 use crate::config::Config;
 use crate::events::Events;
 use crate::gc::{Collector, Disks, disk};
+use crate::metrics::Metrics;
 use crate::node::Pressure;
 use crate::pod::memory::Eviction;
 use crate::spec::resources::is_critical;
@@ -57,6 +58,7 @@ pub struct EvictionSettings {
     /// `/var/log/pods`
     pub pod_logs: PathBuf,
     pub places: Places,
+    pub metrics: Arc<Metrics>,
 }
 
 /// What eviction asks of the rest of the agent.
@@ -253,6 +255,7 @@ impl Evictor {
             message: Some(message.clone()),
             ..PodCondition::default()
         };
+        inner.settings.metrics.evicted(threshold.signal.name());
         Ok(vec![inner.evict(candidate.pod, message, grace, Some(condition))])
     }
 
@@ -261,7 +264,7 @@ impl Evictor {
         let inner = &*self.inner;
         let now = Instant::now();
         let due = inner.local_limits_at.lock().is_none_or(|at| now >= at);
-        if !due {
+        if !due || !inner.settings.config.local_storage_capacity_isolation {
             return Vec::new();
         }
         *inner.local_limits_at.lock() = Some(now + LOCAL_LIMITS_PERIOD);
@@ -277,7 +280,8 @@ impl Evictor {
         let used = inner.measure(&pods, depth).await;
         let over = pods.iter().filter_map(|pod| {
             let used = used.get(pod.metadata.uid.as_deref()?)?;
-            let message = rank::over_local_limit(pod, used, plan.layout)?;
+            let (limit, message) = rank::over_local_limit(pod, used, plan.layout)?;
+            inner.settings.metrics.evicted(limit);
             Some(inner.evict(pod, message, HARD_GRACE_SECONDS, None))
         });
         over.collect()

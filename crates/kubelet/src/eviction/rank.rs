@@ -219,7 +219,7 @@ pub fn has_local_limits(pod: &Pod) -> bool {
 }
 
 /// What the pod is told if it uses more local disk than it may.
-pub fn over_local_limit(pod: &Pod, used: &PodUse, layout: Layout) -> Option<String> {
+pub fn over_local_limit(pod: &Pod, used: &PodUse, layout: Layout) -> Option<(&'static str, String)> {
     let spec = pod.spec.as_ref()?;
     for volume in spec.volumes.iter().flatten() {
         let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit.as_ref());
@@ -229,18 +229,16 @@ pub fn over_local_limit(pod: &Pod, used: &PodUse, layout: Layout) -> Option<Stri
         let limit = quantity_of(Some(limit));
         if limit.sign() > 0 && bytes(used.bytes) > limit {
             let (name, limit) = (&volume.name, limit.canonical());
-            return Some(format!(
-                "Usage of EmptyDir volume {name:?} exceeds the limit {limit:?}. "
-            ));
+            let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit {limit:?}. ");
+            return Some(("emptydirfs.limit", message));
         }
     }
     if let Some(limit) = pod_limits(&json(pod), PodResourceOptions::default()).get("ephemeral-storage")
         && bytes(ephemeral_use(pod, used)) > *limit
     {
         let limit = limit.canonical();
-        return Some(format!(
-            "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
-        ));
+        let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+        return Some(("ephemeralpodfs.limit", message));
     }
     for container in &used.containers {
         let limits = spec.containers.iter().find(|c| c.name == container.name);
@@ -251,9 +249,8 @@ pub fn over_local_limit(pod: &Pod, used: &PodUse, layout: Layout) -> Option<Stri
         let amount = container.logs.unwrap_or_default().bytes + layer.bytes;
         if !limit.is_zero() && bytes(amount) > limit {
             let (name, limit) = (&container.name, limit.canonical());
-            return Some(format!(
-                "Container {name} exceeded its local ephemeral storage limit {limit:?}. "
-            ));
+            let message = format!("Container {name} exceeded its local ephemeral storage limit {limit:?}. ");
+            return Some(("ephemeralcontainerfs.limit", message));
         }
     }
     None

@@ -47,20 +47,29 @@ pub struct Layout {
     pub split_containers: bool,
 }
 
+/// All that a configuration can name.
+const NAMES: [(&str, Signal); 8] = [
+    ("memory.available", Signal::MemoryAvailable),
+    ("nodefs.available", Signal::NodeFsAvailable),
+    ("nodefs.inodesFree", Signal::NodeFsInodesFree),
+    ("imagefs.available", Signal::ImageFsAvailable),
+    ("imagefs.inodesFree", Signal::ImageFsInodesFree),
+    ("containerfs.available", Signal::ContainerFsAvailable),
+    ("containerfs.inodesFree", Signal::ContainerFsInodesFree),
+    ("pid.available", Signal::PidAvailable),
+];
+
 impl Signal {
     /// By the name that configurations use. `allocatableMemory.available` is none of those.
     pub fn by_name(name: &str) -> Option<Signal> {
-        Some(match name {
-            "memory.available" => Signal::MemoryAvailable,
-            "nodefs.available" => Signal::NodeFsAvailable,
-            "nodefs.inodesFree" => Signal::NodeFsInodesFree,
-            "imagefs.available" => Signal::ImageFsAvailable,
-            "imagefs.inodesFree" => Signal::ImageFsInodesFree,
-            "containerfs.available" => Signal::ContainerFsAvailable,
-            "containerfs.inodesFree" => Signal::ContainerFsInodesFree,
-            "pid.available" => Signal::PidAvailable,
-            _ => return None,
-        })
+        let (_, signal) = NAMES.iter().find(|(known, _)| *known == name)?;
+        Some(*signal)
+    }
+
+    /// As configurations and metrics name it.
+    pub fn name(self) -> &'static str {
+        let named = NAMES.iter().find(|(_, signal)| *signal == self);
+        named.map_or("allocatableMemory.available", |(name, _)| name)
     }
 
     /// What there is too little of, as messages name it.
@@ -172,7 +181,7 @@ pub fn thresholds(config: &Config, layout: Layout, allocatable: bool) -> Vec<Thr
                 min_reclaim: config
                     .eviction_minimum_reclaim
                     .get(name)
-                    .and_then(|text| parse(name, text)),
+                    .and_then(|text| config::parse_reclaim(name, text).ok()),
             })
         });
         thresholds

@@ -77,6 +77,7 @@ fn world(settings: &str) -> World {
             root: folder.path().to_path_buf(),
             pods_cgroup: "kubepods".to_string(),
         },
+        metrics: Arc::default(),
     };
     let (known, told, heard, size) = (pods.clone(), evicted.clone(), pressures.clone(), volume.clone());
     let hooks = Hooks {

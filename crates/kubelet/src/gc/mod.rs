@@ -35,6 +35,7 @@ use self::rotation::LogPolicy;
 use crate::config::Config;
 use crate::events::Events;
 use crate::images::Images;
+use crate::metrics::Metrics;
 use crate::spec::labels::POD_UID;
 
 const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
@@ -53,6 +54,7 @@ pub struct GcSettings {
     pub pod_logs: PathBuf,
     /// `/var/log/containers`; `None`: no links are kept.
     pub container_links: Option<PathBuf>,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Default for GcSettings {
@@ -64,6 +66,7 @@ impl Default for GcSettings {
             log_interval: Duration::from_secs(10),
             pod_logs: PathBuf::from("/var/log/pods"),
             container_links: Some(PathBuf::from("/var/log/containers")),
+            metrics: Arc::default(),
         }
     }
 }
@@ -305,7 +308,7 @@ impl Collector {
         inner.look_at_images(&mut history).await?;
         let (policy, now) = (&inner.settings.images, inner.clock.now());
         for id in history.too_old(policy, inner.began, now) {
-            inner.remove_image(&mut history, &id).await?;
+            inner.remove_image(&mut history, &id, "age").await?;
         }
         let disk = self.image_disk().await?;
         if disk.capacity == 0 {
@@ -396,7 +399,7 @@ impl Inner {
             if freed >= wanted {
                 break;
             }
-            match self.remove_image(history, &id).await {
+            match self.remove_image(history, &id, "space").await {
                 Ok(()) => freed = freed.saturating_add(size),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -409,13 +412,14 @@ impl Inner {
         }
     }
 
-    async fn remove_image(&self, history: &mut History, id: &str) -> Result<(), GcError> {
+    async fn remove_image(&self, history: &mut History, id: &str, reason: &str) -> Result<(), GcError> {
         let spec = ImageSpec {
             image: id.to_string(),
             ..ImageSpec::default()
         };
         self.runtime.remove_image(&spec).await?;
         tracing::info!("removed the unused image {id}");
+        self.settings.metrics.image_collected(reason);
         history.removed(id);
         Ok(())
     }

@@ -39,7 +39,11 @@ use self::records::Records;
 pub use self::records::Verification;
 use crate::config::Config;
 use crate::events::Events;
+use crate::metrics::Metrics;
 use crate::objects::Objects;
+
+/// How long a container shows why its image could not be pulled, before it shows that it waits for the next try.
+const FAILURE_SHOWN: Duration = Duration::from_secs(3);
 
 /// The image to create a container with.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +79,7 @@ pub struct ImageSettings {
     /// Docker's `config.json` of the node; the first that is there counts.
     pub docker_configs: Vec<PathBuf>,
     pub providers: Option<Providers>,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Default for ImageSettings {
@@ -88,6 +93,7 @@ impl Default for ImageSettings {
             records: None,
             docker_configs: Vec::new(),
             providers: None,
+            metrics: Arc::default(),
         }
     }
 }
@@ -145,6 +151,7 @@ struct Inner {
     records: Records,
     /// Bounded by the containers that wait for images.
     pulls: Mutex<FxHashMap<PullKey, Shared<BoxFuture<'static, Pull>>>>,
+    metrics: Arc<Metrics>,
 }
 
 /// Cheap to clone.
@@ -209,6 +216,7 @@ impl Images {
             backoff: Mutex::new(Backoff::new(settings.backoff_first, settings.backoff_max)),
             records: Records::open(settings.records, settings.verification),
             pulls: Mutex::default(),
+            metrics: settings.metrics,
         };
         Images { inner: Arc::new(inner) }
     }
@@ -374,11 +382,11 @@ impl Images {
                 let (reason, message) = pull_error(image, why);
                 let now = self.inner.clock.now();
                 let text = format!("{reason}: {message}");
-                let delay = self.inner.backoff.lock().failed(uid, image, text, now);
+                self.inner.backoff.lock().failed(uid, image, text, now);
                 Err(ImageError {
                     reason,
                     message,
-                    retry_after: Some(delay),
+                    retry_after: Some(FAILURE_SHOWN),
                 })
             }
         }
@@ -512,6 +520,8 @@ impl Inner {
                 let found = self.runtime.image_status(&spec).await.ok().flatten();
                 let id = found.as_ref().map_or(image_ref.as_str(), |found| found.id.as_str());
                 self.records.pulled(image, id, used.as_ref(), self.clock.now());
+                let size = found.as_ref().map_or(0, |found| found.size);
+                self.metrics.pulled(size, began.elapsed());
                 let image = found;
                 Ok((PulledImage { image_ref, image }, used))
             }

@@ -173,7 +173,7 @@ async fn failures_back_off() {
         (failure.reason, failure.message.as_str()),
         ("ErrImagePull", "rpc error: code = NotFound desc = no such image")
     );
-    assert_eq!(failure.retry_after, Some(Duration::from_secs(10)));
+    assert_eq!(failure.retry_after, Some(FAILURE_SHOWN));
     assert_eq!(
         said.take(),
         [
@@ -195,9 +195,11 @@ async fn failures_back_off() {
         ]
     );
     clock.advance(Duration::from_secs(6));
+    assert_eq!(ensure(&images, &pod).await.unwrap_err().reason, "ErrImagePull");
+    clock.advance(FAILURE_SHOWN);
     assert_eq!(
         ensure(&images, &pod).await.unwrap_err().retry_after,
-        Some(Duration::from_secs(20))
+        Some(Duration::from_secs(17))
     );
     assert_eq!(pulls(&runtime).len(), 2);
     // Another pod may try.

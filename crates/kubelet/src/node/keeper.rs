@@ -27,6 +27,8 @@ use crate::devices::book::Amounts;
 
 /// How often the runtime is asked how it is.
 const RUNTIME_CHECK: Duration = Duration::from_secs(5);
+/// While it is not ready: pods wait for it.
+const RUNTIME_CHECK_SOON: Duration = Duration::from_millis(250);
 /// How long a list of images is shown before it is asked for anew.
 const IMAGES_AGE: Duration = Duration::from_secs(30);
 /// Between tries to register: doubling from the first to the last.
@@ -78,6 +80,12 @@ struct Told {
     shutting_down: bool,
     devices: Amounts,
     images: Option<(Instant, Vec<Image>)>,
+}
+
+/// Whether the runtime can run pods, as far as it told.
+fn is_ready(view: &RuntimeView) -> bool {
+    let status = view.status.as_ref();
+    status.is_some_and(status::is_runtime_ready) && status::network_trouble(view).is_none()
 }
 
 impl Keeper {
@@ -214,9 +222,7 @@ impl Shared {
     }
 
     async fn watch_runtime(&self) {
-        let mut turns = tokio::time::interval(RUNTIME_CHECK);
         loop {
-            turns.tick().await;
             let runtime = &self.settings.runtime;
             let mut view = self.runtime.borrow().clone();
             match runtime.status().await {
@@ -238,6 +244,8 @@ impl Shared {
             if changed {
                 self.changed.notify_one();
             }
+            let is_ready = is_ready(&self.runtime.borrow());
+            tokio::time::sleep(if is_ready { RUNTIME_CHECK } else { RUNTIME_CHECK_SOON }).await;
         }
     }
 

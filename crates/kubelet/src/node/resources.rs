@@ -79,10 +79,7 @@ fn reservations(capacity: &Resources, config: &Config) -> Resources {
         if name == CPU && by_number.is_some() {
             continue;
         }
-        keep(
-            name,
-            &Quantity::parse(text).expect("checked when the configuration was read"),
-        );
+        keep(name, &checked(text));
     }
     if let Some(cores) = by_number {
         keep(CPU, &Quantity::from_i64(cores, Format::DecimalSI));
@@ -101,6 +98,11 @@ fn reservations(capacity: &Resources, config: &Config) -> Resources {
         }
     }
     kept
+}
+
+/// A quantity of the configuration.
+pub fn checked(text: &str) -> Quantity {
+    Quantity::parse(text).expect("checked when the configuration was read")
 }
 
 /// How many CPUs a list such as `0-3,7` names; none if it is empty or no list.

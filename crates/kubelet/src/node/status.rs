@@ -103,7 +103,7 @@ pub fn node_status(
     status.declared_features = declared_features(config);
     let volumes = observed.volumes_in_use.clone();
     status.volumes_in_use = Some(volumes).filter(|v| !v.is_empty());
-    set_conditions(&mut status, identity, observed, now, &mut events);
+    set_conditions(&mut status, identity, config, observed, now, &mut events);
     (status, events)
 }
 
@@ -124,20 +124,16 @@ fn addresses(identity: &Identity) -> Vec<NodeAddress> {
 /// Resources that others added to the capacity stay; huge pages of sizes that are no more go.
 fn set_resources(status: &mut NodeStatus, machine: &Machine, config: &Config) {
     let capacity = resources::capacity(machine, config);
-    let allocatable = resources::allocatable(&capacity, config);
-    for (known, new) in [
-        (&mut status.capacity, &capacity),
-        (&mut status.allocatable, &allocatable),
-    ] {
+    let own = resources::allocatable(&capacity, config);
+    for (known, new) in [(&mut status.capacity, &capacity), (&mut status.allocatable, &own)] {
         let all = known.get_or_insert_default();
         all.retain(|name, _| !name.starts_with(resources::HUGE_PAGES));
         all.extend(resources::to_api(new));
     }
     if let (Some(capacity), Some(allocatable)) = (&status.capacity, &mut status.allocatable) {
         allocatable.retain(|name, _| capacity.contains_key(name));
-        for (name, quantity) in capacity {
-            allocatable.entry(name.clone()).or_insert(quantity.clone());
-        }
+        let others = capacity.iter().filter(|(name, _)| !own.contains_key(*name));
+        allocatable.extend(others.map(|(name, quantity)| (name.clone(), quantity.clone())));
     }
 }
 
@@ -282,11 +278,12 @@ const PID_PRESSURE: Words = Words {
 fn set_conditions(
     status: &mut NodeStatus,
     identity: &Identity,
+    config: &Config,
     observed: &Observed,
     now: Timestamp,
     events: &mut Vec<NodeEvent>,
 ) {
-    let missing = missing_capacity(status);
+    let missing = missing_capacity(status, config);
     let all = status.conditions.get_or_insert_default();
     let mut tell = |reason: &'static str| {
         events.push((reason, format!("Node {} status is now: {reason}", identity.name)));
@@ -361,13 +358,11 @@ fn put(all: &mut Vec<NodeCondition>, mut new: NodeCondition) -> Change {
     change
 }
 
-fn missing_capacity(status: &NodeStatus) -> Option<String> {
-    let names = [
-        resources::CPU,
-        resources::MEMORY,
-        resources::PODS,
-        resources::EPHEMERAL_STORAGE,
-    ];
+fn missing_capacity(status: &NodeStatus, config: &Config) -> Option<String> {
+    let mut names = vec![resources::CPU, resources::MEMORY, resources::PODS];
+    if config.local_storage_capacity_isolation {
+        names.push(resources::EPHEMERAL_STORAGE);
+    }
     let has = |name: &&str| status.capacity.as_ref().is_some_and(|c| c.contains_key(*name));
     let missing: Vec<&str> = names.into_iter().filter(|name| !has(name)).collect();
     (!missing.is_empty()).then(|| format!("missing node capacity for resources: {}", missing.join(", ")))

@@ -195,7 +195,10 @@ fn resources_of_others_stay_and_a_reboot_is_told() {
             ("example.com/gpu".to_string(), quantity("2")),
             ("hugepages-32Mi".to_string(), quantity("64Mi")),
         ])),
-        allocatable: Some(BTreeMap::from([("gone".to_string(), quantity("1"))])),
+        allocatable: Some(BTreeMap::from([
+            ("gone".to_string(), quantity("1")),
+            ("example.com/gpu".to_string(), quantity("1")),
+        ])),
         node_info: Some(NodeSystemInfo {
             boot_id: "boot-0".into(),
             ..NodeSystemInfo::default()
@@ -215,7 +218,9 @@ fn resources_of_others_stay_and_a_reboot_is_told() {
         events[0],
         ("Rebooted", "Node n1 has been rebooted, boot id: boot-1".to_string())
     );
-    let names: Vec<String> = status.allocatable.unwrap().into_keys().collect();
+    let allocatable = status.allocatable.unwrap();
+    assert_eq!(allocatable["example.com/gpu"], quantity("2"), "as much as there is now");
+    let names: Vec<String> = allocatable.into_keys().collect();
     assert_eq!(names, ["cpu", "ephemeral-storage", "example.com/gpu", "memory", "pods"]);
     let info = status.node_info.unwrap();
     assert_eq!(info.container_runtime_version, "containerd://1.6.20");

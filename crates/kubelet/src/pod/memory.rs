@@ -12,16 +12,30 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use super::observed::ObservedPod;
 use super::resize::{Applied, Pending};
 
-/// Upstream: a container starts again at once, then after 10 s, doubling up to 5 min; after 10 min without an end of it
-/// the count starts over.
-pub const BACKOFF_FIRST: Duration = Duration::from_secs(10);
-pub const BACKOFF_MAX: Duration = Duration::from_secs(300);
-pub const BACKOFF_FORGET: Duration = Duration::from_secs(600);
+/// After so long without an end of it a container starts at once again.
+const BACKOFF_FORGET: Duration = Duration::from_secs(600);
+
+/// A container that ended starts again at once, then after this long, doubling up to the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    pub first: Duration,
+    pub most: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            first: Duration::from_secs(10),
+            most: Duration::from_secs(300),
+        }
+    }
+}
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodMemory {
     /// The last status made, or what the API server had.
     pub status: PodStatus,
+    pub pace: Pace,
     /// By container name.
     pub backoffs: BTreeMap<String, Backoff>,
     /// By container name: what its probes say.
@@ -102,10 +116,10 @@ pub struct Backoff {
 
 impl Backoff {
     /// The back-off to hold after starting again a container that ended at `finished`.
-    pub fn after(before: Option<&Backoff>, of: &str, finished: Timestamp, now: Timestamp) -> Backoff {
+    pub fn after(before: Option<&Backoff>, of: &str, finished: Timestamp, now: Timestamp, pace: Pace) -> Backoff {
         let delay = match before {
-            Some(before) if before.counts(of, finished) => (before.delay * 2).min(BACKOFF_MAX),
-            _ => BACKOFF_FIRST,
+            Some(before) if before.counts(of, finished) => (before.delay * 2).min(pace.most),
+            _ => pace.first,
         };
         Backoff {
             delay,
@@ -140,6 +154,8 @@ pub struct Failure {
     pub message: String,
     /// Not to be tried before.
     pub retry_at: Timestamp,
+    /// The container was made: it is its start that failed, or what was to follow.
+    pub was_made: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -187,7 +203,7 @@ mod tests {
         let mut backoff = None;
         let mut delays = vec![];
         for _ in 0..7 {
-            let next = Backoff::after(backoff.as_ref(), "x", now, now);
+            let next = Backoff::after(backoff.as_ref(), "x", now, now, Pace::default());
             delays.push(next.delay.as_secs());
             now = next.until("x", now + Duration::from_secs(1)).unwrap();
             backoff = Some(next);
@@ -196,7 +212,13 @@ mod tests {
         let backoff = backoff.unwrap();
         let late = backoff.since + Duration::from_secs(601);
         assert_eq!(backoff.until("x", late), None);
-        assert_eq!(Backoff::after(Some(&backoff), "x", late, late).delay, BACKOFF_FIRST);
+        let again = |pace| Backoff::after(Some(&backoff), "x", late, late, pace).delay.as_secs();
+        assert_eq!(again(Pace::default()), 10);
+        let quick = Pace {
+            first: Duration::from_secs(2),
+            most: Duration::from_secs(2),
+        };
+        assert_eq!(again(quick), 2);
         assert_eq!(backoff.until("other image", backoff.since), None);
     }
 }

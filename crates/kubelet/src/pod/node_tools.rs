@@ -14,7 +14,7 @@ use orlop_runtime::simulated::behaviour::INIT;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::memory::Probed;
+use super::memory::{Pace, Probed};
 use super::policy::{self, Kind};
 use super::status::Host;
 use super::tools::{Pulled, Refusal, Rejection, Running, Tools, Trouble, Wanted};
@@ -23,7 +23,9 @@ use crate::cpus::Cpus;
 use crate::devices::Devices;
 use crate::events::Events;
 use crate::images::Images;
+use crate::metrics::Metrics;
 use crate::node::RuntimeView;
+use crate::node::status::network_trouble;
 use crate::objects::Objects;
 use crate::probes::{ProbeTarget, Probes, http};
 use crate::spec::{self, ContainerInput, ContainerKind, NodeFacts, Users, env, files, labels};
@@ -60,6 +62,9 @@ pub struct NodeTools {
     pub runtime_name: String,
     pub recursive_read_only: bool,
     pub random: Mutex<Random>,
+    /// How long containers that end wait before they start again.
+    pub restart_pace: Pace,
+    pub metrics: Arc<Metrics>,
 }
 
 impl NodeTools {
@@ -106,6 +111,14 @@ impl Tools for NodeTools {
             runtime_name: self.runtime_name.clone(),
             recursive_read_only: self.recursive_read_only,
         }
+    }
+
+    fn restart_pace(&self) -> Pace {
+        self.restart_pace
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     fn admit(&self, pod: &Pod, others: &[&Pod], now: Option<&Pod>) -> Result<Vec<usize>, Rejection> {
@@ -159,6 +172,10 @@ impl Tools for NodeTools {
 
     async fn prepare(&self, pod: &Pod) -> Result<(), Vec<Trouble>> {
         let trouble = |reason, message| vec![Trouble { reason, message }];
+        let network = network_trouble(&self.runtime.borrow());
+        if let Some(why) = network.filter(|_| !policy::is_host_network(pod)) {
+            return Err(trouble("NetworkNotReady", format!("network is not ready: {why}")));
+        }
         if let Some(cgroups) = &self.cgroups {
             cgroups.ensure_pod(pod).await.map_err(|error| {
                 trouble(

@@ -10,6 +10,17 @@ pub enum Kind {
     Ephemeral,
 }
 
+impl Kind {
+    /// As metrics name it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Kind::Init => "init_container",
+            Kind::Regular => "container",
+            Kind::Ephemeral => "ephemeral_container",
+        }
+    }
+}
+
 /// A container of a pod by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {

@@ -274,11 +274,17 @@ pub fn memory(pod: &Pod, text: &str) -> (PodMemory, Timestamp) {
                     },
                 );
             }
-            Some(("failed", name)) => {
+            Some(("told", name)) => {
+                memory.told_back_off.insert(name.into(), second());
+            }
+            Some((what @ ("failed" | "unstarted"), name)) => {
+                let was_made = what == "unstarted";
+                let reason = if was_made { "RunContainerError" } else { "ErrImagePull" };
                 let failure = Failure {
-                    reason: "ErrImagePull".into(),
+                    reason: reason.into(),
                     message: "no".into(),
                     retry_at: second(),
+                    was_made,
                 };
                 memory.failures.insert(name.into(), failure);
             }

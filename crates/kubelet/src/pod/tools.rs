@@ -10,9 +10,10 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod};
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
 
-use super::memory::Probed;
+use super::memory::{Pace, Probed};
 use super::policy::Place;
 use super::status::Host;
+use crate::metrics::Metrics;
 pub use crate::sources::admission::Rejection;
 
 /// A container to be made.
@@ -62,6 +63,10 @@ pub struct Running {
 #[async_trait]
 pub trait Tools: Send + Sync + 'static {
     fn host(&self) -> Host;
+    fn restart_pace(&self) -> Pace {
+        Pace::default()
+    }
+    fn metrics(&self) -> &Metrics;
     /// Whether the pod may run here at all, beside those that do, or be resized from what it has `now`. Gives the places
     /// in `others` of pods that have to go for it.
     fn admit(&self, pod: &Pod, others: &[&Pod], now: Option<&Pod>) -> Result<Vec<usize>, Rejection>;

@@ -9,7 +9,10 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::run::{Outcome, dial_error, join_host_port};
+use super::run::{Outcome, join_host_port};
+
+/// How long after a refused connection the next one is tried.
+const REDIAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HealthCheckRequest {
@@ -52,8 +55,7 @@ pub async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> Outcome 
     let within = duration_text(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
     let deadline = tokio::time::Instant::now() + timeout;
     let channel = match tokio::time::timeout_at(deadline, connect(&address)).await {
-        Ok(Ok(channel)) => channel,
-        Ok(Err(text)) => return Outcome::Failure(format!("error: failed to connect service at {address:?}: {text}")),
+        Ok(channel) => channel,
         Err(_) => {
             return Outcome::Failure(format!(
                 "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
@@ -79,21 +81,18 @@ pub async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> Outcome 
     }
 }
 
-async fn connect(address: &str) -> Result<tonic::transport::Channel, String> {
+/// Tries until somebody answers; the caller sets the limit. Upstream: a refused connection is no answer either.
+async fn connect(address: &str) -> tonic::transport::Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .and_then(|endpoint| endpoint.user_agent(super::http::USER_AGENT))
-        .map_err(|error| error.to_string())?;
-    endpoint.connect().await.map_err(|error| {
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            if let Some(io) = cause.downcast_ref::<std::io::Error>() {
-                let dialing = dial_error(address, io);
-                return format!("connection error: desc = \"transport: Error while dialing: {dialing}\"");
-            }
-            source = cause.source();
+        .and_then(|endpoint| endpoint.user_agent(super::http::USER_AGENT));
+    loop {
+        if let Ok(endpoint) = &endpoint
+            && let Ok(channel) = endpoint.connect().await
+        {
+            return channel;
         }
-        error.to_string()
-    })
+        tokio::time::sleep(REDIAL).await;
+    }
 }
 
 async fn check(channel: tonic::transport::Channel, service: String) -> Result<ServingStatus, Status> {

@@ -29,22 +29,24 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::Api;
 use orlop_runtime::Runtime;
 pub use orlop_serving::Certificate;
 use orlop_serving::certificate;
+use orlop_serving::metrics::process;
 use orlop_serving::reviews::User;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use self::access::{Access, Denial};
 pub(crate) use self::containers::container_of_log;
 pub(crate) use self::query::{Query, segments};
 use crate::config::Config;
+use crate::metrics::Metrics;
 use crate::node::Machine;
 use crate::stats::{Gatherer, metrics};
 
@@ -84,8 +86,8 @@ pub struct Options {
     pub runtime: Arc<dyn Runtime>,
     pub pods: Arc<dyn Pods>,
     pub stats: Gatherer,
-    /// For `/metrics` and `/metrics/probes`.
-    pub own_metrics: MoreMetrics,
+    pub metrics: Arc<Metrics>,
+    /// For `/metrics/probes`.
     pub probe_metrics: MoreMetrics,
     pub clock: Clock,
     pub shutdown: Shutdown,
@@ -99,10 +101,9 @@ pub(crate) struct Server {
     runtime: Arc<dyn Runtime>,
     pods: Arc<dyn Pods>,
     stats: Gatherer,
-    own_metrics: MoreMetrics,
+    metrics: Arc<Metrics>,
     probe_metrics: MoreMetrics,
     clock: Clock,
-    started: Timestamp,
     /// Where `/logs/` leads.
     log_dir: PathBuf,
 }
@@ -136,10 +137,9 @@ pub fn start(options: Options) -> Result<(), String> {
         runtime: options.runtime,
         pods: options.pods,
         stats: options.stats,
-        own_metrics: options.own_metrics,
+        metrics: options.metrics,
         probe_metrics: options.probe_metrics,
         clock: options.clock,
-        started,
         log_dir: PathBuf::from("/var/log"),
     });
     tokio::spawn(serve(
@@ -199,9 +199,28 @@ impl Server {
             .check(certified, header, request.method(), path, self.clock.now())
             .await;
         match checked {
-            Ok(_) => self.serve(request).await,
+            Ok(_) => self.served(request).await,
             Err(denial) => refuse(&denial, &self.node_name),
         }
+    }
+
+    /// Serves a request and counts it.
+    async fn served<B: Send>(self: Arc<Self>, request: Request<B>) -> Answer {
+        let method = match request.method().as_str() {
+            known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE") => known.to_string(),
+            _ => "other".to_string(),
+        };
+        let first = segments(request.uri().path()).into_iter().next().unwrap_or_default();
+        let (metrics, began) = (self.metrics.clone(), Instant::now());
+        let answer = self.serve(request).await;
+        // What nobody serves could be anything, and must not fill the memory.
+        let path = if answer.status() == 404 {
+            "other"
+        } else {
+            first.as_str()
+        };
+        metrics.request(&method, path, began.elapsed());
+        answer
     }
 
     async fn serve<B: Send>(self: Arc<Self>, request: Request<B>) -> Answer {
@@ -230,10 +249,7 @@ impl Server {
                     Err(error) => text(500, format!("Internal Error: {error}")),
                 }
             }
-            ["metrics"] => {
-                let own = metrics::own(&self.node_name, &self.pods.pods(), self.started);
-                answer(200, PROMETHEUS, own + &(self.own_metrics)())
-            }
+            ["metrics"] => self.own_metrics().await,
             ["metrics", "probes"] => answer(200, PROMETHEUS, (self.probe_metrics)()),
             ["metrics", page @ ("resource" | "cadvisor")] => self.measured(page).await,
             ["configz"] => json_answer(&json!({"kubeletconfig": self.config.document})),
@@ -242,6 +258,14 @@ impl Server {
             }
             _ => text(404, "404 page not found"),
         }
+    }
+
+    async fn own_metrics(&self) -> Answer {
+        let pods = self.pods.pods();
+        let mut page = metrics::own(&self.node_name, &pods);
+        self.metrics.write(&mut page);
+        process::write(&mut page);
+        answer(200, PROMETHEUS, page)
     }
 
     async fn measured(&self, page: &str) -> Answer {

@@ -317,7 +317,7 @@ fn network(text: &mut Text, summary: &Summary) {
 }
 
 /// The agent's own: what it runs, and what it takes itself.
-pub fn own(node_name: &str, pods: &[std::sync::Arc<Pod>], started: jiff::Timestamp) -> String {
+pub fn own(node_name: &str, pods: &[std::sync::Arc<Pod>]) -> String {
     let mut text = Text::default();
     text.family(
         "kubelet_node_name",
@@ -354,28 +354,7 @@ pub fn own(node_name: &str, pods: &[std::sync::Arc<Pod>], started: jiff::Timesta
     for (state, count) in counts {
         text.sample(name, &[("container_state", state)], count, None);
     }
-    process(&mut text, started);
     text.finish()
-}
-
-fn process(text: &mut Text, started: jiff::Timestamp) {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    text.family(
-        "process_resident_memory_bytes",
-        "gauge",
-        "Resident memory size in bytes.",
-    );
-    let resident = crate::node::machine::meminfo_bytes(&status, "VmRSS");
-    text.sample("process_resident_memory_bytes", &[], resident, None);
-    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
-    text.family("process_open_fds", "gauge", "Number of open file descriptors.");
-    text.sample("process_open_fds", &[], fds, None);
-    text.family(
-        "process_start_time_seconds",
-        "gauge",
-        "Start time of the process since unix epoch in seconds.",
-    );
-    text.sample("process_start_time_seconds", &[], started.as_second(), None);
 }
 
 #[cfg(test)]
@@ -438,6 +417,6 @@ mod tests {
         for line in lines {
             assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
         }
-        assert!(own("n", &[], jiff::Timestamp::UNIX_EPOCH).contains("kubelet_node_name{node=\"n\"} 1\n"));
+        assert!(own("n", &[]).contains("kubelet_node_name{node=\"n\"} 1\n"));
     }
 }

@@ -4,8 +4,6 @@
 //!
 //! Upstream: pkg/scheduler/metrics (v1.36).
 
-mod series;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,7 +14,7 @@ use parking_lot::Mutex;
 use orlop_serving::metrics::{process, text};
 
 use crate::queue::{Counts, Incoming, QueuedPod, SubQueue, Trigger};
-use series::{Buckets, Family, Histogram, Series};
+use orlop_serving::metrics::series::{Buckets, Family, Histogram, Series};
 
 /// Attempts beyond this share one label.
 const ATTEMPTS_MAX: u32 = 15;

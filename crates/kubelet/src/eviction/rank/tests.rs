@@ -244,7 +244,9 @@ fn limits_of_local_disk() {
     ] {
         let used = uses(0, layer * MI, logs * MI, volume * MI);
         assert_eq!(
-            over_local_limit(&pod, &used, layout).as_deref(),
+            over_local_limit(&pod, &used, layout)
+                .map(|(_, message)| message)
+                .as_deref(),
             want,
             "{layer} {logs} {volume}"
         );

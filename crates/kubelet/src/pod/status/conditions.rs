@@ -108,13 +108,19 @@ fn since(old: &[PodCondition], type_: &str, status: &str, now: Timestamp) -> Tim
 
 fn resize(old: &[PodCondition], type_: &str, pending: &Pending, now: Timestamp) -> PodCondition {
     let told = |text: &str| (!text.is_empty()).then(|| text.to_string());
+    // Another reason is another state.
+    let same: Vec<PodCondition> = old
+        .iter()
+        .filter(|c| c.reason == told(&pending.reason))
+        .cloned()
+        .collect();
     PodCondition {
         type_: type_.into(),
         status: "True".into(),
         reason: told(&pending.reason),
         message: told(&pending.message),
         observed_generation: Some(pending.generation).filter(|g| *g > 0),
-        last_transition_time: Some(since(old, type_, "True", now)),
+        last_transition_time: Some(since(&same, type_, "True", now)),
         ..Default::default()
     }
 }
@@ -212,7 +218,7 @@ fn initialized(pod: &Pod, old: &[PodCondition], status: &PodStatus) -> Verdict {
         return (true, None, None);
     }
     // Once initialized, a pod stays so while its containers start over.
-    let before = policy::could_restart_all(pod) && old.iter().any(|c| c.type_ == "Initialized" && c.status == "True");
+    let before = old.iter().any(|c| c.type_ == "Initialized" && c.status == "True");
     match explained(&unknown, "incomplete", &incomplete) {
         Some(message) if !before => (false, Some("ContainersNotInitialized"), Some(message)),
         _ => (true, None, None),

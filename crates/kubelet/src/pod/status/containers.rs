@@ -213,7 +213,7 @@ impl Maker<'_> {
         let seen = self.observed.latest(&container.name);
         let sidecar = policy::is_sidecar(container);
         if kind == Kind::Init {
-            if seen.is_some_and(|seen| seen.state == State::Exited && seen.exit_code == 0 && !sidecar) {
+            if seen.is_some_and(|seen| seen.state == State::Exited && seen.exit_code == 0) {
                 return;
             }
             let follower = |c: &Container| {
@@ -251,7 +251,12 @@ impl Maker<'_> {
         }
         let ended = seen.filter(|seen| seen.state == State::Exited)?;
         let backoff = self.memory.backoffs.get(&container.name)?;
-        backoff.until(&steps::identity(container), ended.finished_at?)?;
+        let until = backoff.until(&steps::identity(container), ended.finished_at?)?;
+        // How it ended is shown once before it is shown that it waits.
+        self.memory
+            .told_back_off
+            .get(&container.name)
+            .filter(|told| **told == until)?;
         let (delay, name) = (go_duration(backoff.delay), &container.name);
         let message = format!(
             "back-off {delay} restarting failed container={name} pod={}",

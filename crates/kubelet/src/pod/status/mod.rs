@@ -10,10 +10,11 @@ mod phase;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, HostIP, Pod, PodIP, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -21,11 +22,45 @@ use orlop_api::resources::{ResourceList, pod_limits, pod_requests};
 
 use super::memory::PodMemory;
 use super::observed::{ObservedPod, State};
-use super::policy;
+use super::policy::{self, Kind};
 use super::resize::{self, Applied};
 
 pub use conditions::is_own as is_own_condition;
 use containers::Statuses;
+
+/// Containers that have ended since the status was another.
+pub fn newly_ended<'a>(
+    old: &PodStatus,
+    new: &'a PodStatus,
+) -> impl Iterator<Item = (Kind, &'a ContainerStateTerminated)> + use<'a> {
+    let known: BTreeSet<String> = ends(old).filter_map(|(_, ended)| ended.container_id.clone()).collect();
+    ends(new).filter(move |(_, ended)| ended.container_id.as_ref().is_some_and(|id| !known.contains(id)))
+}
+
+/// How long init containers took that are to end.
+pub fn spent_on_init(status: &PodStatus) -> Duration {
+    let took = |ended: &ContainerStateTerminated| {
+        let (from, to) = (ended.started_at.as_ref()?.0, ended.finished_at.as_ref()?.0);
+        Duration::try_from(to.duration_since(from)).ok()
+    };
+    let init = ends(status).filter(|(kind, _)| *kind == Kind::Init);
+    init.filter_map(|(_, ended)| took(ended)).sum()
+}
+
+fn ends(status: &PodStatus) -> impl Iterator<Item = (Kind, &ContainerStateTerminated)> {
+    let lists = [
+        (Kind::Init, &status.init_container_statuses),
+        (Kind::Regular, &status.container_statuses),
+        (Kind::Ephemeral, &status.ephemeral_container_statuses),
+    ];
+    lists.into_iter().flat_map(|(kind, list)| {
+        let ended = list
+            .iter()
+            .flatten()
+            .filter_map(|c| c.state.as_ref()?.terminated.as_ref());
+        ended.map(move |ended| (kind, ended))
+    })
+}
 
 /// What a status says of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -276,18 +276,24 @@ fn waiting_has_a_reason() {
             "containers=a",
             "sandbox=ready a=exited:1@91-95#1",
             "backoff.a=10@91",
+            "Running; a=ended(1 Error) #1",
+        ),
+        (
+            "containers=a",
+            "sandbox=ready a=exited:1@91-95#1",
+            "backoff.a=10@91 told.a=105",
             "Running; a=waiting(CrashLoopBackOff) after ended(1 Error) #1",
         ),
         (
             "containers=a",
             "sandbox=ready a=exited:1@91-95#1 a=exited:7",
-            "backoff.a=10@91",
+            "backoff.a=10@91 told.a=105",
             "Running; a=waiting(CrashLoopBackOff) after ended(1 Error) #1",
         ),
         (
             "init=i containers=a",
             "sandbox=ready i=exited:1@91-95#1",
-            "backoff.i=10@91",
+            "backoff.i=10@91 told.i=105",
             "Pending; i=waiting(CrashLoopBackOff) after ended(1 Error) #1; a=waiting(PodInitializing)",
         ),
         (
@@ -309,7 +315,11 @@ fn waiting_has_a_reason() {
             "Running; a=ended(1 Error) #1",
         ),
     ]);
-    let status = made("containers=a", "sandbox=ready a=exited:1@91-95#1", "backoff.a=80@91");
+    let status = made(
+        "containers=a",
+        "sandbox=ready a=exited:1@91-95#1",
+        "backoff.a=80@91 told.a=175",
+    );
     let state = status.container_statuses.as_ref().unwrap()[0].state.as_ref().unwrap();
     let message = state.waiting.as_ref().unwrap().message.as_deref();
     assert_eq!(

@@ -22,7 +22,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::memory::{Backoff, Ending, PodMemory};
+use super::memory::{Backoff, Ending, Failure, PodMemory};
 use super::observed::{ObservedContainer, ObservedPod, State};
 use super::policy::{self, Kind, Place};
 use super::resize::{self, Applied};
@@ -519,7 +519,10 @@ impl<'a> Planner<'a> {
 
     /// Starts a container now, or says when. Whether it is now.
     fn queue(&mut self, place: Place, name: &str, identity: &str, once: bool) -> bool {
-        if let Some(failure) = self.memory.failures.get(name).filter(|f| f.retry_at > self.now) {
+        let latest = self.observed.latest(name).map(|seen| seen.state);
+        // One that was made and ended waits as any other that ended.
+        let holds = |f: &&Failure| f.retry_at > self.now && !(f.was_made && latest == Some(State::Exited));
+        if let Some(failure) = self.memory.failures.get(name).filter(holds) {
             self.at(Some(failure.retry_at));
             return false;
         }
@@ -547,7 +550,7 @@ impl<'a> Planner<'a> {
             place,
             name: name.to_string(),
             restart_count: self.observed.latest(name).map(|seen| seen.restart_count + 1),
-            backoff: finished.map(|finished| Backoff::after(before, identity, finished, self.now)),
+            backoff: finished.map(|finished| Backoff::after(before, identity, finished, self.now, self.memory.pace)),
         });
         true
     }

@@ -246,6 +246,25 @@ fn restarts_and_back_off() {
         // A container that could not be started waits its turn.
         ("containers=a", "sandbox=ready", "failed.a=110", "wake 110"),
         ("containers=a", "sandbox=ready", "failed.a=100", "start a"),
+        // One that was made and ended at once waits as others that end do.
+        (
+            "containers=a",
+            "sandbox=ready a=exited:128@95-95#1",
+            "unstarted.a=110",
+            "start a#2 then 10s",
+        ),
+        (
+            "containers=a",
+            "sandbox=ready a=exited:128@95-95#1",
+            "unstarted.a=110 backoff.a=20@91",
+            "held a 20s; wake 115",
+        ),
+        (
+            "containers=a",
+            "sandbox=ready a=exited:128@95-95#1",
+            "failed.a=110",
+            "wake 110",
+        ),
         ("containers=a", "sandbox=ready a=created", "", "start a#1"),
         (
             "containers=a",

@@ -1,15 +1,18 @@
 //! Making the containers what the pod says: the steps of a running pod, one after the other.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use orlop_client::EventType::{Normal, Warning};
 use orlop_runtime::cri::messages as cri;
+use tokio::time::Instant;
 
 use super::Mail;
 use super::hooks;
 use super::worker::{Then, Worker};
+use crate::gc::rotation;
 use crate::pod::memory::Failure;
 use crate::pod::observed::ObservedSandbox;
 use crate::pod::policy::{self, Kind};
@@ -19,6 +22,10 @@ use crate::pod::tools::{Refusal, Wanted};
 
 /// Upstream: what could not be done is tried again after about this long.
 const RETRY: Duration = Duration::from_secs(10);
+/// Reasons for which a container that was made does not run.
+const RUN_ERROR: &str = "RunContainerError";
+const HOOK_ERROR: &str = "PostStartHookError";
+const MADE: [&str; 2] = [RUN_ERROR, HOOK_ERROR];
 /// Volumes are often only a moment late.
 const MOUNT_RETRY_FIRST: Duration = Duration::from_secs(1);
 
@@ -30,7 +37,7 @@ enum NotStarted {
 }
 
 impl NotStarted {
-    fn because(reason: &str, message: impl Into<String>) -> NotStarted {
+    fn because(reason: &'static str, message: impl Into<String>) -> NotStarted {
         NotStarted::Failed(Refusal {
             reason: reason.into(),
             message: message.into(),
@@ -64,6 +71,7 @@ impl Worker {
                 return Then::Wait(Some(self.retry_at()));
             }
         }
+        self.remove_logs(&run.remove).await;
         let reset = run.reset.iter().map(|reset| &reset.id);
         for id in reset.chain(&run.remove) {
             if let Err(error) = self.shared.runtime.remove_container(id).await {
@@ -74,7 +82,7 @@ impl Worker {
                 return Then::Wait(Some(self.retry_at()));
             }
         }
-        self.tell_back_off(pod, &run);
+        did |= self.tell_back_off(pod, &run);
         let wants_more = !run.start.is_empty() || matches!(run.sandbox, SandboxStep::Create { .. });
         let held = self.memory.hold.is_some_and(|hold| hold > self.shared.clock.now());
         if (wants_more || !self.prepared)
@@ -104,11 +112,30 @@ impl Worker {
         if did { Then::Again } else { Then::Wait(run.wake) }
     }
 
-    /// Says once for each end of a container that its next start has to wait.
-    fn tell_back_off(&mut self, pod: &Pod, run: &Run) {
+    /// Once the containers are gone, nobody knows where their logs are.
+    async fn remove_logs(&self, ids: &[String]) {
+        let of = |id: &String| self.observed.containers.iter().find(|c| c.id == *id);
+        let paths = ids.iter().filter_map(of).map(|c| PathBuf::from(&c.log_path));
+        let paths: Vec<PathBuf> = paths.filter(|path| path.is_absolute()).collect();
+        if paths.is_empty() {
+            return;
+        }
+        let removed =
+            tokio::task::spawn_blocking(move || paths.iter().try_for_each(|path| rotation::remove_logs(path)));
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!("logs of removed containers can't be removed: {error}");
+        }
+    }
+
+    /// Says once for each end of a container that its next start has to wait. Whether there was something to say.
+    fn tell_back_off(&mut self, pod: &Pod, run: &Run) -> bool {
+        let mut is_new = false;
         for held in &run.held {
             let told = self.memory.told_back_off.insert(held.name.clone(), held.until);
             if told != Some(held.until) {
+                is_new = true;
+                // From now on it waits for this, not for what went wrong before.
+                self.memory.failures.remove(&held.name);
                 let text = format!(
                     "Back-off restarting failed container {} in pod {}",
                     held.name,
@@ -117,6 +144,7 @@ impl Worker {
                 self.event(pod, Some(&held.name), Warning, "BackOff", text);
             }
         }
+        is_new
     }
 
     /// Cgroup and volumes; what to do instead if they are not to be had now.
@@ -156,7 +184,7 @@ impl Worker {
                 .runtime
                 .run_pod_sandbox(config, &handler)
                 .await
-                .map_err(|error| error.to_string())
+                .map_err(|error| error.with_code())
         };
         let id = match made.await {
             Ok(id) => id,
@@ -174,7 +202,7 @@ impl Worker {
         match self.shared.runtime.pod_sandbox_status(&id).await {
             Ok(status) => self.observed.sandboxes.insert(0, ObservedSandbox::of(&status)),
             Err(error) => {
-                let text = format!("Unable to get pod sandbox status: {error}");
+                let text = format!("Unable to get pod sandbox status: {}", error.with_code());
                 self.event(pod, None, Warning, "FailedPodSandBoxStatus", text);
                 return Err(Then::Wait(Some(self.retry_at())));
             }
@@ -211,7 +239,9 @@ impl Worker {
             if let Some(backoff) = &start.backoff {
                 self.memory.backoffs.insert(start.name.clone(), backoff.clone());
             }
-            match self.start(pod, &container, start, sandbox, &config).await {
+            let answer = self.start(pod, &container, start, sandbox, &config).await;
+            self.count_start(start.place.kind, &answer);
+            match answer {
                 Ok(()) => {
                     self.memory.failures.remove(&start.name);
                 }
@@ -221,6 +251,7 @@ impl Worker {
                         .retry_after
                         .map_or(RETRY, |after| after.max(Duration::from_secs(1)));
                     let failure = Failure {
+                        was_made: MADE.contains(&refusal.reason.as_str()),
                         reason: refusal.reason,
                         message: refusal.message,
                         retry_at: self.shared.clock.now() + delay,
@@ -234,6 +265,15 @@ impl Worker {
         }
     }
 
+    fn count_start(&self, kind: Kind, answer: &Result<(), NotStarted>) {
+        let failure = match answer {
+            Ok(()) => None,
+            Err(NotStarted::Failed(refusal)) => Some(refusal.reason.as_str()),
+            Err(NotStarted::Interrupted) => return,
+        };
+        self.shared.tools.metrics().container_started(kind.label(), failure);
+    }
+
     /// Pulls, creates, starts, and runs the postStart hook.
     async fn start(
         &mut self,
@@ -245,10 +285,15 @@ impl Worker {
     ) -> Result<(), NotStarted> {
         let name = container.name.as_str();
         let mut mail = self.mail();
+        let asked = Instant::now();
         let image = tokio::select! {
-            image = self.shared.tools.image(pod, container, config) => image.map_err(NotStarted::Failed)?,
+            image = self.shared.tools.image(pod, container, config) => image,
             () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
         };
+        if let Some(starting) = &mut self.starting {
+            starting.waited_for_images += asked.elapsed();
+        }
+        let image = image.map_err(NotStarted::Failed)?;
         let restart_count = match start.restart_count {
             Some(count) => count,
             None => self.shared.tools.restarts_from_logs(pod, name).await,
@@ -270,7 +315,7 @@ impl Worker {
                 self.shared.tools.container_config(&wanted).await
             }
         };
-        let fail = |worker: &Worker, id: &str, reason: &str, error: String| {
+        let fail = |worker: &Worker, id: &str, reason: &'static str, error: String| {
             // An id would make each event another one.
             let text = if id.is_empty() {
                 error.clone()
@@ -293,7 +338,7 @@ impl Worker {
             .applied
             .insert(name.to_string(), Applied::in_pod(pod, container));
         if let Err(error) = self.shared.runtime.start_container(&id).await {
-            return Err(fail(self, &id, "RunContainerError", error.to_string()));
+            return Err(fail(self, &id, RUN_ERROR, error.to_string()));
         }
         self.event(pod, Some(name), Normal, "Started", "Container started");
         self.post_start(pod, container, &id).await
@@ -329,7 +374,7 @@ impl Worker {
                 Duration::from_secs(grace),
             )
             .await;
-        Err(NotStarted::because("PostStartHookError", error))
+        Err(NotStarted::because(HOOK_ERROR, error))
     }
 
     /// The container whose processes an ephemeral container is to see.

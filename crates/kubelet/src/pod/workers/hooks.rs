@@ -53,6 +53,14 @@ pub(super) async fn run(
     Err("Cannot run handler: invalid handler".to_string())
 }
 
+/// A hook did not end within the grace: the container is ended all the same. A sleep that is cut short has not failed.
+pub(super) fn late(is_sleep: bool) -> Result<(), String> {
+    match is_sleep {
+        true => Ok(()),
+        false => Err("the hook did not end within the grace period".to_string()),
+    }
+}
+
 pub(super) fn post_start(container: &Container) -> Option<&LifecycleHandler> {
     container.lifecycle.as_ref()?.post_start.as_ref()
 }

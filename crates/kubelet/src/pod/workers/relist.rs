@@ -32,6 +32,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut heard = false;
     let mut events_again = Instant::now();
     let mut next = Instant::now();
+    let mut last = None;
     loop {
         if events.is_none() && Instant::now() >= events_again {
             events_again = Instant::now() + EVENTS_RETRY;
@@ -54,7 +55,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
             },
             () = shared.relist.notified() => next = next.min(Instant::now() + RELIST_MIN),
             () = tokio::time::sleep_until(next) => {
+                let began = Instant::now();
                 relist(&shared).await;
+                let interval = last.replace(began).map(|last| began - last);
+                shared.tools.metrics().relisted(shared.clock.now(), began.elapsed(), interval);
                 next = Instant::now() + if heard { RELIST_SLOW } else { RELIST_FAST };
             }
         }

@@ -105,8 +105,9 @@ impl Worker {
                 let (runtime, tools) = (&*shared.runtime, &*shared.tools);
                 hooks::run(runtime, tools, &pod, &container, &step.id, ip.as_deref(), handler).await
             };
-            // Not in time is not a failure: the container is ended all the same.
-            let answer = tokio::time::timeout(step.grace, hook).await.unwrap_or(Ok(()));
+            let is_sleep = handler.as_ref().is_some_and(|handler| handler.sleep.is_some());
+            let answer = tokio::time::timeout(step.grace, hook).await;
+            let answer = answer.unwrap_or_else(|_| hooks::late(is_sleep));
             Operation::Hook {
                 id: step.id,
                 name: step.name,
@@ -164,7 +165,7 @@ impl Worker {
             let mut mail = self.mail();
             let hook = hooks::run(runtime, tools, pod, &container, id, ip.as_deref(), handler);
             tokio::select! {
-                answer = tokio::time::timeout(grace, hook) => if let Ok(Err(error)) = answer {
+                answer = tokio::time::timeout(grace, hook) => if let Err(error) = answer.unwrap_or_else(|_| hooks::late(handler.sleep.is_some())) {
                     tracing::debug!("{error}");
                     self.event(pod, Some(name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 },

@@ -16,6 +16,7 @@ use orlop_runtime::cri::messages as cri;
 use orlop_runtime::simulated::Simulated;
 
 use super::*;
+use crate::metrics::Metrics;
 use crate::pod::memory::Probed;
 use crate::pod::policy::Kind;
 use crate::pod::status::Host;
@@ -45,6 +46,7 @@ struct FakeState {
 #[derive(Default)]
 struct FakeTools {
     state: Mutex<FakeState>,
+    metrics: Metrics,
 }
 
 #[async_trait]
@@ -55,6 +57,10 @@ impl Tools for FakeTools {
             runtime_name: "simulated".into(),
             recursive_read_only: false,
         }
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     fn admit(&self, pod: &Pod, others: &[&Pod], _: Option<&Pod>) -> Result<Vec<usize>, Rejection> {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use orlop_client::EventType::{self, Normal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::stop::Operation;
 use super::{Mail, Shared, View};
+use crate::metrics::Started;
 use crate::pod::memory::{Ending, PodMemory};
 use crate::pod::observed::{self, ObservedPod, State};
 use crate::pod::resize::{self, Applied};
@@ -42,8 +43,17 @@ pub(super) struct Worker {
     pub(super) operations: JoinSet<Operation>,
     pub(super) failures: u32,
     refresh_at: Timestamp,
+    /// Until it has run for the first time, if this agent has it from the beginning.
+    pub(super) starting: Option<Starting>,
+    first_turn: bool,
     /// What the runtime and all else has of it has been removed.
     removed: bool,
+}
+
+/// A pod on its way to run for the first time.
+pub(super) struct Starting {
+    seen_at: Timestamp,
+    pub(super) waited_for_images: Duration,
 }
 
 /// What to do after a turn.
@@ -78,7 +88,10 @@ impl Worker {
             mail: receiver,
             poke,
             view,
-            memory: PodMemory::new(&pod, shared.began),
+            memory: PodMemory {
+                pace: shared.tools.restart_pace(),
+                ..PodMemory::new(&pod, shared.began)
+            },
             observed: ObservedPod::default(),
             allocated: resize::adopted(&pod),
             skip_look: is_new,
@@ -88,6 +101,11 @@ impl Worker {
             failures: 0,
             refresh_at: now + shared.tools.refresh_every(),
             removed: false,
+            starting: is_new.then(|| Starting {
+                seen_at: now,
+                waited_for_images: Duration::ZERO,
+            }),
+            first_turn: true,
             shared,
         };
         (worker, sender, views)
@@ -96,8 +114,15 @@ impl Worker {
     pub async fn run(mut self) {
         let shutdown = self.shared.shutdown.clone();
         loop {
+            let is_told = self.mail.has_changed().unwrap_or(false);
             let mail = self.mail.borrow_and_update().clone();
             let pod = self.take(&mail);
+            let operation = match std::mem::take(&mut self.first_turn) {
+                true => "create",
+                false if is_told => "update",
+                false => "sync",
+            };
+            let began = tokio::time::Instant::now();
             // A turn may take minutes (a hook, a pull) and must not go on when another agent has taken over.
             let then = tokio::select! {
                 biased;
@@ -105,6 +130,7 @@ impl Worker {
                 // Boxed: most of what a worker is made of is needed only while it is at work.
                 then = Box::pin(self.turn(&mail, &pod)) => then,
             };
+            self.shared.tools.metrics().turn(operation, began.elapsed());
             match then {
                 Then::Again => tokio::task::yield_now().await,
                 Then::Gone => break,
@@ -243,6 +269,7 @@ impl Worker {
         let now = self.shared.clock.now();
         let host = self.shared.tools.host();
         let status = status::pod_status(pod, &self.observed, &self.memory, &host, now);
+        self.count(pod, &status, now);
         self.memory.status = status.clone();
         if !mail.orphan {
             let removed = self.removed || !self.memory.ending.as_ref().is_some_and(|e| e.deleted);
@@ -256,6 +283,26 @@ impl Worker {
             ending: self.memory.ending.is_some(),
             stopped: self.memory.ending.is_some() && self.observed.running().next().is_none(),
             freed: self.memory.freed,
+        });
+    }
+
+    /// What the new status tells beyond the last one, for the metrics.
+    fn count(&mut self, pod: &Pod, status: &PodStatus, now: Timestamp) {
+        let metrics = self.shared.tools.metrics();
+        for (kind, ended) in status::newly_ended(&self.memory.status, status) {
+            let reason = ended.reason.as_deref().unwrap_or_default();
+            metrics.container_ended(kind.label(), ended.exit_code, reason);
+        }
+        if status.phase.as_deref() != Some("Running") {
+            return;
+        }
+        let Some(starting) = self.starting.take() else { return };
+        let since = |then: Timestamp| Duration::try_from(now.duration_since(then)).unwrap_or_default();
+        let created = pod.metadata.creation_timestamp.as_ref();
+        metrics.pod_runs(&Started {
+            since_seen: since(starting.seen_at),
+            since_created: since(created.map_or(starting.seen_at, |time| time.0)),
+            excluded: starting.waited_for_images + status::spent_on_init(status),
         });
     }
 

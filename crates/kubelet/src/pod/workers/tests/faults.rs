@@ -59,9 +59,10 @@ async fn config_image_mount_and_sandbox_failures() {
     world.runtime.fail_next(Call::RunPodSandbox, error("no network"));
     world.pass(11.0).await;
     assert!(
-        world
-            .events()
-            .contains(&"p FailedCreatePodSandBox: Failed to create pod sandbox: no network".to_string())
+        world.events().contains(
+            &"p FailedCreatePodSandBox: Failed to create pod sandbox: rpc error: code = Unknown desc = no network"
+                .to_string()
+        )
     );
     world.pass(11.0).await;
     assert_eq!(world.states(), "a=waiting(ErrImagePull)");

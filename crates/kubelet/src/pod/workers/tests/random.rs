@@ -5,7 +5,7 @@ use orlop_runtime::{Code, Error};
 use proptest::prelude::*;
 
 use super::*;
-use crate::pod::memory::BACKOFF_FIRST;
+use crate::pod::memory::Pace;
 use crate::pod::observed;
 use crate::pod::testing::pod;
 
@@ -127,7 +127,7 @@ impl History {
                 {
                     let waited = start.duration_since(end);
                     assert!(
-                        waited.as_secs() + 1 >= BACKOFF_FIRST.as_secs() as i64,
+                        waited.as_secs() + 1 >= Pace::default().first.as_secs() as i64,
                         "{name} waited only {waited}"
                     );
                 }

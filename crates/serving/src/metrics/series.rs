@@ -1,4 +1,4 @@
-//! Counters and histograms with labels, cheap enough for every scheduling attempt.
+//! Counters and histograms with labels, cheap enough for every scheduling attempt or call.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHasher};
 
-use orlop_serving::metrics::text;
+use super::text;
 
 /// Sums are kept as whole billionths, so that they can be added up without a lock.
 const SUM_UNIT: f64 = 1e9;
