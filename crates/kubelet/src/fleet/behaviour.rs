@@ -21,10 +21,6 @@ pub const LOG: &str = "orlop.io/log";
 /// Annotation of a node: see `Fault`.
 pub const FAULT: &str = "orlop.io/fault";
 
-/// Back-off of containers that end and are to run again. Upstream: the kubelet's.
-const RESTART_FIRST: Duration = Duration::from_secs(10);
-const RESTART_MAX: Duration = Duration::from_secs(300);
-
 /// What a container uses of which nothing is said: as little as on a node with a simulated runtime.
 const USAGE: Usage = Usage {
     cpu_nano_cores: 1_000_000,
@@ -211,11 +207,4 @@ fn annotated(behaviour: &mut Behaviour, annotations: &BTreeMap<String, String>) 
     if let Some(code) = annotations.get(EXIT_CODE).and_then(|text| text.parse().ok()) {
         behaviour.exit_code = code;
     }
-}
-
-/// How long a container that ended for the n-th time waits to run again.
-pub(super) fn restart_delay(restarts: u32) -> Duration {
-    RESTART_FIRST
-        .saturating_mul(1u32.checked_shl(restarts).unwrap_or(u32::MAX))
-        .min(RESTART_MAX)
 }

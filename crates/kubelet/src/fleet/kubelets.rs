@@ -180,26 +180,24 @@ fn summary(node: &str, started: Timestamp, pods: Vec<PodNow>, now: Timestamp) ->
 
 fn of_pod(pod: PodNow, now: Timestamp) -> PodStats {
     let mut total = Usage::default();
-    let container = |((name, image), usage): (&(String, String), &Usage)| {
+    let container = |(((name, image), since), usage): ((&(String, String), Timestamp), &Usage)| {
         total.cpu_nano_cores += usage.cpu_nano_cores;
         total.memory_bytes += usage.memory_bytes;
         ContainerStats {
             name: name.clone(),
-            start_time: rfc3339(pod.since),
-            cpu: Some(cpu(*usage, pod.since, now)),
+            start_time: rfc3339(since),
+            cpu: Some(cpu(*usage, since, now)),
             memory: Some(memory(*usage, now)),
             image: image.clone(),
-            started_seconds: pod.since.as_second() as f64,
+            started_seconds: since.as_second() as f64,
             ..ContainerStats::default()
         }
     };
-    let containers = pod
-        .shape
-        .containers
-        .iter()
-        .zip(&pod.shape.usage)
-        .map(container)
-        .collect();
+    let shape = &pod.shape;
+    // Sidecars run on while containers start again.
+    let sidecars = shape.sidecars().map(|c| (c, pod.started));
+    let running = sidecars.chain(shape.containers.iter().map(|c| (c, pod.since)));
+    let containers = running.zip(&shape.usage).map(container).collect();
     PodStats {
         pod_ref: PodRef {
             name: pod.name.to_string(),
@@ -237,6 +235,7 @@ fn memory(usage: Usage, now: Timestamp) -> Memory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::life::InitContainer;
     use super::super::pods::Shape;
     use super::*;
 
@@ -258,17 +257,22 @@ mod tests {
             memory_bytes,
         };
         let named = |name: &str| (name.to_string(), "image".to_string());
-        let (since, now) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(10).unwrap());
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (since, now) = (at(0), at(10));
         let pod = PodNow {
             uid: "u".into(),
             namespace: "d".into(),
             name: "p".into(),
             shape: Arc::new(Shape {
+                init_containers: vec![InitContainer {
+                    container: named("side"),
+                    sidecar: true,
+                }],
                 containers: vec![named("a"), named("b")],
-                usage: vec![usage(500, 7), usage(1_000, 1)],
+                usage: vec![usage(0, 2), usage(500, 7), usage(1_000, 1)],
                 ..Shape::default()
             }),
-            started: since,
+            started: at(-5),
             since,
         };
         let found = summary("n", since, vec![pod], now);
@@ -278,9 +282,11 @@ mod tests {
             (cpu.usage_nano_cores, cpu.usage_core_nano_seconds),
             (Some(1_500), Some(15_000))
         );
-        assert_eq!(pod.containers[1].memory.as_ref().unwrap().working_set_bytes, Some(1));
+        assert_eq!(pod.containers[2].memory.as_ref().unwrap().working_set_bytes, Some(1));
+        let started = |n: usize| (pod.containers[n].name.as_str(), pod.containers[n].started_seconds);
+        assert_eq!((started(0), started(1)), (("side", -5.0), ("a", 0.0)));
         let node = (found.node.cpu.unwrap(), found.node.memory.unwrap());
         assert_eq!(node.0.usage_nano_cores, Some(OWN_USAGE.cpu_nano_cores + 1_500));
-        assert_eq!(node.1.working_set_bytes, Some(OWN_USAGE.memory_bytes + 8));
+        assert_eq!(node.1.working_set_bytes, Some(OWN_USAGE.memory_bytes + 10));
     }
 }

@@ -3,17 +3,21 @@
 //!
 //! One watch on pods, one heap of times at which something is due, one loop. What a pod does next is decided by a pure
 //! function (`life`) from what is known of it and how it is to behave (`behaviour`: annotations of the pod or rules from
-//! a file); what is said about it is built in `report`. Nodes are in `nodes`, what the API server may ask them in
-//! `kubelets`. Users' view: docs/simulated-nodes.md.
+//! a file); what is said about it is built in `report`, and when a condition turned in `conditions`. Nodes are in
+//! `nodes`, what the API server may ask them in `kubelets`. Users' view: docs/simulated-nodes.md.
 
 pub mod behaviour;
+mod conditions;
 mod kubelets;
 mod life;
 mod nodes;
 mod pods;
 mod report;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
+mod wire;
 
 use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::Api;

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::Options;
 use super::behaviour::{FAULT, Fault};
+use super::conditions::{Seen, Standing, Stored, Told, condition, revision, standing};
 
 /// Upstream: the kubelet renews its lease every ten seconds and says its status every five minutes.
 const LEASE_EVERY: Duration = Duration::from_secs(10);
@@ -25,6 +26,8 @@ const STATUS_EVERY: Duration = Duration::from_secs(300);
 /// Heartbeats are spread evenly over the time between two of a node's, in steps of this.
 const TICK: Duration = Duration::from_millis(100);
 const IN_FLIGHT: usize = 16;
+/// The conditions that are told.
+const CONDITIONS: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 /// What is known of the nodes that others ask for: faults by number.
@@ -40,13 +43,33 @@ impl Faults {
 #[derive(Deserialize)]
 struct NodeSeen {
     metadata: Meta,
+    #[serde(default)]
+    status: Status,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Meta {
     name: String,
     #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
     annotations: HashMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    conditions: Vec<Seen>,
+}
+
+impl NodeSeen {
+    fn told(&self) -> Told {
+        Told {
+            revision: revision(&self.metadata.resource_version),
+            standing: standing(CONDITIONS, &self.status.conditions),
+        }
+    }
 }
 
 /// The address that all of them share: nothing listens there for them.
@@ -65,6 +88,7 @@ pub async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, 
     tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let nodes = Nodes {
         api,
+        told: Mutex::new(vec![Told::default(); options.count]),
         options,
         clock,
         faults,
@@ -83,6 +107,8 @@ struct Nodes {
     faults: Faults,
     /// Deleted by someone: they stay so until they are registered anew.
     gone: Mutex<std::collections::HashSet<usize>>,
+    /// How the conditions stand at the API server, by number.
+    told: Mutex<Vec<Told>>,
 }
 
 impl Nodes {
@@ -113,11 +139,15 @@ impl Nodes {
         loop {
             match self
                 .api
-                .create::<IgnoredAny>(&nodes, &node_object(&self.options, node, now))
+                .create::<Stored>(&nodes, &node_object(&self.options, node, now))
                 .await
             {
-                Ok(_) => break,
-                Err(Error::AlreadyExists(_)) => break self.say_status(node, now).await,
+                Ok(stored) => {
+                    self.learn(node, stored.told(holding(None)));
+                    break;
+                }
+                // The watch tells how it stands, and what is not so any more is said then.
+                Err(Error::AlreadyExists(_)) => break,
                 Err(e) if e.is_passing() => tokio::time::sleep(Duration::from_secs(1)).await,
                 Err(e) => break tracing::warn!("{} can't be registered: {}", self.options.name(node), e.chain()),
             }
@@ -149,14 +179,26 @@ impl Nodes {
     }
 
     async fn say_status(&self, node: usize, now: Timestamp) {
-        if self.is_silent(node) {
+        let (told, fault) = (self.told.lock()[node], self.faults.of(node));
+        // What has turned can't be told before it is known how things stood.
+        if self.is_silent(node) || told.revision == 0 {
             return;
         }
         let at = path::subresource("v1", None, "nodes", &self.options.name(node), "status");
-        let patch = json!({"status": {"conditions": conditions(self.faults.of(node), now)}});
-        if let Err(e) = self.api.patch_strategic::<IgnoredAny>(&at, &patch).await {
-            tracing::debug!("the status of {} is not said: {}", self.options.name(node), e.chain());
+        let patch = json!({"status": {"conditions": conditions(fault, told.standing, now)}});
+        match self.api.patch_strategic::<Stored>(&at, &patch).await {
+            Ok(stored) => {
+                self.learn(node, stored.told(holding(fault)));
+            }
+            Err(e) => tracing::debug!("the status of {} is not said: {}", self.options.name(node), e.chain()),
         }
+    }
+
+    /// How its conditions stand with that.
+    fn learn(&self, node: usize, news: Told) -> Standing {
+        let told = &mut self.told.lock()[node];
+        told.learn(news);
+        told.standing
     }
 
     /// Follows what users do to the nodes: faults by annotation, deletion.
@@ -184,12 +226,14 @@ impl Nodes {
             return;
         };
         self.gone.lock().remove(&node);
+        let standing = self.learn(node, seen.told());
         let fault = seen.metadata.annotations.get(FAULT).and_then(|text| Fault::parse(text));
         let before = match fault {
             Some(fault) => self.faults.0.lock().insert(node, fault),
             None => self.faults.0.lock().remove(&node),
         };
-        if before != fault {
+        // Others change conditions as well: the node controller, of nodes that it does not hear of.
+        if before != fault || standing != holding(fault) {
             self.say_status(node, self.clock.now()).await;
         }
     }
@@ -227,7 +271,7 @@ fn node_object(options: &Options, node: usize, now: Timestamp) -> Value {
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
         "spec": {"podCIDR": format!("{a}.{b}.{c}.0/24"), "podCIDRs": [format!("{a}.{b}.{c}.0/24")]},
         "status": {
-            "capacity": resources, "allocatable": resources, "conditions": conditions(None, now),
+            "capacity": resources, "allocatable": resources, "conditions": conditions(None, Standing::default(), now),
             "declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
                 "RestartAllContainersOnContainerExits"],
             "addresses": [{"type": "InternalIP", "address": host_ip(node)}, {"type": "Hostname", "address": name}],
@@ -240,54 +284,123 @@ fn node_object(options: &Options, node: usize, now: Timestamp) -> Value {
     })
 }
 
-fn conditions(fault: Option<Fault>, now: Timestamp) -> Value {
-    let now = rfc3339(now);
-    let one = |kind: &str, holds: bool, reason: &str, message: &str| {
-        json!({"type": kind, "status": if holds { "True" } else { "False" }, "reason": reason, "message": message,
-            "lastHeartbeatTime": now, "lastTransitionTime": now})
-    };
-    let pressure = |kind: &str, holds: bool, good: (&str, &str), bad: (&str, &str)| {
-        let (reason, message) = if holds { bad } else { good };
-        one(kind, holds, reason, message)
-    };
-    let ready = match fault {
-        Some(Fault::NotReady) => one(
-            "Ready",
-            false,
-            "KubeletNotReady",
-            "simulated: the node is told to be not ready",
+/// Which conditions hold of a node with this fault.
+fn holding(fault: Option<Fault>) -> Standing {
+    let pressures = [Fault::MemoryPressure, Fault::DiskPressure, Fault::PidPressure];
+    let [memory, disk, pids] = pressures.map(|pressure| fault == Some(pressure));
+    [memory, disk, pids, fault != Some(Fault::NotReady)].map(Some)
+}
+
+/// `before`: how they stand so far.
+fn conditions(fault: Option<Fault>, before: Standing, now: Timestamp) -> Value {
+    let made = CONDITIONS.iter().zip(holding(fault)).zip(before);
+    made.map(|((kind, holds), before)| {
+        let holds = holds == Some(true);
+        let (reason, message) = explained(kind, holds);
+        let mut condition = condition(kind, holds, before, Some(reason), Some(message), now);
+        condition["lastHeartbeatTime"] = rfc3339(now).into();
+        condition
+    })
+    .collect()
+}
+
+/// Reason and message.
+fn explained(kind: &str, holds: bool) -> (&'static str, &'static str) {
+    match (kind, holds) {
+        ("MemoryPressure", false) => ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("MemoryPressure", true) => (
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
         ),
-        _ => one("Ready", true, "KubeletReady", "kubelet is posting ready status"),
-    };
-    json!([
-        pressure(
-            "MemoryPressure",
-            fault == Some(Fault::MemoryPressure),
-            ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-            (
-                "KubeletHasInsufficientMemory",
-                "kubelet has insufficient memory available"
-            ),
-        ),
-        pressure(
-            "DiskPressure",
-            fault == Some(Fault::DiskPressure),
-            ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-            ("KubeletHasDiskPressure", "kubelet has disk pressure"),
-        ),
-        pressure(
-            "PIDPressure",
-            fault == Some(Fault::PidPressure),
-            ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-            ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
-        ),
-        ready,
-    ])
+        ("DiskPressure", false) => ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("DiskPressure", true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+        ("PIDPressure", false) => ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("PIDPressure", true) => ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+        (_, true) => ("KubeletReady", "kubelet is posting ready status"),
+        (_, false) => ("KubeletNotReady", "simulated: the node is told to be not ready"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Server;
     use super::*;
+
+    const PATH: &str = "/api/v1/nodes/sim-0";
+
+    fn nodes(server: &Server, clock: &Clock) -> Nodes {
+        Nodes {
+            api: server.api(),
+            told: Mutex::new(vec![Told::default()]),
+            options: Options {
+                count: 1,
+                ..Options::default()
+            },
+            clock: clock.clone(),
+            faults: Faults::default(),
+            gone: Mutex::default(),
+        }
+    }
+
+    /// `MemoryPressure=False@0 …`: the conditions and the seconds at which they turned.
+    fn told(server: &Server) -> String {
+        server.conditions(PATH)
+    }
+
+    async fn watched(nodes: &Nodes, server: &Server) {
+        let seen: NodeSeen = serde_json::from_value(server.get(PATH)).unwrap();
+        nodes.observe_one(&seen).await;
+    }
+
+    #[tokio::test]
+    async fn conditions_keep_the_time_at_which_they_turned() {
+        let (server, clock) = (Server::default(), Clock::manual(Timestamp::UNIX_EPOCH));
+        let first = nodes(&server, &clock);
+        first.register(0).await;
+        let new = "MemoryPressure=False@0 DiskPressure=False@0 PIDPressure=False@0 Ready=True@0";
+        assert_eq!(told(&server), new);
+
+        clock.advance(STATUS_EVERY);
+        first.say_status(0, clock.now()).await;
+        assert_eq!(told(&server), new);
+        assert_eq!(
+            server.get(PATH)["status"]["conditions"][3]["lastHeartbeatTime"],
+            "1970-01-01T00:05:00Z"
+        );
+
+        server.change(PATH, json!({"metadata": {"annotations": {FAULT: "disk-pressure"}}}));
+        watched(&first, &server).await;
+        let pressed = "MemoryPressure=False@0 DiskPressure=True@300 PIDPressure=False@0 Ready=True@0";
+        assert_eq!(told(&server), pressed);
+        clock.advance(STATUS_EVERY);
+        first.say_status(0, clock.now()).await;
+        assert_eq!(told(&server), pressed, "before the watch has told of the change");
+
+        // Another one takes over: nothing has turned by that.
+        clock.advance(STATUS_EVERY);
+        let second = nodes(&server, &clock);
+        second.register(0).await;
+        second.say_status(0, clock.now()).await;
+        watched(&second, &server).await;
+        second.say_status(0, clock.now()).await;
+        assert_eq!(told(&server), pressed);
+    }
+
+    #[tokio::test]
+    async fn a_node_taken_for_dead_says_that_it_lives() {
+        let (server, clock) = (Server::default(), Clock::manual(Timestamp::UNIX_EPOCH));
+        let nodes = nodes(&server, &clock);
+        nodes.register(0).await;
+        clock.advance(STATUS_EVERY);
+        let unknown = json!([{"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-01T00:01:00Z"}]);
+        server.change(PATH, json!({"status": {"conditions": unknown}}));
+        watched(&nodes, &server).await;
+        let alive = "MemoryPressure=False@0 DiskPressure=False@0 PIDPressure=False@0 Ready=True@300";
+        assert_eq!(told(&server), alive);
+        let written = server.get(PATH);
+        watched(&nodes, &server).await;
+        assert_eq!(server.get(PATH), written, "once is enough");
+    }
 
     #[test]
     fn every_node_has_its_turn_once_in_a_period() {

@@ -1,7 +1,7 @@
 //! The pods of simulated nodes: seen by one watch, moved along by one heap of times, reported by a few writes at once.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,15 +12,18 @@ use jiff::Timestamp;
 use orlop_api::metrics::Usage;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, DeleteOptions, Delta, Error, Preconditions, Selection, path};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Options;
 use super::behaviour::{Behaviour, Fault};
-use super::life::{self, Deleting, PodView, RestartPolicy, Stage};
+use super::conditions::{Stored, Told, standing};
+use super::life::{self, InitContainer, Life, PodView, RestartPolicy, Stage};
 use super::nodes::{Faults, host_ip, pod_net};
-use super::report::{self, Facts};
+use super::report::{self, CONDITIONS, Facts, READY};
+use super::wire::RawPod;
+
+#[cfg(test)]
+mod tests;
 
 /// Writes under way at once.
 const IN_FLIGHT: usize = 64;
@@ -74,14 +77,22 @@ pub async fn keep(
 /// What many pods have in common, kept once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shape {
+    pub init_containers: Vec<InitContainer>,
     /// (name, image)
-    pub init_containers: Vec<(String, String)>,
     pub containers: Vec<(String, String)>,
-    /// Of each container, in the same order.
+    /// Of each sidecar, then of each container, in the same order.
     pub usage: Vec<Usage>,
     pub policy: RestartPolicy,
     pub host_network: bool,
     pub behaviour: Behaviour,
+}
+
+impl Shape {
+    /// (name, image)
+    pub fn sidecars(&self) -> impl Iterator<Item = &(String, String)> {
+        let sidecars = self.init_containers.iter().filter(|init| init.sidecar);
+        sidecars.map(|init| &init.container)
+    }
 }
 
 /// All that is remembered of a pod.
@@ -92,16 +103,44 @@ struct Kept {
     /// The last byte of its address; 0: the node's own.
     address: u8,
     shape: Arc<Shape>,
-    stage: Stage,
-    /// When the stage began (for a running pod: when it was started).
-    since: Timestamp,
-    started: Timestamp,
-    restarts: u32,
+    life: Life,
     /// Counts what was planned for it: older entries in the heap are void.
     plan: u32,
     writing: bool,
+    /// More is to be said than what was last written.
+    unsaid: bool,
     /// The stage that the API server knows of.
     reported: Option<Stage>,
+    told: Told,
+    /// What its readiness gates lack, as its condition says it.
+    unmet: Option<Box<str>>,
+}
+
+impl Kept {
+    fn next(&self) -> Option<life::Next> {
+        self.life.next(&self.shape.behaviour, self.shape.policy)
+    }
+
+    /// Takes in what others made of its conditions. Whether something is to be said about that.
+    fn learn(&mut self, pod: &PodView) -> bool {
+        self.told.learn(Told {
+            revision: pod.revision,
+            standing: standing(CONDITIONS, &pod.conditions),
+        });
+        let unmet = report::unmet(&pod.gates, &pod.conditions);
+        let same = self.unmet.as_deref() == unmet.as_deref();
+        self.unmet = unmet.map(Into::into);
+        let ready = self.life.stage == Stage::Running { ready: true };
+        (ready && !same) || self.is_misread()
+    }
+
+    /// Whether a pod counts as ready that is not, or the other way round: its gates have changed meanwhile, or the node
+    /// controller took a silent node for dead.
+    fn is_misread(&self) -> bool {
+        let ready = Stage::Running { ready: true };
+        let told = self.life.stage == ready && self.reported == Some(ready);
+        told && self.told.standing[READY] != Some(self.unmet.is_none())
+    }
 }
 
 /// The addresses of a node that pods have: one bit each.
@@ -128,7 +167,7 @@ impl Addresses {
 }
 
 pub type Uid = Arc<str>;
-type Written = (Uid, Stage, Result<(), Error>);
+type Written = (Uid, Stage, Result<Told, Error>);
 
 struct Pods {
     api: Api,
@@ -176,13 +215,13 @@ impl Pods {
         let pods = self.by_node.get(node).into_iter().flatten();
         let running = pods.filter_map(|uid| {
             let pod = self.kept.get(uid)?;
-            matches!(pod.stage, Stage::Running { .. }).then(|| PodNow {
+            matches!(pod.life.stage, Stage::Running { .. }).then(|| PodNow {
                 uid: uid.clone(),
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
                 shape: pod.shape.clone(),
-                started: pod.started,
-                since: pod.since,
+                started: pod.life.started,
+                since: pod.life.since,
             })
         });
         running.collect()
@@ -239,7 +278,7 @@ impl Pods {
         if self.kept.contains_key(&uid) {
             return self.observe_change(&uid, &pod, now);
         }
-        let stage = life::first(&pod);
+        let life = life::first(&pod, now);
         let shape = self.shape(&pod);
         let address = match &pod.ip {
             _ if shape.host_network => 0,
@@ -248,47 +287,55 @@ impl Pods {
                 .unwrap_or(0),
             None => self.addresses[node].take(),
         };
-        let kept = Kept {
+        let mut kept = Kept {
             namespace: pod.namespace.as_str().into(),
-            name: pod.name.into(),
+            name: pod.name.as_str().into(),
             node: node as u32,
             address,
-            stage,
-            since: now,
-            started: now,
-            restarts: pod.restarts,
+            life,
             plan: 0,
             writing: false,
-            reported: (stage != Stage::Leaving).then_some(stage),
+            unsaid: false,
+            reported: (life.stage != Stage::Leaving).then_some(life.stage),
+            told: Told::default(),
+            unmet: None,
             shape,
         };
-        let next = life::next(stage, now, &kept.shape.behaviour, kept.shape.policy, kept.restarts);
+        kept.learn(&pod);
+        let due = match life.stage {
+            Stage::Leaving => Some(now),
+            _ if kept.is_misread() => Some(now),
+            _ => kept.next().map(|next| next.at),
+        };
         self.kept.insert(uid.clone(), kept);
         self.by_node[node].push(uid.clone());
-        match (stage, next) {
-            (Stage::Leaving, _) => self.plan(&uid, now),
-            (_, Some(next)) => self.plan(&uid, next.at),
-            (_, None) => {}
+        if let Some(due) = due {
+            self.plan(&uid, due);
         }
     }
 
-    /// A pod that is known is deleted, or told to behave otherwise.
+    /// A pod that is known is deleted, told to behave otherwise, or has conditions that others changed.
     fn observe_change(&mut self, uid: &Uid, pod: &PodView, now: Timestamp) {
         let shape = self.shape(pod);
         let Some(kept) = self.kept.get_mut(uid) else { return };
-        if pod.deleting.is_some() && kept.stage != Stage::Leaving {
-            kept.stage = Stage::Leaving;
+        if pod.deleting.is_some() && kept.life.stage != Stage::Leaving {
+            kept.life.stage = Stage::Leaving;
             return self.plan(uid, now);
         }
-        if kept.shape == shape {
+        let reshaped = kept.shape != shape;
+        kept.shape = shape;
+        let news = kept.learn(pod);
+        kept.unsaid |= news;
+        // While a write is under way, its end plans what is next.
+        if kept.writing {
             return;
         }
-        kept.shape = shape.clone();
-        let (stage, since, restarts) = (kept.stage, kept.since, kept.restarts);
-        // While a write is under way, its end plans what is next.
-        if !kept.writing
-            && kept.reported == Some(stage)
-            && let Some(next) = life::next(stage, since, &shape.behaviour, shape.policy, restarts)
+        if news {
+            return self.plan(uid, now);
+        }
+        if reshaped
+            && kept.reported == Some(kept.life.stage)
+            && let Some(next) = kept.next()
         {
             self.plan(uid, next.at);
         }
@@ -305,18 +352,16 @@ impl Pods {
 
     fn shape(&mut self, pod: &PodView) -> Arc<Shape> {
         use std::hash::{BuildHasher, BuildHasherDefault};
-        let shape = Shape {
+        let mut shape = Shape {
             init_containers: pod.init_containers.clone(),
             containers: pod.containers.clone(),
-            usage: pod
-                .containers
-                .iter()
-                .map(|(name, _)| self.options.rules.usage(pod, name))
-                .collect(),
+            usage: vec![],
             policy: pod.restart_policy,
             host_network: pod.host_network,
             behaviour: self.options.rules.of(pod),
         };
+        let running = shape.sidecars().chain(&shape.containers);
+        shape.usage = running.map(|(name, _)| self.options.rules.usage(pod, name)).collect();
         let hash = BuildHasherDefault::<rustc_hash::FxHasher>::default().hash_one(&shape);
         if let Some(known) = self.shapes.get(&hash)
             && **known == shape
@@ -345,28 +390,20 @@ impl Pods {
             // Planned anew when the write is done.
             return None;
         }
-        let shape = pod.shape.clone();
-        if pod.reported == Some(pod.stage)
-            && let Some(next) = life::next(pod.stage, pod.since, &shape.behaviour, shape.policy, pod.restarts)
+        if pod.reported == Some(pod.life.stage)
+            && let Some(next) = pod.next()
             && next.at <= now
         {
-            pod.restarts += u32::from(pod.stage == Stage::BackOff);
-            // A pod that becomes ready runs on: how long it runs counts from its start.
-            if !matches!((pod.stage, next.stage), (Stage::Running { .. }, Stage::Running { .. })) {
-                pod.since = now;
-            }
-            if pod.stage == Stage::Waiting {
-                pod.started = now;
-            }
-            pod.stage = next.stage;
+            pod.life.enter(next.stage, now);
         }
+        pod.unsaid = false;
         pod.writing = true;
         Some(self.write(uid, now))
     }
 
     fn write(&self, uid: &Uid, now: Timestamp) -> BoxFuture<'static, Written> {
         let pod = &self.kept[uid];
-        let (api, uid, stage) = (self.api.clone(), uid.clone(), pod.stage);
+        let (api, uid, stage, told) = (self.api.clone(), uid.clone(), pod.life.stage, pod.told);
         if stage == Stage::Leaving {
             let at = path::object("v1", Some(&pod.namespace), "pods", &pod.name);
             let options = DeleteOptions {
@@ -379,7 +416,7 @@ impl Pods {
             };
             return Box::pin(async move {
                 let result = api.delete(&at, &options).await;
-                (uid, stage, result)
+                (uid, stage, result.map(|()| told))
             });
         }
         let node = pod.node as usize;
@@ -389,32 +426,35 @@ impl Pods {
             0 => host_ip.clone(),
             n => format!("{a}.{b}.{c}.{n}"),
         };
-        let facts = Facts {
+        let patch = report::status(&Facts {
             uid: &uid,
+            namespace: &pod.namespace,
+            name: &pod.name,
             ip,
             host_ip,
-            init_containers: &pod.shape.init_containers,
-            containers: &pod.shape.containers,
-            restarts: pod.restarts,
-            exit_code: pod.shape.behaviour.exit_code,
-            started: pod.started,
-            run_began: pod.since,
+            shape: &pod.shape,
+            life: &pod.life,
+            unmet: pod.unmet.as_deref(),
+            told: told.standing,
             now,
-        };
-        let patch = report::status(stage, &facts);
+        });
+        let standing = report::standing(stage, pod.unmet.is_none());
         let at = path::subresource("v1", Some(&pod.namespace), "pods", &pod.name, "status");
         Box::pin(async move {
-            let result = api.patch_strategic::<IgnoredAny>(&at, &patch).await.map(drop);
-            (uid, stage, result)
+            let stored = api.patch_strategic::<Stored>(&at, &patch).await;
+            (uid, stage, stored.map(|stored| stored.told(standing)))
         })
     }
 
-    fn written(&mut self, uid: &Uid, stage: Stage, result: Result<(), Error>) {
+    fn written(&mut self, uid: &Uid, stage: Stage, result: Result<Told, Error>) {
         let now = self.clock.now();
         let Some(pod) = self.kept.get_mut(uid) else { return };
         pod.writing = false;
         match result {
-            Ok(()) => pod.reported = Some(stage),
+            Ok(told) => {
+                pod.reported = Some(stage);
+                pod.told.learn(told);
+            }
             // Gone, or another pod of the name by now: the watch will say so.
             Err(Error::NotFound(_) | Error::Conflict(_)) => {
                 let later = now.checked_add(RETRY).unwrap_or(Timestamp::MAX);
@@ -426,12 +466,11 @@ impl Pods {
                 return self.plan(uid, later);
             }
         }
-        if pod.stage != stage {
-            // It was deleted meanwhile.
+        // It was deleted meanwhile, or others changed its conditions.
+        if pod.life.stage != stage || pod.unsaid || pod.is_misread() {
             return self.plan(uid, now);
         }
-        let shape = pod.shape.clone();
-        if let Some(next) = life::next(pod.stage, pod.since, &shape.behaviour, shape.policy, pod.restarts) {
+        if let Some(next) = pod.next() {
             self.plan(uid, next.at);
         }
     }
@@ -446,99 +485,4 @@ fn own_address(ip: &str, node: usize) -> Option<u8> {
     let ip: std::net::Ipv4Addr = ip.parse().ok()?;
     let [a, b, c, n] = ip.octets();
     ([a, b, c] == pod_net(node)).then_some(n)
-}
-
-/// What is read of a pod on the wire.
-#[derive(Deserialize)]
-pub(super) struct RawPod {
-    metadata: RawMeta,
-    spec: RawSpec,
-    #[serde(default)]
-    status: RawStatus,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawMeta {
-    #[serde(default)]
-    namespace: String,
-    name: String,
-    uid: String,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-    #[serde(default)]
-    owner_references: Vec<RawOwner>,
-    deletion_timestamp: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct RawOwner {
-    kind: String,
-    #[serde(default)]
-    controller: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawSpec {
-    #[serde(default)]
-    node_name: String,
-    #[serde(default)]
-    host_network: bool,
-    #[serde(default)]
-    restart_policy: RestartPolicy,
-    #[serde(default)]
-    init_containers: Vec<RawContainer>,
-    containers: Vec<RawContainer>,
-}
-
-#[derive(Deserialize)]
-struct RawContainer {
-    name: String,
-    #[serde(default)]
-    image: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct RawStatus {
-    phase: String,
-    #[serde(rename = "podIP")]
-    pod_ip: Option<String>,
-    container_statuses: Vec<RawContainerStatus>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawContainerStatus {
-    restart_count: u32,
-}
-
-impl RawPod {
-    fn view(self) -> PodView {
-        let pairs = |list: Vec<RawContainer>| list.into_iter().map(|c| (c.name, c.image)).collect();
-        PodView {
-            namespace: self.metadata.namespace,
-            name: self.metadata.name,
-            uid: self.metadata.uid,
-            labels: self.metadata.labels,
-            annotations: self.metadata.annotations,
-            owner: self
-                .metadata
-                .owner_references
-                .into_iter()
-                .find(|o| o.controller)
-                .map(|o| o.kind),
-            host_network: self.spec.host_network,
-            restart_policy: self.spec.restart_policy,
-            init_containers: pairs(self.spec.init_containers),
-            containers: pairs(self.spec.containers),
-            deleting: self.metadata.deletion_timestamp.map(|_| Deleting),
-            phase: self.status.phase,
-            ip: self.status.pod_ip,
-            restarts: self.status.container_statuses.first().map_or(0, |c| c.restart_count),
-        }
-    }
 }

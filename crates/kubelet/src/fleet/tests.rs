@@ -3,8 +3,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::behaviour::{Behaviour, Rules, restart_delay};
-use super::life::{self, Deleting, PodView, RestartPolicy, Stage};
+use super::behaviour::{Behaviour, Rules};
+use super::conditions::{Seen, Standing};
+use super::life::{self, Deleting, Life, PodView, RestartPolicy, Stage};
+use super::pods::Shape;
 use super::report::{self, Facts};
 use super::{Options, nodes};
 
@@ -16,19 +18,25 @@ fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
+fn life(stage: Stage) -> Life {
+    Life {
+        stage,
+        since: at(0),
+        started: at(0),
+        restarts: 0,
+        in_row: 0,
+    }
+}
+
 /// The stages of a pod with the seconds at which they begin.
 fn story(behaviour: &Behaviour, policy: RestartPolicy, most: usize) -> Vec<(String, i64)> {
-    let (mut stage, mut since, mut restarts) = (Stage::Waiting, at(0), 0);
+    let mut life = life(Stage::Waiting);
     let mut told = vec![];
-    while let Some(next) = life::next(stage, since, behaviour, policy, restarts)
+    while let Some(next) = life.next(behaviour, policy)
         && told.len() < most
     {
-        restarts += u32::from(stage == Stage::BackOff);
-        if !matches!((stage, next.stage), (Stage::Running { .. }, Stage::Running { .. })) {
-            since = next.at;
-        }
-        stage = next.stage;
-        told.push((format!("{stage:?}"), next.at.as_second() - 1_000_000));
+        life.enter(next.stage, next.at);
+        told.push((format!("{:?}", next.stage), next.at.as_second() - 1_000_000));
     }
     told
 }
@@ -76,26 +84,60 @@ fn pods_live_as_they_are_told() {
         &[
             ("Running { ready: false }", 0),
             ("BackOff", 2),
-            ("Running { ready: false }", 12),
-            ("BackOff", 14),
-            ("Running { ready: false }", 34),
+            ("Running { ready: false }", 2),
+            ("BackOff", 4),
+            ("Running { ready: false }", 14),
         ],
     );
-    assert_eq!(restart_delay(9), seconds(300));
-    assert_eq!(restart_delay(40), seconds(300));
+}
+
+/// How long a pod waits each time that it has ended, having run so long.
+fn waits(runs: &[u64]) -> Vec<u64> {
+    let mut life = life(Stage::Running { ready: true });
+    let wait = |ran: &u64| {
+        life.enter(Stage::BackOff, life.since + seconds(*ran));
+        let wait = life.back_off();
+        life.enter(Stage::Running { ready: true }, life.since + wait);
+        wait.as_secs()
+    };
+    runs.iter().map(wait).collect()
+}
+
+#[test]
+fn back_off_doubles_and_is_forgotten_after_a_long_run() {
+    assert_eq!(waits(&[1; 9]), [0, 10, 20, 40, 80, 160, 300, 300, 300]);
+    assert_eq!(waits(&[1; 400])[399], 300);
+    // As long as twice the longest wait is not longer.
+    assert_eq!(waits(&[1, 1, 600, 601, 1, 1]), [0, 10, 20, 0, 10, 20]);
 }
 
 #[test]
 fn what_is_there_already_is_taken_over() {
-    let pod = |phase: &str, deleting: bool| PodView {
+    let pod = |phase: &str, runs: bool, ready: &str| PodView {
         phase: phase.to_string(),
-        deleting: deleting.then_some(Deleting),
+        runs,
+        run_began: runs.then(|| at(-7)),
+        started: Some(at(-9)),
+        restarts: 3,
+        conditions: vec![Seen {
+            kind: "ContainersReady".into(),
+            status: ready.into(),
+        }],
         ..PodView::default()
     };
-    assert_eq!(life::first(&pod("Pending", false)), Stage::Waiting);
-    assert_eq!(life::first(&pod("Running", false)), Stage::Running { ready: true });
-    assert_eq!(life::first(&pod("Failed", false)), Stage::Finished { failed: true });
-    assert_eq!(life::first(&pod("Running", true)), Stage::Leaving);
+    let stage = |pod: &PodView| life::first(pod, at(0)).stage;
+    assert_eq!(stage(&pod("Pending", false, "False")), Stage::Waiting);
+    assert_eq!(stage(&pod("Running", true, "True")), Stage::Running { ready: true });
+    assert_eq!(stage(&pod("Running", true, "False")), Stage::Running { ready: false });
+    assert_eq!(stage(&pod("Running", false, "False")), Stage::BackOff);
+    assert_eq!(stage(&pod("Failed", false, "False")), Stage::Finished { failed: true });
+    let leaving = PodView {
+        deleting: Some(Deleting),
+        ..pod("Running", true, "True")
+    };
+    assert_eq!(stage(&leaving), Stage::Leaving);
+    let found = life::first(&pod("Running", true, "True"), at(0));
+    assert_eq!((found.since, found.started, found.restarts), (at(-7), at(-9), 3));
 }
 
 #[test]
@@ -152,35 +194,63 @@ fn names_belong_to_one_node_each() {
     assert_eq!(nodes::pod_net(5000), [100, 83, 136]);
 }
 
-#[test]
-fn statuses_say_what_kubectl_shows() {
-    let containers = [("web".to_string(), "nginx".to_string())];
-    let facts = |restarts, exit_code| Facts {
+fn status(life: &Life, exit_code: i32) -> serde_json::Value {
+    let behaviour = Behaviour {
+        exit_code,
+        ..Behaviour::default()
+    };
+    let shape = Shape {
+        containers: vec![("web".to_string(), "nginx".to_string())],
+        behaviour,
+        ..Shape::default()
+    };
+    report::status(&Facts {
         uid: "u",
+        namespace: "d",
+        name: "p",
         ip: "100.64.0.2".into(),
         host_ip: "198.18.0.0".into(),
-        init_containers: &[],
-        containers: &containers,
-        restarts,
-        exit_code,
-        started: at(0),
-        run_began: at(0),
+        shape: &shape,
+        life,
+        unmet: None,
+        told: Standing::default(),
         now: at(5),
-    };
-    let running = report::status(Stage::Running { ready: true }, &facts(0, 0));
+    })
+}
+
+#[test]
+fn statuses_say_what_kubectl_shows() {
+    let running = status(&life(Stage::Running { ready: true }), 0);
     assert_eq!(running["status"]["phase"], "Running");
     assert_eq!(running["status"]["containerStatuses"][0]["ready"], true);
     assert_eq!(running["metadata"]["uid"], "u");
     let ready = |status: &serde_json::Value| status["status"]["conditions"][2].clone();
     assert_eq!(ready(&running)["status"], "True");
-    let back_off = report::status(Stage::BackOff, &facts(2, 1));
-    let container = &back_off["status"]["containerStatuses"][0];
-    assert_eq!(container["state"], json!({"waiting": {"reason": "CrashLoopBackOff"}}));
-    assert_eq!(container["lastState"]["terminated"]["exitCode"], 1);
-    assert_eq!(ready(&back_off)["message"], "containers with unready status: [web]");
-    let done = report::status(Stage::Finished { failed: false }, &facts(0, 0));
+    let done = status(&life(Stage::Finished { failed: false }), 0);
     assert_eq!(done["status"]["phase"], "Succeeded");
     assert_eq!(ready(&done)["reason"], "PodCompleted");
+}
+
+#[test]
+fn crash_loops_are_told_once_there_is_a_wait() {
+    let told = |in_row| {
+        let life = Life {
+            restarts: 7,
+            in_row,
+            ..life(Stage::BackOff)
+        };
+        let status = status(&life, 1);
+        let ready = status["status"]["conditions"][2]["message"].clone();
+        assert_eq!(ready, "containers with unready status: [web]");
+        status["status"]["containerStatuses"][0].clone()
+    };
+    assert_eq!(told(0)["state"]["terminated"]["reason"], "Error");
+    for (in_row, delay) in [(1, "10s"), (4, "1m20s"), (9, "5m0s")] {
+        let message = format!("back-off {delay} restarting failed container=web pod=p_d(u)");
+        let waiting = json!({"reason": "CrashLoopBackOff", "message": message});
+        assert_eq!(told(in_row)["state"], json!({"waiting": waiting}));
+        assert_eq!(told(in_row)["lastState"]["terminated"]["exitCode"], 1);
+    }
 }
 
 #[test]
