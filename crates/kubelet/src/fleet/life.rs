@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::behaviour::Behaviour;
 use super::conditions::{Seen, standing};
 use super::report::{CONDITIONS, CONTAINERS_READY};
-use crate::pod::memory::{BACKOFF_FIRST, BACKOFF_FORGET, BACKOFF_MAX};
+use crate::pod::memory::{BACKOFF_FORGET, Pace};
 
 /// What is read of a pod, once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -201,7 +201,8 @@ fn back_off(in_row: u8) -> Duration {
         return Duration::ZERO;
     };
     let factor = 1u32.checked_shl(doubled.into()).unwrap_or(u32::MAX);
-    BACKOFF_FIRST.saturating_mul(factor).min(BACKOFF_MAX)
+    let pace = Pace::default();
+    pace.first.saturating_mul(factor).min(pace.most)
 }
 
 /// Whether a run was so long that what went wrong before it does not count any more.

@@ -13,7 +13,7 @@ use super::observed::ObservedPod;
 use super::resize::{Applied, Pending};
 
 /// After so long without an end of it a container starts at once again.
-const BACKOFF_FORGET: Duration = Duration::from_secs(600);
+pub const BACKOFF_FORGET: Duration = Duration::from_secs(600);
 
 /// A container that ended starts again at once, then after this long, doubling up to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
