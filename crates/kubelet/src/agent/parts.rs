@@ -35,7 +35,7 @@ use crate::server::{self, Pods};
 use crate::sources::admission::{self, NodeState};
 use crate::sources::{self, Mirrors, PodUpdate, Sources};
 use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, Users};
-use crate::stats::Gatherer;
+use crate::stats::{self, Gatherer, VolumeSizes};
 use crate::volumes::{self, Volumes};
 
 /// Where the kernel shows control groups.
@@ -184,7 +184,6 @@ impl Parts {
     pub fn server(&self, options: &Options, keeper: &Keeper, listener: TcpListener) -> server::Options {
         let probes = self.probes.clone();
         let name = &options.identity.name;
-        let root = options.root_dir.clone();
         server::Options {
             listener,
             certificate: options.certificate.clone(),
@@ -195,7 +194,15 @@ impl Parts {
             machine: keeper.machine().clone(),
             runtime: self.runtime.clone(),
             pods: Arc::new(WorkersPods(self.workers.clone())),
-            stats: Gatherer::new(self.runtime.clone(), name, root, self.clock.clone()),
+            stats: Gatherer::new(stats::Options {
+                runtime: self.runtime.clone(),
+                node_name: name.clone(),
+                root_dir: options.root_dir.clone(),
+                pod_logs_dir: self.config.pod_logs_dir.clone(),
+                cgroups: self.cgroups.clone(),
+                volumes: VolumeSizes::of(self.volumes.clone(), &self.config, self.clock.clone()),
+                clock: self.clock.clone(),
+            }),
             metrics: self.metrics.clone(),
             probe_metrics: Arc::new(move || probes.metrics()),
             clock: self.clock.clone(),

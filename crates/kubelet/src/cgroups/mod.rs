@@ -12,6 +12,7 @@
 //! groups are slices (`kubepods-burstable.slice`), which systemd has to know of as well ([`systemd`]). The runtime puts
 //! the containers' groups into the pods'.
 
+mod counters;
 mod files;
 mod limits;
 mod systemd;
@@ -30,6 +31,7 @@ use orlop_runtime::cri::messages::CgroupDriver;
 use crate::cpus::Cpus;
 use crate::spec::resources::{QosClass, pod_cgroup, pod_cgroup_parent, qos_cgroup, qos_class};
 use crate::spec::{CgroupLayout, NodeFacts, uid};
+pub use counters::Counters;
 pub use limits::{Limits, burstable_limits, list_limits, pod_limits};
 use limits::{larger_memory, larger_quota};
 pub use systemd::Slices;
@@ -229,6 +231,14 @@ impl Cgroups {
     /// The group that holds a pod's containers, for reading; empty where pods have none.
     pub fn pod_group(&self, pod: &Pod) -> String {
         pod_cgroup_parent(pod, self.layout())
+    }
+
+    /// The groups of all pods and of the classes in it, for reading; none where pods have no groups.
+    pub fn shared_groups(&self) -> Vec<String> {
+        match self.layout().per_qos {
+            true => CLASSES.map(|class| qos_cgroup(self.layout(), class)).to_vec(),
+            false => vec![],
+        }
     }
 
     /// What a pod has used.

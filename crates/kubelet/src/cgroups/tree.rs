@@ -290,7 +290,7 @@ fn inherit_cpuset(parent: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn subdirs(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn subdirs(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
     dirs.map(|e| e.path()).collect()

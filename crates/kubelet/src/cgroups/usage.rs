@@ -102,22 +102,26 @@ fn read_memory_v2(usage: &mut Usage, dir: Option<PathBuf>) {
     usage.oom_kills = Pairs::read(dir, "memory.events").get("oom_kill");
 }
 
-fn number(dir: Option<PathBuf>, file: &str) -> Option<u64> {
+pub(super) fn number(dir: Option<PathBuf>, file: &str) -> Option<u64> {
     read(&dir?.join(file)).ok()?.trim().parse().ok()
 }
 
 /// A file of lines `name number`.
-struct Pairs(String);
+pub(super) struct Pairs(String);
 
 impl Pairs {
-    fn read(dir: Option<PathBuf>, file: &str) -> Pairs {
+    pub(super) fn read(dir: Option<PathBuf>, file: &str) -> Pairs {
         let text = dir.and_then(|dir: PathBuf| read(Path::new(&dir.join(file))).ok());
         Pairs(text.unwrap_or_default())
     }
 
     fn get(&self, name: &str) -> u64 {
+        self.find(name).unwrap_or(0)
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<u64> {
         let mut lines = self.0.lines().filter_map(|line| line.split_once(' '));
-        let found = lines.find(|(key, _)| *key == name);
-        found.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0)
+        let (_, value) = lines.find(|(key, _)| *key == name)?;
+        value.trim().parse().ok()
     }
 }

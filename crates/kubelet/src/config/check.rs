@@ -221,6 +221,8 @@ fn negative_times(value: &Value, at: &str, problems: &mut Vec<String>) {
             format!("{at}.{name}")
         };
         match value {
+            // Less than nothing is how it is switched off.
+            Value::String(_) if path == "volumeStatsAggPeriod" => {}
             Value::String(text) if text.starts_with('-') && parse_duration(text).is_ok_and(|n| n < 0) => {
                 problems.push(format!("invalid configuration: {path} {text} must not be negative"));
             }

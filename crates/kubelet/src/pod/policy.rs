@@ -21,6 +21,14 @@ impl Kind {
     }
 }
 
+/// Whether any of its volumes is a claim, made by hand or for the pod.
+pub fn has_claims(pod: &Pod) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes
+        .into_iter()
+        .any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
+}
+
 /// A container of a pod by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {

@@ -48,7 +48,8 @@ pub(crate) use self::query::{Query, segments};
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::node::Machine;
-use crate::stats::{Gatherer, metrics};
+use crate::pod::policy;
+use crate::stats::{Gatherer, StatsError, cadvisor, metrics};
 
 /// Connections beyond this wait to be accepted.
 const CONNECTIONS_MAX: usize = 1024;
@@ -264,16 +265,30 @@ impl Server {
         let pods = self.pods.pods();
         let mut page = metrics::own(&self.node_name, &pods);
         self.metrics.write(&mut page);
+        if pods.iter().any(|pod| policy::has_claims(pod))
+            && let Ok(summary) = self.stats.summary(&pods, false).await
+        {
+            page.push_str(&metrics::volume_stats(&summary));
+        }
         process::write(&mut page);
         answer(200, PROMETHEUS, page)
     }
 
+    /// A runtime that can't be asked fails no page: the page says so itself, as in Kubernetes.
     async fn measured(&self, page: &str) -> Answer {
-        match self.stats.summary(&self.pods.pods(), false).await {
-            Ok(summary) if page == "resource" => answer(200, PROMETHEUS, metrics::resource(&summary)),
-            Ok(summary) => answer(200, PROMETHEUS, metrics::cadvisor(&summary, &self.machine)),
-            Err(error) => text(500, format!("Internal Error: {error}")),
-        }
+        let pods = self.pods.pods();
+        let failed = |error: &StatsError| tracing::error!("/metrics/{page} lacks all containers: {error}");
+        let text = match page {
+            "resource" => {
+                let totals = self.stats.totals(&pods).await.inspect_err(failed).ok();
+                totals.as_ref().map_or_else(metrics::no_resource, metrics::resource)
+            }
+            _ => {
+                let rows = self.stats.rows(&pods).await.inspect_err(failed).ok();
+                cadvisor::render(rows.as_deref(), &self.machine, self.clock.now())
+            }
+        };
+        answer(200, PROMETHEUS, text)
     }
 
     fn show_pods(&self, pods: Vec<Arc<Pod>>) -> Answer {

@@ -2,7 +2,7 @@
 //! there was none of late, from two looks a second apart. So nothing is measured while nobody asks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,12 @@ use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages as cri;
 use parking_lot::Mutex;
 
+use super::disk::{self, Places};
+use super::groups::{self, Groups, Row};
 use super::host;
 use super::summary::*;
+use super::volumes::VolumeSizes;
+use crate::cgroups::Cgroups;
 use crate::pod::observed::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// Looks closer together than this use the rate of the one before.
@@ -24,6 +28,8 @@ const RATE_MIN_NANOS: i64 = 1_000_000_000;
 const RATE_MAX_NANOS: i64 = 30_000_000_000;
 /// Between two looks where the first has nothing to compare with: a little more than the least.
 const SECOND_LOOK: Duration = Duration::from_millis(1_100);
+/// Where the kernel shows processes.
+const PROC: &str = "/proc";
 
 #[derive(Debug, thiserror::Error)]
 #[error("the container runtime does not tell what containers use: {0}")]
@@ -35,12 +41,27 @@ pub struct Gatherer {
     shared: Arc<Shared>,
 }
 
+pub struct Options {
+    pub runtime: Arc<dyn Runtime>,
+    pub node_name: String,
+    pub root_dir: PathBuf,
+    pub pod_logs_dir: PathBuf,
+    /// None where pods have no groups, as those that only seem to run.
+    pub cgroups: Option<Cgroups>,
+    pub volumes: VolumeSizes,
+    pub clock: Clock,
+}
+
 struct Shared {
     runtime: Arc<dyn Runtime>,
     node_name: String,
-    root_dir: PathBuf,
+    places: Places,
+    cgroups: Option<Cgroups>,
+    volumes: VolumeSizes,
     clock: Clock,
+    /// When the machine was started, and this agent.
     started: Timestamp,
+    agent_started: Timestamp,
     rates: Mutex<HashMap<String, Sample>>,
     /// One asks at a time; whoever comes meanwhile has something to compare with.
     asking: tokio::sync::Mutex<()>,
@@ -55,15 +76,21 @@ struct Sample {
 }
 
 impl Gatherer {
-    pub fn new(runtime: Arc<dyn Runtime>, node_name: &str, root_dir: PathBuf, clock: Clock) -> Gatherer {
-        let started = machine_started().unwrap_or_else(|| clock.now());
+    pub fn new(options: Options) -> Gatherer {
+        let now = options.clock.now();
         Gatherer {
             shared: Arc::new(Shared {
-                runtime,
-                node_name: node_name.to_string(),
-                root_dir,
-                clock,
-                started,
+                runtime: options.runtime,
+                node_name: options.node_name,
+                places: Places {
+                    root_dir: options.root_dir,
+                    pod_logs_dir: options.pod_logs_dir,
+                },
+                cgroups: options.cgroups,
+                volumes: options.volumes,
+                clock: options.clock,
+                started: machine_started().unwrap_or(now),
+                agent_started: now,
                 rates: Mutex::default(),
                 asking: tokio::sync::Mutex::default(),
             }),
@@ -79,21 +106,39 @@ impl Gatherer {
             tokio::time::sleep(SECOND_LOOK).await;
             summary = self.look(pods).await?;
         }
-        let time = rfc3339(shared.clock.now());
-        if !only_cpu_and_memory {
-            summary.node.network = host::network(&time);
-            summary.node.fs = host::file_system(&shared.root_dir, &time);
-            summary.node.runtime = self.runtime_file_systems(&time).await;
-            summary.node.rlimit = host::rlimit(&time);
-        } else {
-            for pod in &mut summary.pods {
-                (pod.network, pod.ephemeral_storage) = (None, None);
-                for container in &mut pod.containers {
-                    (container.rootfs, container.logs) = (None, None);
-                }
-            }
+        if only_cpu_and_memory {
+            leave_cpu_and_memory(&mut summary);
+            return Ok(summary);
         }
+        summary.node.runtime = self.runtime_file_systems(&rfc3339(shared.clock.now())).await;
+        let uids: Vec<String> = summary.pods.iter().map(|pod| pod.pod_ref.uid.clone()).collect();
+        shared.volumes.refresh(&uids).await;
+        let pods = pods.to_vec();
+        Ok(self.files(move |shared| shared.add_disks(summary, &pods)).await)
+    }
+
+    /// Totals of CPU and memory, for those who work out the rates themselves.
+    pub async fn totals(&self, pods: &[Arc<Pod>]) -> Result<Summary, StatsError> {
+        let _turn = self.shared.asking.lock().await;
+        let mut summary = self.look(pods).await?;
+        leave_cpu_and_memory(&mut summary);
         Ok(summary)
+    }
+
+    /// All that control groups tell.
+    pub async fn rows(&self, pods: &[Arc<Pod>]) -> Result<Vec<Row>, StatsError> {
+        let _turn = self.shared.asking.lock().await;
+        let summary = self.look(pods).await?;
+        let pods = pods.to_vec();
+        Ok(self.files(move |shared| shared.rows(summary, &pods)).await)
+    }
+
+    /// There may be many files: not on the threads of the async runtime.
+    async fn files<T: Send + 'static>(&self, work: impl FnOnce(&Shared) -> T + Send + 'static) -> T {
+        let shared = self.shared.clone();
+        tokio::task::spawn_blocking(move || work(&shared))
+            .await
+            .expect("reading files does not panic")
     }
 
     /// CPU and memory of all, and what else the runtime tells of containers and pods.
@@ -109,18 +154,12 @@ impl Gatherer {
             .list_pod_sandbox_stats(cri::PodSandboxStatsFilter::default())
             .await;
         let containers = shared.runtime.list_containers(cri::ContainerFilter::default()).await?;
-        let mut summary = assemble(pods, &stats, &sandboxes.unwrap_or_default(), &containers);
+        let summary = assemble(pods, &stats, &sandboxes.unwrap_or_default(), &containers);
+        let pods = pods.to_vec();
         let now = shared.clock.now();
-        let time = rfc3339(now);
+        let mut summary = self.files(move |shared| shared.add_node(summary, &pods, now)).await;
         self.add_rates(&mut summary, now);
-        summary.node = NodeStats {
-            node_name: shared.node_name.clone(),
-            start_time: rfc3339(shared.started),
-            cpu: host::cpu_nanoseconds().map(|used| self.node_cpu(used, now)),
-            memory: host::memory(&time),
-            swap: host::swap(&time),
-            ..NodeStats::default()
-        };
+        summary.node.cpu = host::cpu_nanoseconds().map(|used| self.node_cpu(used, now));
         Ok(summary)
     }
 
@@ -137,18 +176,22 @@ impl Gatherer {
     fn add_rates(&self, summary: &mut Summary, now: Timestamp) {
         let mut rates = self.shared.rates.lock();
         let mut known = HashSet::from([String::new()]);
-        let mut add = |key: String, cpu: &mut Option<Cpu>| {
+        let told = |cpu: &Cpu| cpu.time.parse::<Timestamp>().map_or(nanos(now), nanos);
+        let mut add = |key: String, cpu: &mut Option<Cpu>, read_at: Option<i64>| {
             let Some(cpu) = cpu else { return };
             if let (None, Some(used)) = (cpu.usage_nano_cores, cpu.usage_core_nano_seconds) {
-                let at = cpu.time.parse::<Timestamp>().map_or(nanos(now), nanos);
-                cpu.usage_nano_cores = rate(&mut rates, &key, used, at);
+                cpu.usage_nano_cores = rate(&mut rates, &key, used, read_at.unwrap_or_else(|| told(cpu)));
             }
             known.insert(key);
         };
+        for group in &mut summary.node.system_containers {
+            // Read just now, which is more exact than the whole seconds in the answer.
+            add(format!("system/{}", group.name), &mut group.cpu, Some(nanos(now)));
+        }
         for pod in &mut summary.pods {
-            add(format!("pod/{}", pod.pod_ref.uid), &mut pod.cpu);
+            add(format!("pod/{}", pod.pod_ref.uid), &mut pod.cpu, None);
             for container in &mut pod.containers {
-                add(container.id.clone(), &mut container.cpu);
+                add(container.id.clone(), &mut container.cpu, None);
             }
         }
         // What is gone needs no memory.
@@ -178,6 +221,74 @@ impl Gatherer {
                 .or(told.image_filesystems.first())
                 .map(fs),
         })
+    }
+}
+
+/// What reads files, away from the async runtime.
+impl Shared {
+    /// The machine, and the groups of pods as wholes.
+    fn add_node(&self, mut summary: Summary, pods: &[Arc<Pod>], now: Timestamp) -> Summary {
+        let time = rfc3339(now);
+        summary.node = NodeStats {
+            node_name: self.node_name.clone(),
+            start_time: rfc3339(self.started),
+            memory: host::memory(&time),
+            swap: host::swap(&time),
+            ..NodeStats::default()
+        };
+        if let Some(cgroups) = &self.cgroups {
+            groups::add_swap(cgroups, pods, &mut summary, &time);
+            let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+            summary.node.system_containers = groups::system_containers(cgroups, &own, self.agent_started, now);
+        }
+        summary
+    }
+
+    /// Networks and disks of the node and of pods.
+    fn add_disks(&self, mut summary: Summary, pods: &[Arc<Pod>]) -> Summary {
+        let time = rfc3339(self.clock.now());
+        summary.node.network = host::network(&time);
+        summary.node.fs = host::file_system(&self.places.root_dir, &time);
+        summary.node.rlimit = host::rlimit(&time);
+        if let Some(cgroups) = &self.cgroups {
+            Groups::find(cgroups, pods).add_networks(&mut summary, Path::new(PROC), &time);
+        }
+        disk::add_layers(&mut summary);
+        let unknown = || Fs {
+            time: time.clone(),
+            ..Fs::default()
+        };
+        let root = summary.node.fs.clone().unwrap_or_else(unknown);
+        for pod in &mut summary.pods {
+            let known = pods
+                .iter()
+                .find(|p| p.metadata.uid.as_deref() == Some(&pod.pod_ref.uid));
+            let volumes = known.map(|known| self.volumes.of_pod(known)).unwrap_or_default();
+            disk::add_storage(pod, volumes, &self.places, &root);
+        }
+        summary
+    }
+
+    fn rows(&self, mut summary: Summary, pods: &[Arc<Pod>]) -> Vec<Row> {
+        let now = self.clock.now();
+        let time = rfc3339(now);
+        summary.node.network = host::network(&time);
+        disk::add_layers(&mut summary);
+        let groups = self.cgroups.as_ref().map(|cgroups| Groups::find(cgroups, pods));
+        if let Some(groups) = &groups {
+            groups.add_networks(&mut summary, Path::new(PROC), &time);
+        }
+        groups::rows(&summary, groups.as_ref(), now)
+    }
+}
+
+/// For those who ask for no more, and often.
+fn leave_cpu_and_memory(summary: &mut Summary) {
+    for pod in &mut summary.pods {
+        (pod.network, pod.processes) = (None, None);
+        for container in &mut pod.containers {
+            container.rootfs = None;
+        }
     }
 }
 
@@ -253,6 +364,8 @@ fn assemble(
             let labels = s.attributes.as_ref().map(|a| &a.labels);
             labels.is_some_and(|labels| reference(labels) == *pod_ref)
         });
+        let attributes = own.and_then(|s| s.attributes.as_ref());
+        pod.sandbox = attributes.map(|a| a.id.clone()).unwrap_or_default();
         finish_pod(pod, own.and_then(|s| s.linux.as_ref()));
     }
     Summary {
@@ -290,6 +403,8 @@ fn reference(labels: &BTreeMap<String, String>) -> PodRef {
 
 fn of_container(stats: &cri::ContainerStats, container: &cri::Container) -> ContainerStats {
     let started = Timestamp::from_nanosecond(container.created_at.into()).unwrap_or_default();
+    let layer = stats.writable_layer.as_ref().and_then(|layer| layer.fs_id.as_ref());
+    let layer_mount = layer.map(|id| id.mountpoint.clone());
     ContainerStats {
         name: container.labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),
         start_time: rfc3339(started),
@@ -310,6 +425,7 @@ fn of_container(stats: &cri::ContainerStats, container: &cri::Container) -> Cont
         id: container.id.clone(),
         image: container.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
         started_seconds: container.created_at as f64 / 1e9,
+        layer_mount: layer_mount.unwrap_or_default(),
     }
 }
 
@@ -336,12 +452,12 @@ fn finish_pod(pod: &mut PodStats, own: Option<&cri::LinuxPodSandboxStats>) {
         rss_bytes: sum(&|c| c.memory.as_ref()?.rss_bytes),
         ..Memory::default()
     });
-    let used = sum(&|c| c.rootfs.as_ref()?.used_bytes);
-    let time = newest(&|c| c.rootfs.as_ref().map(|fs| &fs.time));
-    pod.ephemeral_storage = time.map(|time| Fs {
+    // Runtimes tell of containers' swap alone; the pod's group knows better, if there is one.
+    let swap_time = newest(&|c| c.swap.as_ref().map(|swap| &swap.time));
+    pod.swap = swap_time.map(|time| Swap {
         time,
-        used_bytes: used,
-        ..Fs::default()
+        swap_available_bytes: sum(&|c| c.swap.as_ref()?.swap_available_bytes),
+        swap_usage_bytes: sum(&|c| c.swap.as_ref()?.swap_usage_bytes),
     });
     pod.cpu = own.and_then(|o| o.cpu.as_ref()).map(cpu).or(summed_cpu);
     pod.memory = own.and_then(|o| o.memory.as_ref()).map(memory).or(summed_memory);
@@ -384,24 +500,30 @@ fn memory(memory: &cri::MemoryUsage) -> Memory {
     }
 }
 
-/// `when` is for runtimes that don't tell. Loopback is nobody's network, though CRI-O takes it for the first.
+/// `when` is for runtimes that don't tell. Loopback is nobody's network, though CRI-O takes it for the first. Some tell of
+/// the default one among the others too.
 fn network(network: &cri::NetworkUsage, when: &str) -> Network {
-    let interface = |i: &cri::NetworkInterfaceUsage| Interface {
-        name: i.name.clone(),
-        rx_bytes: number(&i.rx_bytes),
-        rx_errors: number(&i.rx_errors),
-        tx_bytes: number(&i.tx_bytes),
-        tx_errors: number(&i.tx_errors),
+    let mut all: Vec<Interface> = vec![];
+    for told in network.default_interface.iter().chain(&network.interfaces) {
+        if told.name != "lo" && all.iter().all(|known| known.name != told.name) {
+            all.push(interface(told));
+        }
+    }
+    let time = match network.timestamp {
+        0 => when.to_string(),
+        nanos => time_of(nanos),
     };
-    let own = network.default_interface.iter().chain(&network.interfaces);
-    let mut real = own.filter(|i| i.name != "lo").map(interface);
-    Network {
-        time: match network.timestamp {
-            0 => when.to_string(),
-            nanos => time_of(nanos),
-        },
-        interface: real.next().unwrap_or_default(),
-        interfaces: real.collect(),
+    Network::of(time, all, groups::DEFAULT_INTERFACE)
+}
+
+fn interface(told: &cri::NetworkInterfaceUsage) -> Interface {
+    Interface {
+        name: told.name.clone(),
+        rx_bytes: number(&told.rx_bytes),
+        rx_errors: number(&told.rx_errors),
+        tx_bytes: number(&told.tx_bytes),
+        tx_errors: number(&told.tx_errors),
+        ..Interface::default()
     }
 }
 
@@ -464,13 +586,14 @@ mod tests {
         let told = network(
             &cri::NetworkUsage {
                 default_interface: Some(interface("lo", 1)),
-                interfaces: vec![interface("eth0", 2), interface("net1", 3)],
+                interfaces: vec![interface("eth0", 2), interface("net1", 3), interface("eth0", 2)],
                 ..cri::NetworkUsage::default()
             },
             "now",
         );
         assert_eq!((told.time.as_str(), told.interface.name.as_str()), ("now", "eth0"));
-        assert_eq!((told.interface.rx_bytes, told.interfaces.len()), (Some(2), 1));
+        let names: Vec<&str> = told.interfaces.iter().map(|i| i.name.as_str()).collect();
+        assert_eq!((told.interface.rx_bytes, names), (Some(2), vec!["eth0", "net1"]));
         assert_eq!(available(&value(9_223_372_036_843_859_968)), None);
         assert_eq!(available(&value(5)), Some(5));
         let status: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
@@ -515,6 +638,7 @@ mod tests {
         // What the runtime says of the pod wins.
         let own = cri::PodSandboxStats {
             attributes: Some(cri::PodSandboxAttributes {
+                id: "s1".into(),
                 labels: labels(""),
                 ..cri::PodSandboxAttributes::default()
             }),
@@ -528,8 +652,26 @@ mod tests {
         };
         let summary = assemble(&[], &all, &[own], &containers);
         assert_eq!(summary.pods[0].memory.as_ref().unwrap().working_set_bytes, Some(100));
+        assert_eq!(summary.pods[0].sandbox, "s1");
         let json = serde_json::to_value(&summary).unwrap();
         assert_eq!(json["pods"][0]["containers"][0]["cpu"]["usageCoreNanoSeconds"], 3);
+    }
+
+    #[test]
+    fn swap_of_containers_is_added_up() {
+        let swapping = |id: &str, used: u64| cri::ContainerStats {
+            swap: Some(cri::SwapUsage {
+                swap_usage_bytes: value(used),
+                ..cri::SwapUsage::default()
+            }),
+            ..stats(id, 1, 1)
+        };
+        let containers = ["a", "b"].map(|id| container(id, cri::ContainerState::Running));
+        let summary = assemble(&[], &[swapping("a", 2), swapping("b", 3)], &[], &containers);
+        let swap = summary.pods[0].swap.as_ref().unwrap();
+        assert_eq!((swap.swap_usage_bytes, swap.swap_available_bytes), (Some(5), None));
+        let without = assemble(&[], &[stats("a", 1, 1)], &[], &containers);
+        assert_eq!(without.pods[0].swap, None);
     }
 
     #[test]

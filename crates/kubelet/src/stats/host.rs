@@ -67,32 +67,40 @@ pub fn network(time: &str) -> Option<Network> {
 }
 
 fn network_of(devices: &str, routes: &str, time: &str) -> Network {
-    let interfaces: Vec<Interface> = devices.lines().skip(2).filter_map(interface).collect();
     let default = routes.lines().skip(1).find_map(|line| {
         let mut words = line.split_whitespace();
         let name = words.next()?;
         (words.next()? == "00000000").then_some(name)
     });
-    let chosen = default
-        .and_then(|name| interfaces.iter().find(|i| i.name == name))
-        .cloned();
-    Network {
-        time: time.to_string(),
-        interface: chosen.unwrap_or_default(),
-        interfaces,
-    }
+    Network::of(time.to_string(), interfaces(devices), default.unwrap_or_default())
+}
+
+/// All lines of a `/proc/net/dev` but those of loopback and of the host's ends of containers' cables.
+// Upstream: cadvisor's container/libcontainer/handler.go (isIgnoredDevice)
+pub fn interfaces(devices: &str) -> Vec<Interface> {
+    let ignored = |i: &Interface| {
+        ["lo", "veth", "docker", "nerdctl"]
+            .iter()
+            .any(|p| i.name.starts_with(p))
+    };
+    let all = devices.lines().skip(2).filter_map(interface);
+    all.filter(|interface| !ignored(interface)).collect()
 }
 
 fn interface(line: &str) -> Option<Interface> {
     let (name, numbers) = line.split_once(':')?;
-    let name = name.trim();
     let numbers: Vec<u64> = numbers.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    (name != "lo").then(|| Interface {
-        name: name.to_string(),
-        rx_bytes: numbers.first().copied(),
-        rx_errors: numbers.get(2).copied(),
-        tx_bytes: numbers.get(8).copied(),
-        tx_errors: numbers.get(10).copied(),
+    let number = |at: usize| numbers.get(at).copied();
+    Some(Interface {
+        name: name.trim().to_string(),
+        rx_bytes: number(0),
+        rx_packets: number(1),
+        rx_errors: number(2),
+        rx_dropped: number(3),
+        tx_bytes: number(8),
+        tx_packets: number(9),
+        tx_errors: number(10),
+        tx_dropped: number(11),
     })
 }
 
@@ -108,7 +116,18 @@ pub fn file_system(path: &Path, time: &str) -> Option<Fs> {
         inodes_free: Some(fs.files_free()),
         inodes: Some(fs.files()),
         inodes_used: Some(fs.files().saturating_sub(fs.files_free())),
+        device: String::new(),
     })
+}
+
+/// What is mounted where a path is, from the text of `/proc/self/mounts`. Of two at one place the later hides the other.
+pub fn device<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
+    let places = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        Some((words.next()?, words.next()?))
+    });
+    let around = places.filter(|(_, place)| path.starts_with(place));
+    around.max_by_key(|(_, place)| place.len()).map(|(device, _)| device)
 }
 
 pub fn rlimit(time: &str) -> Option<Rlimit> {
@@ -143,7 +162,7 @@ mod tests {
             (Some(600 << 10), Some(900 << 10))
         );
         let devices = "Inter-| Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  \
-                       eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n";
+                       eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\nveth12: 1\n";
         let routes = "Iface Destination\neth0 00000000 0100\n";
         let network = network_of(devices, routes, "t");
         assert_eq!((network.interface.name.as_str(), network.interfaces.len()), ("eth0", 1));
@@ -151,8 +170,21 @@ mod tests {
             (network.interface.tx_bytes, network.interface.rx_errors),
             (Some(9), Some(3))
         );
+        assert_eq!(
+            (network.interface.tx_dropped, network.interface.rx_packets),
+            (Some(12), Some(2))
+        );
         assert_eq!(processes("0.00 0.01 0.05 1/123 4567"), Some(123));
         assert_eq!(processes(""), None);
+    }
+
+    #[test]
+    fn the_device_under_a_path() {
+        let mounts = "/dev/a / ext4 rw 0 0\n/dev/b /var/lib xfs rw 0 0\n/dev/c /var/lib xfs rw 0 0\ntmpfs /var/libx tmpfs rw 0 0\n";
+        for (path, expected) in [("/etc", "/dev/a"), ("/var/lib/x", "/dev/c"), ("/var/libx", "tmpfs")] {
+            assert_eq!(device(mounts, Path::new(path)), Some(expected), "{path}");
+        }
+        assert_eq!(device("", Path::new("/")), None);
     }
 
     #[test]

@@ -1,12 +1,13 @@
-//! Prometheus' text: `/metrics`, `/metrics/resource`, `/metrics/cadvisor`.
-// Upstream: pkg/kubelet/metrics/collectors/resource_metrics.go, cadvisor's metrics/prometheus.go (v1.36)
+//! Prometheus' text: `/metrics`, `/metrics/resource`. That of `/metrics/cadvisor` is in [`super::cadvisor`].
+// Upstream: pkg/kubelet/metrics/collectors/resource_metrics.go (v1.36)
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::summary::{ContainerStats, PodStats, Summary};
-use crate::node::Machine;
+use super::summary::{ContainerStats, Fs, PodStats, Summary};
 
 /// One family of samples after the other.
 #[derive(Default)]
@@ -39,8 +40,11 @@ impl Text {
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(['\\', '"', '\n']) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
 fn millis(time: &str) -> Option<i64> {
@@ -62,27 +66,47 @@ const WORKING_SET: Read = |c| {
     let memory = c.memory.as_ref()?;
     Some((memory.working_set_bytes? as f64, millis(&memory.time)))
 };
-const USAGE: Read = |c| {
-    let memory = c.memory.as_ref()?;
-    Some((memory.usage_bytes? as f64, millis(&memory.time)))
-};
-const RSS: Read = |c| {
-    let memory = c.memory.as_ref()?;
-    Some((memory.rss_bytes? as f64, millis(&memory.time)))
-};
-const STARTED: Read = |c| Some((c.started_seconds, None));
+const STARTED: Read = |c| (c.started_seconds > 0.0).then_some((c.started_seconds, None));
 const SWAP: Read = |c| {
     let swap = c.swap.as_ref()?;
     Some((swap.swap_usage_bytes? as f64, millis(&swap.time)))
 };
-const FS: Read = |c| {
-    let fs = c.rootfs.as_ref()?;
-    Some((fs.used_bytes? as f64, millis(&fs.time)))
+/// What is used and what is left.
+const SWAP_LIMIT: Read = |c| {
+    let swap = c.swap.as_ref()?;
+    let limit = swap.swap_available_bytes? + swap.swap_usage_bytes.unwrap_or(0);
+    Some((limit as f64, millis(&swap.time)))
 };
 
 pub fn resource(summary: &Summary) -> String {
     let mut text = Text::default();
-    let families: [(&str, &str, &str, Read); 4] = [
+    container_resource(&mut text, summary);
+    node_resource(&mut text, summary);
+    pod_resource(&mut text, summary);
+    scrape_error(&mut text, 0);
+    text.finish()
+}
+
+/// The page when there is no summary to be had: it says so, and nothing else.
+pub fn no_resource() -> String {
+    let mut text = Text::default();
+    scrape_error(&mut text, 1);
+    text.finish()
+}
+
+/// The older `scrape_error` is hidden since Kubernetes 1.30.
+fn scrape_error(text: &mut Text, value: u8) {
+    let name = "resource_scrape_error";
+    text.family(
+        name,
+        "gauge",
+        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+    );
+    text.sample(name, &[], value, None);
+}
+
+fn container_resource(text: &mut Text, summary: &Summary) {
+    let families: [(&str, &str, &str, Read); 5] = [
         (
             "container_cpu_usage_seconds_total",
             "counter",
@@ -107,6 +131,12 @@ pub fn resource(summary: &Summary) -> String {
             "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems",
             SWAP,
         ),
+        (
+            "container_swap_limit_bytes",
+            "gauge",
+            "[ALPHA] How much swap the container may use, in bytes",
+            SWAP_LIMIT,
+        ),
     ];
     for (name, kind, help, read) in families {
         text.family(name, kind, help);
@@ -120,15 +150,6 @@ pub fn resource(summary: &Summary) -> String {
             text.sample(name, &labels, value, time);
         }
     }
-    node_resource(&mut text, summary);
-    pod_resource(&mut text, summary);
-    text.family(
-        "resource_scrape_error",
-        "gauge",
-        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
-    );
-    text.sample("resource_scrape_error", &[], 0, None);
-    text.finish()
 }
 
 fn node_resource(text: &mut Text, summary: &Summary) {
@@ -150,38 +171,56 @@ fn node_resource(text: &mut Text, summary: &Summary) {
         text.family(name, "gauge", "[STABLE] Current working set of the node in bytes");
         text.sample(name, &[], used, millis(&memory.time));
     }
+    if let Some(swap) = &summary.node.swap
+        && let Some(used) = swap.swap_usage_bytes
+    {
+        let name = "node_swap_usage_bytes";
+        text.family(name, "gauge", "[ALPHA] Swap that the node uses, in bytes");
+        text.sample(name, &[], used, millis(&swap.time));
+    }
 }
 
 fn pod_resource(text: &mut Text, summary: &Summary) {
-    let labels = |pod: &PodStats| {
-        [
-            ("namespace", pod.pod_ref.namespace.clone()),
-            ("pod", pod.pod_ref.name.clone()),
-        ]
-    };
-    let name = "pod_cpu_usage_seconds_total";
-    text.family(
-        name,
-        "counter",
-        "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
-    );
-    for pod in &summary.pods {
-        let Some((cpu, used)) = pod.cpu.as_ref().and_then(|c| Some((c, c.usage_core_nano_seconds?))) else {
-            continue;
-        };
-        let labels = labels(pod);
-        let labels: Vec<(&str, &str)> = labels.iter().map(|(k, v)| (*k, v.as_str())).collect();
-        text.sample(name, &labels, seconds(used), millis(&cpu.time));
-    }
-    let name = "pod_memory_working_set_bytes";
-    text.family(name, "gauge", "[STABLE] Current working set of the pod in bytes");
-    for pod in &summary.pods {
-        let Some((memory, used)) = pod.memory.as_ref().and_then(|m| Some((m, m.working_set_bytes?))) else {
-            continue;
-        };
-        let labels = labels(pod);
-        let labels: Vec<(&str, &str)> = labels.iter().map(|(k, v)| (*k, v.as_str())).collect();
-        text.sample(name, &labels, used, millis(&memory.time));
+    type ReadPod = fn(&PodStats) -> Option<(f64, &String)>;
+    let families: [(&str, &str, &str, ReadPod); 3] = [
+        (
+            "pod_cpu_usage_seconds_total",
+            "counter",
+            "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+            |pod| {
+                let cpu = pod.cpu.as_ref()?;
+                Some((seconds(cpu.usage_core_nano_seconds?), &cpu.time))
+            },
+        ),
+        (
+            "pod_memory_working_set_bytes",
+            "gauge",
+            "[STABLE] Current working set of the pod in bytes",
+            |pod| {
+                let memory = pod.memory.as_ref()?;
+                Some((memory.working_set_bytes? as f64, &memory.time))
+            },
+        ),
+        (
+            "pod_swap_usage_bytes",
+            "gauge",
+            "[ALPHA] Swap that the pod uses, in bytes",
+            |pod| {
+                let swap = pod.swap.as_ref()?;
+                Some((swap.swap_usage_bytes? as f64, &swap.time))
+            },
+        ),
+    ];
+    for (name, kind, help, read) in families {
+        text.family(name, kind, help);
+        for pod in &summary.pods {
+            let Some((value, time)) = read(pod) else { continue };
+            let labels = [
+                ("namespace", pod.pod_ref.namespace.as_str()),
+                ("pod", &pod.pod_ref.name),
+            ];
+            text.sample(name, &labels, value, millis(time));
+        }
     }
 }
 
@@ -190,130 +229,50 @@ fn containers(summary: &Summary) -> impl Iterator<Item = (&PodStats, &ContainerS
     pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container)))
 }
 
-/// The main series of cAdvisor's.
-pub fn cadvisor(summary: &Summary, machine: &Machine) -> String {
-    let mut text = Text::default();
-    let families: [(&str, &str, &str, Read); 6] = [
+/// What is left of volumes that claims asked for. A claim that several pods use is told of once.
+// Upstream: pkg/kubelet/metrics/collectors/volume_stats.go (v1.36)
+pub fn volume_stats(summary: &Summary) -> String {
+    type Count = fn(&Fs) -> Option<u64>;
+    let families: [(&str, &str, Count); 6] = [
         (
-            "container_cpu_usage_seconds_total",
-            "counter",
-            "Cumulative cpu time consumed in seconds.",
-            CPU,
+            "kubelet_volume_stats_capacity_bytes",
+            "Size of the volume in bytes",
+            |fs| fs.capacity_bytes,
         ),
         (
-            "container_fs_usage_bytes",
-            "gauge",
-            "Number of bytes that are consumed by the container on this filesystem.",
-            FS,
+            "kubelet_volume_stats_available_bytes",
+            "Bytes left in the volume",
+            |fs| fs.available_bytes,
         ),
-        ("container_memory_rss", "gauge", "Size of RSS in bytes.", RSS),
-        (
-            "container_memory_usage_bytes",
-            "gauge",
-            "Current memory usage in bytes, including all memory regardless of when it was accessed",
-            USAGE,
-        ),
-        (
-            "container_memory_working_set_bytes",
-            "gauge",
-            "Current working set in bytes.",
-            WORKING_SET,
-        ),
-        (
-            "container_start_time_seconds",
-            "gauge",
-            "Start time of the container since unix epoch in seconds.",
-            STARTED,
-        ),
+        ("kubelet_volume_stats_used_bytes", "Bytes used in the volume", |fs| {
+            fs.used_bytes
+        }),
+        ("kubelet_volume_stats_inodes", "Inodes of the volume", |fs| fs.inodes),
+        ("kubelet_volume_stats_inodes_free", "Inodes left in the volume", |fs| {
+            fs.inodes_free
+        }),
+        ("kubelet_volume_stats_inodes_used", "Inodes used in the volume", |fs| {
+            fs.inodes_used
+        }),
     ];
-    for (name, kind, help, read) in families {
-        text.family(name, kind, help);
-        for (pod, container) in containers(summary) {
-            let Some((value, time)) = read(container) else { continue };
-            let mut labels = vec![("container", container.name.as_str())];
-            if name == "container_cpu_usage_seconds_total" {
-                labels.push(("cpu", "total"));
-            }
-            labels.extend([
-                ("id", container.id.as_str()),
-                ("image", &container.image),
-                ("name", &container.id),
-                ("namespace", &pod.pod_ref.namespace),
-                ("pod", &pod.pod_ref.name),
-            ]);
-            text.sample(name, &labels, value, time);
+    let volumes = summary.pods.iter().flat_map(|pod| &pod.volumes);
+    let mut claims: BTreeMap<(&str, &str), &Fs> = BTreeMap::new();
+    for volume in volumes {
+        if let Some(claim) = &volume.pvc_ref {
+            claims.entry((&claim.namespace, &claim.name)).or_insert(&volume.fs);
         }
     }
-    network(&mut text, summary);
-    for (name, help, value) in [
-        ("machine_cpu_cores", "Number of logical CPU cores.", machine.cores),
-        (
-            "machine_memory_bytes",
-            "Amount of memory installed on the machine.",
-            machine.memory_bytes,
-        ),
-        (
-            "machine_swap_bytes",
-            "Amount of swap memory available on the machine.",
-            machine.swap_bytes,
-        ),
-    ] {
-        text.family(name, "gauge", help);
-        let labels = [
-            ("boot_id", machine.boot_id.as_str()),
-            ("machine_id", &machine.machine_id),
-            ("system_uuid", &machine.system_uuid),
-        ];
-        text.sample(name, &labels, value, None);
+    let mut text = Text::default();
+    for (name, help, count) in families.iter().filter(|_| !claims.is_empty()) {
+        text.family(name, "gauge", &format!("[ALPHA] {help}"));
+        for ((namespace, claim), fs) in &claims {
+            let labels = [("namespace", *namespace), ("persistentvolumeclaim", *claim)];
+            if let Some(value) = count(fs) {
+                text.sample(name, &labels, value, None);
+            }
+        }
     }
     text.finish()
-}
-
-fn network(text: &mut Text, summary: &Summary) {
-    type Count = fn(&super::summary::Interface) -> Option<u64>;
-    let families: [(&str, &str, Count); 4] = [
-        (
-            "container_network_receive_bytes_total",
-            "Cumulative count of bytes received",
-            |i| i.rx_bytes,
-        ),
-        (
-            "container_network_receive_errors_total",
-            "Cumulative count of errors encountered while receiving",
-            |i| i.rx_errors,
-        ),
-        (
-            "container_network_transmit_bytes_total",
-            "Cumulative count of bytes transmitted",
-            |i| i.tx_bytes,
-        ),
-        (
-            "container_network_transmit_errors_total",
-            "Cumulative count of errors encountered while transmitting",
-            |i| i.tx_errors,
-        ),
-    ];
-    for (name, help, count) in families {
-        text.family(name, "counter", help);
-        for pod in &summary.pods {
-            let Some(network) = &pod.network else { continue };
-            let only = [network.interface.clone()];
-            let all = if network.interfaces.is_empty() {
-                &only[..]
-            } else {
-                &network.interfaces
-            };
-            for interface in all {
-                let Some(value) = count(interface) else { continue };
-                let labels = [
-                    ("interface", interface.name.as_str()),
-                    ("namespace", &pod.pod_ref.namespace),
-                    ("pod", &pod.pod_ref.name),
-                ];
-                text.sample(name, &labels, value, millis(&network.time));
-            }
-        }
-    }
 }
 
 /// The agent's own: what it runs, and what it takes itself.
@@ -359,64 +318,121 @@ pub fn own(node_name: &str, pods: &[std::sync::Arc<Pod>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::summary::{Cpu, Interface, Memory, Network, PodRef};
+    use super::super::summary::{Cpu, Memory, NodeStats, PodRef, PvcRef, Swap, VolumeStats};
     use super::*;
 
-    #[test]
-    fn the_text_of_a_picture() {
-        let summary = Summary {
+    fn swap(used: u64, available: Option<u64>) -> Option<Swap> {
+        Some(Swap {
+            time: "2026-01-01T00:00:00Z".into(),
+            swap_available_bytes: available,
+            swap_usage_bytes: Some(used),
+        })
+    }
+
+    fn summary() -> Summary {
+        let time = "2026-01-01T00:00:00Z".to_string();
+        let container = ContainerStats {
+            name: "c".into(),
+            cpu: Some(Cpu {
+                time: time.clone(),
+                usage_core_nano_seconds: Some(1_500_000_000),
+                usage_nano_cores: None,
+            }),
+            memory: Some(Memory {
+                time,
+                working_set_bytes: Some(1024),
+                ..Memory::default()
+            }),
+            swap: swap(3, Some(7)),
+            ..ContainerStats::default()
+        };
+        Summary {
+            node: NodeStats {
+                swap: swap(5, None),
+                ..NodeStats::default()
+            },
             pods: vec![PodStats {
                 pod_ref: PodRef {
                     name: "p\"1".into(),
                     namespace: "d".into(),
                     uid: "u".into(),
                 },
-                containers: vec![ContainerStats {
-                    name: "c".into(),
-                    id: "id1".into(),
-                    image: "busybox".into(),
-                    cpu: Some(Cpu {
-                        time: "2026-01-01T00:00:00Z".into(),
-                        usage_core_nano_seconds: Some(1_500_000_000),
-                        usage_nano_cores: None,
-                    }),
-                    memory: Some(Memory {
-                        time: "2026-01-01T00:00:00Z".into(),
-                        working_set_bytes: Some(1024),
-                        ..Memory::default()
-                    }),
-                    ..ContainerStats::default()
-                }],
-                network: Some(Network {
-                    interface: Interface {
-                        name: "eth0".into(),
-                        rx_bytes: Some(7),
-                        ..Interface::default()
-                    },
-                    ..Network::default()
-                }),
+                containers: vec![container],
+                swap: swap(4, None),
                 ..PodStats::default()
             }],
+        }
+    }
+
+    #[track_caller]
+    fn check(text: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(text.lines().any(|l| l == *line), "{line}\nis not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_picture() {
+        let text = resource(&summary());
+        check(
+            &text,
+            &[
+                "container_cpu_usage_seconds_total{container=\"c\",namespace=\"d\",pod=\"p\\\"1\"} 1.5 1767225600000",
+                "container_memory_working_set_bytes{container=\"c\",namespace=\"d\",pod=\"p\\\"1\"} 1024 1767225600000",
+                "container_swap_usage_bytes{container=\"c\",namespace=\"d\",pod=\"p\\\"1\"} 3 1767225600000",
+                "container_swap_limit_bytes{container=\"c\",namespace=\"d\",pod=\"p\\\"1\"} 10 1767225600000",
+                "pod_swap_usage_bytes{namespace=\"d\",pod=\"p\\\"1\"} 4 1767225600000",
+                "node_swap_usage_bytes 5 1767225600000",
+                "resource_scrape_error 0",
+            ],
+        );
+        assert!(!text.contains("\ncontainer_start_time_seconds{"), "{text}");
+        assert!(own("n", &[]).contains("kubelet_node_name{node=\"n\"} 1\n"));
+    }
+
+    #[test]
+    fn an_error_is_a_sample() {
+        let text = no_resource();
+        check(&text, &["resource_scrape_error 1"]);
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
+
+    #[test]
+    fn each_claim_once() {
+        let volume = |claim: Option<&str>, used: u64| VolumeStats {
+            name: "v".into(),
+            pvc_ref: claim.map(|name| PvcRef {
+                name: name.into(),
+                namespace: "d".into(),
+            }),
+            fs: Fs {
+                capacity_bytes: Some(100),
+                used_bytes: Some(used),
+                inodes_free: Some(9),
+                ..Fs::default()
+            },
+        };
+        let pod = |volumes| PodStats {
+            volumes,
+            ..PodStats::default()
+        };
+        let first = pod(vec![volume(Some("b"), 1), volume(None, 2), volume(Some("a"), 3)]);
+        let summary = Summary {
+            pods: vec![first, pod(vec![volume(Some("b"), 4)])],
             ..Summary::default()
         };
-        let text = resource(&summary);
-        let lines = [
-            "container_cpu_usage_seconds_total{container=\"c\",namespace=\"d\",pod=\"p\\\"1\"} 1.5 1767225600000",
-            "container_memory_working_set_bytes{container=\"c\",namespace=\"d\",pod=\"p\\\"1\"} 1024 1767225600000",
-            "resource_scrape_error 0",
-        ];
-        for line in lines {
-            assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
-        }
-        let text = cadvisor(&summary, &Machine::default());
-        let lines = [
-            "container_cpu_usage_seconds_total{container=\"c\",cpu=\"total\",id=\"id1\",image=\"busybox\",name=\"id1\",\
-             namespace=\"d\",pod=\"p\\\"1\"} 1.5 1767225600000",
-            "container_network_receive_bytes_total{interface=\"eth0\",namespace=\"d\",pod=\"p\\\"1\"} 7",
-        ];
-        for line in lines {
-            assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
-        }
-        assert!(own("n", &[]).contains("kubelet_node_name{node=\"n\"} 1\n"));
+        let text = volume_stats(&summary);
+        check(
+            &text,
+            &[
+                "kubelet_volume_stats_used_bytes{namespace=\"d\",persistentvolumeclaim=\"a\"} 3",
+                "kubelet_volume_stats_used_bytes{namespace=\"d\",persistentvolumeclaim=\"b\"} 1",
+                "kubelet_volume_stats_capacity_bytes{namespace=\"d\",persistentvolumeclaim=\"a\"} 100",
+                "kubelet_volume_stats_inodes_free{namespace=\"d\",persistentvolumeclaim=\"b\"} 9",
+            ],
+        );
+        let samples = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(samples, 2 * 3, "{text}");
+        assert_eq!(volume_stats(&Summary::default()), "");
     }
 }

@@ -2,6 +2,11 @@
 
 use serde::Serialize;
 
+/// The group of this agent.
+pub const KUBELET: &str = "kubelet";
+/// The group of all pods.
+pub const PODS: &str = "pods";
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     pub node: NodeStats,
@@ -12,6 +17,9 @@ pub struct Summary {
 #[serde(rename_all = "camelCase")]
 pub struct NodeStats {
     pub node_name: String,
+    /// Groups of processes that are no pods', by the names of [`KUBELET`] and [`PODS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub system_containers: Vec<ContainerStats>,
     pub start_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
@@ -41,10 +49,18 @@ pub struct PodStats {
     pub memory: Option<Memory>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// As of when they were last measured.
+    #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeStats>,
     #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
     pub ephemeral_storage: Option<Fs>,
     #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
     pub processes: Option<Processes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<Swap>,
+    /// The runtime's id of its sandbox, for metrics alone; empty where the runtime does not tell.
+    #[serde(skip)]
+    pub sandbox: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -76,6 +92,9 @@ pub struct ContainerStats {
     pub image: String,
     #[serde(skip)]
     pub started_seconds: f64,
+    /// Where the file system of its writable layer is mounted.
+    #[serde(skip)]
+    pub layer_mount: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -122,7 +141,21 @@ pub struct Network {
     /// The default interface.
     #[serde(flatten)]
     pub interface: Interface,
+    /// All of them, the default one too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
+}
+
+impl Network {
+    /// The interface of this name is the default one; where there is none, the first.
+    pub fn of(time: String, interfaces: Vec<Interface>, default: &str) -> Network {
+        let named = interfaces.iter().find(|interface| interface.name == default);
+        Network {
+            time,
+            interface: named.or(interfaces.first()).cloned().unwrap_or_default(),
+            interfaces,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -137,6 +170,15 @@ pub struct Interface {
     pub tx_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_errors: Option<u64>,
+    /// For metrics alone.
+    #[serde(skip)]
+    pub rx_packets: Option<u64>,
+    #[serde(skip)]
+    pub rx_dropped: Option<u64>,
+    #[serde(skip)]
+    pub tx_packets: Option<u64>,
+    #[serde(skip)]
+    pub tx_dropped: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -155,6 +197,26 @@ pub struct Fs {
     pub inodes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes_used: Option<u64>,
+    /// What is mounted there, for metrics alone.
+    #[serde(skip)]
+    pub device: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeStats {
+    #[serde(flatten)]
+    pub fs: Fs,
+    /// The name in the pod.
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pvc_ref: Option<PvcRef>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PvcRef {
+    pub name: String,
+    pub namespace: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
