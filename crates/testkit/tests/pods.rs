@@ -114,7 +114,7 @@ impl Node {
         tokio::spawn(async move { running.run().await });
         tokio::spawn(async move {
             while let Some(uid) = changes.recv().await {
-                told.poke(&uid);
+                told.probed(&uid);
             }
         });
         Agent { workers, shutdown }

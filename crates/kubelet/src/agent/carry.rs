@@ -23,7 +23,7 @@ pub async fn run(mut parts: Parts, shutdown: Shutdown) {
         let (workers, mut changes) = (parts.workers.clone(), parts.probes.changes());
         async move {
             while let Some(uid) = changes.recv().await {
-                workers.poke(&uid);
+                workers.probed(&uid);
             }
         }
     };

@@ -12,6 +12,7 @@ mod admit;
 mod hooks;
 mod ledger;
 mod relist;
+mod shown;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use super::policy;
 use super::tools::Tools;
 use super::writer::Writer;
 use ledger::Ledger;
+use shown::Shown;
 use worker::Worker;
 
 /// All pods of this node. Cheap to clone.
@@ -74,6 +76,7 @@ struct Handle {
     mail: watch::Sender<Mail>,
     poke: Arc<Notify>,
     view: watch::Receiver<View>,
+    shown: Arc<Mutex<Shown>>,
 }
 
 /// What a worker is told; the newest counts.
@@ -159,9 +162,15 @@ impl Workers {
         }
     }
 
-    /// Something about the pod may have changed: its probes, say.
-    pub fn poke(&self, uid: &str) {
-        self.shared.poke(uid);
+    /// A probe of the pod has another result.
+    pub fn probed(&self, uid: &str) {
+        let shown = {
+            let live = self.shared.live.lock();
+            let Some(handle) = live.pods.get(uid) else { return };
+            handle.poke.notify_one();
+            handle.shown.clone()
+        };
+        shown.lock().probed(&self.shared, uid);
     }
 
     /// All sources have told all their pods.
@@ -253,7 +262,16 @@ impl Shared {
         let is_new = live.seen.as_ref().is_some_and(|seen| !seen.contains_key(&uid));
         let poke = Arc::new(Notify::new());
         let (worker, mail, view) = Worker::new(self.clone(), mail, poke.clone(), is_new);
-        live.pods.insert(uid, Handle { mail, poke, view });
+        let shown = worker.shown.clone();
+        live.pods.insert(
+            uid,
+            Handle {
+                mail,
+                poke,
+                view,
+                shown,
+            },
+        );
         tokio::spawn(worker.run());
     }
 

@@ -328,7 +328,7 @@ impl World {
                 .filter(|(n, _)| n == name)
                 .for_each(|(_, probed)| set(probed));
         }
-        self.workers.poke("uid");
+        self.workers.probed("uid");
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use orlop_client::EventType::{self, Normal};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use super::shown::{Picture, Shown};
 use super::stop::Operation;
 use super::{Mail, Shared, View};
 use crate::metrics::Started;
@@ -30,7 +32,7 @@ pub(super) struct Worker {
     pub(super) uid: String,
     mail: watch::Receiver<Mail>,
     poke: Arc<Notify>,
-    view: watch::Sender<View>,
+    pub(super) shown: Arc<Mutex<Shown>>,
     pub(super) memory: PodMemory,
     pub(super) observed: ObservedPod,
     /// With what it was allocated.
@@ -87,7 +89,7 @@ impl Worker {
             uid: policy::uid(&pod).to_string(),
             mail: receiver,
             poke,
-            view,
+            shown: Arc::new(Mutex::new(Shown::new(view))),
             memory: PodMemory {
                 pace: shared.tools.restart_pace(),
                 ..PodMemory::new(&pod, shared.began)
@@ -123,6 +125,7 @@ impl Worker {
                 false => "sync",
             };
             let began = tokio::time::Instant::now();
+            self.shown.lock().busy = true;
             // A turn may take minutes (a hook, a pull) and must not go on when another agent has taken over.
             let then = tokio::select! {
                 biased;
@@ -130,6 +133,7 @@ impl Worker {
                 // Boxed: most of what a worker is made of is needed only while it is at work.
                 then = Box::pin(self.turn(&mail, &pod)) => then,
             };
+            self.settle();
             self.shared.tools.metrics().turn(operation, began.elapsed());
             match then {
                 Then::Again => tokio::task::yield_now().await,
@@ -138,6 +142,15 @@ impl Worker {
             }
         }
         self.shared.gone(&self.uid);
+    }
+
+    /// After a turn: what was told meanwhile is what was told last.
+    fn settle(&mut self) {
+        let mut shown = self.shown.lock();
+        shown.busy = false;
+        if let Some(picture) = &shown.picture {
+            self.memory.status = picture.memory.status.clone();
+        }
     }
 
     /// One look, and what follows from it.
@@ -275,14 +288,23 @@ impl Worker {
             let removed = self.removed || !self.memory.ending.as_ref().is_some_and(|e| e.deleted);
             self.shared.writer.set(&mail.pod, &status, finished && removed);
         }
-        let mut shown = (*mail.pod).clone();
-        shown.status = Some(status);
-        self.view.send_replace(View {
-            pod: Arc::new(shown),
-            observed: Arc::new(self.observed.clone()),
+        let mut with_status = (*mail.pod).clone();
+        with_status.status = Some(status);
+        let observed = Arc::new(self.observed.clone());
+        let view = View {
+            pod: Arc::new(with_status),
+            observed: observed.clone(),
             ending: self.memory.ending.is_some(),
             stopped: self.memory.ending.is_some() && self.observed.running().next().is_none(),
             freed: self.memory.freed,
+        };
+        let mut shown = self.shown.lock();
+        shown.view.send_replace(view);
+        shown.picture = Some(Picture {
+            mail: mail.clone(),
+            pod: pod.clone(),
+            observed,
+            memory: self.memory.clone(),
         });
     }
 
@@ -393,7 +415,7 @@ impl Worker {
     fn hurry(&mut self) {
         let now = self.shared.clock.now();
         let spec = |pod: &Pod| pod.spec.clone();
-        let changed = spec(&self.mail.borrow().pod) != spec(&self.view.borrow().pod);
+        let changed = spec(&self.mail.borrow().pod) != spec(&self.shown.lock().view.borrow().pod);
         if changed {
             self.memory.hold = None;
             self.memory

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::pod::testing::pod;
+use orlop_runtime::simulated::Kind as Call;
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_starts_runs_and_is_deleted() {
@@ -205,6 +206,32 @@ async fn probes_restart_and_hold_back() {
         events[0],
         "a Killing: Container a failed liveness probe, will be restarted"
     );
+}
+
+/// A container takes its time to end; what is said of the other one meanwhile does not wait for that.
+#[tokio::test(start_paused = true)]
+async fn readiness_is_told_while_another_container_is_ended() {
+    let world = World::new();
+    world.pass(0.1).await;
+    world
+        .workers
+        .update(Arc::new(pod("containers=a,b a.liveness b.readiness")));
+    world.pass(0.5).await;
+    let ready = |world: &World| world.status().container_statuses.unwrap()[1].ready;
+    world.set_probe("b", |p| p.readiness = Some(true));
+    world.pass(0.2).await;
+    assert!(ready(&world));
+    let hold = world.runtime.hold(Call::StopContainer);
+    world.set_probe("a", |p| p.liveness = Some(false));
+    world.pass(0.2).await;
+    world.set_probe("b", |p| p.readiness = Some(false));
+    world.pass(0.2).await;
+    assert!(!ready(&world));
+    assert_eq!(world.states(), "a=running b=running");
+    drop(hold);
+    world.pass(0.5).await;
+    assert!(!ready(&world));
+    assert_eq!(world.states(), "a=running#1 b=running");
 }
 
 #[tokio::test(start_paused = true)]

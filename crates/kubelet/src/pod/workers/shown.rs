@@ -1,0 +1,58 @@
+//! The picture that a worker's last status was made from, kept where others can reach it.
+//!
+//! A turn of a worker may take long: a pull, a hook, the grace of a container that is restarted. What probes say must not
+//! wait for that: traffic depends on it. So whoever brings a result makes the status anew from this picture.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::watch;
+
+use super::{Mail, Shared, View};
+use crate::pod::memory::PodMemory;
+use crate::pod::observed::ObservedPod;
+use crate::pod::status;
+
+pub(super) struct Shown {
+    pub view: watch::Sender<View>,
+    /// The worker is in the middle of a turn.
+    pub busy: bool,
+    /// None before the first status.
+    pub picture: Option<Picture>,
+}
+
+pub(super) struct Picture {
+    pub mail: Mail,
+    pub pod: Arc<Pod>,
+    pub observed: Arc<ObservedPod>,
+    pub memory: PodMemory,
+}
+
+impl Shown {
+    pub fn new(view: watch::Sender<View>) -> Shown {
+        Shown {
+            view,
+            busy: false,
+            picture: None,
+        }
+    }
+
+    /// Tells what probes say now, unless the worker is about to do so itself.
+    pub fn probed(&mut self, shared: &Shared, uid: &str) {
+        let Some(picture) = self.picture.as_mut().filter(|_| self.busy) else {
+            return;
+        };
+        let memory = &mut picture.memory;
+        memory.probes = shared.tools.probed(uid).into_iter().collect();
+        let (host, now) = (shared.tools.host(), shared.clock.now());
+        let status = status::pod_status(&picture.pod, &picture.observed, memory, &host, now);
+        if picture.mail.orphan || memory.status == status {
+            return;
+        }
+        memory.status = status.clone();
+        shared.writer.set(&picture.mail.pod, &status, false);
+        let mut pod = (*picture.mail.pod).clone();
+        pod.status = Some(status);
+        self.view.send_modify(|view| view.pod = Arc::new(pod));
+    }
+}
