@@ -34,6 +34,8 @@ pub struct Ready {
     pub is_published_again: bool,
     /// A block device: containers get it as such, not mounted.
     pub is_device: bool,
+    /// It may be made larger while pods have it.
+    pub grows: bool,
 }
 
 impl Ready {
@@ -53,6 +55,7 @@ impl Ready {
             directory_name: name.to_string(),
             is_published_again: false,
             is_device: false,
+            grows: false,
         }
     }
 
@@ -108,6 +111,7 @@ impl Site<'_> {
             directory_name: self.volume.to_string(),
             is_published_again: false,
             is_device: false,
+            grows: false,
         })
     }
 

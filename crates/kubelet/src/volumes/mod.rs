@@ -40,6 +40,7 @@ use orlop_base::{Clock, Shutdown, join_all};
 use orlop_runtime::cri::messages::{Device, ImageSpec, KeyValue, Mount};
 use parking_lot::{Mutex, RwLock};
 
+use crate::events::Events;
 use crate::objects::Objects;
 use act::{Ready, Site};
 use downward::Allocatable;
@@ -54,6 +55,8 @@ pub struct Options {
     pub root: PathBuf,
     pub objects: Objects,
     pub clock: Clock,
+    /// Where it is told what became of volumes that grow.
+    pub events: Events,
     /// For volumes that are attached to nodes, and for what the cluster is told of storage drivers.
     pub node_name: String,
     /// Without, everything is plain directories: memory-backed volumes are refused, secrets are on disk.
@@ -67,6 +70,7 @@ impl Options {
             root: root.into(),
             objects,
             clock,
+            events: Events::to_log(),
             node_name: String::new(),
             may_mount: nix::unistd::geteuid().is_root(),
         }
@@ -83,6 +87,7 @@ struct Shared {
     paths: Paths,
     objects: Objects,
     clock: Clock,
+    events: Events,
     node_name: String,
     drivers: Arc<csi::Drivers>,
     may_mount: bool,
@@ -119,6 +124,7 @@ impl Volumes {
                 paths: Paths { root },
                 objects: options.objects,
                 clock: options.clock,
+                events: options.events,
                 node_name: options.node_name,
                 drivers: Arc::default(),
                 may_mount: options.may_mount,
@@ -172,8 +178,8 @@ impl Volumes {
         }
     }
 
-    /// Brings config maps, secrets, the downward API and tokens up to date where they are set up. What can't be had stays
-    /// as it was, and is told of.
+    /// Brings config maps, secrets, the downward API and tokens up to date where they are set up, and lets volumes grow. What
+    /// can't be had stays as it was, and is told of.
     pub async fn refresh(&self, pod: &Pod) -> Vec<VolumeFailure> {
         let Ok(context) = self.context(pod) else {
             return Vec::new();
@@ -187,7 +193,26 @@ impl Volumes {
             ready.get(&v.name).is_some_and(again)
         };
         let volumes: Vec<&Volume> = volumes.filter(is_wanted).collect();
-        self.make(pod, &volumes, &context, &state).await
+        let failures = self.make(pod, &volumes, &context, &state).await;
+        self.grow_beside(pod, ready);
+        failures
+    }
+
+    /// Has drivers look to volumes that were made larger. That may take them long, and nothing of the pod is to wait for it,
+    /// its end least of all.
+    fn grow_beside(&self, pod: &Pod, ready: BTreeMap<String, Ready>) {
+        // What is published again has grown by that.
+        let growing = ready.into_values().filter(|r| r.grows && !r.is_published_again);
+        let growing: Vec<Ready> = growing.collect();
+        if growing.is_empty() {
+            return;
+        }
+        let (volumes, pod) = (self.clone(), pod.clone());
+        tokio::spawn(async move {
+            for ready in growing {
+                volumes.publisher().grow_in_use(&pod, &ready).await;
+            }
+        });
     }
 
     /// The mounts of a container: its volumeMounts, not the files that the agent adds. `env` is for subPathExpr; `images`
@@ -302,6 +327,8 @@ impl Volumes {
             objects: &self.shared.objects,
             paths: &self.shared.paths,
             node_name: &self.shared.node_name,
+            events: &self.shared.events,
+            clock: &self.shared.clock,
         }
     }
 
