@@ -13,6 +13,7 @@ pub mod downward;
 mod empty_dir;
 mod error;
 pub mod expand;
+mod file_system;
 mod host_path;
 pub mod image;
 mod mount_table;
@@ -340,6 +341,9 @@ impl Volumes {
             blocking(move || mount_table::unmount_below(&sub_paths)).await?;
         }
         self.publisher().unpublish_all(&directory).await?;
+        if may_mount {
+            self.release_disks(&directory).await?;
+        }
         let root = self.shared.paths.root.clone();
         blocking(move || {
             if may_mount {
@@ -349,6 +353,22 @@ impl Volumes {
             mount_table::remove_tree(&directory)
         })
         .await
+    }
+
+    /// One pod at a time: a disk must not be unmounted while another pod is about to have it.
+    fn local_turn(&self, volume: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.shared.drivers.turn(Plugin::Local.directory(), volume)
+    }
+
+    async fn release_disks(&self, directory: &Path) -> Result<(), String> {
+        let at = directory.to_path_buf();
+        for name in blocking(move || file_system::names(&at)).await {
+            let turn = self.local_turn(&name);
+            let _turn = turn.lock().await;
+            let (root, at) = (self.shared.paths.root.clone(), directory.to_path_buf());
+            blocking(move || file_system::release(&root, &at, &name)).await?;
+        }
+        Ok(())
     }
 
     fn context(&self, pod: &Pod) -> Result<Context, VolumeError> {
@@ -412,6 +432,14 @@ impl Volumes {
         let (directory, ownership) = (context.directory.clone(), context.ownership);
         let (may_mount, now) = (self.shared.may_mount, self.shared.clock.now());
         let root = self.shared.paths.root.clone();
+        let turn = match &plan {
+            Plan::Local(volume) => Some(self.local_turn(&volume.name)),
+            _ => None,
+        };
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
         blocking(move || {
             let site = Site {
                 pod: &pod,
@@ -436,18 +464,13 @@ fn carry_out(plan: Plan, site: &Site<'_>, root: &Path) -> Result<Ready, Problem>
             medium,
         } => site.files(plugin, payload, &medium),
         Plan::HostPath { path, kind, read_only } => site.host_path(&path, &kind, read_only),
-        Plan::Local {
-            name,
-            path,
-            read_only,
-            is_block,
-        } => {
-            let made = match is_block {
-                true => site.local_device(root, &name, &path, read_only),
-                false => site.local(&name, &path, read_only),
+        Plan::Local(volume) => {
+            let made = match volume.is_block {
+                true => site.local_device(root, &volume),
+                false => site.local(root, &volume),
             };
             made.map_err(|problem| Problem {
-                volume: Some(name),
+                volume: Some(volume.name),
                 ..problem
             })
         }

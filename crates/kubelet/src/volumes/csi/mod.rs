@@ -48,7 +48,7 @@ impl Drivers {
         found.ok_or_else(|| format!("driver name {driver} not found in the list of registered CSI drivers"))
     }
 
-    fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
+    pub fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock();
         // Nobody else holds these.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
