@@ -174,6 +174,9 @@ impl Site<'_> {
             read_only: volume.read_only,
             options: &volume.mount_options,
         };
+        // First what tells that there is something to be taken down.
+        let own = paths::volume(self.pod_directory, Plugin::Local, &volume.name);
+        host_path::make_directories(&own, 0o750)?;
         let at = file_system::place(root, &volume.name);
         disk.mount(&at).map_err(|reason| Problem {
             kind: ProblemKind::Step("MountVolume.MountDevice failed"),

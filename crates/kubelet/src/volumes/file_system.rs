@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 
 use super::error::said;
 use super::host_path::make_directories;
-use super::mount_table::{is_mount_point, mounts_below, unmount};
+use super::mount_table::{is_mount_point, mounts_below, unmount, unmount_below};
 use super::paths::{self, Plugin};
 
 const DEFAULT: &str = "ext4";
@@ -215,7 +215,7 @@ pub fn names(pod_directory: &Path) -> Vec<String> {
 /// Takes a volume away from a pod, and its disk from the node if the pod was the last to have it. Only one at a time may do
 /// so for a volume.
 pub fn release(root: &Path, pod_directory: &Path, volume: &str) -> Result<(), String> {
-    unmount(&paths::volume(pod_directory, Plugin::Local, volume))?;
+    unmount_below(&paths::volume(pod_directory, Plugin::Local, volume))?;
     let of_pod = paths::volume(Path::new(""), Plugin::Local, volume);
     let all = mounts_below(&root.join("pods"))?;
     if all.iter().any(|point| point.ends_with(&of_pod)) {

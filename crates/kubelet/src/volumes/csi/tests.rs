@@ -141,6 +141,16 @@ fn claimed(uid: &str) -> Pod {
     pod(uid, json!({"persistentVolumeClaim": {"claimName": "data"}}))
 }
 
+fn with_device(uid: &str) -> Pod {
+    let mut pod = claimed(uid);
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    container.volume_mounts = None;
+    container.volume_devices = Some(vec![
+        crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
+    ]);
+    pod
+}
+
 #[tokio::test]
 async fn staged_once_published_for_each_pod_and_taken_down_after_the_last() {
     let mut node = Node::new();
@@ -212,15 +222,6 @@ async fn a_device_for_each_pod() {
     node.put_driver(json!({"attachRequired": false}));
     let server = node.driver.serve(&node.socket());
     node.until_registered().await;
-    let with_device = |uid: &str| {
-        let mut pod = claimed(uid);
-        let container = &mut pod.spec.as_mut().unwrap().containers[0];
-        container.volume_mounts = None;
-        container.volume_devices = Some(vec![
-            crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
-        ]);
-        pod
-    };
     let said = node.set_up(&claimed("u1")).await;
     assert!(
         said.ends_with("volume v has volumeMode Block, but is specified in volumeMounts"),
@@ -400,11 +401,13 @@ async fn the_cluster_knows_which_drivers_there_are() {
 }
 
 /// A claim of 1Gi, whose volume is larger, with more in its status; and what it will be said to be when that is patched.
-fn put_growing(node: &Node, volume: &str, status: Value) {
+fn put_growing(node: &Node, mode: &str, volume: &str, status: Value) {
     let csi = json!({"driver": DRIVER, "volumeHandle": "h1", "fsType": "ext4"});
     let claim_ref = json!({"uid": "1", "namespace": "n", "name": "data"});
-    let spec =
-        json!({"claimRef": claim_ref, "accessModes": ["ReadWriteOnce"], "csi": csi, "capacity": {"storage": volume}});
+    let spec = json!({
+        "claimRef": claim_ref, "accessModes": ["ReadWriteOnce"], "csi": csi, "volumeMode": mode,
+        "capacity": {"storage": volume},
+    });
     node.cluster.put(
         "/api/v1/persistentvolumes/pv-1",
         json!({"metadata": {"name": "pv-1"}, "spec": spec}),
@@ -441,7 +444,7 @@ fn patches(node: &Node, since: &mut usize) -> Vec<Value> {
 #[tokio::test]
 async fn a_volume_grows_when_a_pod_gets_it() {
     let node = Node::new();
-    put_growing(&node, "2Gi", pending());
+    put_growing(&node, "Filesystem", "2Gi", pending());
     node.put_driver(json!({"attachRequired": false}));
     let server = node.driver.serve(&node.socket());
     node.until_registered().await;
@@ -496,7 +499,7 @@ async fn a_volume_grows_when_a_pod_gets_it() {
 #[tokio::test]
 async fn a_volume_grows_under_a_running_pod() {
     let node = Node::new();
-    put_growing(&node, "1Gi", json!({}));
+    put_growing(&node, "Filesystem", "1Gi", json!({}));
     node.put_driver(json!({"attachRequired": false}));
     let server = node.driver.serve(&node.socket());
     node.until_registered().await;
@@ -508,7 +511,7 @@ async fn a_volume_grows_under_a_running_pod() {
     look().await;
     assert_eq!(node.driver.calls(), ["stage", "publish"]);
 
-    put_growing(&node, "2Gi", pending());
+    put_growing(&node, "Filesystem", "2Gi", pending());
     node.driver.fail("expand");
     look().await;
     // Not again at once.
@@ -540,6 +543,7 @@ async fn a_volume_grows_under_a_running_pod() {
 
     put_growing(
         &node,
+        "Filesystem",
         "3Gi",
         json!({"allocatedResources": {"storage": "3Gi"},
         "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}),
@@ -562,5 +566,48 @@ async fn a_volume_grows_under_a_running_pod() {
         ["unpublish", "unstage"],
         "what no pod has stays as it is"
     );
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_device_grows() {
+    let node = Node::new();
+    let disk = LoopDevice::new(&node.root());
+    std::os::unix::fs::symlink(&disk.path, node.driver.data.join("device")).unwrap();
+    put_growing(&node, "Block", "2Gi", pending());
+    node.put_driver(json!({"attachRequired": false}));
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    node.driver.set_expands();
+    node.driver.fail_with("expand", tonic::Code::OutOfRange);
+    let pod = with_device("u1");
+    let said = node.set_up(&pod).await;
+    let failed = "MapVolume.MarkVolumeAsMounted failed while expanding volume for volume \"pv-1\" : ";
+    assert!(said.starts_with(failed), "{said}");
+    let infeasible = patches(&node, &mut 0).pop().unwrap();
+    assert_eq!(
+        infeasible["status"]["allocatedResourceStatuses"]["storage"],
+        "NodeResizeInfeasible"
+    );
+
+    node.driver.fail("");
+    assert_eq!(node.set_up(&pod).await, "");
+    let (request, published) = (node.driver.expanded(), node.driver.published());
+    assert_eq!(request.volume_path, published.target_path);
+    assert_eq!(request.staging_target_path, published.staging_target_path);
+    assert!(request.volume_capability.unwrap().block.is_some());
+    node.driver.calls();
+
+    put_growing(
+        &node,
+        "Block",
+        "3Gi",
+        json!({"allocatedResources": {"storage": "3Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}}),
+    );
+    let ready = node.volumes.state(&pod).ready.lock()["v"].clone();
+    node.volumes.publisher().grow_in_use(&pod, &ready).await;
+    assert_eq!(node.driver.calls(), ["expand"]);
+    assert_eq!(node.driver.expanded().capacity_range.unwrap().required_bytes, 3 << 30);
+    node.volumes.tear_down("u1").await.unwrap();
     server.abort();
 }
