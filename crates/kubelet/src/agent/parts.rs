@@ -93,7 +93,7 @@ impl Parts {
             false => None,
         };
         let objects = Objects::new(options.api.clone(), clock.clone());
-        let volumes = start_volumes(options, keeper, &objects)?;
+        let volumes = start_volumes(options, keeper, &objects, &events)?;
         volumes.set_recursive_read_only(can_lock_mounts);
         volumes.set_image_trouble(told.version.as_ref().and_then(volumes::image::trouble));
         let settings = ImageSettings {
@@ -345,10 +345,11 @@ fn user_ids(config: &Config, is_real: bool) -> Result<Ids, String> {
     }
 }
 
-fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects) -> Result<Volumes, String> {
+fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects, events: &Events) -> Result<Volumes, String> {
     let usual = volumes::Options::new(&options.root_dir, objects.clone(), options.clock.clone());
     let volumes = Volumes::new(volumes::Options {
         node_name: options.identity.name.clone(),
+        events: events.clone(),
         // Nobody would see what is mounted for pods that only seem to run.
         may_mount: usual.may_mount && options.control_groups,
         ..usual

@@ -12,13 +12,14 @@ use super::atomic;
 use super::block::Mapping;
 use super::empty_dir::{self, Medium};
 use super::error::said;
+use super::file_system::{self, Disk};
 use super::host_path;
 use super::mount_table::{bind, is_mount_point};
 use super::nested;
 use super::ownership::Ownership;
 use super::paths::{self, Plugin};
 use super::payload::Payload;
-use super::plan::{Problem, ProblemKind};
+use super::plan::{Local, Problem, ProblemKind};
 
 /// A volume that containers can be given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct Ready {
     pub is_published_again: bool,
     /// A block device: containers get it as such, not mounted.
     pub is_device: bool,
+    /// It may be made larger while pods have it.
+    pub grows: bool,
 }
 
 impl Ready {
@@ -53,6 +56,7 @@ impl Ready {
             directory_name: name.to_string(),
             is_published_again: false,
             is_device: false,
+            grows: false,
         }
     }
 
@@ -108,12 +112,14 @@ impl Site<'_> {
             directory_name: self.volume.to_string(),
             is_published_again: false,
             is_device: false,
+            grows: false,
         })
     }
 
     /// A block device of the node.
-    pub fn local_device(&self, root: &Path, name: &str, path: &str, read_only: bool) -> Result<Ready, Problem> {
-        let (from, _) = self.local_path(name, path)?;
+    pub fn local_device(&self, root: &Path, volume: &Local) -> Result<Ready, Problem> {
+        let (name, read_only) = (volume.name.as_str(), volume.read_only);
+        let (from, _) = self.local_path(name, &volume.path)?;
         if !self.may_mount {
             let message = "a block device is wanted, but this node agent is not allowed to mount";
             return Err(Problem::from(message.to_string()));
@@ -156,27 +162,51 @@ impl Site<'_> {
         Ok((from, found))
     }
 
-    /// A directory of the node, mounted below the pod's so that several pods can have it.
-    pub fn local(&self, name: &str, path: &str, read_only: bool) -> Result<Ready, Problem> {
-        let (from, found) = self.local_path(name, path)?;
-        if found.is_block_device() {
-            let message = "local volumes on block devices are not supported by this node";
+    /// A disk of the node, mounted once for all pods that have it. Gives the place.
+    fn local_disk(&self, root: &Path, volume: &Local) -> Result<PathBuf, Problem> {
+        if !self.may_mount {
+            let message = "a disk is to be mounted, but this node agent is not allowed to mount";
             return Err(Problem::from(message.to_string()));
         }
-        if !found.is_dir() {
-            return Err(Problem::from(
-                "only directory and block device are supported".to_string(),
-            ));
-        }
+        let disk = Disk {
+            device: Path::new(&volume.path),
+            kind: &volume.fs_type,
+            read_only: volume.read_only,
+            options: &volume.mount_options,
+        };
+        // First what tells that there is something to be taken down.
+        let own = paths::volume(self.pod_directory, Plugin::Local, &volume.name);
+        host_path::make_directories(&own, 0o750)?;
+        let at = file_system::place(root, &volume.name);
+        disk.mount(&at).map_err(|reason| Problem {
+            kind: ProblemKind::Step("MountVolume.MountDevice failed"),
+            ..Problem::from(reason)
+        })?;
+        Ok(at)
+    }
+
+    /// A directory or a disk of the node, mounted below the pod's directory so that several pods can have it.
+    pub fn local(&self, root: &Path, volume: &Local) -> Result<Ready, Problem> {
+        let (name, read_only) = (volume.name.as_str(), volume.read_only);
+        let (from, found) = self.local_path(name, &volume.path)?;
+        let from = match found {
+            found if found.is_block_device() => self.local_disk(root, volume)?,
+            found if found.is_dir() => from.to_path_buf(),
+            _ => {
+                return Err(Problem::from(
+                    "only directory and block device are supported".to_string(),
+                ));
+            }
+        };
         let at = paths::volume(self.pod_directory, Plugin::Local, name);
         if !self.may_mount {
-            return Ok(Ready::managed(from.to_path_buf(), name, read_only));
+            return Ok(Ready::managed(from, name, read_only));
         }
         let marker = paths::ready_marker(self.pod_directory, Plugin::Local, name);
         let is_mounted = is_mount_point(&at)?;
         if !is_mounted {
             host_path::make_directories(&at, 0o750)?;
-            bind(from, &at, read_only)?;
+            bind(&from, &at, read_only)?;
         }
         let is_done = is_mounted && marker.exists();
         if !read_only && !is_done {

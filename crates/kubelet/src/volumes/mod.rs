@@ -13,6 +13,7 @@ pub mod downward;
 mod empty_dir;
 mod error;
 pub mod expand;
+mod file_system;
 mod host_path;
 pub mod image;
 mod mount_table;
@@ -40,6 +41,7 @@ use orlop_base::{Clock, Shutdown, join_all};
 use orlop_runtime::cri::messages::{Device, ImageSpec, KeyValue, Mount};
 use parking_lot::{Mutex, RwLock};
 
+use crate::events::Events;
 use crate::objects::Objects;
 use act::{Ready, Site};
 use downward::Allocatable;
@@ -54,6 +56,8 @@ pub struct Options {
     pub root: PathBuf,
     pub objects: Objects,
     pub clock: Clock,
+    /// Where it is told what became of volumes that grow.
+    pub events: Events,
     /// For volumes that are attached to nodes, and for what the cluster is told of storage drivers.
     pub node_name: String,
     /// Without, everything is plain directories: memory-backed volumes are refused, secrets are on disk.
@@ -67,6 +71,7 @@ impl Options {
             root: root.into(),
             objects,
             clock,
+            events: Events::to_log(),
             node_name: String::new(),
             may_mount: nix::unistd::geteuid().is_root(),
         }
@@ -83,6 +88,7 @@ struct Shared {
     paths: Paths,
     objects: Objects,
     clock: Clock,
+    events: Events,
     node_name: String,
     drivers: Arc<csi::Drivers>,
     may_mount: bool,
@@ -119,6 +125,7 @@ impl Volumes {
                 paths: Paths { root },
                 objects: options.objects,
                 clock: options.clock,
+                events: options.events,
                 node_name: options.node_name,
                 drivers: Arc::default(),
                 may_mount: options.may_mount,
@@ -172,8 +179,8 @@ impl Volumes {
         }
     }
 
-    /// Brings config maps, secrets, the downward API and tokens up to date where they are set up. What can't be had stays
-    /// as it was, and is told of.
+    /// Brings config maps, secrets, the downward API and tokens up to date where they are set up, and lets volumes grow. What
+    /// can't be had stays as it was, and is told of.
     pub async fn refresh(&self, pod: &Pod) -> Vec<VolumeFailure> {
         let Ok(context) = self.context(pod) else {
             return Vec::new();
@@ -187,7 +194,26 @@ impl Volumes {
             ready.get(&v.name).is_some_and(again)
         };
         let volumes: Vec<&Volume> = volumes.filter(is_wanted).collect();
-        self.make(pod, &volumes, &context, &state).await
+        let failures = self.make(pod, &volumes, &context, &state).await;
+        self.grow_beside(pod, ready);
+        failures
+    }
+
+    /// Has drivers look to volumes that were made larger. That may take them long, and nothing of the pod is to wait for it,
+    /// its end least of all.
+    fn grow_beside(&self, pod: &Pod, ready: BTreeMap<String, Ready>) {
+        // What is published again has grown by that.
+        let growing = ready.into_values().filter(|r| r.grows && !r.is_published_again);
+        let growing: Vec<Ready> = growing.collect();
+        if growing.is_empty() {
+            return;
+        }
+        let (volumes, pod) = (self.clone(), pod.clone());
+        tokio::spawn(async move {
+            for ready in growing {
+                volumes.publisher().grow_in_use(&pod, &ready).await;
+            }
+        });
     }
 
     /// The mounts of a container: its volumeMounts, not the files that the agent adds. `env` is for subPathExpr; `images`
@@ -302,6 +328,8 @@ impl Volumes {
             objects: &self.shared.objects,
             paths: &self.shared.paths,
             node_name: &self.shared.node_name,
+            events: &self.shared.events,
+            clock: &self.shared.clock,
         }
     }
 
@@ -313,6 +341,9 @@ impl Volumes {
             blocking(move || mount_table::unmount_below(&sub_paths)).await?;
         }
         self.publisher().unpublish_all(&directory).await?;
+        if may_mount {
+            self.release_disks(&directory).await?;
+        }
         let root = self.shared.paths.root.clone();
         blocking(move || {
             if may_mount {
@@ -322,6 +353,22 @@ impl Volumes {
             mount_table::remove_tree(&directory)
         })
         .await
+    }
+
+    /// One pod at a time: a disk must not be unmounted while another pod is about to have it.
+    fn local_turn(&self, volume: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.shared.drivers.turn(Plugin::Local.directory(), volume)
+    }
+
+    async fn release_disks(&self, directory: &Path) -> Result<(), String> {
+        let at = directory.to_path_buf();
+        for name in blocking(move || file_system::names(&at)).await {
+            let turn = self.local_turn(&name);
+            let _turn = turn.lock().await;
+            let (root, at) = (self.shared.paths.root.clone(), directory.to_path_buf());
+            blocking(move || file_system::release(&root, &at, &name)).await?;
+        }
+        Ok(())
     }
 
     fn context(&self, pod: &Pod) -> Result<Context, VolumeError> {
@@ -385,6 +432,14 @@ impl Volumes {
         let (directory, ownership) = (context.directory.clone(), context.ownership);
         let (may_mount, now) = (self.shared.may_mount, self.shared.clock.now());
         let root = self.shared.paths.root.clone();
+        let turn = match &plan {
+            Plan::Local(volume) => Some(self.local_turn(&volume.name)),
+            _ => None,
+        };
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
         blocking(move || {
             let site = Site {
                 pod: &pod,
@@ -409,18 +464,13 @@ fn carry_out(plan: Plan, site: &Site<'_>, root: &Path) -> Result<Ready, Problem>
             medium,
         } => site.files(plugin, payload, &medium),
         Plan::HostPath { path, kind, read_only } => site.host_path(&path, &kind, read_only),
-        Plan::Local {
-            name,
-            path,
-            read_only,
-            is_block,
-        } => {
-            let made = match is_block {
-                true => site.local_device(root, &name, &path, read_only),
-                false => site.local(&name, &path, read_only),
+        Plan::Local(volume) => {
+            let made = match volume.is_block {
+                true => site.local_device(root, &volume),
+                false => site.local(root, &volume),
             };
             made.map_err(|problem| Problem {
-                volume: Some(name),
+                volume: Some(volume.name),
                 ..problem
             })
         }

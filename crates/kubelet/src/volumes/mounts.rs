@@ -233,6 +233,7 @@ mod tests {
             directory_name: "pv".into(),
             is_published_again: false,
             is_device: false,
+            grows: false,
         };
         let device = Ready::device("/pods/u/volumeDevices/p/disk".into(), "disk", read_only);
         BTreeMap::from([

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, HostPathVolumeSource, KeyToPath, PersistentVolume, Pod, ProjectedVolumeSource, Secret,
     ServiceAccountTokenProjection, Volume, VolumeDevice, VolumeProjection,
 };
+use serde::Serialize;
 
 use super::claims::{self, ClaimRef};
 use super::csi;
@@ -32,16 +33,24 @@ pub enum Plan {
         kind: String,
         read_only: bool,
     },
-    Local {
-        /// Of the persistent volume.
-        name: String,
-        path: String,
-        read_only: bool,
-        is_block: bool,
-    },
+    Local(Local),
     Csi(Box<csi::Target>),
     /// Nothing at all: the image is pulled with the container's own.
     Image,
+}
+
+/// A directory or a disk of the node.
+#[derive(Debug)]
+pub struct Local {
+    /// Of the persistent volume.
+    pub name: String,
+    pub path: String,
+    pub read_only: bool,
+    /// As a device, not mounted.
+    pub is_block: bool,
+    /// For disks.
+    pub fs_type: String,
+    pub mount_options: Vec<String>,
 }
 
 /// Why a volume is not ready.
@@ -127,10 +136,8 @@ impl Lookup<'_> {
         }
         match unsupported(volume) {
             // A volume without a source is an empty directory.
-            "" => Ok(Plan::EmptyDir(Medium::Disk)),
-            kind => Err(Problem::from(format!(
-                "volumes of type {kind} are not supported by this node"
-            ))),
+            None => Ok(Plan::EmptyDir(Medium::Disk)),
+            Some(kind) => Err(Problem::from(refused(kind))),
         }
     }
 
@@ -171,22 +178,28 @@ impl Lookup<'_> {
             return Ok(host_path(source, read_only));
         }
         if let Some(source) = &spec.local {
-            return Ok(Plan::Local {
+            return Ok(Plan::Local(Local {
                 name,
                 path: source.path.clone(),
                 read_only,
                 is_block,
-            });
+                fs_type: source.fs_type.clone().unwrap_or_default(),
+                mount_options: spec.mount_options.clone().unwrap_or_default(),
+            }));
         }
         if let Some(source) = &spec.csi {
             let target = csi::Target::persistent(&name, &spec, source, read_only);
             return Ok(Plan::Csi(Box::new(target)));
         }
-        let message = match is_block {
-            true => format!("persistent volume {name} is of a type that can't be a block device on this node"),
-            false => format!("persistent volume {name} is of a type that is not supported by this node"),
+        let message = match unsupported(&spec) {
+            Some(kind) => refused(kind),
+            None if is_block => format!("persistent volume {name} can't be a block device on this node"),
+            None => format!("persistent volume {name} is of a type that is not supported by this node"),
         };
-        Err(Problem::from(message))
+        Err(Problem {
+            volume: Some(name),
+            ..Problem::from(message)
+        })
     }
 
     async fn files(&self, volume: &Volume) -> Result<Plan, String> {
@@ -345,29 +358,70 @@ fn projection(items: &Option<Vec<KeyToPath>>, mode: Option<i32>, optional: Optio
     }
 }
 
-/// The name of a source that nothing here can mount; empty if there is none.
-fn unsupported(volume: &Volume) -> &'static str {
-    let kinds = [
-        (volume.nfs.is_some(), "nfs"),
-        (volume.iscsi.is_some(), "iscsi"),
-        (volume.fc.is_some(), "fc"),
-        (volume.flex_volume.is_some(), "flexVolume"),
-        (volume.git_repo.is_some(), "gitRepo"),
-        (volume.glusterfs.is_some(), "glusterfs"),
-        (volume.cephfs.is_some(), "cephfs"),
-        (volume.rbd.is_some(), "rbd"),
-        (volume.cinder.is_some(), "cinder"),
-        (volume.flocker.is_some(), "flocker"),
-        (volume.quobyte.is_some(), "quobyte"),
-        (volume.scale_io.is_some(), "scaleIO"),
-        (volume.storageos.is_some(), "storageos"),
-        (volume.portworx_volume.is_some(), "portworxVolume"),
-        (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),
-        (volume.vsphere_volume.is_some(), "vsphereVolume"),
-        (volume.azure_disk.is_some(), "azureDisk"),
-        (volume.azure_file.is_some(), "azureFile"),
-        (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
-        (volume.aws_elastic_block_store.is_some(), "awsElasticBlockStore"),
-    ];
-    kinds.iter().find(|(is_set, _)| *is_set).map_or("", |(_, name)| name)
+/// Sources of volumes that nothing here can mount. All but `gitRepo` have CSI drivers in their place.
+const UNSUPPORTED: [&str; 20] = [
+    "nfs",
+    "iscsi",
+    "fc",
+    "flexVolume",
+    "gitRepo",
+    "glusterfs",
+    "cephfs",
+    "rbd",
+    "cinder",
+    "flocker",
+    "quobyte",
+    "scaleIO",
+    "storageos",
+    "portworxVolume",
+    "photonPersistentDisk",
+    "vsphereVolume",
+    "azureDisk",
+    "azureFile",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+];
+
+/// The name of such a source of a volume, be it a pod's or a persistent one.
+fn unsupported(volume: &impl Serialize) -> Option<&'static str> {
+    let fields = crate::json::to_value(volume).ok()?;
+    UNSUPPORTED.into_iter().find(|kind| fields.get(kind).is_some())
+}
+
+fn refused(kind: &str) -> String {
+    let message = format!("volumes of type {kind} are not supported by this node");
+    match kind {
+        "gitRepo" => message,
+        _ => format!("{message}: use a CSI driver for them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PersistentVolumeSpec;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        for kind in ["nfs", "iscsi", "fc"] {
+            let source = match kind {
+                "nfs" => json!({"server": "s", "path": "/"}),
+                "iscsi" => json!({"targetPortal": "p", "iqn": "i", "lun": 0}),
+                _ => json!({"lun": 1}),
+            };
+            let volume: Volume = crate::json::from_value(&json!({"name": "v", kind: source})).unwrap();
+            let persistent: PersistentVolumeSpec = crate::json::from_value(&json!({kind: source})).unwrap();
+            assert_eq!(
+                (unsupported(&volume), unsupported(&persistent)),
+                (Some(kind), Some(kind))
+            );
+        }
+        assert_eq!(unsupported(&Volume::default()), None);
+        assert_eq!(
+            refused("nfs"),
+            "volumes of type nfs are not supported by this node: use a CSI driver for them"
+        );
+    }
 }

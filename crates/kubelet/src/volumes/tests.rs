@@ -425,13 +425,23 @@ async fn what_fails_says_why() {
     let node = Node::new(false);
     node.volumes.set_image_trouble(Some("no images today".into()));
     let failed = |name: &str, reason: &str| format!("MountVolume.SetUp failed for volume {name:?} : {reason}");
-    let unsupported = |kind: &str| failed("v", &format!("volumes of type {kind} are not supported by this node"));
+    let unsupported = |kind: &str| {
+        failed(
+            "v",
+            &format!("volumes of type {kind} are not supported by this node: use a CSI driver for them"),
+        )
+    };
     let waiting = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to process \
                    volumes=[v]: error processing PVC n/x: failed to fetch PVC from API server: \
                    persistentvolumeclaims \"x\" not found";
     let memory = "memory storage requested, but this node agent is not allowed to mount";
     let cases = [
         (json!({"nfs": {"server": "s", "path": "/"}}), unsupported("nfs")),
+        (
+            json!({"iscsi": {"targetPortal": "p", "iqn": "i", "lun": 0}}),
+            unsupported("iscsi"),
+        ),
+        (json!({"fc": {"lun": 1}}), unsupported("fc")),
         (json!({"image": {"reference": "x"}}), failed("v", "no images today")),
         (
             json!({"persistentVolumeClaim": {"claimName": "x"}}),
@@ -479,6 +489,59 @@ async fn what_fails_says_why() {
     let mut unused = pod(json!([{"name": "v", "configMap": {"name": "x"}}]), json!({}));
     unused.spec.as_mut().unwrap().containers[0].volume_mounts = None;
     assert_eq!(node.set_up(&unused).await, "");
+}
+
+#[tokio::test]
+async fn a_disk_of_the_node_as_a_directory() {
+    let mut node = Node::new(true);
+    let disk = testing::LoopDevice::new(&node.root());
+    let claim = json!({"metadata": {"uid": "1"}, "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}});
+    node.cluster
+        .put("/api/v1/namespaces/n/persistentvolumeclaims/disk", claim);
+    let spec = json!({"claimRef": {"uid": "1"}, "mountOptions": ["noatime"], "local": {"path": disk.path}});
+    let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
+    node.cluster.put("/api/v1/persistentvolumes/pv", volume);
+    let with_disk = |uid: &str, read_only: bool| {
+        let claim = json!({"claimName": "disk", "readOnly": read_only});
+        let mut pod = pod(json!([{"name": "v", "persistentVolumeClaim": claim}]), json!({}));
+        pod.metadata.uid = Some(uid.to_string());
+        pod
+    };
+    let global = node.root().join("plugins/kubernetes.io/local-volume/mounts/pv");
+    let device = disk.path.display();
+    assert_eq!(
+        node.set_up(&with_disk("u", true)).await,
+        format!(
+            "MountVolume.MountDevice failed for volume \"pv\" : local: failed to mount device {device} at {} (fstype: \
+             ext4), error cannot mount unformatted disk {device} as we are manipulating it in read-only mode",
+            global.display()
+        )
+    );
+    assert!(!global.exists());
+    assert_eq!(node.set_up(&with_disk("u", false)).await, "");
+    let own = node.at("kubernetes.io~local-volume/pv");
+    fs::write(own.join("file"), "precious").unwrap();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table
+        .lines()
+        .find(|line| line.contains(global.to_str().unwrap()))
+        .unwrap();
+    assert!(line.contains("noatime") && line.contains("ext4"), "{line}");
+
+    // Another pod, after the agent was killed; the disk stays as long as one of them has it.
+    node.restart();
+    assert_eq!(node.set_up(&with_disk("u2", false)).await, "");
+    node.volumes.tear_down("u").await.unwrap();
+    let other = node.root().join("pods/u2/volumes/kubernetes.io~local-volume/pv/file");
+    assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    node.volumes.tear_down("u2").await.unwrap();
+    assert!(!global.exists() && !node.root().join("pods/u2").exists());
+    assert!(mount_table::mounts_below(&node.root()).unwrap().is_empty());
+
+    // What is on it is never formatted away.
+    assert_eq!(node.set_up(&with_disk("u", true)).await, "");
+    assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "precious");
+    node.volumes.tear_down("u").await.unwrap();
 }
 
 #[tokio::test]

@@ -29,18 +29,18 @@ use super::target::Target;
 
 /// The places of one volume and one pod.
 #[derive(Clone)]
-struct Places {
-    staging: PathBuf,
+pub struct Places {
+    pub staging: PathBuf,
     /// For all pods.
     published: PathBuf,
     /// For this one.
-    target: PathBuf,
+    pub target: PathBuf,
     volume: PathBuf,
-    mapping: Mapping,
+    pub mapping: Mapping,
 }
 
 impl Places {
-    fn of(paths: &Paths, pod_directory: &Path, name: &str) -> Places {
+    pub fn of(paths: &Paths, pod_directory: &Path, name: &str) -> Places {
         let all = devices(paths);
         let pod_uid = pod_directory.file_name().unwrap_or_default();
         let published = all.join("publish").join(name);
@@ -136,7 +136,13 @@ impl Publisher<'_> {
         let (mapping, device) = (places.mapping.clone(), places.target.clone());
         let mapped = blocking(move || mapping.make(&device)).await;
         mapped.map_err(at("MapVolume.MapBlockVolume failed"))?;
-        Ok(Ready::device(places.mapping.link, &target.name, target.read_only))
+        self.grow_mounted(target, pod, pod_directory)
+            .await
+            .map_err(at("MapVolume.MarkVolumeAsMounted failed while expanding volume"))?;
+        Ok(Ready {
+            grows: !target.read_only,
+            ..Ready::device(places.mapping.link, &target.name, target.read_only)
+        })
     }
 
     /// Takes down all devices of drivers that a pod has.
@@ -174,6 +180,7 @@ impl Publisher<'_> {
             })
             .await?;
             if is_last {
+                self.drivers.forget(&data.driver_name, &data.volume_handle);
                 if client.capabilities().await?.stages {
                     let request = NodeUnstageVolume {
                         volume_id: data.volume_handle.clone(),

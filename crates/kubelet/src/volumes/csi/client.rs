@@ -21,6 +21,8 @@ pub struct Capabilities {
     pub stages: bool,
     pub single_node_multi_writer: bool,
     pub sets_group: bool,
+    /// Has a part in letting volumes grow.
+    pub expands: bool,
 }
 
 impl Client {
@@ -62,6 +64,7 @@ impl Client {
             stages: has(NodeRpcKind::StageUnstageVolume),
             single_node_multi_writer: has(NodeRpcKind::SingleNodeMultiWriter),
             sets_group: has(NodeRpcKind::VolumeMountGroup),
+            expands: has(NodeRpcKind::ExpandVolume),
         })
     }
 
@@ -83,6 +86,12 @@ impl Client {
             .socket
             .call("/csi.v1.Node/NodePublishVolume", request, WORK)
             .await?;
+        Ok(())
+    }
+
+    pub async fn expand(&self, request: NodeExpandVolume) -> Result<(), String> {
+        // How large it has become is not asked: what was required is what claims say.
+        let _: Empty = self.socket.call("/csi.v1.Node/NodeExpandVolume", request, WORK).await?;
         Ok(())
     }
 

@@ -46,6 +46,11 @@ pub fn mount_point(directory: &Path) -> PathBuf {
     directory.join("mount")
 }
 
+/// The file that tells that the driver was asked.
+pub fn data(directory: &Path) -> PathBuf {
+    directory.join(DATA)
+}
+
 /// Where a volume is staged; its data is beside it.
 pub fn staging(paths: &Paths, driver: &str, handle: &str) -> PathBuf {
     let drivers = paths.root.join("plugins/kubernetes.io/csi");
@@ -63,7 +68,7 @@ pub fn save(directory: &Path, data: &VolumeData) -> Result<(), String> {
 
 /// `None` if nothing was saved, and so nothing was asked for.
 pub fn load(directory: &Path) -> Result<Option<VolumeData>, String> {
-    let path = directory.join(DATA);
+    let path = data(directory);
     match fs::read(&path) {
         Ok(text) => match serde_json::from_slice(&text) {
             Ok(data) => Ok(Some(data)),

@@ -8,7 +8,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::net::UnixListener;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::super::mount_table;
@@ -25,7 +25,9 @@ pub struct FakeDriver {
 struct State {
     calls: Vec<String>,
     published: Option<NodePublishVolume>,
-    failing: Option<String>,
+    expanded: Option<NodeExpandVolume>,
+    failing: Option<(String, Code)>,
+    expands: bool,
     registered: Option<RegistrationStatus>,
 }
 
@@ -68,13 +70,27 @@ impl FakeDriver {
         self.state.lock().published.clone().unwrap()
     }
 
+    /// The last wish for more room.
+    pub fn expanded(&self) -> NodeExpandVolume {
+        self.state.lock().expanded.clone().unwrap()
+    }
+
+    /// From now on it has a part in letting volumes grow.
+    pub fn set_expands(&self) {
+        self.state.lock().expands = true;
+    }
+
     pub fn registered(&self) -> Option<RegistrationStatus> {
         self.state.lock().registered.clone()
     }
 
     /// From now on this call fails.
     pub fn fail(&self, call: &str) {
-        self.state.lock().failing = Some(call.to_string());
+        self.fail_with(call, Code::Internal);
+    }
+
+    pub fn fail_with(&self, call: &str, code: Code) {
+        self.state.lock().failing = Some((call.to_string(), code));
     }
 
     async fn answer(&self, request: http::Request<hyper::body::Incoming>) -> http::Response<tonic::body::Body> {
@@ -89,10 +105,16 @@ impl FakeDriver {
                 self.with(request, done).await
             }
             "NodeGetInfo" => self.with(request, |_, _: Empty| Ok(node_info())).await,
-            "NodeGetCapabilities" => self.with(request, |_, _: Empty| Ok(capabilities())).await,
+            "NodeGetCapabilities" => {
+                self.with(request, |driver, _: Empty| {
+                    Ok(capabilities(driver.state.lock().expands))
+                })
+                .await
+            }
             "NodeStageVolume" => self.with(request, FakeDriver::stage).await,
             "NodeUnstageVolume" => self.with(request, FakeDriver::unstage).await,
             "NodePublishVolume" => self.with(request, FakeDriver::publish).await,
+            "NodeExpandVolume" => self.with(request, FakeDriver::expand).await,
             "NodeUnpublishVolume" => self.with(request, FakeDriver::unpublish).await,
             other => panic!("no such call: {other}"),
         }
@@ -119,9 +141,9 @@ impl FakeDriver {
     fn note(&self, call: &str) -> Result<(), Status> {
         let mut state = self.state.lock();
         state.calls.push(call.to_string());
-        match state.failing.as_deref() == Some(call) {
-            true => Err(Status::internal("out of tape")),
-            false => Ok(()),
+        match &state.failing {
+            Some((failing, code)) if failing == call => Err(Status::new(*code, "out of tape")),
+            _ => Ok(()),
         }
     }
 
@@ -151,6 +173,13 @@ impl FakeDriver {
             self.mount(&request.target_path);
         }
         self.state.lock().published = Some(request);
+        Ok(Empty {})
+    }
+
+    fn expand(&self, request: NodeExpandVolume) -> Result<Empty, Status> {
+        self.note("expand")?;
+        assert!(Path::new(&request.volume_path).exists());
+        self.state.lock().expanded = Some(request);
         Ok(Empty {})
     }
 
@@ -189,11 +218,13 @@ fn node_info() -> NodeInfo {
     }
 }
 
-fn capabilities() -> NodeCapabilities {
-    let rpc = NodeRpc {
-        kind: NodeRpcKind::StageUnstageVolume as i32,
+fn capabilities(expands: bool) -> NodeCapabilities {
+    let mut kinds = vec![NodeRpcKind::StageUnstageVolume];
+    kinds.extend(expands.then_some(NodeRpcKind::ExpandVolume));
+    let capability = |kind| NodeCapability {
+        rpc: Some(NodeRpc { kind: kind as i32 }),
     };
     NodeCapabilities {
-        capabilities: vec![NodeCapability { rpc: Some(rpc) }],
+        capabilities: kinds.into_iter().map(capability).collect(),
     }
 }

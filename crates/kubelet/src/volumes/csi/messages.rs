@@ -163,6 +163,29 @@ pub struct NodePublishVolume {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeExpandVolume {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    /// Where it is published.
+    #[prost(string, tag = "2")]
+    pub volume_path: String,
+    #[prost(message, optional, tag = "3")]
+    pub capacity_range: Option<CapacityRange>,
+    #[prost(string, tag = "4")]
+    pub staging_target_path: String,
+    #[prost(message, optional, tag = "5")]
+    pub volume_capability: Option<VolumeCapability>,
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub secrets: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CapacityRange {
+    #[prost(int64, tag = "1")]
+    pub required_bytes: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeUnpublishVolume {
     #[prost(string, tag = "1")]
     pub volume_id: String,

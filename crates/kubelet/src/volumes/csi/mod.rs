@@ -3,13 +3,16 @@
 //! A driver's registrar puts a socket below `<root>/plugins_registry`; `registration` finds it, asks it which driver it
 //! speaks for, and enters the driver in the node's CSINode. For a volume the driver is asked to *stage* it once for the
 //! node (if it does such a thing) and to *publish* it for each pod. What was asked for is on disk before it is asked, in
-//! `vol_data.json` as Kubernetes writes it, so that a killed agent takes down whatever may have been mounted.
+//! `vol_data.json` as Kubernetes writes it, so that a killed agent takes down whatever may have been mounted. A volume that was
+//! made larger is *expanded* when a pod gets it, and from time to time while one has it.
 
 mod block;
 mod client;
 mod disk;
+mod expand;
 #[cfg(test)]
 mod fake;
+mod growth;
 mod messages;
 mod node_object;
 mod publish;
@@ -24,6 +27,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use client::Client;
+use growth::Memory;
 pub use publish::Publisher;
 pub use registration::{Registry, watch};
 pub use target::Target;
@@ -34,6 +38,8 @@ pub struct Drivers {
     clients: Mutex<HashMap<String, Client>>,
     /// One at a time for each volume: staging and unstaging must not overtake each other.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// How volumes have grown, as long as pods have them.
+    memories: Mutex<HashMap<String, Memory>>,
 }
 
 impl Drivers {
@@ -42,12 +48,25 @@ impl Drivers {
         found.ok_or_else(|| format!("driver name {driver} not found in the list of registered CSI drivers"))
     }
 
-    fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
+    pub fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock();
         // Nobody else holds these.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        turns.entry(format!("{driver}^{handle}")).or_default().clone()
+        turns.entry(key(driver, handle)).or_default().clone()
     }
+
+    fn remember<T>(&self, target: &Target, what: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut memories = self.memories.lock();
+        what(memories.entry(key(&target.driver, &target.handle)).or_default())
+    }
+
+    fn forget(&self, driver: &str, handle: &str) {
+        self.memories.lock().remove(&key(driver, handle));
+    }
+}
+
+fn key(driver: &str, handle: &str) -> String {
+    format!("{driver}^{handle}")
 }
 
 /// A SHA-256 in hexadecimal, as Kubernetes names things of any length.

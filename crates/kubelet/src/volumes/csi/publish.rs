@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::authentication::v1::TokenRequestSpec;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment};
+use orlop_base::Clock;
 use orlop_base::clock::rfc3339;
 use serde_json::json;
 
@@ -21,6 +22,7 @@ use super::disk::{self, Published, VolumeData};
 use super::messages::{NodePublishVolume, NodeStageVolume, NodeUnpublishVolume, NodeUnstageVolume};
 use super::target::{Target, pod_info};
 use super::{Drivers, block, hashed};
+use crate::events::Events;
 use crate::objects::{ObjectError, Objects};
 
 /// What volumes of drivers are worked on with.
@@ -29,6 +31,8 @@ pub struct Publisher<'a> {
     pub objects: &'a Objects,
     pub paths: &'a Paths,
     pub node_name: &'a str,
+    pub events: &'a Events,
+    pub clock: &'a Clock,
 }
 
 pub(super) type Map = BTreeMap<String, String>;
@@ -94,6 +98,9 @@ impl Publisher<'_> {
         client.publish(request).await?;
         self.give_to_group(target, driver, capabilities, &directory, ownership)
             .await?;
+        self.grow_mounted(target, pod, pod_directory)
+            .await
+            .map_err(at("MountVolume.Setup failed while expanding volume"))?;
         Ok(Ready {
             host_path: disk::mount_point(&directory),
             read_only: target.read_only,
@@ -101,6 +108,7 @@ impl Publisher<'_> {
             directory_name: target.name.clone(),
             is_published_again: driver.is_some_and(|d| d.requires_republish == Some(true)),
             is_device: false,
+            grows: !target.is_inline && !target.read_only,
         })
     }
 
@@ -232,14 +240,19 @@ impl Publisher<'_> {
         let (driver, handle) = (gone.data.driver_name.clone(), gone.data.volume_handle.clone());
         let staging = disk::staging(self.paths, &driver, &handle);
         let (paths, at, own) = (self.paths.clone(), staging.clone(), gone.directory.clone());
-        let is_last = blocking(move || -> Result<bool, String> {
+        let is_left = blocking(move || -> Result<(bool, bool), String> {
             let is_staged = disk::load(at.parent().expect("staged below its own directory"))?.is_some();
             let all = disk::of_all(&paths)?;
             let mut others = all.iter().filter(|p| p.directory != own);
             let is_used = others.any(|p| p.data.driver_name == driver && p.data.volume_handle == handle);
-            Ok(is_staged && !is_used)
+            Ok((is_staged, is_used))
         });
-        if !is_last.await? {
+        let (is_staged, is_used) = is_left.await?;
+        if is_used {
+            return Ok(());
+        }
+        self.drivers.forget(&gone.data.driver_name, &gone.data.volume_handle);
+        if !is_staged {
             return Ok(());
         }
         let request = NodeUnstageVolume {

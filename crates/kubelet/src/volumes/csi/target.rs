@@ -6,10 +6,11 @@ use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolumeSpec, Pod, SecretReference, Volume,
 };
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
+use orlop_api::quantity::Quantity;
 
 use super::client::Capabilities;
-use super::hashed;
 use super::messages::{AccessMode, AccessModeKind, BlockVolume, MountVolume, VolumeCapability};
+use super::{growth, hashed};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -31,6 +32,11 @@ pub struct Target {
     /// Namespace and name.
     pub publish_secret: Option<(String, String)>,
     pub stage_secret: Option<(String, String)>,
+    pub expand_secret: Option<(String, String)>,
+    /// The size that the persistent volume has.
+    pub size: Quantity,
+    /// Namespace and name of the claim that it is bound to.
+    pub claim: Option<(String, String)>,
 }
 
 impl Target {
@@ -54,6 +60,9 @@ impl Target {
             mount_options: Vec::new(),
             publish_secret: secret.map(|name| (namespace, name)),
             stage_secret: None,
+            expand_secret: None,
+            size: Quantity::ZERO,
+            claim: None,
         }
     }
 
@@ -80,6 +89,12 @@ impl Target {
             mount_options: spec.mount_options.clone().unwrap_or_default(),
             publish_secret: secret(&source.node_publish_secret_ref),
             stage_secret: secret(&source.node_stage_secret_ref),
+            expand_secret: secret(&source.node_expand_secret_ref),
+            size: growth::storage(spec.capacity.as_ref()),
+            claim: spec
+                .claim_ref
+                .clone()
+                .and_then(|claim| Some((claim.namespace?, claim.name?))),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use orlop_base::{Clock, Shutdown};
@@ -12,16 +13,19 @@ use super::super::testing::{LoopDevice, loops_on};
 use super::super::{Options, Volumes, mount_table};
 use super::fake::FakeDriver;
 use super::hashed;
+use crate::events::testing::Said;
 use crate::objects::Objects;
 use crate::objects::fake::FakeCluster;
 
 const DRIVER: &str = "tape.example.com";
+const CLAIM: &str = "/api/v1/namespaces/n/persistentvolumeclaims/data";
 
 struct Node {
     temp: tempfile::TempDir,
     cluster: FakeCluster,
     volumes: Volumes,
     driver: FakeDriver,
+    said: Said,
     shutdown: Shutdown,
 }
 
@@ -42,20 +46,23 @@ impl Node {
         cluster.put("/apis/storage.k8s.io/v1/csinodes/n1", csi_node);
         let driver = FakeDriver::new(&temp.path().join("data"));
         fs::write(driver.data.join("file"), "on tape").unwrap();
-        let volumes = Node::volumes(&temp, &cluster);
+        let said = Said::default();
+        let volumes = Node::volumes(&temp, &cluster, &said);
         Node {
             temp,
             cluster,
             volumes,
             driver,
+            said,
             shutdown: Shutdown::default(),
         }
     }
 
-    fn volumes(temp: &tempfile::TempDir, cluster: &FakeCluster) -> Volumes {
+    fn volumes(temp: &tempfile::TempDir, cluster: &FakeCluster, said: &Said) -> Volumes {
         let objects = Objects::new(Some(cluster.api()), Clock::System);
         let options = Options {
             node_name: "n1".into(),
+            events: said.events(),
             ..Options::new(temp.path(), objects, Clock::System)
         };
         Volumes::new(options).unwrap()
@@ -106,8 +113,7 @@ impl Node {
 
     fn put_claim_of(&self, mode: &str) {
         let claim = json!({"metadata": {"uid": "1"}, "spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}});
-        self.cluster
-            .put("/api/v1/namespaces/n/persistentvolumeclaims/data", claim);
+        self.cluster.put(CLAIM, claim);
         let csi = json!({"driver": DRIVER, "volumeHandle": "h1", "fsType": "ext4", "volumeAttributes": {"reel": "9"}});
         let spec = json!({"claimRef": {"uid": "1"}, "accessModes": ["ReadWriteOnce"], "csi": csi, "volumeMode": mode});
         self.cluster.put(
@@ -133,6 +139,16 @@ fn pod(uid: &str, source: Value) -> Pod {
 
 fn claimed(uid: &str) -> Pod {
     pod(uid, json!({"persistentVolumeClaim": {"claimName": "data"}}))
+}
+
+fn with_device(uid: &str) -> Pod {
+    let mut pod = claimed(uid);
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    container.volume_mounts = None;
+    container.volume_devices = Some(vec![
+        crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
+    ]);
+    pod
 }
 
 #[tokio::test]
@@ -174,7 +190,7 @@ async fn staged_once_published_for_each_pod_and_taken_down_after_the_last() {
     }
 
     // An agent that was killed asks again, which changes nothing.
-    node.volumes = Node::volumes(&node.temp, &node.cluster);
+    node.volumes = Node::volumes(&node.temp, &node.cluster, &node.said);
     node.until_registered().await;
     assert_eq!(node.set_up(&claimed("u1")).await, "");
     assert_eq!(node.set_up(&claimed("u2")).await, "");
@@ -206,15 +222,6 @@ async fn a_device_for_each_pod() {
     node.put_driver(json!({"attachRequired": false}));
     let server = node.driver.serve(&node.socket());
     node.until_registered().await;
-    let with_device = |uid: &str| {
-        let mut pod = claimed(uid);
-        let container = &mut pod.spec.as_mut().unwrap().containers[0];
-        container.volume_mounts = None;
-        container.volume_devices = Some(vec![
-            crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
-        ]);
-        pod
-    };
     let said = node.set_up(&claimed("u1")).await;
     assert!(
         said.ends_with("volume v has volumeMode Block, but is specified in volumeMounts"),
@@ -244,7 +251,7 @@ async fn a_device_for_each_pod() {
     assert_eq!(loops_on(&held), 1);
 
     // An agent that was killed asks again; another pod has it, too.
-    node.volumes = Node::volumes(&node.temp, &node.cluster);
+    node.volumes = Node::volumes(&node.temp, &node.cluster, &node.said);
     node.until_registered().await;
     assert_eq!(node.set_up(&one).await, "");
     assert_eq!(loops_on(&held), 1);
@@ -391,4 +398,216 @@ async fn the_cluster_knows_which_drivers_there_are() {
     let requests = node.cluster.requests();
     let (_, replaced) = requests.iter().rfind(|(line, _)| line.starts_with("PUT")).unwrap();
     assert_eq!(replaced["spec"]["drivers"], json!([]));
+}
+
+/// A claim of 1Gi, whose volume is larger, with more in its status; and what it will be said to be when that is patched.
+fn put_growing(node: &Node, mode: &str, volume: &str, status: Value) {
+    let csi = json!({"driver": DRIVER, "volumeHandle": "h1", "fsType": "ext4"});
+    let claim_ref = json!({"uid": "1", "namespace": "n", "name": "data"});
+    let spec = json!({
+        "claimRef": claim_ref, "accessModes": ["ReadWriteOnce"], "csi": csi, "volumeMode": mode,
+        "capacity": {"storage": volume},
+    });
+    node.cluster.put(
+        "/api/v1/persistentvolumes/pv-1",
+        json!({"metadata": {"name": "pv-1"}, "spec": spec}),
+    );
+    let mut claim = json!({
+        "metadata": {"name": "data", "namespace": "n", "uid": "1", "resourceVersion": "7"},
+        "spec": {"volumeName": "pv-1", "resources": {"requests": {"storage": volume}}},
+        "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}},
+    });
+    claim["status"]
+        .as_object_mut()
+        .unwrap()
+        .extend(status.as_object().unwrap().clone());
+    node.cluster.put(CLAIM, claim.clone());
+    claim["metadata"]["resourceVersion"] = json!("8");
+    node.cluster.put(&format!("{CLAIM}/status"), claim);
+}
+
+fn pending() -> Value {
+    json!({"allocatedResources": {"storage": "2Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}})
+}
+
+/// What was written to the claim's status since, and forgotten.
+fn patches(node: &Node, since: &mut usize) -> Vec<Value> {
+    let requests = node.cluster.requests();
+    let new = requests[*since..]
+        .iter()
+        .filter(|(line, _)| line.starts_with("PATCH") && line.ends_with("data/status"));
+    let bodies = new.map(|(_, body)| body.clone()).collect();
+    *since = requests.len();
+    bodies
+}
+
+#[tokio::test]
+async fn a_volume_grows_when_a_pod_gets_it() {
+    let node = Node::new();
+    put_growing(&node, "Filesystem", "2Gi", pending());
+    node.put_driver(json!({"attachRequired": false}));
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    let failed = "MountVolume.Setup failed while expanding volume for volume \"pv-1\" : ";
+    let mut since = 0;
+    assert_eq!(
+        node.set_up(&claimed("u1")).await,
+        format!("{failed}NodeExpand is not supported by the CSI driver {DRIVER}")
+    );
+    let written = patches(&node, &mut since);
+    assert_eq!(
+        written[0]["status"]["allocatedResourceStatuses"]["storage"],
+        "NodeResizeInProgress"
+    );
+    assert_eq!(written[1]["status"]["conditions"][0]["type"], "NodeResizeError");
+
+    node.driver.set_expands();
+    node.driver.calls();
+    assert_eq!(node.set_up(&claimed("u1")).await, "");
+    assert_eq!(node.driver.calls(), ["stage", "publish", "expand"]);
+    let (request, published) = (node.driver.expanded(), node.driver.published());
+    assert_eq!(request.volume_id, "h1");
+    assert_eq!(
+        (request.volume_path, request.staging_target_path),
+        (published.target_path, published.staging_target_path)
+    );
+    assert_eq!(request.capacity_range.unwrap().required_bytes, 2 << 30);
+    assert_eq!(request.volume_capability, published.volume_capability);
+    let finished = patches(&node, &mut since).pop().unwrap();
+    assert_eq!(finished["metadata"]["resourceVersion"], "8");
+    assert_eq!(
+        finished["status"],
+        json!({"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": null})
+    );
+    let note = "FileSystemResizeSuccessful p: MountVolume.NodeExpandVolume succeeded for volume \"pv-1\" ";
+    assert_eq!(
+        node.said.take(),
+        [
+            format!("Normal {note}"),
+            format!("Normal {}", note.replacen("p:", "data:", 1))
+        ]
+    );
+
+    // A pod that only reads is told; it has the volume as it is.
+    let reads = json!({"persistentVolumeClaim": {"claimName": "data", "readOnly": true}});
+    assert_eq!(node.set_up(&pod("u2", reads)).await, "");
+    let note = "MountVolume.NodeExpandVolume failed for volume \"pv-1\" requested read-only file system";
+    assert_eq!(node.said.take()[0], format!("Warning FileSystemResizeFailed p: {note}"));
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_volume_grows_under_a_running_pod() {
+    let node = Node::new();
+    put_growing(&node, "Filesystem", "1Gi", json!({}));
+    node.put_driver(json!({"attachRequired": false}));
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    node.driver.set_expands();
+    let pod = claimed("u1");
+    assert_eq!(node.set_up(&pod).await, "");
+    let ready = node.volumes.state(&pod).ready.lock()["v"].clone();
+    let look = || async { node.volumes.publisher().grow_in_use(&pod, &ready).await };
+    look().await;
+    assert_eq!(node.driver.calls(), ["stage", "publish"]);
+
+    put_growing(&node, "Filesystem", "2Gi", pending());
+    node.driver.fail("expand");
+    look().await;
+    // Not again at once.
+    look().await;
+    assert_eq!(node.driver.calls(), ["expand"]);
+    let note = "NodeExpandVolume.NodeExpandVolume failed for volume \"pv-1\" : Expander.NodeExpand failed to expand the \
+                volume : rpc error: code = Internal desc = out of tape";
+    assert_eq!(node.said.take(), [format!("Warning VolumeResizeFailed p: {note}")]);
+
+    node.driver.fail("");
+    let told = async {
+        loop {
+            node.volumes.refresh(&pod).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if let Some(first) = node.said.take().first() {
+                return first.clone();
+            }
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(10), told).await.unwrap();
+    assert!(told.starts_with("Normal FileSystemResizeSuccessful p"), "{told}");
+    assert_eq!(node.driver.calls(), ["expand"]);
+    let mut since = 0;
+    let last = patches(&node, &mut since).pop().unwrap();
+    assert_eq!(last["status"]["capacity"]["storage"], "2Gi");
+    // The claim of the test does not change, but the node knows.
+    look().await;
+    assert!(node.driver.calls().is_empty());
+
+    put_growing(
+        &node,
+        "Filesystem",
+        "3Gi",
+        json!({"allocatedResources": {"storage": "3Gi"},
+        "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}),
+    );
+    node.driver.fail_with("expand", tonic::Code::FailedPrecondition);
+    look().await;
+    look().await;
+    assert_eq!(
+        node.driver.calls(),
+        ["expand"],
+        "a driver that can't do it in use is not asked again"
+    );
+    assert!(node.said.take().is_empty());
+    node.driver.fail("");
+
+    node.volumes.tear_down("u1").await.unwrap();
+    look().await;
+    assert_eq!(
+        node.driver.calls(),
+        ["unpublish", "unstage"],
+        "what no pod has stays as it is"
+    );
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_device_grows() {
+    let node = Node::new();
+    let disk = LoopDevice::new(&node.root());
+    std::os::unix::fs::symlink(&disk.path, node.driver.data.join("device")).unwrap();
+    put_growing(&node, "Block", "2Gi", pending());
+    node.put_driver(json!({"attachRequired": false}));
+    let server = node.driver.serve(&node.socket());
+    node.until_registered().await;
+    node.driver.set_expands();
+    node.driver.fail_with("expand", tonic::Code::OutOfRange);
+    let pod = with_device("u1");
+    let said = node.set_up(&pod).await;
+    let failed = "MapVolume.MarkVolumeAsMounted failed while expanding volume for volume \"pv-1\" : ";
+    assert!(said.starts_with(failed), "{said}");
+    let infeasible = patches(&node, &mut 0).pop().unwrap();
+    assert_eq!(
+        infeasible["status"]["allocatedResourceStatuses"]["storage"],
+        "NodeResizeInfeasible"
+    );
+
+    node.driver.fail("");
+    assert_eq!(node.set_up(&pod).await, "");
+    let (request, published) = (node.driver.expanded(), node.driver.published());
+    assert_eq!(request.volume_path, published.target_path);
+    assert_eq!(request.staging_target_path, published.staging_target_path);
+    assert!(request.volume_capability.unwrap().block.is_some());
+    node.driver.calls();
+
+    put_growing(
+        &node,
+        "Block",
+        "3Gi",
+        json!({"allocatedResources": {"storage": "3Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}}),
+    );
+    let ready = node.volumes.state(&pod).ready.lock()["v"].clone();
+    node.volumes.publisher().grow_in_use(&pod, &ready).await;
+    assert_eq!(node.driver.calls(), ["expand"]);
+    assert_eq!(node.driver.expanded().capacity_range.unwrap().required_bytes, 3 << 30);
+    node.volumes.tear_down("u1").await.unwrap();
+    server.abort();
 }
