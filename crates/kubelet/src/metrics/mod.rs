@@ -30,6 +30,9 @@ const OPERATION_BUCKETS: Buckets = Buckets {
     count: 14,
 };
 
+/// A relist is due every minute at the latest: twice that, and what a slow runtime takes, in seconds.
+const FOLLOWING: u64 = 4 * 60;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// Images larger than this, up to the next, are told apart by this label.
@@ -186,6 +189,12 @@ impl Metrics {
         }
         let seconds = u64::try_from(now.as_second()).unwrap_or(0);
         self.relisted_at.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Whether the runtime is looked at as often as it should be. Before the first time all is well.
+    pub fn is_following(&self, now: Timestamp) -> bool {
+        let last = self.relisted_at.load(Ordering::Relaxed);
+        last == 0 || u64::try_from(now.as_second()).is_ok_and(|now| now < last + FOLLOWING)
     }
 
     /// Zero: nobody knows how large the image is.

@@ -176,7 +176,11 @@ impl Tools for NodeTools {
         if let Some(why) = network.filter(|_| !policy::is_host_network(pod)) {
             return Err(trouble("NetworkNotReady", format!("network is not ready: {why}")));
         }
-        if policy::spec(pod).resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        if policy::spec(pod)
+            .resource_claims
+            .as_ref()
+            .is_some_and(|claims| !claims.is_empty())
+        {
             // Without its devices a pod must not run.
             let why = "Failed to prepare dynamic resources: this node agent prepares no resource claims";
             return Err(trouble("FailedPrepareDynamicResources", why.to_string()));

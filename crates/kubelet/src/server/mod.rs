@@ -35,6 +35,7 @@ use orlop_client::Api;
 use orlop_runtime::Runtime;
 pub use orlop_serving::Certificate;
 use orlop_serving::certificate;
+use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
 use orlop_serving::reviews::User;
 use serde_json::{Value, json};
@@ -201,7 +202,7 @@ impl Server {
             .await;
         match checked {
             Ok(_) => self.served(request).await,
-            Err(denial) => refuse(&denial, &self.node_name),
+            Err(denial) => refuse(&denial),
         }
     }
 
@@ -237,7 +238,7 @@ impl Server {
             ["portForward", rest @ ..] if debugging => self.port_forward(request, rest).await,
             ["run", rest @ ..] if debugging && *request.method() == Method::POST => self.run(rest, &query).await,
             _ if !is_read => text(405, "405: Method Not Allowed"),
-            ["healthz" | "livez" | "readyz", ..] => text(200, "ok"),
+            ["healthz" | "livez" | "readyz", ..] => self.health(&path, request.uri().query().unwrap_or_default()),
             ["pods"] => self.show_pods(self.pods.pods()),
             ["runningpods"] if debugging => self.running_pods().await,
             ["containerLogs", namespace, pod, container] if debugging => {
@@ -258,6 +259,20 @@ impl Server {
                 system_logs::serve(&self.log_dir, path.strip_prefix("/logs").unwrap_or_default()).await
             }
             _ => text(404, "404 page not found"),
+        }
+    }
+
+    fn health(&self, path: &str, query: &str) -> Answer {
+        let at = &["healthz", "livez", "readyz"];
+        let check = |name, passes| Check { name, at, passes };
+        let checks = [
+            check("ping", true),
+            check("log", true),
+            check("syncloop", self.metrics.is_following(self.clock.now())),
+        ];
+        match health::respond(&checks, path, query) {
+            Some((code, said)) => text(code, said),
+            None => text(404, "404 page not found"),
         }
     }
 
@@ -346,7 +361,7 @@ pub(crate) fn json_answer(value: &impl serde::Serialize) -> Answer {
     answer(200, JSON, body)
 }
 
-fn refuse(denial: &Denial, node: &str) -> Answer {
+fn refuse(denial: &Denial) -> Answer {
     match denial {
         Denial::Unauthenticated => text(401, "Unauthorized"),
         Denial::Forbidden {
@@ -355,9 +370,7 @@ fn refuse(denial: &Denial, node: &str) -> Answer {
             subresource,
         } => text(
             403,
-            format!(
-                "Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{subresource}], name={node})"
-            ),
+            format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])"),
         ),
         Denial::Unknown(why) => text(500, format!("Authorization error: {why}")),
     }

@@ -106,6 +106,9 @@ async fn pages_for_those_who_may() {
     let server = running(&lenient).await;
     let cases = [
         ("/healthz", 200, "ok"),
+        ("/healthz?verbose", 200, "[+]syncloop ok\nhealthz check passed\n"),
+        ("/healthz/ping", 200, "ok"),
+        ("/healthz/nothing", 404, "404 page not found"),
         ("/pods", 200, "\"name\":\"p\""),
         ("/pods/", 200, "PodList"),
         ("/runningpods/", 200, "\"items\":[]"),
