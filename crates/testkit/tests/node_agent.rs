@@ -309,12 +309,14 @@ fn what_can_not_start_says_why_and_goes_on_when_it_can() {
         json!({"restartPolicy": "Never"}),
     ));
     cluster.apply(&shell("loops", "exit 1", json!({})));
-    eventually("the image can't be pulled", || {
-        let reason = &cluster.pod("no-image")["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
-        ["ErrImagePull", "ImagePullBackOff"]
-            .contains(&reason.as_str()?)
-            .then_some(())
-    });
+    waiting("no-image", "ErrImagePull");
+    let pod = waiting("no-image", "ImagePullBackOff");
+    let message = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"];
+    let message = message.as_str().unwrap();
+    assert!(
+        message.starts_with("Back-off pulling image \"localhost/nothing:1\": ErrImagePull: "),
+        "{message}"
+    );
     waiting("bad-name", "InvalidImageName");
     let pod = waiting("no-config", "CreateContainerConfigError");
     let message = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"];
@@ -329,15 +331,14 @@ fn what_can_not_start_says_why_and_goes_on_when_it_can() {
         (&json!("done\n"), &json!("Completed"))
     );
     waiting("loops", "CrashLoopBackOff");
-    let pod = cluster.until("no-command", "its error", |pod| {
-        let state = &pod["status"]["containerStatuses"][0];
-        let reason = |s: &Value| {
-            ["RunContainerError", "CrashLoopBackOff", "StartError"]
-                .iter()
-                .any(|r| s["reason"] == *r)
-        };
-        reason(&state["state"]["waiting"]) || reason(&state["state"]["terminated"])
-    });
+    // The second try waits as containers do that end by themselves.
+    let pod = waiting("no-command", "CrashLoopBackOff");
+    let last = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(
+        (&last["exitCode"], &last["reason"]),
+        (&json!(128), &json!("StartError")),
+        "{pod}"
+    );
     assert!(
         pod["status"].to_string().contains("no such file or directory"),
         "{}",
@@ -570,8 +571,74 @@ fn top_shows_what_containers_burn() {
         let (whole, one) = (burn[part][figure].as_u64(), container[part][figure].as_u64());
         assert!(one > Some(0) && whole >= one, "{part} {figure}: {burn}");
     }
+    burn_in_prometheus(&cluster, &burn["podRef"]["uid"]);
     cluster.server.run("kubectl delete pod burn rest --wait=false");
     cluster.gone("burn");
     cluster.gone("rest");
     cluster.no_leftovers();
+}
+
+/// The pages that monitoring reads, with the pod `burn` of this uid on them.
+fn burn_in_prometheus(cluster: &Cluster, uid: &Value) {
+    let page = |name: &str| {
+        let path = format!("/api/v1/nodes/real/proxy/metrics{name}");
+        cluster.server.run(&format!("kubectl get --raw {path}"))
+    };
+    let value = |page: &str, start: &str| -> f64 {
+        let line = page.lines().find(|line| line.starts_with(start));
+        let line = line.unwrap_or_else(|| panic!("{start} is not in\n{page}"));
+        let rest = line[start.len()..].rsplit('}').next().unwrap_or_default();
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let own = page("");
+    for (start, least) in [
+        (
+            "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"}",
+            2.0,
+        ),
+        (
+            "kubelet_runtime_operations_duration_seconds_count{operation_type=\"start_container\"}",
+            2.0,
+        ),
+        ("kubelet_started_containers_total{container_type=\"container\"}", 2.0),
+        ("kubelet_pod_start_duration_seconds_count", 2.0),
+        ("kubelet_running_pods", 2.0),
+        ("process_resident_memory_bytes", 1e6),
+    ] {
+        assert!(value(&own, start) >= least, "{start}\n{own}");
+    }
+    let cadvisor = page("/cadvisor");
+    let uid = uid.as_str().unwrap();
+    let of_burn = |name: &str| {
+        let lines = cadvisor.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        let mut lines = lines.filter(|line| line.contains("container=\"burn\"") || line.contains("container=\"main\""));
+        lines.find(|line| line.contains(uid)).map(str::to_string)
+    };
+    for name in [
+        "container_cpu_usage_seconds_total",
+        "container_cpu_cfs_throttled_periods_total",
+        "container_memory_working_set_bytes",
+        "container_spec_memory_limit_bytes",
+    ] {
+        let line = of_burn(name).unwrap_or_else(|| panic!("{name} of the pod is not in\n{cadvisor}"));
+        let figure: f64 = line
+            .rsplit('}')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(figure > 0.0, "{line}");
+    }
+    let limit = of_burn("container_spec_memory_limit_bytes").unwrap();
+    assert!(
+        limit.contains("} 33554432") || limit.contains("} 3.3554432e+07"),
+        "{limit}"
+    );
+    let network = cadvisor
+        .lines()
+        .find(|l| l.starts_with("container_network_receive_packets_total{") && l.contains(uid));
+    assert!(network.is_some(), "{cadvisor}");
 }
