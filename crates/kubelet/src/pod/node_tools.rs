@@ -81,6 +81,29 @@ impl NodeTools {
         }
     }
 
+    async fn prepare_group(&self, pod: &Pod) -> Result<(), Vec<Trouble>> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        cgroups.ensure_pod(pod).await.map_err(|error| {
+            vec![Trouble {
+                reason: "FailedCreatePodContainer",
+                message: format!("unable to ensure pod container exists: {error}"),
+            }]
+        })
+    }
+
+    async fn prepare_files(&self, pod: &Pod) -> Result<(), Vec<Trouble>> {
+        let trouble = |reason, message| Trouble { reason, message };
+        let (wanted, facts) = (pod.clone(), self.facts());
+        let made = blocking(move || files::make_dirs(&wanted, &facts).map_err(|error| error.to_string()));
+        made.await
+            .map_err(|error| vec![trouble("Failed", format!("error making pod data directories: {error}"))])?;
+        let mounted = self.volumes.set_up(pod).await;
+        mounted.map_err(|error| {
+            let texts = error.events().into_iter();
+            texts.map(|message| trouble("FailedMount", message)).collect()
+        })
+    }
+
     fn facts(&self) -> Arc<NodeFacts> {
         self.facts.borrow().clone()
     }
@@ -185,27 +208,10 @@ impl Tools for NodeTools {
             let why = "Failed to prepare dynamic resources: this node agent prepares no resource claims";
             return Err(trouble("FailedPrepareDynamicResources", why.to_string()));
         }
-        if let Some(cgroups) = &self.cgroups {
-            cgroups.ensure_pod(pod).await.map_err(|error| {
-                trouble(
-                    "FailedCreatePodContainer",
-                    format!("unable to ensure pod container exists: {error}"),
-                )
-            })?;
-        }
-        let (wanted, facts) = (pod.clone(), self.facts());
-        let made = blocking(move || files::make_dirs(&wanted, &facts).map_err(|error| error.to_string()));
-        made.await
-            .map_err(|error| trouble("Failed", format!("error making pod data directories: {error}")))?;
-        self.volumes.set_up(pod).await.map_err(|error| {
-            let texts = error.events().into_iter();
-            texts
-                .map(|message| Trouble {
-                    reason: "FailedMount",
-                    message,
-                })
-                .collect()
-        })
+        // Neither needs the other, and a pod's start waits for both.
+        let (group, files) = tokio::join!(self.prepare_group(pod), self.prepare_files(pod));
+        group?;
+        files
     }
 
     fn refresh_every(&self) -> Duration {
