@@ -58,6 +58,24 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long requests may go on once the process is told to stop.
 const DRAIN: Duration = Duration::from_secs(2);
 
+/// The first parts of the paths that are served.
+const PATHS: [&str; 14] = [
+    "attach",
+    "configz",
+    "containerLogs",
+    "exec",
+    "healthz",
+    "livez",
+    "logs",
+    "metrics",
+    "pods",
+    "portForward",
+    "readyz",
+    "run",
+    "runningpods",
+    "stats",
+];
+
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 pub(crate) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -216,11 +234,7 @@ impl Server {
         let (metrics, began) = (self.metrics.clone(), Instant::now());
         let answer = self.serve(request).await;
         // What nobody serves could be anything, and must not fill the memory.
-        let path = if answer.status() == 404 {
-            "other"
-        } else {
-            first.as_str()
-        };
+        let path = PATHS.into_iter().find(|path| *path == first).unwrap_or("other");
         metrics.request(&method, path, began.elapsed());
         answer
     }
