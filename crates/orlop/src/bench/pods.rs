@@ -20,6 +20,9 @@ use super::client::{Http2, Target};
 use super::process;
 
 const NODE: &str = "bench";
+/// Where the agent has its control groups: in those of a node that runs here already it would take what it finds for
+/// remains, and end it.
+const GROUP: &str = "orlop-bench";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const COMMAND: [&str; 2] = ["sleep", "1000000"];
 /// Pods that are started one after the other, of which the middle one is told.
@@ -346,6 +349,18 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        remove_groups();
+    }
+}
+
+/// Takes away the agent's control groups, on cgroup v1 and v2. What is in use stays.
+fn remove_groups() {
+    let trees = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let trees = trees.map(|tree| tree.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
+    for tree in trees {
+        for group in ["kubepods/burstable", "kubepods/besteffort", "kubepods", ""] {
+            let _ = std::fs::remove_dir(tree.join(GROUP).join(group));
+        }
     }
 }
 
@@ -355,7 +370,8 @@ impl Agent {
         let config = root.join("kubelet.yaml");
         let text = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "failSwapOn": false, "port": port, "healthzPort": 0, "maxPods": setting.pods,
-            "podLogsDir": root.join("pod-logs"), "containerRuntimeEndpoint": setting.endpoint});
+            "cgroupRoot": format!("/{GROUP}"), "podLogsDir": root.join("pod-logs"),
+            "containerRuntimeEndpoint": setting.endpoint});
         std::fs::write(&config, text.to_string())?;
         let log = std::fs::File::create(root.join("kubelet.log"))?;
         let child = Command::new(std::env::current_exe()?)
