@@ -219,6 +219,7 @@ fn cpu(usage: Usage, since: Timestamp, now: Timestamp) -> Cpu {
         time: rfc3339(now),
         usage_nano_cores: Some(usage.cpu_nano_cores),
         usage_core_nano_seconds: u64::try_from(used).ok(),
+        ..Cpu::default()
     }
 }
 

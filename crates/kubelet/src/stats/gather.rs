@@ -167,6 +167,7 @@ impl Gatherer {
         let at = nanos(now);
         Cpu {
             time: rfc3339(now),
+            at_nanos: at,
             usage_nano_cores: rate(&mut self.shared.rates.lock(), "", used, at),
             usage_core_nano_seconds: Some(used),
         }
@@ -176,22 +177,21 @@ impl Gatherer {
     fn add_rates(&self, summary: &mut Summary, now: Timestamp) {
         let mut rates = self.shared.rates.lock();
         let mut known = HashSet::from([String::new()]);
-        let told = |cpu: &Cpu| cpu.time.parse::<Timestamp>().map_or(nanos(now), nanos);
-        let mut add = |key: String, cpu: &mut Option<Cpu>, read_at: Option<i64>| {
+        let mut add = |key: String, cpu: &mut Option<Cpu>| {
             let Some(cpu) = cpu else { return };
             if let (None, Some(used)) = (cpu.usage_nano_cores, cpu.usage_core_nano_seconds) {
-                cpu.usage_nano_cores = rate(&mut rates, &key, used, read_at.unwrap_or_else(|| told(cpu)));
+                let at = if cpu.at_nanos == 0 { nanos(now) } else { cpu.at_nanos };
+                cpu.usage_nano_cores = rate(&mut rates, &key, used, at);
             }
             known.insert(key);
         };
         for group in &mut summary.node.system_containers {
-            // Read just now, which is more exact than the whole seconds in the answer.
-            add(format!("system/{}", group.name), &mut group.cpu, Some(nanos(now)));
+            add(format!("system/{}", group.name), &mut group.cpu);
         }
         for pod in &mut summary.pods {
-            add(format!("pod/{}", pod.pod_ref.uid), &mut pod.cpu, None);
+            add(format!("pod/{}", pod.pod_ref.uid), &mut pod.cpu);
             for container in &mut pod.containers {
-                add(container.id.clone(), &mut container.cpu, None);
+                add(container.id.clone(), &mut container.cpu);
             }
         }
         // What is gone needs no memory.
@@ -438,10 +438,11 @@ fn finish_pod(pod: &mut PodStats, own: Option<&cri::LinuxPodSandboxStats>) {
         (!values.is_empty()).then(|| values.iter().sum::<u64>())
     };
     let newest = |of: &dyn Fn(&ContainerStats) -> Option<&String>| containers.iter().filter_map(of).max().cloned();
-    let cpu_time = newest(&|c| c.cpu.as_ref().map(|cpu| &cpu.time));
+    let cpu_at = containers.iter().filter_map(|c| Some(c.cpu.as_ref()?.at_nanos)).max();
     let memory_time = newest(&|c| c.memory.as_ref().map(|m| &m.time));
-    let summed_cpu = cpu_time.map(|time| Cpu {
-        time,
+    let summed_cpu = cpu_at.map(|at_nanos| Cpu {
+        time: time_of(at_nanos),
+        at_nanos,
         usage_nano_cores: sum(&|c| c.cpu.as_ref()?.usage_nano_cores),
         usage_core_nano_seconds: sum(&|c| c.cpu.as_ref()?.usage_core_nano_seconds),
     });
@@ -483,6 +484,7 @@ fn time_of(nanos: i64) -> String {
 fn cpu(cpu: &cri::CpuUsage) -> Cpu {
     Cpu {
         time: time_of(cpu.timestamp),
+        at_nanos: cpu.timestamp,
         usage_nano_cores: number(&cpu.usage_nano_cores),
         usage_core_nano_seconds: number(&cpu.usage_core_nano_seconds),
     }

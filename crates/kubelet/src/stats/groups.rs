@@ -303,8 +303,8 @@ fn of_counters(counters: &Counters, time: &str) -> ContainerStats {
     ContainerStats {
         cpu: counters.cpu_ns.map(|used| Cpu {
             time,
-            usage_nano_cores: None,
             usage_core_nano_seconds: Some(used),
+            ..Cpu::default()
         }),
         memory,
         ..ContainerStats::default()

@@ -336,7 +336,7 @@ mod tests {
             cpu: Some(Cpu {
                 time: time.clone(),
                 usage_core_nano_seconds: Some(1_500_000_000),
-                usage_nano_cores: None,
+                ..Cpu::default()
             }),
             memory: Some(Memory {
                 time,

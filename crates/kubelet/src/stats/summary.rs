@@ -101,6 +101,9 @@ pub struct ContainerStats {
 #[serde(rename_all = "camelCase")]
 pub struct Cpu {
     pub time: String,
+    /// The same, exactly: rates are made from this. Zero: nobody knows.
+    #[serde(skip)]
+    pub at_nanos: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
