@@ -172,7 +172,7 @@ pub(super) fn without_effect(document: &Value) -> Vec<&'static str> {
     let is_set = |(name, nothing): &&(&str, &str)| {
         let value = document.get(*name).unwrap_or(&Value::Null);
         let is_empty = value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty);
-        !is_empty && value.to_string() != *nothing
+        !is_empty && serde_json::from_str::<Value>(nothing).ok().as_ref() != Some(value)
     };
     let mut names: Vec<&str> = WITHOUT_EFFECT.iter().filter(is_set).map(|(name, _)| *name).collect();
     // What is served is TLS 1.2 or newer.

@@ -222,132 +222,99 @@ impl Metrics {
     pub fn write(&self, out: &mut String) {
         self.write_runtime(out);
         self.write_pods(out);
-        let name = "kubelet_http_requests_total";
-        header(
-            out,
-            name,
-            "counter",
-            "[ALPHA] Number of the http requests received since the server started",
-        );
-        self.requests.write(out, name);
-        let name = "kubelet_http_requests_duration_seconds";
-        header(
-            out,
-            name,
-            "histogram",
-            "[ALPHA] Duration in seconds to serve http requests",
-        );
-        self.request_seconds.write(out, name);
+        self.requests
+            .show(out, "http_requests_total", "Requests that were served.");
+        let help = "How long requests took.";
+        self.request_seconds.show(out, "http_requests_duration_seconds", help);
     }
 
     fn write_runtime(&self, out: &mut String) {
-        let name = "kubelet_runtime_operations_total";
-        header(
-            out,
-            name,
-            "counter",
-            "[ALPHA] Calls of the container runtime by operation.",
-        );
-        self.operations.write(out, name);
-        let name = "kubelet_runtime_operations_errors_total";
-        header(
-            out,
-            name,
-            "counter",
-            "[ALPHA] Calls of the container runtime that failed.",
-        );
-        self.operation_errors.write(out, name);
-        let name = "kubelet_runtime_operations_duration_seconds";
-        header(
-            out,
-            name,
-            "histogram",
-            "[ALPHA] How long calls of the container runtime took.",
-        );
-        self.operation_seconds.write(out, name);
-        let name = "kubelet_run_podsandbox_duration_seconds";
-        header(out, name, "histogram", "[ALPHA] How long sandboxes took to come up.");
-        self.sandbox_seconds.write(out, name);
-        let name = "kubelet_run_podsandbox_errors_total";
-        header(out, name, "counter", "[ALPHA] Sandboxes that did not come up.");
-        self.sandbox_errors.write(out, name);
-        let name = "kubelet_pleg_relist_duration_seconds";
-        header(
-            out,
-            name,
-            "histogram",
-            "[ALPHA] How long it took to list all of the runtime.",
-        );
-        self.relist.write(out, name, "");
-        let name = "kubelet_pleg_relist_interval_seconds";
-        header(out, name, "histogram", "[ALPHA] How long it was between such lists.");
-        self.relist_interval.write(out, name, "");
+        let help = "Calls of the container runtime by operation.";
+        self.operations.show(out, "runtime_operations_total", help);
+        let help = "Calls of the container runtime that failed.";
+        self.operation_errors.show(out, "runtime_operations_errors_total", help);
+        let help = "How long calls of the container runtime took.";
+        self.operation_seconds
+            .show(out, "runtime_operations_duration_seconds", help);
+        let help = "How long sandboxes took to come up.";
+        self.sandbox_seconds.show(out, "run_podsandbox_duration_seconds", help);
+        let help = "Sandboxes that did not come up.";
+        self.sandbox_errors.show(out, "run_podsandbox_errors_total", help);
+        let help = "How long it took to list all of the runtime.";
+        self.relist.show(out, "pleg_relist_duration_seconds", help);
+        let help = "How long it was between such lists.";
+        self.relist_interval.show(out, "pleg_relist_interval_seconds", help);
         let name = "kubelet_pleg_last_seen_seconds";
         header(out, name, "gauge", "[ALPHA] When the runtime was listed last.");
         self.relisted_at.write(out, name, "");
-        let name = "kubelet_image_pull_duration_seconds";
-        header(
-            out,
-            name,
-            "histogram",
-            "[ALPHA] How long pulls took, by the size of the image.",
-        );
-        self.pulls.write(out, name);
-        let name = "kubelet_image_garbage_collected_total";
-        header(
-            out,
-            name,
-            "counter",
-            "[ALPHA] Unused images that were removed, by reason.",
-        );
-        self.collected_images.write(out, name);
+        let help = "How long pulls took, by the size of the image.";
+        self.pulls.show(out, "image_pull_duration_seconds", help);
+        let help = "Unused images that were removed, by reason.";
+        self.collected_images.show(out, "image_garbage_collected_total", help);
     }
 
     fn write_pods(&self, out: &mut String) {
-        let name = "kubelet_started_pods_total";
-        header(out, name, "counter", "[ALPHA] Pods that were to be started.");
-        self.started_pods.write(out, name, "");
-        let name = "kubelet_started_pods_errors_total";
-        header(out, name, "counter", "[ALPHA] Pods whose start failed.");
-        self.failed_pods.write(out, name, "");
-        let name = "kubelet_started_containers_total";
-        header(out, name, "counter", "[ALPHA] Containers that were to be started.");
-        self.started_containers.write(out, name);
-        let name = "kubelet_started_containers_errors_total";
-        header(
+        self.started_pods
+            .show(out, "started_pods_total", "Pods that were to be started.");
+        self.failed_pods
+            .show(out, "started_pods_errors_total", "Pods whose start failed.");
+        let help = "Containers that were to be started.";
+        self.started_containers.show(out, "started_containers_total", help);
+        let help = "Containers whose start failed, by reason.";
+        self.failed_containers
+            .show(out, "started_containers_errors_total", help);
+        self.ended_containers
+            .show(out, "terminated_containers_total", "Containers that ended.");
+        self.turns.show(
             out,
-            name,
-            "counter",
-            "[ALPHA] Containers whose start failed, by reason.",
+            "pod_worker_duration_seconds",
+            "How long turns of pods' workers took.",
         );
-        self.failed_containers.write(out, name);
-        let name = "kubelet_terminated_containers_total";
-        header(out, name, "counter", "[ALPHA] Containers that ended.");
-        self.ended_containers.write(out, name);
-        let name = "kubelet_pod_worker_duration_seconds";
-        header(out, name, "histogram", "[ALPHA] How long turns of pods' workers took.");
-        self.turns.write(out, name);
-        let starts = [
-            ("kubelet_pod_start_duration_seconds", &self.start, "the agent saw them"),
-            (
-                "kubelet_pod_start_total_duration_seconds",
-                &self.start_total,
-                "their creation",
-            ),
-            (
-                "kubelet_pod_start_sli_duration_seconds",
-                &self.start_without_pulls,
-                "their creation, without pulls and init containers",
-            ),
-        ];
-        for (name, series, since) in starts {
-            let help = format!("[ALPHA] How long pods took until they ran, since {since}.");
-            header(out, name, "histogram", &help);
-            series.write(out, name, "");
-        }
-        let name = "kubelet_evictions";
-        header(out, name, "counter", "[ALPHA] Pods that were evicted, by signal.");
-        self.evictions.write(out, name);
+        let help = "How long pods took to run since the agent saw them.";
+        self.start.show(out, "pod_start_duration_seconds", help);
+        let help = "How long pods took to run since their creation.";
+        self.start_total.show(out, "pod_start_total_duration_seconds", help);
+        let help = "How long pods took to run since their creation, without pulls and init containers.";
+        self.start_without_pulls
+            .show(out, "pod_start_sli_duration_seconds", help);
+        self.evictions
+            .show(out, "evictions", "Pods that were evicted, by signal.");
+    }
+}
+
+/// What can be shown as a whole metric of the kubelet's.
+trait Show {
+    const KIND: &'static str;
+    fn lines(&self, out: &mut String, name: &str);
+
+    fn show(&self, out: &mut String, name: &str, help: &str) {
+        let name = format!("kubelet_{name}");
+        header(out, &name, Self::KIND, &format!("[ALPHA] {help}"));
+        self.lines(out, &name);
+    }
+}
+
+impl Show for AtomicU64 {
+    const KIND: &'static str = "counter";
+
+    fn lines(&self, out: &mut String, name: &str) {
+        Series::write(self, out, name, "");
+    }
+}
+
+impl Show for Histogram {
+    const KIND: &'static str = "histogram";
+
+    fn lines(&self, out: &mut String, name: &str) {
+        Series::write(self, out, name, "");
+    }
+}
+
+impl<T: Series + Show, const N: usize> Show for Family<T, N> {
+    const KIND: &'static str = T::KIND;
+
+    fn lines(&self, out: &mut String, name: &str) {
+        self.write(out, name);
     }
 }
 

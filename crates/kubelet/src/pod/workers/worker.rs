@@ -103,7 +103,7 @@ impl Worker {
             failures: 0,
             refresh_at: now + shared.tools.refresh_every(),
             removed: false,
-            starting: is_new.then(|| Starting {
+            starting: is_new.then_some(Starting {
                 seen_at: now,
                 waited_for_images: Duration::ZERO,
             }),
