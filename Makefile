@@ -29,6 +29,10 @@ bench: build ## measure: the store, decoding, and a running server (see docs/ben
 	$(BIN) bench
 	$(BIN) bench services
 
+MINUTES ?= 5
+fuzz: ## damaged patches, bodies, selectors, certificates, times for MINUTES (FUZZ_SEED, FUZZ_ONLY: see the test)
+	FUZZ_MINUTES=$(if $(FUZZ_ONLY),,$(MINUTES)) $(CARGO) test --release --locked -p orlop-apiserver --test fuzz -- --nocapture
+
 tools: ## what the tests need beside Rust (installs with apt-get, as root)
 	./tools/install-test-tools
 

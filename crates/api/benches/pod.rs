@@ -18,7 +18,7 @@ fn measure(what: &str, mut run: impl FnMut()) {
     let batch = |run: &mut dyn FnMut()| {
         let start = Instant::now();
         (0..BATCH).for_each(|_| run());
-        start.elapsed() / BATCH
+        start.elapsed().checked_div(BATCH).unwrap_or_default()
     };
     let best = (0..3000).map(|_| batch(&mut run)).min().unwrap_or_default();
     println!("{what:<24}{:>8.2} µs", best.as_nanos() as f64 / 1000.0);

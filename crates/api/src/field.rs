@@ -261,29 +261,92 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How a value is shown in a problem: strings quoted, everything else as JSON.
+/// The most problems of one object that are told; of the others only how many they are. A body of 3 MB can have some
+/// hundred thousand, and each is told twice.
+pub const MAX_PROBLEMS: usize = 100;
+/// The most bytes of a value, a path or a detail in a problem.
+const MAX_SHOWN: usize = 16 * 1024;
+
+/// How a value is shown in a problem: strings quoted, everything else as JSON. Of a huge one only the start.
 pub fn shown(value: Option<&Value>) -> String {
-    match value {
-        None => "null".to_string(),
-        Some(v) => v.to_string(),
+    let Some(value) = value else {
+        return "null".to_string();
+    };
+    let mut start = Start(vec![]);
+    // The only failure is that there is no more room.
+    let _ = serde_json::to_writer(&mut start, value);
+    cut(String::from_utf8_lossy(&start.0).into_owned())
+}
+
+/// Takes the first bytes of a text, and one more than are shown.
+struct Start(Vec<u8>);
+
+impl std::io::Write for Start {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let room = (MAX_SHOWN + 1).saturating_sub(self.0.len());
+        let taken = &bytes[..bytes.len().min(room)];
+        self.0.extend_from_slice(taken);
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
-/// All problems of one object, in the order found.
+/// A text, or the start of a huge one.
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > MAX_SHOWN {
+        text.truncate(text.floor_char_boundary(MAX_SHOWN));
+        text.push_str("...");
+    }
+    text
+}
+
+/// The problems of one object, in the order found: the first [`MAX_PROBLEMS`], and how many more there are.
 #[derive(Clone, Debug, Default)]
-pub struct Problems(pub Vec<Problem>);
+pub struct Problems(pub Vec<Problem>, usize);
 
 impl Problems {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// How many were found, told or not.
+    pub fn count(&self) -> usize {
+        self.0.len() + self.1
+    }
+
+    /// How many were found beyond those that are told.
+    pub fn untold(&self) -> usize {
+        self.1
+    }
+
+    pub fn clear(&mut self) {
+        *self = Problems::default();
+    }
+
     pub fn push(&mut self, kind: ProblemKind, path: &Path, value: Option<String>, detail: impl Into<String>) {
+        self.push_shown(kind, path, || value, detail);
+    }
+
+    /// `value` is asked only if the problem is told: to show a value takes time.
+    fn push_shown(
+        &mut self,
+        kind: ProblemKind,
+        path: &Path,
+        value: impl FnOnce() -> Option<String>,
+        detail: impl Into<String>,
+    ) {
+        if self.0.len() >= MAX_PROBLEMS {
+            self.1 += 1;
+            return;
+        }
         self.0.push(Problem {
             kind,
-            field: path.to_string(),
-            value,
-            detail: detail.into(),
+            field: cut(path.to_string()),
+            value: value().map(cut),
+            detail: cut(detail.into()),
         });
     }
 
@@ -294,12 +357,12 @@ impl Problems {
 
     /// `Invalid value: <the value here>: detail`.
     pub fn invalid(&mut self, c: &Cursor<'_>, detail: impl Into<String>) {
-        self.push(ProblemKind::Invalid, c.path(), Some(shown(c.value())), detail);
+        self.push_shown(ProblemKind::Invalid, c.path(), || Some(shown(c.value())), detail);
     }
 
     /// `Invalid value` where the value shown is not the one at the cursor.
     pub fn invalid_value(&mut self, path: &Path, value: &Value, detail: impl Into<String>) {
-        self.push(ProblemKind::Invalid, path, Some(shown(Some(value))), detail);
+        self.push_shown(ProblemKind::Invalid, path, || Some(shown(Some(value))), detail);
     }
 
     /// `Unsupported value: "x": supported values: "a", "b"`; the list is sorted as Kubernetes does.
@@ -307,24 +370,20 @@ impl Problems {
         let mut list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
         list.sort();
         let detail = format!("supported values: {}", list.join(", "));
-        self.push(
-            ProblemKind::NotSupported,
-            c.path(),
-            Some(shown(Some(c.value().unwrap_or(&EMPTY_STRING)))),
-            detail,
-        );
+        let value = || Some(shown(Some(c.value().unwrap_or(&EMPTY_STRING))));
+        self.push_shown(ProblemKind::NotSupported, c.path(), value, detail);
     }
 
     /// The same where Kubernetes leaves the list in its own order.
     pub fn not_supported_as_listed(&mut self, c: &Cursor<'_>, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
         let detail = format!("supported values: {}", list.join(", "));
-        let value = shown(Some(c.value().unwrap_or(&EMPTY_STRING)));
-        self.push(ProblemKind::NotSupported, c.path(), Some(value), detail);
+        let value = || Some(shown(Some(c.value().unwrap_or(&EMPTY_STRING))));
+        self.push_shown(ProblemKind::NotSupported, c.path(), value, detail);
     }
 
     pub fn duplicate(&mut self, c: &Cursor<'_>) {
-        self.push(ProblemKind::Duplicate, c.path(), Some(shown(c.value())), "");
+        self.push_shown(ProblemKind::Duplicate, c.path(), || Some(shown(c.value())), "");
     }
 
     pub fn forbidden(&mut self, c: &Cursor<'_>, detail: impl Into<String>) {
@@ -347,7 +406,7 @@ impl Problems {
     }
 
     pub fn not_found(&mut self, c: &Cursor<'_>) {
-        self.push(ProblemKind::NotFound, c.path(), Some(shown(c.value())), "");
+        self.push_shown(ProblemKind::NotFound, c.path(), || Some(shown(c.value())), "");
     }
 
     /// Each message of a name or value rule (see `names`) as `Invalid value`.
@@ -387,6 +446,32 @@ static EMPTY_STRING: Value = Value::String(String::new());
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn of_many_problems_the_first_are_told_and_the_others_counted() {
+        let huge = json!("\u{e4}".repeat(1_000_000));
+        let list = Value::from(vec![huge.clone(); 3]);
+        let mut p = Problems::default();
+        for c in Cursor::root(&list).items() {
+            p.invalid(&c, "too large by far");
+        }
+        assert!(
+            p.0.iter().all(|p| p.to_string().len() < 2 * MAX_SHOWN),
+            "values are cut"
+        );
+        assert!(p.0[0].value.as_ref().unwrap().ends_with("..."));
+        assert_eq!(shown(Some(&json!(["\u{e4}", 1]))), "[\"\u{e4}\",1]");
+        let many = Value::from(vec![json!(-1); 250_000]);
+        for c in Cursor::root(&many).items() {
+            p.non_negative(&c);
+        }
+        assert_eq!((p.0.len(), p.untold(), p.count()), (100, 249_903, 250_003));
+        let status = crate::Status::invalid("", "Pod", "a", &p);
+        assert!(status.message.ends_with(", ... and 249903 more]"));
+        assert_eq!(status.details.unwrap().causes.len(), 100);
+        p.clear();
+        assert_eq!((p.is_empty(), p.count()), (true, 0));
+    }
 
     #[test]
     fn problems_read_as_kubernetes_writes_them() {

@@ -128,7 +128,10 @@ impl Status {
 
     /// All validation problems of an object at once. `kind` is the kind, not the resource.
     pub fn invalid(group: &str, kind: &str, name: &str, problems: &Problems) -> Status {
-        let texts: Vec<String> = problems.0.iter().map(|p| p.to_string()).collect();
+        let mut texts: Vec<String> = problems.0.iter().map(|p| p.to_string()).collect();
+        if problems.untold() > 0 {
+            texts.push(format!("... and {} more", problems.untold()));
+        }
         let list = match texts.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),

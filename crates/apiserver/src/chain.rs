@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Collected, Limited};
 use orlop_api::kind::Verbs;
 use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_api::{KindDef, Status};
+use orlop_base::clock::Shift;
 use orlop_base::{BoxFuture, Shutdown};
 use serde_json::json;
 
@@ -203,7 +204,7 @@ impl Server {
             return self.watch(kind, info, wanted);
         }
         // 8. The body, of bounded size, in bounded time.
-        let deadline = tokio::time::Instant::now() + self.registry.config.request_timeout;
+        let deadline = tokio::time::Instant::now().later(self.registry.config.request_timeout);
         let bytes = tokio::time::timeout_at(deadline, self.read_body(content.body))
             .await
             .map_err(|_| Status::timeout("the request body did not arrive in time"))??;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_api::{KindDef, Status, Value};
+use orlop_base::clock::Shift;
 use orlop_store::Watcher;
 use serde_json::json;
 
@@ -64,7 +65,7 @@ impl<'s> Changes<'s> {
             server,
             resources,
             watchers: vec![],
-            resync_at: tokio::time::Instant::now() + RESYNC_EVERY,
+            resync_at: tokio::time::Instant::now().later(RESYNC_EVERY),
         }
     }
 
@@ -79,7 +80,7 @@ impl<'s> Changes<'s> {
             events = second.next() => events,
             events = third.next() => events,
             _ = tokio::time::sleep_until(self.resync_at) => {
-                self.resync_at = tokio::time::Instant::now() + RESYNC_EVERY;
+                self.resync_at = tokio::time::Instant::now().later(RESYNC_EVERY);
                 return Some(Dirty::Everything);
             }
             _ = shutdown.wait() => return None,

@@ -15,6 +15,9 @@ use crate::kinds;
 
 const HEADER: usize = 4;
 
+/// The most bytes of an object that is stored: as much as etcd takes in one request by default.
+pub const MAX_BYTES: usize = 1536 * 1024;
+
 pub struct Object {
     raw: Bytes,
     kind: Option<&'static KindDef>,
@@ -75,6 +78,11 @@ impl Object {
     pub fn parts(&self) -> (&[u8], &[u8]) {
         let at = self.splice();
         (&self.raw[HEADER..at], &self.raw[at..])
+    }
+
+    /// Whether it is too large to be stored.
+    pub fn is_too_large(&self) -> bool {
+        self.raw.len() > MAX_BYTES
     }
 
     /// Bytes that a list item of this object takes, about.

@@ -38,7 +38,8 @@ impl Backoff {
 /// From `delay` up to `factor` times it more.
 pub(crate) fn jittered(delay: Duration, factor: f64, random: &mut Random) -> Duration {
     const STEPS: u64 = 1 << 20;
-    delay + delay.mul_f64(factor * random.below(STEPS) as f64 / STEPS as f64)
+    let more = delay.as_secs_f64() * factor * random.below(STEPS) as f64 / STEPS as f64;
+    delay.saturating_add(Duration::try_from_secs_f64(more).unwrap_or(Duration::MAX))
 }
 
 #[cfg(test)]

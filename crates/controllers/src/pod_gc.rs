@@ -139,7 +139,10 @@ impl Reconcile for Homeless {
             None => {
                 let now = Instant::now();
                 let since = *self.missing.lock().entry(key.name.clone()).or_insert(now);
-                if let Some(left) = QUARANTINE.checked_sub(now - since).filter(|left| !left.is_zero()) {
+                if let Some(left) = QUARANTINE
+                    .checked_sub(now.duration_since(since))
+                    .filter(|left| !left.is_zero())
+                {
                     return Ok(Next::After(left));
                 }
                 let at = path::object("v1", None, Node::RESOURCE, &key.name);

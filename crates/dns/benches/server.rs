@@ -60,7 +60,7 @@ fn main() {
         };
         let before = on_core(&stat);
         let mut result = load.run();
-        let core = (on_core(&stat) - before).as_secs_f64();
+        let core = on_core(&stat).saturating_sub(before).as_secs_f64();
         result.latencies.sort_unstable();
         let count = result.latencies.len();
         let at = |part: f64| result.latencies[((count as f64 * part) as usize).min(count - 1)] as f64 / 1000.0;
@@ -110,7 +110,10 @@ fn measure_changes(directory: &mut Directory) {
     let began = Instant::now();
     let count = slices.len() as u32;
     slices.into_iter().for_each(|slice| directory.apply_slice(slice));
-    println!("a slice with other endpoints: {:.1?}", began.elapsed() / count);
+    println!(
+        "a slice with other endpoints: {:.1?}",
+        began.elapsed().checked_div(count).unwrap_or_default()
+    );
 }
 
 /// The server's address, and the file that has its thread's times.

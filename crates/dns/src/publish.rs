@@ -34,7 +34,7 @@ pub async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown
                 Err(error) => {
                     tracing::warn!("the objects of the cluster's DNS could not be written, again in {retry:?}: {}", error.chain());
                     let wait = retry;
-                    retry = (2 * retry).min(RETRY_MAX);
+                    retry = retry.saturating_mul(2).min(RETRY_MAX);
                     wait
                 }
             },

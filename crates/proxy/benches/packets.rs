@@ -155,8 +155,10 @@ fn measure(world: &World, to: SocketAddr, time: Duration) -> String {
             .sum()
     });
     let per_second = counted as f64 / begun.elapsed().as_secs_f64();
-    let alone = client.enter(|| connections(to, time / 2));
-    let open = client.enter(|| answers(to, time / 2)).expect("the service answers");
+    let alone = client.enter(|| connections(to, time.checked_div(2).unwrap_or_default()));
+    let open = client
+        .enter(|| answers(to, time.checked_div(2).unwrap_or_default()))
+        .expect("the service answers");
     format!("{per_second:>14.0} {:>22} {:>22}", shown(alone), shown(open))
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use orlop_base::clock::Shift;
 use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::{Api, Delta, Event, EventType, ListQuery, ObjectReference, Recorder, Selection, informer, path};
 use orlop_serving::{Page, Pages, plain};
@@ -106,7 +107,7 @@ async fn serve_until_shutdown(options: Options) -> Result<(), String> {
     let (clock, shutdown) = (options.clock.clone(), options.shutdown.clone());
     let (recorder, _) = Recorder::start(options.api.clone(), "kube-proxy", clock.clone(), shutdown.clone());
     let recorder = recorder.telling_notes_apart();
-    let timeout = options.config.iptables.sync * 2;
+    let timeout = options.config.iptables.sync.saturating_mul(2);
     let health = Arc::new(Health::new(clock, timeout, options.metrics.clone()));
     serve(&options, &health).await?;
     let any: Vec<IpAddr> = vec!["0.0.0.0".parse().expect("an address")];
@@ -411,7 +412,7 @@ impl Shell {
         let families = vec!["IPv4", "IPv6"];
         self.health.set_families(families.clone());
         self.options.metrics.set_mode(mode, families);
-        self.timing.next_retire = Some(Instant::now() + RETIRE);
+        self.timing.next_retire = Some(Instant::now().later(RETIRE));
     }
 
     /// When there is something to do even if nothing comes in.
@@ -425,7 +426,7 @@ impl Shell {
                 wakes.push(self.may_sync_at(Instant::now()));
             }
         }
-        let never = Instant::now() + Duration::from_secs(3600);
+        let never = Instant::now().later(Duration::from_secs(3600));
         wakes.into_iter().min().unwrap_or(never)
     }
 
@@ -439,7 +440,7 @@ impl Shell {
     fn may_sync_at(&self, now: Instant) -> Instant {
         let mode = self.engine.as_ref().map_or(Mode::Iptables, Engine::mode);
         let pause = self.config.periods(mode).min_sync;
-        let spaced = self.timing.last_sync.map_or(now, |last| now.max(last + pause));
+        let spaced = self.timing.last_sync.map_or(now, |last| now.max(last.later(pause)));
         self.timing.retry_at.map_or(spaced, |retry| spaced.max(retry))
     }
 
@@ -453,7 +454,7 @@ impl Shell {
         }
         let now = Instant::now();
         if now >= self.timing.next_full {
-            self.timing.next_full = now + self.period();
+            self.timing.next_full = now.later(self.period());
             self.engine.iter_mut().for_each(Engine::distrust);
         }
         let is_settled = self.engine.as_ref().is_none_or(Engine::is_settled);
@@ -522,8 +523,8 @@ impl Shell {
                     Mode::Nftables => "nftables_sync_failures_total",
                     _ => "iptables_restore_failures_total",
                 });
-                self.timing.retry_at = Some(now + self.timing.retry);
-                self.timing.retry = (self.timing.retry * 2).min(self.config.periods(mode).sync);
+                self.timing.retry_at = Some(now.later(self.timing.retry));
+                self.timing.retry = self.timing.retry.saturating_mul(2).min(self.config.periods(mode).sync);
             }
         }
         for (service, why) in failed {
@@ -537,8 +538,8 @@ impl Shell {
     fn report(&mut self, synced: Synced) {
         if synced.was_full {
             // With very many services a comparison takes seconds: it must not take all of the time.
-            let pause = (synced.took * FULL_SHARE).max(self.period());
-            self.timing.next_full = Instant::now() + pause;
+            let pause = synced.took.saturating_mul(FULL_SHARE).max(self.period());
+            self.timing.next_full = Instant::now().later(pause);
         }
         let now = self.options.clock.now();
         self.health.updated();
@@ -577,7 +578,7 @@ impl Shell {
             engine
         })
         .await;
-        self.timing.next_retire = engine.is_retiring().then(|| Instant::now() + RETIRE);
+        self.timing.next_retire = engine.is_retiring().then(|| Instant::now().later(RETIRE));
         self.engine = Some(engine);
     }
 }

@@ -73,7 +73,7 @@ impl Stopwatch {
     pub fn lap(&mut self, step: Step) {
         if let Some(since) = self.since {
             let now = Instant::now();
-            self.laps.0[step as usize] = Some(now - since);
+            self.laps.0[step as usize] = Some(now.duration_since(since));
             self.since = Some(now);
         }
     }

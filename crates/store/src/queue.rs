@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use orlop_base::clock::Shift;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -116,7 +117,7 @@ impl<R: Record> Queue<R> {
             clippy::disallowed_methods,
             reason = "a wait of the thread, not a decision that depends on time"
         )]
-        let deadline = patience.map(|patience| Instant::now() + patience);
+        let deadline = patience.map(|patience| Instant::now().later(patience));
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() {
             if waiting.closed {
@@ -151,7 +152,7 @@ impl<R: Record> Queue<R> {
             clippy::disallowed_methods,
             reason = "a wait of the thread, not a decision that depends on time"
         )]
-        let until = Instant::now() + GATHER;
+        let until = Instant::now().later(GATHER);
         while waiting.requests.len() < waiting.gather.hope && !waiting.closed {
             if self.wake.wait_until(waiting, until).timed_out() {
                 break;

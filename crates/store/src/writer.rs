@@ -136,7 +136,11 @@ fn transaction<'a, R: Record>(txn: &'a Txn<R>, verdict: &'a Verdict<R>) -> Optio
 
 impl<R: Record> Writer<R> {
     pub fn new(shared: Arc<Shared<R>>, queue: Arc<Queue<R>>, log: Box<dyn Log>, options: Options) -> Writer<R> {
-        let tick = (options.history_age / 16).clamp(Duration::from_millis(10), Duration::from_secs(10));
+        let tick = options
+            .history_age
+            .checked_div(16)
+            .unwrap_or_default()
+            .clamp(Duration::from_millis(10), Duration::from_secs(10));
         Writer {
             shared,
             queue,

@@ -22,9 +22,17 @@ impl<T> Idle<T> {
             inner,
             limit,
             last,
-            timer: Box::pin(sleep_until(last + limit)),
+            timer: Box::pin(sleep_until(later(last, limit))),
         }
     }
+}
+
+/// Limits come from configurations; one beyond all time is a day, after which the clock is looked at again.
+fn later(last: Instant, limit: Duration) -> Instant {
+    let day = Duration::from_secs(86_400);
+    last.checked_add(limit)
+        .or_else(|| Instant::now().checked_add(day))
+        .unwrap_or(last)
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Idle<T> {
@@ -36,7 +44,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Idle<T> {
         }
         // The timer is set again only when it rings: traffic just notes the time.
         while this.timer.as_mut().poll(cx).is_ready() {
-            let due = this.last + this.limit;
+            let due = later(this.last, this.limit);
             if due <= Instant::now() {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::TimedOut,

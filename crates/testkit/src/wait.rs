@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use orlop_base::clock::Shift;
+
 /// How long anything may take before a test gives up on it: generous, because a loaded machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -9,11 +11,11 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     // An emulated machine is many times as slow.
     let patience = if crate::machine::is_inside() {
-        PATIENCE * 4
+        PATIENCE.saturating_mul(4)
     } else {
         PATIENCE
     };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now().later(patience);
     loop {
         if let Some(answer) = ask() {
             return answer;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_kubelet::cgroups::{Cgroups, Tree};
 use orlop_kubelet::events::Events;
@@ -141,7 +142,7 @@ impl Drop for Node {
 
 /// Asks until there is an answer.
 async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now().later(PATIENCE);
     loop {
         if let Some(answer) = ask().await {
             return answer;
@@ -158,7 +159,7 @@ impl Agent {
 
     /// Waits for a status; what was last seen is part of the complaint.
     async fn wait(&self, name: &str, what: &str, is: impl Fn(&PodStatus) -> bool) -> PodStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now().later(PATIENCE);
         loop {
             let status = self.status(name);
             if is(&status) {

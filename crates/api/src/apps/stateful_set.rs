@@ -2,6 +2,8 @@
 //!
 //! Upstream: pkg/apis/apps/validation and pkg/registry/apps/statefulset (v1.36).
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -171,16 +173,16 @@ fn as_in_a_pod(template: &Cursor<'_>, claims: &Cursor<'_>) -> Value {
         map.remove("subdomain");
         map.remove("hostname");
     }
-    let names: Vec<&str> = claims.items().map(|c| c.at("metadata").at("name").str()).collect();
+    let mut names: HashSet<&str> = claims.items().map(|c| c.at("metadata").at("name").str()).collect();
     if names.is_empty() {
         return pod;
     }
     let mut volumes: Vec<Value> = spec["volumes"].as_array().cloned().unwrap_or_default();
-    volumes.retain(|v| !names.contains(&v["name"].as_str().unwrap_or("")));
-    let mut added: Vec<&str> = vec![];
-    for name in names {
-        if !added.contains(&name) {
-            added.push(name);
+    volumes.retain(|v| !names.contains(v["name"].as_str().unwrap_or("")));
+    for claim in claims.items() {
+        let name = claim.at("metadata").at("name").str();
+        // Each once, in the order of the claims.
+        if names.remove(name) {
             volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
         }
     }

@@ -59,9 +59,9 @@ fn selector_of(kind: &KindDef, selector: Option<&Value>) -> String {
 /// A problem leaves the workload as it is. That a uid in the Scale is the workload's is for the caller to see to.
 pub fn apply_scale(object: &mut Value, scale: &Value, p: &mut Problems) {
     let replicas = Cursor::root(scale).at("spec").at("replicas");
-    let before = p.0.len();
+    let before = p.count();
     p.non_negative(&replicas);
-    if p.0.len() > before {
+    if p.count() > before {
         return;
     }
     fill::member(object, "spec")["replicas"] = workload::count(&replicas).into();

@@ -311,12 +311,12 @@ fn validate_basic(amount: &Cursor<'_>, p: &mut Problems) -> bool {
 
 /// Of Kubernetes' own resources only storage, or else a qualified name.
 fn validate_resource_key(name: &str, list: &Cursor<'_>, p: &mut Problems) -> bool {
-    let before = p.0.len();
+    let before = p.count();
     meta::validate_label_key(name, list.path(), p);
-    if p.0.len() == before && resources::is_native(name) && name != "storage" {
+    if p.count() == before && resources::is_native(name) && name != "storage" {
         p.not_supported(&Cursor::new(Some(&json!(name)), list.path().clone()), &["storage"]);
     }
-    p.0.len() == before
+    p.count() == before
 }
 
 fn warnings(claim: &Cursor<'_>, _old: Option<&Cursor<'_>>) -> Vec<String> {

@@ -2,6 +2,11 @@
 //! may be negative (from the end), `replace` of a map key that is not there adds it, and `test` for null passes where
 //! nothing is. That is why this is not the json-patch crate.
 //!
+//! Operations work on each other's results, so a small patch can ask for much: `add` and `move` in turn nest ever deeper,
+//! and moving or shifting a large list ten thousand times takes minutes. What is put anywhere is measured first, so that
+//! nothing deeper than [`MAX_DEPTH`] ever comes into being (to drop such a value would already overflow the stack), and
+//! the work of all operations together is bounded.
+//!
 //! Upstream: gopkg.in/evanphx/json-patch.v4 as used by apiserver's patch handler (v1.36).
 
 use serde::Deserialize;
@@ -9,23 +14,86 @@ use serde_json::{Map, Value};
 
 use super::PatchError;
 use super::shown::json_kind;
-use crate::schema::json_syntax_error;
+use crate::schema::{MAX_DEPTH, json_syntax_error};
 
 /// The most operations one patch may have.
 pub const MAX_OPERATIONS: usize = 10_000;
 /// The most bytes (of JSON) that all `copy` operations of a patch may add.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
+/// The most values that all operations of a patch may look at or shift, in lists and below what they move.
+const MAX_TOUCHED: usize = 64 * 1024 * 1024;
 
 /// Applies a patch. If an operation fails, those before it have been applied: work on a copy.
 pub fn apply(target: &mut Value, patch: &[u8]) -> Result<(), PatchError> {
     let operations = decode(patch)?;
-    let mut copied_bytes = 0;
+    let mut spent = Spent::default();
     for operation in operations {
-        operation
-            .apply(target, &mut copied_bytes)
-            .map_err(PatchError::Unprocessable)?;
+        operation.apply(target, &mut spent)?;
     }
     Ok(())
+}
+
+/// What the operations so far have cost.
+#[derive(Default)]
+struct Spent {
+    copied_bytes: usize,
+    touched: usize,
+}
+
+impl Spent {
+    fn touch(&mut self, values: usize) -> Result<(), Refused> {
+        self.touched += values;
+        if self.touched > MAX_TOUCHED {
+            return Err(Refused::TooMuch);
+        }
+        Ok(())
+    }
+
+    /// Looks whether a value may stand below `above` lists and objects.
+    fn measure(&mut self, value: &Value, above: usize) -> Result<(), Refused> {
+        self.touch(1)?;
+        let deeper = || match above < MAX_DEPTH as usize {
+            true => Ok(above + 1),
+            false => Err(Refused::TooDeep),
+        };
+        match value {
+            Value::Array(list) => {
+                let above = deeper()?;
+                list.iter().try_for_each(|item| self.measure(item, above))
+            }
+            Value::Object(map) => {
+                let above = deeper()?;
+                map.values().try_for_each(|member| self.measure(member, above))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why an operation is not carried out.
+#[derive(Debug)]
+enum Refused {
+    Because(String),
+    TooDeep,
+    TooMuch,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Refused {
+        Refused::Because(why)
+    }
+}
+
+impl From<Refused> for PatchError {
+    fn from(refused: Refused) -> PatchError {
+        match refused {
+            Refused::Because(why) => PatchError::Unprocessable(why),
+            Refused::TooDeep => PatchError::TooDeep,
+            Refused::TooMuch => PatchError::TooLarge(format!(
+                "The operations of the JSON patch move or compare more than {MAX_TOUCHED} values"
+            )),
+        }
+    }
 }
 
 /// One step. Whatever is missing is only missed when the step is applied.
@@ -86,42 +154,33 @@ fn decode(patch: &[u8]) -> Result<Vec<Operation>, PatchError> {
 }
 
 impl Operation {
-    fn apply(self, target: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
+    fn apply(self, target: &mut Value, spent: &mut Spent) -> Result<(), Refused> {
         match self.op.as_str().unwrap_or("unknown") {
             "add" => {
                 let path = self.path("add")?.to_string();
+                spent.measure(&self.value, levels(&path))?;
                 let (at, key) = parent(target, &path)
                     .ok_or_else(|| format!("add operation does not apply: doc is missing path: {path:?}: {MISSING}"))?;
-                add(at, &key, self.value).map_err(|e| format!("error in add for path: '{path}': {e}"))
+                add(at, &key, self.value, spent).map_err(|e| e.within(&format!("error in add for path: '{path}'")))
             }
             "remove" => {
                 let path = self.path("remove")?;
                 let (at, key) = parent(target, path).ok_or_else(|| {
                     format!("remove operation does not apply: doc is missing path: {path:?}: {MISSING}")
                 })?;
-                remove(at, &key)
+                remove(at, &key, spent)
                     .map(drop)
-                    .map_err(|e| format!("error in remove for path: '{path}': {e}"))
+                    .map_err(|e| e.within(&format!("error in remove for path: '{path}'")))
             }
             "replace" => {
                 let path = self.path("replace")?.to_string();
-                replace(target, &path, self.value)
+                spent.measure(&self.value, levels(&path))?;
+                Ok(replace(target, &path, self.value)?)
             }
-            "move" => {
-                let from = self.from("move")?;
-                let (at, key) = parent(target, from).ok_or_else(|| {
-                    format!("move operation does not apply: doc is missing from path: {from}: {MISSING}")
-                })?;
-                let value = remove(at, &key).map_err(|e| format!("error in move for path: '{key}': {e}"))?;
-                let path = self.path("move")?;
-                let (at, key) = parent(target, path).ok_or_else(|| {
-                    format!("move operation does not apply: doc is missing destination path: {path}: {MISSING}")
-                })?;
-                add(at, &key, value).map_err(|e| format!("error in move for path: '{path}': {e}"))
-            }
-            "copy" => self.copy(target, copied_bytes),
-            "test" => self.test(target),
-            other => Err(format!("Unexpected kind: {other}")),
+            "move" => self.move_value(target, spent),
+            "copy" => self.copy(target, spent),
+            "test" => Ok(self.test(target)?),
+            other => Err(format!("Unexpected kind: {other}").into()),
         }
     }
 
@@ -137,26 +196,41 @@ impl Operation {
             .ok_or_else(|| format!("{op} operation failed to decode from: {MISSING}"))
     }
 
-    fn copy(&self, target: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
+    fn move_value(&self, target: &mut Value, spent: &mut Spent) -> Result<(), Refused> {
+        let from = self.from("move")?;
+        let (at, key) = parent(target, from)
+            .ok_or_else(|| format!("move operation does not apply: doc is missing from path: {from}: {MISSING}"))?;
+        let value = remove(at, &key, spent).map_err(|e| e.within(&format!("error in move for path: '{key}'")))?;
+        let path = self.path("move")?;
+        spent.measure(&value, levels(path))?;
+        let (at, key) = parent(target, path).ok_or_else(|| {
+            format!("move operation does not apply: doc is missing destination path: {path}: {MISSING}")
+        })?;
+        add(at, &key, value, spent).map_err(|e| e.within(&format!("error in move for path: '{path}'")))
+    }
+
+    fn copy(&self, target: &mut Value, spent: &mut Spent) -> Result<(), Refused> {
         let from = self.from("copy")?;
         let (at, key) = parent(target, from)
             .ok_or_else(|| format!("copy operation does not apply: doc is missing from path: {from}: {MISSING}"))?;
-        let value = get(at, &key)
-            .map_err(|e| format!("error in copy for from: '{from}': {e}"))?
-            .cloned()
-            .unwrap_or_default();
-        *copied_bytes += value.to_string().len();
-        if *copied_bytes > MAX_COPIED_BYTES {
-            return Err(format!(
-                "Unable to complete the copy, the accumulated size increase of copy is {copied_bytes}, exceeding the \
-                 limit {MAX_COPIED_BYTES}"
-            ));
-        }
+        let value = get(at, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?;
         let path = self.path("copy")?;
+        if let Some(value) = value {
+            spent.measure(value, levels(path))?;
+        }
+        let value = value.cloned().unwrap_or_default();
+        spent.copied_bytes += value.to_string().len();
+        if spent.copied_bytes > MAX_COPIED_BYTES {
+            return Err(Refused::Because(format!(
+                "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit \
+                 {MAX_COPIED_BYTES}",
+                spent.copied_bytes
+            )));
+        }
         let (at, key) = parent(target, path).ok_or_else(|| {
             format!("copy operation does not apply: doc is missing destination path: {path}: {MISSING}")
         })?;
-        add(at, &key, value).map_err(|e| format!("error while adding value during copy: {e}"))
+        add(at, &key, value, spent).map_err(|e| e.within("error while adding value during copy"))
     }
 
     fn test(&self, target: &mut Value) -> Result<(), String> {
@@ -176,7 +250,21 @@ impl Operation {
     }
 }
 
+impl Refused {
+    fn within(self, place: &str) -> Refused {
+        match self {
+            Refused::Because(why) => Refused::Because(format!("{place}: {why}")),
+            other => other,
+        }
+    }
+}
+
 const MISSING: &str = "missing value";
+
+/// How many lists and objects stand above the value that a pointer names.
+fn levels(pointer: &str) -> usize {
+    pointer.bytes().filter(|b| *b == b'/').count()
+}
 
 /// The container that a pointer's last token is looked up in, and that token.
 fn parent<'a>(target: &'a mut Value, pointer: &str) -> Option<(&'a mut Value, String)> {
@@ -223,7 +311,7 @@ fn index(token: &str, len: usize) -> Result<usize, String> {
     let i: i64 = token
         .parse()
         .map_err(|_| format!("strconv.Atoi: parsing {token:?}: invalid syntax"))?;
-    let at = if i < 0 { i + len as i64 } else { i };
+    let at = if i < 0 { i.saturating_add(len as i64) } else { i };
     if (0..len as i64).contains(&at) {
         Ok(at as usize)
     } else {
@@ -239,7 +327,7 @@ fn get<'a>(at: &'a Value, key: &str) -> Result<Option<&'a Value>, String> {
     }
 }
 
-fn add(at: &mut Value, key: &str, value: Value) -> Result<(), String> {
+fn add(at: &mut Value, key: &str, value: Value, spent: &mut Spent) -> Result<(), Refused> {
     match at {
         Value::Object(map) => {
             map.insert(key.to_string(), value);
@@ -247,28 +335,30 @@ fn add(at: &mut Value, key: &str, value: Value) -> Result<(), String> {
         Value::Array(list) if key == "-" => list.push(value),
         Value::Array(list) => {
             if key.parse::<i64>().is_err() {
-                return Err(format!(
+                return Err(Refused::Because(format!(
                     "value was not a proper array index: '{key}': strconv.Atoi: parsing {key:?}: invalid syntax"
-                ));
+                )));
             }
             let i = index(key, list.len() + 1)?;
+            spent.touch(list.len() - i)?;
             list.insert(i, value);
         }
-        _ => return Err(MISSING.to_string()),
+        _ => return Err(Refused::Because(MISSING.to_string())),
     }
     Ok(())
 }
 
-fn remove(at: &mut Value, key: &str) -> Result<Value, String> {
+fn remove(at: &mut Value, key: &str, spent: &mut Spent) -> Result<Value, Refused> {
     match at {
         Value::Object(map) => map
             .remove(key)
-            .ok_or_else(|| format!("Unable to remove nonexistent key: {key}: {MISSING}")),
+            .ok_or_else(|| Refused::Because(format!("Unable to remove nonexistent key: {key}: {MISSING}"))),
         Value::Array(list) => {
             let i = index(key, list.len())?;
+            spent.touch(list.len() - i)?;
             Ok(list.remove(i))
         }
-        _ => Err(MISSING.to_string()),
+        _ => Err(Refused::Because(MISSING.to_string())),
     }
 }
 
@@ -462,6 +552,65 @@ mod tests {
         let mut doubling = vec![json!({"op": "add", "path": "/a", "value": ["some text"]})];
         doubling.resize(60, json!({"op": "copy", "from": "/a", "path": "/a/-"}));
         assert_eq!(patched(json!({}), doubling.into()).unwrap_err().status().code, 422);
+    }
+
+    /// Pairs of operations that put the object into itself, one level deeper each time.
+    fn nesting(pairs: usize, list: bool) -> Value {
+        let (empty, inner) = if list { (json!([]), "/b/-") } else { (json!({}), "/b/a") };
+        let step = |_| {
+            [
+                json!({"op": "add", "path": "/b", "value": empty}),
+                json!({"op": "move", "from": "/a", "path": inner}),
+                json!({"op": "move", "from": "/b", "path": "/a"}),
+            ]
+        };
+        (0..pairs).flat_map(step).collect()
+    }
+
+    #[test]
+    fn no_patch_nests_deeper_than_an_object_may() {
+        for list in [false, true] {
+            let error = patched(json!({"a": {}}), nesting(3000, list)).unwrap_err();
+            assert_eq!(error, PatchError::TooDeep);
+            let status = error.status();
+            assert_eq!((status.code, status.reason), (422, "Invalid"));
+            assert!(
+                status.message.contains("exceeded max depth of 120"),
+                "{}",
+                status.message
+            );
+            // As deep as an object may be is fine.
+            let deepest = MAX_DEPTH as usize - 2;
+            assert!(patched(json!({"a": {}}), nesting(deepest, list)).is_ok());
+            let error = patched(json!({"a": {}}), nesting(deepest + 1, list)).unwrap_err();
+            assert_eq!(error, PatchError::TooDeep);
+        }
+    }
+
+    #[test]
+    fn copies_and_values_of_the_patch_count_as_deep_as_they_land() {
+        let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        let at = |op: &str| json!([{"op": op, "path": "/a/b/c", "value": deep(118), "from": "/d"}]);
+        let target = || json!({"a": {"b": {}}, "d": deep(118)});
+        for op in ["add", "replace", "copy", "move"] {
+            assert_eq!(patched(target(), at(op)), Err(PatchError::TooDeep), "{op}");
+        }
+        let whole = json!([{"op": "replace", "path": "", "value": deep(121)}]);
+        assert_eq!(patched(target(), whole), Err(PatchError::TooDeep));
+    }
+
+    #[test]
+    fn the_work_of_a_patch_is_bounded() {
+        let long = Value::from(vec![0; 100_000]);
+        let mut shifting = vec![json!({"op": "add", "path": "/a", "value": long})];
+        shifting.resize(MAX_OPERATIONS, json!({"op": "add", "path": "/a/0", "value": 0}));
+        assert_eq!(patched(json!({}), shifting.into()).unwrap_err().status().code, 413);
+        let mut moving = vec![json!({"op": "add", "path": "/a", "value": long})];
+        for _ in 0..1000 {
+            moving.push(json!({"op": "move", "from": "/a", "path": "/b"}));
+            moving.push(json!({"op": "move", "from": "/b", "path": "/a"}));
+        }
+        assert_eq!(patched(json!({}), moving.into()).unwrap_err().status().code, 413);
     }
 
     pub fn any_json() -> impl Strategy<Value = Value> {

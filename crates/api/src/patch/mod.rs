@@ -14,6 +14,8 @@ mod shown;
 #[cfg(test)]
 mod golden;
 
+use crate::field::{Path, Problems};
+use crate::schema::MAX_DEPTH;
 use crate::status::{Details, Status};
 
 /// A value as Go prints it in messages: `map[a:1 b:[x y]]`.
@@ -30,6 +32,9 @@ pub enum PatchError {
     /// Does not fit this object: 422. Kubernetes keeps the reason to itself; it is here for logs.
     #[error("{0}")]
     Unprocessable(String),
+    /// What it makes nests deeper than any object may: 422, with the reason.
+    #[error("exceeded max depth of {MAX_DEPTH}")]
+    TooDeep,
     /// 413.
     #[error("{0}")]
     TooLarge(String),
@@ -50,6 +55,11 @@ impl PatchError {
                 );
                 status.details = Some(Box::<Details>::default());
                 status
+            }
+            PatchError::TooDeep => {
+                let mut problems = Problems::default();
+                problems.invalid_value(&Path::default().field("patch"), &"".into(), self.to_string());
+                Status::invalid("", "", "", &problems)
             }
             PatchError::TooLarge(why) => Status::too_large(why),
             PatchError::Failed(why) => Status::new(500, "", why),

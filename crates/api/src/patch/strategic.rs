@@ -3,6 +3,8 @@
 //!
 //! Upstream: apimachinery/pkg/util/strategicpatch (v1.36), the part that the API server runs.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use self::list::Merge;
@@ -192,7 +194,8 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchErr
     };
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".into());
     let retained = retained.as_array().ok_or_else(malformed)?;
-    let retains = |key: &str| retained.iter().any(|r| r == key);
+    let retained: HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    let retains = |key: &str| retained.contains(key);
     let is_directive = |key: &str| key.starts_with(DELETE_FROM_LIST) || key.starts_with(ELEMENT_ORDER);
     if patch
         .iter()

@@ -55,9 +55,9 @@ fn validate_cluster_role(role: &Cursor<'_>, p: &mut Problems) {
         );
     }
     for selector in selectors.items() {
-        let before = p.0.len();
+        let before = p.count();
         meta::validate_label_selector(&selector, p);
-        if p.0.len() > before {
+        if p.count() > before {
             p.invalid_value(selector.path(), &Value::Null, "invalid label selector.");
         }
     }

@@ -58,7 +58,7 @@ fn validate(class: &Cursor<'_>, p: &mut Problems) {
 type Term<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 fn validate_topologies(topologies: &Cursor<'_>, p: &mut Problems) {
-    let mut seen: Vec<Term<'_>> = vec![];
+    let mut seen: BTreeSet<Term<'_>> = BTreeSet::new();
     for topology in topologies.items() {
         let expressions = topology.at("matchLabelExpressions");
         let term = validate_term(&expressions, p);
@@ -71,7 +71,7 @@ fn validate_topologies(topologies: &Cursor<'_>, p: &mut Problems) {
                 "",
             );
         }
-        seen.push(term);
+        seen.insert(term);
     }
 }
 

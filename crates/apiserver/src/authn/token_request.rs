@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use orlop_api::{Cursor, Problems, Status};
-use orlop_base::clock::rfc3339;
+use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
 
 use super::service_account::YEAR_SECONDS;
@@ -63,7 +63,7 @@ impl TokenIssuer {
         let (token, _, id) = self
             .issue_with_warning(account, &audiences, lifetime, warn_after, bound, now)
             .map_err(|error| Status::internal(error.to_string()))?;
-        let expires = Timestamp::from_second(now.as_second() + seconds).unwrap_or(Timestamp::MAX);
+        let expires = now.later_by_seconds(seconds);
         request["status"] = json!({"token": token, "expirationTimestamp": rfc3339(expires)});
         Ok(IssuedToken {
             request,

@@ -96,7 +96,11 @@ impl Authority {
         if left == 0 {
             return Err("the signer has expired".to_string());
         }
-        let valid = if valid < SHORT { valid } else { valid - BACKDATED };
+        let valid = if valid < SHORT {
+            valid
+        } else {
+            valid.saturating_sub(BACKDATED)
+        };
         let info = &request.certification_request_info;
         let holder = Holder {
             subject: info.subject.as_raw(),

@@ -126,7 +126,8 @@ impl Registry {
             }
             ops.extend(self.change_ops(changes));
             let stored = in_stored_form(object, kind);
-            let record = Arc::new(Object::encode(stored.as_ref().unwrap_or(object), stored_kind(kind)));
+            let (record, is_whole) = encode_fitting(stored.as_ref().unwrap_or(object), stored_kind(kind));
+            let record = Arc::new(record);
             ops.push(Op {
                 key: key.clone(),
                 expect: Expect::Absent,
@@ -140,7 +141,7 @@ impl Registry {
                     value["metadata"]["resourceVersion"] = revision.to_string().into();
                     return Ok(Outcome::Value { value, code: 201 });
                 }
-                if kind.plural == "pods" && kind.group.is_empty() {
+                if is_whole && kind.plural == "pods" && kind.group.is_empty() {
                     self.fresh.put(&key, revision, value);
                 }
                 let item = Item {
@@ -230,9 +231,23 @@ pub fn stored_kind(kind: &'static KindDef) -> &'static KindDef {
 /// Encodes an object in the form in which its kind is stored.
 pub fn encode(value: &Value, kind: &'static KindDef) -> Object {
     match in_stored_form(value, kind) {
-        Some(stored) => Object::encode(&stored, stored_kind(kind)),
-        None => Object::encode(value, kind),
+        Some(stored) => encode_fitting(&stored, stored_kind(kind)).0,
+        None => encode_fitting(value, kind).0,
     }
+}
+
+/// Encodes an object; without the record of who owns its fields if it would be too large with it, as Kubernetes does.
+/// Also says whether it is all there.
+fn encode_fitting(value: &Value, kind: &'static KindDef) -> (Object, bool) {
+    let record = Object::encode(value, kind);
+    if !record.is_too_large() || value["metadata"].get("managedFields").is_none() {
+        return (record, true);
+    }
+    let mut value = value.clone();
+    if let Some(meta) = value["metadata"].as_object_mut() {
+        meta.remove("managedFields");
+    }
+    (Object::encode(&value, kind), false)
 }
 
 /// The form in which the object is stored, if that is another kind's.

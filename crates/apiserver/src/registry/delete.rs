@@ -1,8 +1,9 @@
 //! delete and deletecollection.
 
+use jiff::Timestamp;
 use orlop_api::schema;
 use orlop_api::{KindDef, ProblemKind, Status, Value, protobuf};
-use orlop_base::clock::rfc3339;
+use orlop_base::clock::{Shift, rfc3339};
 use orlop_base::join_all;
 use orlop_store::{Action, Expect, Op, Page};
 use serde_json::json;
@@ -167,7 +168,7 @@ pub fn plan_delete(
     kind: &KindDef,
     object: &Value,
     options: &DeleteOptions,
-    now: jiff::Timestamp,
+    now: Timestamp,
 ) -> Result<DeletePlan, Status> {
     check_delete_preconditions(kind, object, options)?;
     let mut marked = object.clone();
@@ -184,10 +185,10 @@ pub fn plan_delete(
     if deleting {
         let left = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         if grace < left {
-            set_deletion(&mut marked, shortened(object, left, grace), grace);
+            set_deletion(&mut marked, shortened(object, left, grace, now), grace);
         }
     } else {
-        let at = now + jiff::SignedDuration::from_secs(grace);
+        let at = now.later_by_seconds(grace);
         set_deletion(&mut marked, at, grace);
         // A namespace has no grace period, not even one of no seconds.
         if kind.kind == "Namespace"
@@ -196,7 +197,7 @@ pub fn plan_delete(
             meta.remove("deletionGracePeriodSeconds");
         }
         if let Some(generation) = marked["metadata"]["generation"].as_i64() {
-            marked["metadata"]["generation"] = (generation + 1).into();
+            marked["metadata"]["generation"] = generation.saturating_add(1).into();
         }
         if kind.kind == "Namespace" {
             marked["status"]["phase"] = "Terminating".into();
@@ -254,14 +255,16 @@ fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
     }
 }
 
-fn shortened(object: &Value, left: i64, grace: i64) -> jiff::Timestamp {
-    let until: jiff::Timestamp = meta_text(object, "deletionTimestamp")
-        .parse()
-        .expect("the server writes valid deletion timestamps");
-    until - jiff::SignedDuration::from_secs(left - grace)
+/// Counted from when the object was marked. Where a grace period went beyond the end of time that is not known: then
+/// from now.
+fn shortened(object: &Value, left: i64, grace: i64, now: Timestamp) -> Timestamp {
+    let time = |name| meta_text(object, name).parse::<Timestamp>().ok();
+    let marked = time("deletionTimestamp").map(|until| until.later_by_seconds(left.saturating_neg()));
+    let marked = marked.filter(|marked| Some(*marked) >= time("creationTimestamp"));
+    marked.unwrap_or(now).later_by_seconds(grace)
 }
 
-fn set_deletion(object: &mut Value, at: jiff::Timestamp, grace: i64) {
+fn set_deletion(object: &mut Value, at: Timestamp, grace: i64) {
     object["metadata"]["deletionTimestamp"] = rfc3339(at).into();
     object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
 }
@@ -376,7 +379,7 @@ impl Registry {
                 ops.extend(self.change_ops(changes));
                 ops.extend(services::plan(self, kind, None, Some(&old))?);
             }
-            if let Some(revision) = self.commit(ops).await? {
+            if let Some(revision) = self.commit_of_any_size(ops).await? {
                 let mut value = value;
                 if !removed {
                     value["metadata"]["resourceVersion"] = revision.to_string().into();
@@ -419,4 +422,59 @@ fn deleted_details(kind: &KindDef, value: &Value) -> Value {
         details["group"] = kind.group.into();
     }
     details
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(grace: i64) -> Value {
+        json!({"metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"nodeName": "n", "terminationGracePeriodSeconds": grace}, "status": {"phase": "Running"}})
+    }
+
+    fn marked(object: &Value, grace: Option<i64>, now: &str) -> (String, i64) {
+        let kind = kinds::of_stored("pods").expect("pods are stored");
+        let options = DeleteOptions {
+            grace_seconds: grace,
+            ..DeleteOptions::default()
+        };
+        let plan = plan_delete(kind, object, &options, now.parse().expect("a time")).expect("no precondition fails");
+        let (DeletePlan::Mark(object) | DeletePlan::Remove(object)) = plan else {
+            panic!("nothing was done");
+        };
+        let seconds = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
+        (
+            meta_text(&object, "deletionTimestamp").to_string(),
+            seconds.unwrap_or(-1),
+        )
+    }
+
+    #[test]
+    fn a_grace_period_ends_at_the_end_of_time() {
+        let now = "2026-01-02T00:00:00Z";
+        assert_eq!(marked(&pod(30), None, now), ("2026-01-02T00:00:30Z".into(), 30));
+        for (own, asked) in [(i64::MAX, None), (30, Some(i64::MAX)), (i64::MAX, Some(i64::MAX - 1))] {
+            let (end, seconds) = marked(&pod(own), asked, now);
+            assert_eq!((end.as_str(), seconds), ("9999-12-30T22:00:00Z", asked.unwrap_or(own)));
+        }
+        // Nobody waits for less than no time.
+        assert_eq!(
+            marked(&pod(30), Some(i64::MIN), now),
+            ("2026-01-02T00:00:01Z".into(), 1)
+        );
+    }
+
+    #[test]
+    fn a_shorter_grace_period_counts_from_when_the_first_began() {
+        let mut object = pod(60);
+        object["metadata"]["deletionTimestamp"] = "2026-01-02T00:01:00Z".into();
+        object["metadata"]["deletionGracePeriodSeconds"] = 60.into();
+        let now = "2026-01-02T00:00:20Z";
+        assert_eq!(marked(&object, Some(30), now), ("2026-01-02T00:00:30Z".into(), 30));
+        // Unless that lies beyond the beginning of time.
+        object["metadata"]["deletionTimestamp"] = "9999-12-30T22:00:00Z".into();
+        object["metadata"]["deletionGracePeriodSeconds"] = i64::MAX.into();
+        assert_eq!(marked(&object, Some(30), now), ("2026-01-02T00:00:50Z".into(), 30));
+    }
 }

@@ -127,8 +127,18 @@ impl Registry {
         }
     }
 
-    /// Commits the operations of one write. `Ok(None)`: a race was lost, look again and decide anew.
+    /// Commits the operations of one write. `Ok(None)`: a race was lost, look again and decide anew. Nothing larger than
+    /// etcd would take gets into the store by any way, and the answer is what Kubernetes passes on from there.
     async fn commit(&self, ops: Vec<Op<Object>>) -> Result<Option<Revision>, Status> {
+        let too_large = |op: &Op<Object>| matches!(&op.action, Action::Put(record) if record.is_too_large());
+        if ops.iter().any(too_large) {
+            return Err(Status::plain_error("etcdserver: request is too large"));
+        }
+        self.commit_of_any_size(ops).await
+    }
+
+    /// For what must always be possible, however large the object is already: to mark it as deleted.
+    async fn commit_of_any_size(&self, ops: Vec<Op<Object>>) -> Result<Option<Revision>, Status> {
         match self.store.commit(Txn { ops }).await {
             Ok(revision) => Ok(Some(revision)),
             Err(CommitError::Conflict { .. }) => Ok(None),

@@ -67,21 +67,23 @@ impl Patch {
         if !new.is_object() {
             return Err(Status::bad_request("the patch does not leave an object"));
         }
-        // A strategic patch is itself shown when it does not fit, the others by what they lead to.
-        let shown = match self {
-            Patch::Strategic(value) => patch::go_text(value),
-            _ => {
-                let mut shown = new.clone();
-                if let Some(meta) = shown["metadata"].as_object_mut() {
-                    meta.remove("managedFields");
-                }
-                shown.to_string()
-            }
-        };
         body::from_patched(new, wanted, ctx)?.map_err(|why| match self {
-            Patch::Strategic(_) => does_not_fit(&shown, in_converter_words(why)),
-            _ => does_not_fit(&shown, why),
+            Patch::Strategic(value) => does_not_fit(&patch::go_text(value), in_converter_words(why)),
+            _ => does_not_fit(&self.shown_by_result(old, wanted), why),
         })
+    }
+
+    /// A strategic patch is itself shown when it does not fit, the others by what they lead to: made again, since
+    /// hardly any patch has to be shown.
+    fn shown_by_result(&self, old: &Value, wanted: BodyType) -> String {
+        let mut new = old.clone();
+        if self.apply(&mut new, wanted.ty).is_err() {
+            return String::new();
+        }
+        if let Some(meta) = new["metadata"].as_object_mut() {
+            meta.remove("managedFields");
+        }
+        new.to_string()
     }
 }
 

@@ -264,7 +264,7 @@ fn prepare(kind: &KindDef, endpoint: &Endpoint, new: &mut Value, old: &Value) {
     let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
     let untouched = new["metadata"]["generation"].as_i64().unwrap_or(0) == generation;
     if kind.generation && endpoint.generation && untouched && content_differs(new, old) {
-        new["metadata"]["generation"] = (generation + 1).into();
+        new["metadata"]["generation"] = generation.saturating_add(1).into();
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use orlop_api::{KindDef, Status, Value};
 use orlop_base::Shutdown;
+use orlop_base::clock::Shift;
 use orlop_store::{Event, Item, Revision, Watcher};
 use serde_json::json;
 
@@ -109,7 +110,7 @@ impl Registry {
             refused,
             announce_initial_end: (send_initial == Some(true) && bookmarks).then_some(after),
             bookmarks,
-            deadline: tokio::time::Instant::now() + timeout,
+            deadline: tokio::time::Instant::now().later(timeout),
             shutdown,
             type_head: type_head(kind.kind, &kind.api_version()),
             last_sent: after,
@@ -163,7 +164,7 @@ impl Watch {
             return Some(chunk);
         }
         // Set once, so that events which this client does not get to see do not put it off for ever.
-        let mut bookmark_at = tokio::time::Instant::now() + BOOKMARK_EVERY;
+        let mut bookmark_at = tokio::time::Instant::now().later(BOOKMARK_EVERY);
         loop {
             let shutdown = self.shutdown.clone();
             let events = tokio::select! {
@@ -173,7 +174,7 @@ impl Watch {
                     if revision > self.last_sent {
                         return Some(self.bookmark(revision, false));
                     }
-                    bookmark_at += BOOKMARK_EVERY;
+                    bookmark_at = bookmark_at.later(BOOKMARK_EVERY);
                     continue;
                 }
                 _ = tokio::time::sleep_until(self.deadline) => {

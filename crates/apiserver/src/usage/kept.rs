@@ -42,7 +42,7 @@ impl Answer {
             true => KEEP,
             false => KEEP_WITHOUT,
         };
-        now - self.at < keep
+        now.duration_since(self.at) < keep
     }
 }
 
@@ -96,7 +96,7 @@ async fn sweep(shared: Arc<Mutex<Shared>>) {
 impl Shared {
     fn sweep(&mut self, now: Instant) {
         self.slots.retain(|_, slot| match slot.try_lock() {
-            Ok(answer) => answer.as_ref().is_some_and(|kept| now - kept.at < SWEEP),
+            Ok(answer) => answer.as_ref().is_some_and(|kept| now.duration_since(kept.at) < SWEEP),
             // In use.
             Err(_) => true,
         });
@@ -105,6 +105,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use orlop_base::clock::Shift;
+
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -154,9 +156,9 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         let now = Instant::now();
         let mut shared = kept.shared.lock();
-        shared.sweep(now + Duration::from_secs(50));
+        shared.sweep(now.later(Duration::from_secs(50)));
         assert_eq!(shared.slots.len(), 1);
-        shared.sweep(now + Duration::from_secs(61));
+        shared.sweep(now.later(Duration::from_secs(61)));
         assert!(shared.slots.is_empty());
     }
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use orlop_api::{KindDef, Status, Value, metrics};
+use orlop_base::clock::Shift;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -130,7 +131,7 @@ impl Server {
     }
 
     async fn ask_nodes(&self, questions: Questions) -> Answers {
-        let deadline = Instant::now() + WHOLE_WAIT;
+        let deadline = Instant::now().later(WHOLE_WAIT);
         let asked = futures::stream::iter(questions).map(|(node, pods)| async move {
             let usage = self.usage.of(&node, &pods, || self.ask_node(&node)).await;
             Some((node, usage?))

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use orlop_base::clock::rfc3339_micro;
+use orlop_base::clock::{Shift, rfc3339_micro};
 use orlop_base::{Clock, Random, Shutdown};
 use serde::Serialize;
 use serde::de::IgnoredAny;
@@ -209,7 +209,7 @@ impl Writer {
         let mut writing = FuturesUnordered::new();
         let mut batch = Vec::with_capacity(IN_FLIGHT);
         let mut sweeps = 0;
-        let mut next_sweep = Instant::now() + SERIES_IDLE;
+        let mut next_sweep = Instant::now().later(SERIES_IDLE);
         let mut drained_by = None;
         let mut open = true;
         loop {
@@ -231,7 +231,7 @@ impl Writer {
                 }
                 _ = shutdown.wait(), if drained_by.is_none() => {
                     queue.close();
-                    drained_by = Some(Instant::now() + DRAIN);
+                    drained_by = Some(Instant::now().later(DRAIN));
                 }
                 _ = tokio::time::sleep_until(end) => {
                     if drained_by.is_some() {
@@ -239,7 +239,7 @@ impl Writer {
                         return;
                     }
                     sweeps += 1;
-                    next_sweep = Instant::now() + SERIES_IDLE;
+                    next_sweep = Instant::now().later(SERIES_IDLE);
                     let refresh = sweeps % SWEEPS_PER_REFRESH == 0;
                     self.backlog.extend(self.aggregator.sweep(self.clock.now(), refresh));
                 }

@@ -1,3 +1,4 @@
+use orlop_base::clock::Shift;
 use serde_json::{Value, json};
 
 use super::*;
@@ -26,7 +27,7 @@ fn start_of_time() -> Timestamp {
 }
 
 fn seconds(n: i64) -> Timestamp {
-    start_of_time() + jiff::SignedDuration::from_secs(n)
+    start_of_time().later_by_seconds(n)
 }
 
 fn shown(report: Option<Report>) -> String {

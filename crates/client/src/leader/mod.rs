@@ -8,6 +8,7 @@ mod plan;
 
 use std::time::Duration;
 
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -120,7 +121,7 @@ pub fn elect(api: Api, config: Config, shutdown: Shutdown) -> Election {
     let standby = Leadership::Standby { leader: String::new() };
     let (sender, receiver) = watch::channel(standby);
     // A request that takes longer leaves no time for a second try.
-    let api = api.with_timeout(config.renew_deadline / 2);
+    let api = api.with_timeout(config.renew_deadline.checked_div(2).unwrap_or_default());
     let elector = Elector {
         api,
         config,
@@ -178,7 +179,7 @@ impl Elector {
         loop {
             tokio::time::sleep(self.config.retry_period).await;
             // Nor later than when others may take what we last wrote for run out.
-            let deadline = (Instant::now() + self.config.renew_deadline).min(self.held_until);
+            let deadline = Instant::now().later(self.config.renew_deadline).min(self.held_until);
             if !matches!(tokio::time::timeout_at(deadline, self.renewed()).await, Ok(true)) {
                 break tracing::warn!("lost lease {lock}");
             }
@@ -258,12 +259,12 @@ impl Elector {
                 let path = path::collection("coordination.k8s.io/v1", Some(&self.config.namespace), "leases");
                 let written = self.api.create(&path, &lease).await?;
                 self.wrote(record, written);
-                self.held_until = begun + self.config.lease_duration;
+                self.held_until = begun.later(self.config.lease_duration);
                 Ok(true)
             }
             Step::Update(record) => {
                 self.update(record).await?;
-                self.held_until = begun + self.config.lease_duration;
+                self.held_until = begun.later(self.config.lease_duration);
                 Ok(true)
             }
             Step::Wait { holder } => {

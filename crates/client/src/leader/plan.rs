@@ -5,7 +5,7 @@
 //! Upstream: client-go tools/leaderelection.
 
 use jiff::Timestamp;
-use orlop_base::clock::rfc3339_micro;
+use orlop_base::clock::{Shift, rfc3339_micro};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ impl Observed {
     }
 
     pub fn is_valid(&self, now: Instant) -> bool {
-        self.since + self.record.duration() > now
+        self.since.later(self.record.duration()) > now
     }
 }
 

@@ -189,12 +189,14 @@ fn detach(view: &View<'_>, name: &str, attachment: &Arc<VolumeAttachment>, befor
         return take(true);
     }
     let is_ready = node.condition("Ready").is_some_and(|ready| ready.is_true());
-    let left = UNMOUNT_PATIENCE - view.now.duration_since(since);
+    let left = UNMOUNT_PATIENCE.saturating_sub(view.now.duration_since(since));
     if !is_ready && !view.wait_forever {
         if !left.is_positive() {
             return take(false);
         }
-        let left = Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1);
+        let left = Duration::try_from(left)
+            .unwrap_or_default()
+            .saturating_add(Duration::from_millis(1));
         plan.next = plan.next.or(Next::After(left));
     }
     plan.memory.since.insert(name.to_string(), since);

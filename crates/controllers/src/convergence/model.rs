@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use orlop_base::Random;
+use orlop_base::clock::Shift;
 use serde_json::json;
 
 use super::invariants::{self, Limits};
@@ -152,7 +153,7 @@ impl World {
     }
 
     pub fn pass(&mut self, seconds: i64) {
-        self.now += SignedDuration::from_secs(seconds);
+        self.now = self.now.later_by_seconds(seconds);
     }
 
     fn stamp(&mut self, meta: &mut Meta) -> u64 {

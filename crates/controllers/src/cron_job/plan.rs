@@ -113,7 +113,7 @@ fn next_look(times: &Times, cron: &CronJob, start: Option<&Start>, now: Timestam
     };
     let Some(wait) = wait else { return Next::Done };
     let wait = Duration::try_from(wait).unwrap_or_default();
-    Next::After((wait + MARGIN).min(LOOK_AGAIN))
+    Next::After(wait.saturating_add(MARGIN).min(LOOK_AGAIN))
 }
 
 /// What has ended leaves the list of the active.

@@ -38,7 +38,7 @@ impl Wait {
 
     /// After twice the longest wait, what failed before does not count any more.
     fn is_past(&self, now: Timestamp) -> bool {
-        self.passed(now) > MAX * 2
+        self.passed(now) > MAX.saturating_mul(2)
     }
 }
 
@@ -56,7 +56,7 @@ impl Failures {
             self.waits.retain(|_, wait| !wait.is_past(now));
         }
         let before = self.waits.get(&place).filter(|wait| !wait.is_past(now));
-        let long = before.map_or(FIRST, |wait| (wait.long * 2).min(MAX));
+        let long = before.map_or(FIRST, |wait| wait.long.saturating_mul(2).min(MAX));
         self.waits.insert(place, Wait { long, since: now });
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_base::Random;
+use orlop_base::clock::Shift;
 use serde_json::{Value, json};
 
 use super::failures::Failures;
@@ -63,11 +64,11 @@ fn pod(name: &str, words: &str) -> Arc<Pod> {
     let since = if is("just") {
         start()
     } else {
-        start() - Duration::from_secs(10)
+        start().earlier(Duration::from_secs(10))
     };
     let ready = json!([{"type": "Ready", "status": if is("ready") || is("just") { "True" } else { "False" },
                         "lastTransitionTime": since}]);
-    let created = start() - Duration::from_secs(if is("young") { 50 } else { 100 });
+    let created = start().earlier(Duration::from_secs(if is("young") { 50 } else { 100 }));
     let deleted = is("leaving").then(start);
     let pod = json!({
         "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": created, "deletionTimestamp": deleted,
@@ -430,7 +431,7 @@ impl World {
         match self.random.below(16) {
             0 | 1 => self.change_node(),
             2 => self.template += 1,
-            3 => self.now += Duration::from_secs(1 + self.random.below(20)),
+            3 => self.now = self.now.later(Duration::from_secs(1 + self.random.below(20))),
             4..=9 => self.turn(),
             10 => self.worsen(),
             _ => self.kubelet(),
@@ -613,7 +614,7 @@ impl World {
             for name in self.pods.keys().cloned().collect::<Vec<_>>() {
                 self.get_on(&name);
             }
-            self.now += Duration::from_secs(60);
+            self.now = self.now.later(Duration::from_secs(60));
         }
         let plan = self.plan();
         assert_eq!(told(&plan), "", "it goes on and on");

@@ -1,7 +1,10 @@
 //! What a Deployment says of itself: counts, and the conditions that people and `kubectl rollout status` wait for.
 // Upstream: pkg/controller/deployment/progress.go
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
+use orlop_base::clock::elapsed;
 use serde_json::{Value, json};
 
 use super::sets::Sets;
@@ -188,8 +191,8 @@ pub fn next_look(deployment: &Deployment, status: &DeploymentStatus, now: Timest
         return Next::Done;
     };
     // A second later it is surely over.
-    let wait = due.duration_since(now).max(SignedDuration::ZERO) + SignedDuration::from_secs(1);
-    Next::After(wait.try_into().unwrap_or_default())
+    let wait = elapsed(now, due).saturating_add(Duration::from_secs(1));
+    Next::After(wait)
 }
 
 fn due(condition: &Condition, deadline: i64) -> Option<Timestamp> {

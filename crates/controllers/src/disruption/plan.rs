@@ -60,7 +60,7 @@ pub fn plan(budget: &PodDisruptionBudget, pods: &[Arc<Pod>], wanted: i64, now: T
         status,
         not_deleted,
         // Past it, not at it.
-        look_after: deadline.map(|at| until(at, now) + Duration::from_millis(1)),
+        look_after: deadline.map(|at| until(at, now).saturating_add(Duration::from_millis(1))),
     })
 }
 

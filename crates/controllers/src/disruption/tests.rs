@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use orlop_base::clock::Shift;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -159,7 +160,7 @@ proptest! {
             pods(&word).remove(0)
         }).collect();
         let disrupted: serde_json::Map<String, Value> = ready.iter().enumerate().filter_map(|(n, (_, _, ago))| {
-            let at = now() - Duration::from_secs(u64::try_from((*ago)?).unwrap());
+            let at = now().earlier(Duration::from_secs(u64::try_from((*ago)?).unwrap()));
             Some((format!("p{n}"), json!(at)))
         }).collect();
         let value = if form % 2 == 0 { json!(number) } else { json!(format!("{}%", number * 4)) };

@@ -77,7 +77,7 @@ impl Recorder {
 }
 
 fn refilled(left: f64, since: Instant, now: Instant) -> f64 {
-    (left + (now - since).as_secs_f64() / REFILL.as_secs_f64()).min(BURST)
+    (left + now.duration_since(since).as_secs_f64() / REFILL.as_secs_f64()).min(BURST)
 }
 
 pub fn reference<T: Kind>(object: &T) -> ObjectReference {

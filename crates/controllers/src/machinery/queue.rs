@@ -9,6 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use orlop_base::clock::Shift;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
@@ -74,7 +75,7 @@ impl Queue {
             return self.add(key);
         }
         // Far beyond any deadline; more would overflow.
-        let at = Instant::now() + wait.min(Duration::from_secs(365 * 86_400));
+        let at = Instant::now().later(wait.min(Duration::from_secs(365 * 86_400)));
         let mut state = self.state.lock();
         if state.due.get(&key).is_some_and(|due| *due <= at) {
             return;

@@ -79,7 +79,7 @@ impl Reconcile for Controller {
         let age = self.clock.now().duration_since(deleted_at);
         let age = Duration::try_from(age).unwrap_or_default();
         if age < self.delay {
-            return Ok(Next::After(self.delay - age));
+            return Ok(Next::After(self.delay.saturating_sub(age)));
         }
         let api = turn.api();
         // Others write to it, too: decide on what it is now. Whole, as it has to be given back whole.

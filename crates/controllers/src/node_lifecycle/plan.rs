@@ -76,7 +76,8 @@ pub fn plan(node: &Node, silent: Duration, all_down: bool, grace: Grace, now: Ti
         evict,
         pods_unready: status == "Unknown",
         // Past it, not at it.
-        look_after: (status != "Unknown").then(|| grace - silent + Duration::from_millis(1)),
+        look_after: (status != "Unknown")
+            .then(|| grace.saturating_sub(silent).saturating_add(Duration::from_millis(1))),
     }
 }
 

@@ -45,7 +45,7 @@ fn put_pod(cluster: &Cluster, name: &str, node: &str, seconds: Option<i64>) {
 async fn live(cluster: &Cluster, nodes: &[&str], seconds: u64) {
     for _ in 0..seconds / 5 {
         // Kubelets do not wait until the controllers have come to rest.
-        cluster.pass(5 * SECOND).await;
+        cluster.pass(SECOND.saturating_mul(5)).await;
         let now = json!(cluster.clock.now());
         for node in nodes {
             cluster.edit::<Lease>("kube-node-lease", node, |lease| {

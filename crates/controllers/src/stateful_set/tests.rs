@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_base::Random;
+use orlop_base::clock::Shift;
 use serde_json::{Value, json};
 
 use super::identity;
@@ -45,7 +46,7 @@ fn pod(words: &str) -> Pod {
     let since = if is("just") {
         start()
     } else {
-        start() - Duration::from_secs(10)
+        start().earlier(Duration::from_secs(10))
     };
     let volume = json!([{"name": "www", "persistentVolumeClaim": {"claimName": format!("www-{name}")}}]);
     let mut labels = json!({revisions::POD_LABEL: if is("old") { "r1" } else { "r2" }});
@@ -364,7 +365,7 @@ impl World {
             1 => self.template += 1,
             // Undone: back to an older template.
             2 => self.template = 1 + self.random.below(self.template),
-            3 => self.now += Duration::from_secs(1 + self.random.below(10)),
+            3 => self.now = self.now.later(Duration::from_secs(1 + self.random.below(10))),
             4 => self.set.spec.ordinals.start = self.random.below(3) as i64,
             5..=10 => self.turn(),
             11 => self.worsen(),
@@ -529,7 +530,7 @@ impl World {
             for ordinal in names {
                 self.get_on(ordinal);
             }
-            self.now += Duration::from_secs(10);
+            self.now = self.now.later(Duration::from_secs(10));
         }
         let plan = self.plan();
         assert_eq!(told(&plan), "", "it goes on and on");

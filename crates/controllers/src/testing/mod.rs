@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::Api;
 use parking_lot::Mutex;
@@ -210,7 +211,7 @@ impl Cluster {
 
     /// Lets time go by, whatever is under way then.
     pub async fn pass(&self, by: Duration) {
-        let until = tokio::time::Instant::now() + by;
+        let until = tokio::time::Instant::now().later(by);
         while tokio::time::Instant::now() < until {
             self.step().await;
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use orlop_base::clock::rfc3339;
+use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
 
 use super::store::{Place, Store, Wanted};
@@ -78,7 +78,7 @@ impl Nodes {
             }
             let since = *self.since.get(&uid).unwrap_or(&now);
             let wait = if deleted { self.stop_after } else { self.start_after };
-            if since + wait > now {
+            if since.later(wait) > now {
                 waiting.insert(uid, since);
                 continue;
             }

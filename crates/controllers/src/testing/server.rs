@@ -12,6 +12,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_base::Random;
+use orlop_base::clock::Shift;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -87,7 +88,7 @@ impl Shared {
     /// Wall-clock time goes with tokio's, which a test holds still or lets run.
     pub fn tick(&self) {
         let clock = &self.store.lock().clock;
-        let behind = (self.start.0 + self.start.1.elapsed()).duration_since(clock.now());
+        let behind = self.start.0.later(self.start.1.elapsed()).duration_since(clock.now());
         clock.advance(behind.try_into().unwrap_or_default());
     }
 
@@ -231,7 +232,7 @@ impl Connection {
             wanted,
             position,
             first: Some(first).filter(|first| !first.is_empty()),
-            end: Instant::now() + Duration::from_secs(seconds),
+            end: Instant::now().later(Duration::from_secs(seconds)),
         };
         let frames = futures::stream::unfold(watching, Watching::next);
         Ok(Response::new(UnsyncBoxBody::new(StreamBody::new(Box::pin(frames)))))
@@ -263,7 +264,7 @@ impl Watching {
         if let Some(first) = self.first.take() {
             return Some((Ok(Frame::data(first.into())), self));
         }
-        let mut quiet_until = Instant::now() + BOOKMARKS;
+        let mut quiet_until = Instant::now().later(BOOKMARKS);
         loop {
             self.revision.borrow_and_update();
             if self.connection.is_dead() {

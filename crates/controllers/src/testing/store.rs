@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
 use orlop_api::selector::{FieldSelector, LabelSelector};
-use orlop_base::clock::rfc3339;
+use orlop_base::clock::{Shift, rfc3339};
 use orlop_base::{Clock, Random};
 use serde_json::{Map, Value, json};
 
@@ -331,7 +330,7 @@ impl Store {
             return Ok(self.commit(place, new, true));
         }
         if !is_deleted(&old) || grace < grace_of(&old) {
-            let at = self.clock.now() + SignedDuration::from_secs(grace);
+            let at = self.clock.now().later_by_seconds(grace);
             new["metadata"]["deletionTimestamp"] = json!(rfc3339(at));
             new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
             bump_generation(&mut new);

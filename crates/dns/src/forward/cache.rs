@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
+use orlop_base::clock::Shift;
 use parking_lot::Mutex;
 
 use crate::metrics::Metrics;
@@ -141,7 +142,7 @@ impl Cache {
         let mut shard = self.kinds[kind][place].lock();
         if shard.len() >= SHARD && !shard.contains_key(question) {
             // They are few: the one that would end first makes room.
-            let first = shard.iter().min_by_key(|(_, one)| one.at + one.lifetime);
+            let first = shard.iter().min_by_key(|(_, one)| one.at.later(one.lifetime));
             if let Some(first) = first.map(|(question, _)| question.clone()) {
                 shard.remove(&first);
                 metrics.cache_entries[kind].fetch_sub(1, Ordering::Relaxed);

@@ -80,7 +80,7 @@ impl Logind {
                 return Ok(());
             }
             tokio::time::sleep(pause).await;
-            pause *= 2;
+            pause = pause.saturating_mul(2);
         }
         let is = self.delay().await?;
         Err(Failure::Delay { is, wanted })

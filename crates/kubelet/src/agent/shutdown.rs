@@ -134,7 +134,7 @@ impl Ender {
                     tracing::warn!("pods won't be ended in order when this machine goes down: {error}");
                 }
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(AGAIN_LAST);
+                pause = pause.saturating_mul(2).min(AGAIN_LAST);
             }
         };
         tokio::select! {

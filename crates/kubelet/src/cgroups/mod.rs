@@ -269,7 +269,7 @@ impl Cgroups {
             }
             // Processes that were killed take a moment to go.
             tokio::time::sleep(wait).await;
-            wait *= 2;
+            wait = wait.saturating_mul(2);
         }
         self.files(move |tree| tree.remove(&group)).await
     }

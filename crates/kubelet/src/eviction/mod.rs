@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::events::{EventType, ObjectReference};
 use orlop_runtime::Runtime;
@@ -267,7 +268,7 @@ impl Evictor {
         if !due || !inner.settings.config.local_storage_capacity_isolation {
             return Vec::new();
         }
-        *inner.local_limits_at.lock() = Some(now + LOCAL_LIMITS_PERIOD);
+        *inner.local_limits_at.lock() = Some(now.later(LOCAL_LIMITS_PERIOD));
         let mut pods = (inner.hooks.pods)();
         pods.retain(|pod| rank::has_local_limits(pod) && !is_critical(pod));
         if pods.is_empty() {
@@ -289,7 +290,7 @@ impl Evictor {
 
     /// Until these pods are gone, or for as long as makes sense.
     async fn wait_for(&self, uids: &[String]) {
-        let end = Instant::now() + CLEAN_UP;
+        let end = Instant::now().later(CLEAN_UP);
         while Instant::now() < end {
             tokio::time::sleep(CLEAN_UP_POLL).await;
             if uids.iter().all(|uid| (self.inner.hooks.cleaned_up)(uid)) {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use orlop_base::clock::Shift;
 use serde_json::json;
 
 use super::behaviour::{Behaviour, Rules};
@@ -95,9 +96,9 @@ fn pods_live_as_they_are_told() {
 fn waits(runs: &[u64]) -> Vec<u64> {
     let mut life = life(Stage::Running { ready: true });
     let wait = |ran: &u64| {
-        life.enter(Stage::BackOff, life.since + seconds(*ran));
+        life.enter(Stage::BackOff, life.since.later(seconds(*ran)));
         let wait = life.back_off();
-        life.enter(Stage::Running { ready: true }, life.since + wait);
+        life.enter(Stage::Running { ready: true }, life.since.later(wait));
         wait.as_secs()
     };
     runs.iter().map(wait).collect()

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_api::quantity::Quantity;
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::events::{EventType, ObjectReference};
 use orlop_runtime::Runtime;
@@ -481,7 +482,7 @@ async fn every<F>(first: Duration, period: Duration, what: &str, work: impl Fn()
 where
     F: Future<Output = Result<(), GcError>>,
 {
-    let mut ticks = tokio::time::interval_at(Instant::now() + first, period.max(Duration::from_millis(100)));
+    let mut ticks = tokio::time::interval_at(Instant::now().later(first), period.max(Duration::from_millis(100)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -40,11 +40,11 @@ impl Backoff {
 
     /// A pull failed; returns how long to wait.
     pub fn failed(&mut self, uid: &str, image: &str, error: String, now: Timestamp) -> Duration {
-        let stale = self.most * 2;
+        let stale = self.most.saturating_mul(2);
         self.entries.retain(|_, entry| since(entry.failed, now) <= stale);
         let key = (uid.to_string(), image.to_string());
         let delay = match self.entries.get(&key) {
-            Some(entry) => (entry.delay * 2).min(self.most),
+            Some(entry) => entry.delay.saturating_mul(2).min(self.most),
             None => self.first,
         };
         let failed = now;

@@ -214,13 +214,30 @@ pub fn fits(key: &str, repository: &str) -> bool {
             .all(|(pattern, name)| glob(pattern.as_bytes(), name.as_bytes()))
 }
 
+/// Patterns come from secrets: however many stars one has, it takes no longer than its length times the name's.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern.split_first(), name.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), _) => (0..=name.len()).any(|skip| glob(rest, &name[skip..])),
-        (Some((a, pattern)), Some((b, name))) => a == b && glob(pattern, name),
-        _ => false,
+    let (mut p, mut n) = (0, 0);
+    // The last star, and where what it stands for ends so far: the only place to go back to.
+    let mut star = None;
+    while n < name.len() {
+        match (pattern.get(p), star) {
+            (Some(b'*'), _) => {
+                star = Some((p, n));
+                p += 1;
+            }
+            (Some(letter), _) if *letter == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            (_, Some((at, end))) => {
+                star = Some((at, end + 1));
+                p = at + 1;
+                n = end + 1;
+            }
+            (_, None) => return false,
+        }
     }
+    pattern[p..].iter().all(|letter| *letter == b'*')
 }
 
 fn is_default_registry(repository: &str) -> bool {
@@ -233,6 +250,25 @@ fn is_default_registry(repository: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stars_stand_for_anything_and_cost_little() {
+        for (pattern, name, fits) in [
+            ("", "", true),
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*c", "acb", false),
+            ("*.io", "gcr.io", true),
+            ("*b*b", "abbb", true),
+            ("a", "", false),
+            ("", "a", false),
+        ] {
+            assert_eq!(glob(pattern.as_bytes(), name.as_bytes()), fits, "{pattern} {name}");
+        }
+        assert!(!glob(&b"*a".repeat(100), &b"a".repeat(99)));
+        assert!(!glob(&[b"*a".repeat(100), b"b".to_vec()].concat(), &b"a".repeat(5000)));
+    }
 
     fn secret(kind: &str, key: &str, text: &str) -> Secret {
         let data = STANDARD.encode(text);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::events::{Event, EventType, Recorder};
 use orlop_client::{Api, Delta, Error, Selection, path};
@@ -357,7 +358,7 @@ impl Shared {
             while let Err(error) = self.register(api).await {
                 tracing::error!("the node can't be registered, again in {pause:?}: {}", error.chain());
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(REGISTER_LAST);
+                pause = pause.saturating_mul(2).min(REGISTER_LAST);
             }
             tracing::info!("node {} is registered", self.name());
         }
@@ -370,7 +371,7 @@ impl Shared {
                 // Nodes that report together once shall not do so ever after: a half to one and a half times the period.
                 Ok(true) => {
                     let spread = 0.5 + random.below(1001) as f64 / 1000.0;
-                    due = Some(Instant::now() + every.mul_f64(spread));
+                    due = Some(Instant::now().later(every.mul_f64(spread)));
                 }
                 Ok(false) => {}
                 Err(error) => tracing::error!("the node's status can't be written: {}", error.chain()),

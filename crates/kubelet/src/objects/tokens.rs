@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::Pod;
 use orlop_base::Clock;
+use orlop_base::clock::Shift;
 use orlop_client::{Api, path};
 use parking_lot::Mutex;
 use rustc_hash::FxHasher;
@@ -15,7 +17,7 @@ use rustc_hash::FxHasher;
 use super::{ObjectError, Result};
 
 /// A token is asked for again after a day at the latest.
-const AGE_MAX: SignedDuration = SignedDuration::from_hours(24);
+const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Tokens of pods that started together are not all asked for in the same second again.
 const JITTER_MAX_MS: u64 = 10_000;
 /// Tokens kept at once.
@@ -25,7 +27,7 @@ pub struct Token {
     pub token: String,
     pub expires: Timestamp,
     /// How long it is to live, as the server granted it.
-    life: SignedDuration,
+    life_seconds: i64,
 }
 
 impl std::fmt::Debug for Token {
@@ -36,11 +38,10 @@ impl std::fmt::Debug for Token {
 
 impl Token {
     /// When to ask for the next one.
-    fn renew_at(&self, jitter: SignedDuration) -> Timestamp {
-        let issued = self.expires - self.life;
-        let aged = issued + AGE_MAX - jitter;
-        let nearly_over = self.expires - SignedDuration::from_secs(self.life.as_secs() / 5) - jitter;
-        aged.min(nearly_over)
+    fn renew_at(&self, jitter: Duration) -> Timestamp {
+        let ahead = |seconds: i64| self.expires.later_by_seconds(seconds.saturating_neg());
+        let aged = ahead(self.life_seconds).later(AGE_MAX);
+        aged.min(ahead(self.life_seconds / 5)).earlier(jitter)
     }
 }
 
@@ -55,9 +56,9 @@ struct Key {
 }
 
 impl Key {
-    fn jitter(&self) -> SignedDuration {
+    fn jitter(&self) -> Duration {
         let hash = BuildHasherDefault::<FxHasher>::default().hash_one(self);
-        SignedDuration::from_millis((hash % JITTER_MAX_MS) as i64)
+        Duration::from_millis(hash % JITTER_MAX_MS)
     }
 }
 
@@ -166,7 +167,7 @@ fn read(answer: TokenRequest) -> std::result::Result<Token, String> {
         (Some(token), Some(expires), Some(seconds)) => Ok(Token {
             token,
             expires: expires.0,
-            life: SignedDuration::from_secs(seconds),
+            life_seconds: seconds,
         }),
         _ => Err("the server's answer lacks the token, its end or its life".into()),
     }
@@ -174,8 +175,6 @@ fn read(answer: TokenRequest) -> std::result::Result<Token, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::json;
 
     use super::super::Objects;
@@ -185,7 +184,7 @@ mod tests {
     const PATH: &str = "/api/v1/namespaces/a/serviceaccounts/default/token";
 
     fn answer(cluster: &FakeCluster, token: &str, clock: &Clock, seconds: i64) {
-        let expires = clock.now() + SignedDuration::from_secs(seconds);
+        let expires = clock.now().later_by_seconds(seconds);
         let status = json!({"token": token, "expirationTimestamp": orlop_base::clock::rfc3339(expires)});
         cluster.put(
             PATH,
@@ -245,15 +244,20 @@ mod tests {
     #[test]
     fn a_day_is_the_longest() {
         let expires: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
-        let cases = [(600, "2026-12-31T23:58:00Z"), (365 * 86400, "2026-01-02T00:00:00Z")];
+        let cases = [
+            (600, "2026-12-31T23:58:00Z"),
+            (365 * 86400, "2026-01-02T00:00:00Z"),
+            // Whatever the server says, there is a time to ask again.
+            (i64::MAX, "-009999-01-02T01:59:59Z"),
+            (i64::MIN, "9999-12-30T22:00:00.999999999Z"),
+        ];
         for (seconds, renew) in cases {
-            let life = SignedDuration::from_secs(seconds);
             let token = Token {
                 token: String::new(),
                 expires,
-                life,
+                life_seconds: seconds,
             };
-            assert_eq!(token.renew_at(SignedDuration::ZERO).to_string(), renew);
+            assert_eq!(token.renew_at(Duration::ZERO).to_string(), renew);
         }
     }
 }

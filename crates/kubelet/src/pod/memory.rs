@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
+use orlop_base::clock::Shift;
 
 use super::observed::ObservedPod;
 use super::resize::{Applied, Pending};
@@ -118,7 +119,7 @@ impl Backoff {
     /// The back-off to hold after starting again a container that ended at `finished`.
     pub fn after(before: Option<&Backoff>, of: &str, finished: Timestamp, now: Timestamp, pace: Pace) -> Backoff {
         let delay = match before {
-            Some(before) if before.counts(of, finished) => (before.delay * 2).min(pace.most),
+            Some(before) if before.counts(of, finished) => before.delay.saturating_mul(2).min(pace.most),
             _ => pace.first,
         };
         Backoff {
@@ -130,11 +131,11 @@ impl Backoff {
 
     /// Until when a container that ended at `finished` has to wait.
     pub fn until(&self, of: &str, finished: Timestamp) -> Option<Timestamp> {
-        self.counts(of, finished).then(|| finished + self.delay)
+        self.counts(of, finished).then(|| finished.later(self.delay))
     }
 
     fn counts(&self, of: &str, finished: Timestamp) -> bool {
-        self.of == of && finished <= self.since + BACKOFF_FORGET
+        self.of == of && finished <= self.since.later(BACKOFF_FORGET)
     }
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_base::clock::Shift;
 
 use super::memory::{Backoff, Ending, Eviction, Failure, Hook, PodMemory, Probed};
 use super::observed::{ObservedContainer, ObservedPod, ObservedSandbox, State};
@@ -24,7 +25,7 @@ pub fn epoch() -> Timestamp {
 }
 
 pub fn at(seconds: u64) -> Timestamp {
-    epoch() + Duration::from_secs(seconds)
+    epoch().later(Duration::from_secs(seconds))
 }
 
 pub fn pod(text: &str) -> Pod {
@@ -181,7 +182,7 @@ pub fn observed(pod: &Pod, text: &str) -> ObservedPod {
     for (age, word) in words.iter().enumerate() {
         let (name, value) = word.split_once('=').expect("name=state");
         // Later words are older.
-        let created_at = epoch() - Duration::from_secs(age as u64);
+        let created_at = epoch().earlier(Duration::from_secs(age as u64));
         if name == "sandbox" {
             let (state, attempt) = value.split_once('#').unwrap_or((value, "0"));
             seen.sandboxes.push(ObservedSandbox {

@@ -15,6 +15,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use orlop_base::Shutdown;
+use orlop_base::clock::Shift;
 use orlop_client::{Api, DeleteOptions, Error, Preconditions, path};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -127,7 +128,7 @@ impl Writer {
         entry.status = status.clone();
         entry.version += 1;
         let due = if says_nothing(status) && !entry.finished {
-            now + PENDING_WAIT
+            now.later(PENDING_WAIT)
         } else {
             now
         };
@@ -212,7 +213,7 @@ async fn run(shared: Arc<Shared>, api: Api, mirrors: Mirrors, shutdown: Shutdown
             }
         }
         let full = writing.len() >= IN_FLIGHT;
-        let timer = next.filter(|_| !full).unwrap_or(now + Duration::from_secs(3600));
+        let timer = next.filter(|_| !full).unwrap_or(now.later(Duration::from_secs(3600)));
         tokio::select! {
             Some((uid, version, outcome)) = writing.next(), if !writing.is_empty() => settle(&shared, &uid, version, outcome),
             () = shared.wake.notified() => {}
@@ -237,11 +238,11 @@ fn settle(shared: &Shared, uid: &str, version: u64, outcome: Outcome) {
             entry.written = version;
             entry.failures = 0;
         }
-        Outcome::NoPlace => entry.due = Instant::now() + Duration::from_secs(1),
+        Outcome::NoPlace => entry.due = Instant::now().later(Duration::from_secs(1)),
         Outcome::Failed => {
             let delay = RETRY_FIRST.saturating_mul(1 << entry.failures.min(10)).min(RETRY_MAX);
             entry.failures = entry.failures.saturating_add(1);
-            entry.due = Instant::now() + delay;
+            entry.due = Instant::now().later(delay);
             // What the server has is not known for sure after a failure.
             entry.server = None;
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ::http::uri::PathAndQuery;
 use k8s_openapi::api::core::v1::GRPCAction;
 use orlop_api::duration::duration_text;
+use orlop_base::clock::Shift;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
@@ -53,7 +54,7 @@ pub async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> Outcome 
     let address = join_host_port(ip, port);
     let service = action.service.clone().unwrap_or_default();
     let within = duration_text(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
-    let deadline = tokio::time::Instant::now() + timeout;
+    let deadline = tokio::time::Instant::now().later(timeout);
     let channel = match tokio::time::timeout_at(deadline, connect(&address)).await {
         Ok(channel) => channel,
         Err(_) => {

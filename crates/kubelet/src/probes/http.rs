@@ -18,6 +18,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use orlop_base::clock::Shift;
 use orlop_serving::AnyCertificate;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -145,7 +146,7 @@ pub async fn probe(action: &HTTPGetAction, container: &Container, ip: &str, time
         Ok(request) => request,
         Err(text) => return Outcome::unknown(text),
     };
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now().later(timeout);
     match follow(target, headers, deadline).await {
         Ok(response) => judge(response, deadline).await,
         Err(text) => Outcome::Failure(text),
@@ -156,7 +157,7 @@ pub async fn probe(action: &HTTPGetAction, container: &Container, ip: &str, time
 /// to be spoken is asked again that way.
 pub async fn hook(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> Result<(), String> {
     let (target, mut headers) = request(action, container, ip, HOOK_USER_AGENT)?;
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now().later(timeout);
     let mut answer = follow(target.clone(), headers.clone(), deadline).await;
     if matches!(&answer, Err(text) if target.https && text.ends_with(PLAIN_ANSWER)) {
         headers.remove(AUTHORIZATION);

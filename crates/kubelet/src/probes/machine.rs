@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Probe;
 use orlop_base::Random;
+use orlop_base::clock::Shift;
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -198,10 +199,10 @@ impl Track {
             Kind::Startup => period.min(STARTUP_SPREAD),
             Kind::Liveness => period,
         };
-        let allowed = seen + initial_delay.saturating_sub(age);
+        let allowed = seen.later(initial_delay.saturating_sub(age));
         let micros = u64::try_from(spread.as_micros()).expect("a period is seconds in 32 bits");
         let extra = Duration::from_micros(random.below(micros.max(1)));
-        machine.state = State::Due(allowed.max(now) + extra);
+        machine.state = State::Due(allowed.max(now).later(extra));
     }
 
     /// Startup probe passed, or there is none.
@@ -241,7 +242,7 @@ impl Track {
         let State::Running(was_due) = machine.state else {
             return false;
         };
-        machine.state = State::Due((was_due + machine.settings.period).max(now));
+        machine.state = State::Due(was_due.later(machine.settings.period).max(now));
         let Some(success) = success else { return false };
         let changed = machine.count(success);
         let holds = match kind {

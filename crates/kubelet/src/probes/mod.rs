@@ -22,6 +22,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::events::{EventType, ObjectReference};
 use orlop_runtime::Runtime;
@@ -362,7 +363,7 @@ impl Shared {
         let mut state = self.state.lock();
         state.tell();
         let now = Instant::now();
-        let retell = (!state.untold.is_empty()).then(|| now + RETELL);
+        let retell = (!state.untold.is_empty()).then(|| now.later(RETELL));
         loop {
             let State { pods, times, .. } = &mut *state;
             let at = match times.peek() {
@@ -421,7 +422,7 @@ impl Shared {
         let regarding = tracked.regarding.clone();
         if let Some(success) = success {
             let counters = pod.counters.entry((name.clone(), *kind)).or_default();
-            counters.count(success, now - began);
+            counters.count(success, now.duration_since(began));
         }
         // The end of startup lets the others begin.
         let kinds = if *kind == Kind::Startup {

@@ -111,7 +111,7 @@ pub async fn run(
             let pause = match failed {
                 true => AGAIN,
                 // Nothing to do until something changes; but look again, lest a change was lost.
-                false => AGAIN * 6,
+                false => AGAIN.saturating_mul(6),
             };
             tokio::select! {
                 changed = pictures.changed() => if changed.is_err() { return },

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Delta, Selection, path};
 use tokio::sync::{mpsc, watch};
@@ -238,13 +239,13 @@ fn show(picture: &watch::Sender<Picture>, desired: &Desired) {
 }
 
 async fn look_at_folder(mut folder: Folder, every: Duration, clock: Clock, sink: mpsc::Sender<Pods>) {
-    let mut thorough_at = Instant::now() + every;
+    let mut thorough_at = Instant::now().later(every);
     let mut turns = tokio::time::interval(LOOK.min(every));
     loop {
         turns.tick().await;
         let thorough = Instant::now() >= thorough_at;
         if thorough {
-            thorough_at = Instant::now() + every;
+            thorough_at = Instant::now().later(every);
         }
         let now: Timestamp = clock.now();
         let looked = tokio::task::spawn_blocking(move || {

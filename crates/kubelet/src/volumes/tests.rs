@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use orlop_base::clock::rfc3339;
+use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
 
 use super::*;
@@ -105,7 +105,7 @@ const SECRET: &str = "/api/v1/namespaces/n/secrets/secret";
 const TOKEN: &str = "/api/v1/namespaces/n/serviceaccounts/robot/token";
 
 fn put_token(node: &Node, token: &str) {
-    let expires = rfc3339(node.clock.now() + Duration::from_secs(3600));
+    let expires = rfc3339(node.clock.now().later(Duration::from_secs(3600)));
     let status = json!({"token": token, "expirationTimestamp": expires});
     node.cluster.put(
         TOKEN,

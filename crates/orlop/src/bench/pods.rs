@@ -272,7 +272,7 @@ impl<'a> Bench<'a> {
         let after = usage()?;
         Ok(Idle {
             resident: after.resident,
-            core: (after.cpu - before.cpu).as_secs_f64() / IDLE.as_secs_f64(),
+            core: after.cpu.saturating_sub(before.cpu).as_secs_f64() / IDLE.as_secs_f64(),
         })
     }
 }

@@ -117,7 +117,7 @@ async fn settle(runtime: &CriRuntime, news: News) -> Event {
             break;
         }
         tokio::time::sleep(pause).await;
-        pause *= 2;
+        pause = pause.saturating_mul(2);
     }
     Event { sandbox, container }
 }

@@ -99,7 +99,7 @@ impl Runtime for CriRuntime {
             runtime_handler: handler.to_string(),
         };
         // Setting up a network may take its time.
-        let limit = Some(LIMIT * 2);
+        let limit = Some(LIMIT.saturating_mul(2));
         let answer: RunPodSandboxResponse = self.connection.call(runtime!("RunPodSandbox"), request, limit).await?;
         match answer.pod_sandbox_id {
             id if id.is_empty() => Err(Error::new(Code::Other, "PodSandboxId is not set for sandbox")),

@@ -58,7 +58,13 @@ pub(super) fn leader_election(c: Cursor<'_>, p: &mut Problems) -> LeaderElection
             p.invalid(&path, shown.as_str(), "must be greater than `RenewDeadline`");
         }
         // The wait between two tries has a jitter of up to a fifth; the deadline must allow for one try.
-        if election.renew_deadline <= election.retry_period * 12 / 10 {
+        if election.renew_deadline
+            <= election
+                .retry_period
+                .saturating_mul(12)
+                .checked_div(10)
+                .unwrap_or_default()
+        {
             let path = path.field("renewDeadline");
             p.invalid(&path, shown, "must be greater than `RetryPeriod`*1.2");
         }

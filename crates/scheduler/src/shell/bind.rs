@@ -164,7 +164,7 @@ impl Engine {
             return;
         };
         let now = Instant::now();
-        let took = now - std::mem::replace(&mut attempt.step, now);
+        let took = now.duration_since(std::mem::replace(&mut attempt.step, now));
         let (profile, sampled) = (attempt.profile, attempt.sampled);
         self.observe_point(over, profile, outcome, took);
         if sampled && over == "Bind" {

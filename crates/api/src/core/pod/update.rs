@@ -224,7 +224,7 @@ fn is_mirror(pod: &Cursor<'_>) -> bool {
 
 /// Refuses the request as a whole: nothing else about it matters.
 fn refuse(p: &mut Problems, detail: &str) {
-    p.0.clear();
+    p.clear();
     p.forbidden(&pod_spec::whole_pod(), detail);
 }
 
@@ -342,9 +342,9 @@ pub fn validate_resize(new: &Cursor<'_>, old: &Cursor<'_>, p: &mut Problems) {
         p.forbidden(&spec, "Pod running on node without support for resize");
     }
     pod_level_resize(&spec, &old_spec, p);
-    let before = p.0.len();
+    let before = p.count();
     containers_in_order(&spec, &old_spec, p);
-    if p.0.len() == before {
+    if p.count() == before {
         containers_resize(&spec, &old_spec, p);
     }
     if p.is_empty() && !same(Some(&masked(&spec, &old_spec)), old_spec.value()) {

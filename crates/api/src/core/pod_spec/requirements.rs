@@ -165,9 +165,9 @@ fn container_resource_name(name: &str, path: &Path, p: &mut Problems) {
 
 /// A resource name of any kind: standard, or with a domain. True if it is fine.
 pub fn validate_resource_name(name: &str, path: &Path, p: &mut Problems) -> bool {
-    let before = p.0.len();
+    let before = p.count();
     resource_rules::validate_resource(name, path, p);
-    p.0.len() == before
+    p.count() == before
 }
 
 fn pod_resource_name(name: &str, path: &Path, p: &mut Problems) {

@@ -18,7 +18,7 @@ pub(super) fn validate<'a>(spec: &Cursor<'a>, pod: Option<&Cursor<'_>>, p: &mut 
     let claims_made = claims_made(list, pod_name);
     let mut good = Named::with_capacity(list.len());
     for volume in spec.each("volumes") {
-        let before = p.0.len();
+        let before = p.count();
         let name = volume.text("name");
         source(&volume, name, pod, p);
         if name.is_empty() {
@@ -32,7 +32,7 @@ pub(super) fn validate<'a>(spec: &Cursor<'a>, pod: Option<&Cursor<'_>>, p: &mut 
         if good.contains_key(name) {
             p.duplicate(&volume.at("name"));
         }
-        if p.0.len() == before
+        if p.count() == before
             && let Some(value) = volume.value()
         {
             good.insert(name, value);

@@ -58,9 +58,9 @@ pub fn init_families(service: &mut Value, old: Option<&Value>, cluster: &[&str],
         };
         spec["ipFamilyPolicy"] = inherited.unwrap_or_else(|| fallback.into());
     }
-    let before = p.0.len();
+    let before = p.count();
     super::validation::validate_cluster_ips(&Cursor::new(Some(spec), spec_path()), p);
-    if p.0.len() > before {
+    if p.count() > before {
         return;
     }
     if let Some(old) = old {
@@ -68,12 +68,12 @@ pub fn init_families(service: &mut Value, old: Option<&Value>, cluster: &[&str],
     }
     check_single_stack(spec, p);
     infer_from_addresses(spec, cluster, p);
-    if p.0.len() > before {
+    if p.count() > before {
         return;
     }
     if !selectorless {
         check_configured(spec, cluster, p);
-        if p.0.len() > before {
+        if p.count() > before {
             return;
         }
     }

@@ -9,12 +9,34 @@ use serde_json::Value;
 
 use super::element;
 use super::shape::Shape;
+use crate::field::{MAX_PROBLEMS, cut};
 use crate::patch::shown::{Shown, go_type};
 use crate::schema::{Field, Ty, TypeRef, schema};
 
+/// What is found to be wrong: the first of it, and how much more there is.
+#[derive(Default)]
+struct Found {
+    told: Vec<String>,
+    untold: usize,
+}
+
+impl Found {
+    fn push(&mut self, path: &str, what: impl std::fmt::Display) {
+        if self.told.len() >= MAX_PROBLEMS {
+            self.untold += 1;
+            return;
+        }
+        let text = match path {
+            "" => what.to_string(),
+            path => format!("{path}: {what}"),
+        };
+        self.told.push(cut(text));
+    }
+}
+
 /// All that is wrong, in one text; None if nothing is.
 pub(super) fn problems(object: &Value, ty: Option<TypeRef>) -> Option<String> {
-    let mut found = vec![];
+    let mut found = Found::default();
     let mut path = String::new();
     match ty {
         Some(r) => check_struct(object, r, &mut path, &mut found),
@@ -25,26 +47,21 @@ pub(super) fn problems(object: &Value, ty: Option<TypeRef>) -> Option<String> {
             }
         }
     }
-    match found.as_slice() {
+    if found.untold > 0 {
+        found.told.push(format!("... and {} more", found.untold));
+    }
+    match found.told.as_slice() {
         [] => None,
         [one] => Some(one.clone()),
         many => Some(format!("errors:\n  {}", many.join("\n  "))),
     }
 }
 
-fn fault(path: &str, what: impl std::fmt::Display) -> String {
-    if path.is_empty() {
-        what.to_string()
-    } else {
-        format!("{path}: {what}")
-    }
-}
-
-fn check_struct(value: &Value, r: TypeRef, path: &mut String, found: &mut Vec<String>) {
+fn check_struct(value: &Value, r: TypeRef, path: &mut String, found: &mut Found) {
     let map = match value {
         Value::Null => return,
         Value::Object(map) => map,
-        other => return found.push(fault(path, format!("expected map, got &{{{}}}", Shown(other)))),
+        other => return found.push(path, format_args!("expected map, got &{{{}}}", Shown(other))),
     };
     let here = path.len();
     for (name, value) in map {
@@ -52,13 +69,13 @@ fn check_struct(value: &Value, r: TypeRef, path: &mut String, found: &mut Vec<St
         path.push_str(name);
         match schema().ty(r).field(name) {
             Some(field) => check_field(value, field, path, found),
-            None => found.push(fault(path, "field not declared in schema")),
+            None => found.push(path, "field not declared in schema"),
         }
         path.truncate(here);
     }
 }
 
-fn check_field(value: &Value, field: &'static Field, path: &mut String, found: &mut Vec<String>) {
+fn check_field(value: &Value, field: &'static Field, path: &mut String, found: &mut Found) {
     match (Shape::of_field(field), value) {
         (shape @ (Shape::Set | Shape::Keyed(..)), Value::Array(list)) => {
             let item = field.ty.item().expect("only lists have elements by name");
@@ -68,18 +85,18 @@ fn check_field(value: &Value, field: &'static Field, path: &mut String, found: &
     }
 }
 
-fn check_associative(list: &[Value], shape: Shape, item: &'static Ty, path: &mut String, found: &mut Vec<String>) {
+fn check_associative(list: &[Value], shape: Shape, item: &'static Ty, path: &mut String, found: &mut Found) {
     let here = path.len();
     let mut names = HashSet::new();
     for (i, value) in list.iter().enumerate() {
         if let Some(why) = shape.unfit_element(value) {
-            return found.push(fault(path, format!("element {i}: {why}")));
+            return found.push(path, format_args!("element {i}: {why}"));
         }
         let name = shape.element(value);
         let mut shown = String::new();
         element::show(&name, &mut shown);
         if !names.insert(name) {
-            found.push(fault(path, format!("duplicate entries for key {shown}")));
+            found.push(path, format_args!("duplicate entries for key {shown}"));
         }
         path.push_str(&shown);
         check(value, item, path, found);
@@ -87,7 +104,7 @@ fn check_associative(list: &[Value], shape: Shape, item: &'static Ty, path: &mut
     }
 }
 
-fn check(value: &Value, ty: &'static Ty, path: &mut String, found: &mut Vec<String>) {
+fn check(value: &Value, ty: &'static Ty, path: &mut String, found: &mut Found) {
     let here = path.len();
     let wrong = match (ty, value) {
         (_, Value::Null) | (Ty::Any | Ty::SchemaOrBool(_) | Ty::SchemaOrArray(_) | Ty::SchemaOrStrings(_), _) => None,
@@ -128,6 +145,6 @@ fn check(value: &Value, ty: &'static Ty, path: &mut String, found: &mut Vec<Stri
         (Ty::Quantity | Ty::IntOrString | Ty::Time | Ty::MicroTime, _) => None,
     };
     if let Some(what) = wrong {
-        found.push(fault(path, what));
+        found.push(path, what);
     }
 }

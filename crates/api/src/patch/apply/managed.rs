@@ -1,6 +1,7 @@
 //! The entries of `metadata.managedFields`: one per manager, operation, version and subresource.
 
 use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -10,7 +11,7 @@ use super::set::{self, Set};
 const MAX_UPDATERS: usize = 10;
 const MERGED_UPDATERS: &str = "ancient-changes";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Operation {
     Apply,
     Update,
@@ -39,10 +40,15 @@ pub(super) struct Entry {
 impl Entry {
     /// Whether both are the same manager's at the same work. An applier stays the same when it changes the version.
     pub fn same_owner(&self, other: &Entry) -> bool {
-        self.operation == other.operation
-            && self.manager == other.manager
-            && self.subresource == other.subresource
-            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+        self.owner() == other.owner()
+    }
+
+    fn owner(&self) -> (Operation, &str, &str, &str) {
+        let version = match self.operation {
+            Operation::Apply => "",
+            Operation::Update => &self.api_version,
+        };
+        (self.operation, &self.manager, &self.subresource, version)
     }
 
     /// How the manager is called in a conflict: `"kubectl" with subresource "scale" using apps/v1`.
@@ -139,11 +145,13 @@ pub(super) enum Trust {
 pub(super) fn decode(list: Vec<Value>, trust: Trust) -> Option<Vec<Entry>> {
     let mut entries: Vec<Entry> = Vec::with_capacity(list.len() + 1);
     for value in list {
-        let entry = Entry::decode(value, trust)?;
-        if trust == Trust::Sent {
-            entries.retain(|e| !e.same_owner(&entry));
-        }
-        entries.push(entry);
+        entries.push(Entry::decode(value, trust)?);
+    }
+    if trust == Trust::Sent {
+        let mut owners = HashSet::with_capacity(entries.len());
+        let mut is_last: Vec<bool> = entries.iter().rev().map(|entry| owners.insert(entry.owner())).collect();
+        drop(owners);
+        entries.retain(|_| is_last.pop().unwrap_or(true));
     }
     Some(entries)
 }
@@ -164,15 +172,20 @@ pub(super) fn cap_updaters(entries: &mut Vec<Entry>) {
     entries.sort_by(Entry::stored_order);
     // The oldest of a version stays as it is until there is another to merge it with.
     let mut oldest: Vec<Entry> = vec![];
+    let mut by_version: HashMap<String, usize> = HashMap::new();
     let mut kept: Vec<Entry> = vec![];
     for entry in std::mem::take(entries) {
         if surplus == 0 || entry.operation == Operation::Apply {
             kept.push(entry);
             continue;
         }
-        match oldest.iter_mut().find(|o| o.api_version == entry.api_version) {
-            None => oldest.push(entry),
-            Some(bucket) => {
+        match by_version.get(&entry.api_version) {
+            None => {
+                by_version.insert(entry.api_version.clone(), oldest.len());
+                oldest.push(entry);
+            }
+            Some(at) => {
+                let bucket = &mut oldest[*at];
                 bucket.manager = MERGED_UPDATERS.into();
                 bucket.subresource.clear();
                 bucket.time = entry.time;
@@ -181,9 +194,15 @@ pub(super) fn cap_updaters(entries: &mut Vec<Entry>) {
             }
         }
     }
-    for bucket in oldest {
-        match kept.iter_mut().find(|e| e.same_owner(&bucket)) {
-            Some(older_bucket) => set::union(&mut older_bucket.fields, bucket.fields),
+    let owned: HashMap<_, usize> = kept.iter().enumerate().rev().map(|(i, e)| (e.owner(), i)).collect();
+    let places: Vec<Option<usize>> = oldest
+        .iter()
+        .map(|bucket| owned.get(&bucket.owner()).copied())
+        .collect();
+    drop(owned);
+    for (bucket, place) in oldest.into_iter().zip(places) {
+        match place {
+            Some(at) => set::union(&mut kept[at].fields, bucket.fields),
             None => kept.push(bucket),
         }
     }

@@ -34,6 +34,8 @@ use crate::status::{Cause, Details, Status};
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// A manager without a name.
 const UNKNOWN: &str = "unknown";
+/// The most conflicts that are told: their paths can be long, and an object can have very many.
+const MAX_CONFLICTS: usize = 1000;
 /// The longest manager name, in bytes.
 const MAX_MANAGER_BYTES: usize = 128;
 
@@ -321,12 +323,14 @@ fn list_conflicts(mut conflicts: Vec<(&Entry, Set)>) -> Vec<Conflict> {
     conflicts.sort_by(|(a, _), (b, _)| a.conflict_order(b));
     let of_manager = |(entry, fields): (&Entry, Set)| {
         let manager = entry.describe();
-        set::paths(&fields).into_iter().map(move |field| Conflict {
-            manager: manager.clone(),
-            field,
-        })
+        set::paths(&fields, MAX_CONFLICTS)
+            .into_iter()
+            .map(move |field| Conflict {
+                manager: manager.clone(),
+                field,
+            })
     };
-    conflicts.into_iter().flat_map(of_manager).collect()
+    conflicts.into_iter().flat_map(of_manager).take(MAX_CONFLICTS).collect()
 }
 
 /// Removes what the applier had applied before, does not apply now, and no one else owns. `owned` is what anyone owns

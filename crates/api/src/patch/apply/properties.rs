@@ -107,7 +107,7 @@ proptest! {
         let whole = create(b, pod(), by("b", "v1", 0));
         let expected = managed::decode(managed_fields(&whole).cloned().unwrap_or_default(), Trust::Ours).unwrap();
         let expected = expected.into_iter().next().map(|e| e.fields).unwrap_or_default();
-        prop_assert_eq!(set::paths(&owned), set::paths(&expected));
+        prop_assert_eq!(set::paths(&owned, 1000), set::paths(&expected, 1000));
     }
 
     #[test]

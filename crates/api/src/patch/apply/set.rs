@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, map::Entry};
 
 use super::element;
+use crate::field::cut;
 
 pub(super) type Set = Map<String, Value>;
 
@@ -160,13 +161,17 @@ pub(super) fn remove_field(set: &mut Set, path: &[&str]) {
 }
 
 /// All paths as people read them (`.spec.containers[name="web"].image`), those at one place before those below it.
-pub(super) fn paths(set: &Set) -> Vec<String> {
+/// No more than `most`, and huge ones cut.
+pub(super) fn paths(set: &Set, most: usize) -> Vec<String> {
     let mut out = vec![];
-    collect(set, &mut String::new(), &mut out);
+    collect(set, &mut String::new(), &mut out, most);
     out
 }
 
-fn collect(set: &Set, prefix: &mut String, out: &mut Vec<String>) {
+fn collect(set: &Set, prefix: &mut String, out: &mut Vec<String>, most: usize) {
+    if out.len() >= most {
+        return;
+    }
     let here = prefix.len();
     let mut elements: Vec<(&String, &Set)> = set
         .iter()
@@ -177,13 +182,16 @@ fn collect(set: &Set, prefix: &mut String, out: &mut Vec<String>) {
     for (key, below) in &elements {
         if is_member(below) {
             element::show(key, prefix);
-            out.push(prefix.clone());
+            out.push(cut(prefix.clone()));
+            if out.len() >= most {
+                return;
+            }
             prefix.truncate(here);
         }
     }
     for (key, below) in &elements {
         element::show(key, prefix);
-        collect(below, prefix, out);
+        collect(below, prefix, out, most);
         prefix.truncate(here);
     }
 }
@@ -239,7 +247,7 @@ mod tests {
             Value::Object(intersection(&a, &b)),
             json!({"f:b": {}, "f:d": {"f:e": {}}})
         );
-        assert_eq!(paths(&a), [".a", ".b", ".b.c", ".d.e", ".d.f"]);
+        assert_eq!(paths(&a, 100), [".a", ".b", ".b.c", ".d.e", ".d.f"]);
     }
 
     #[test]
@@ -252,7 +260,7 @@ mod tests {
         assert_eq!(Value::Object(s), json!({"f:m": {}}));
         let mut s = set(all);
         remove_field(&mut s, &["s", "y"]);
-        assert_eq!(paths(&s), [".m", ".m.l", ".m.l.x"]);
+        assert_eq!(paths(&s, 100), [".m", ".m.l", ".m.l.x"]);
     }
 
     #[test]
@@ -298,12 +306,12 @@ mod tests {
         #[test]
         fn trees_behave_as_sets_of_paths(a in any_set(), b in any_set()) {
             let (ta, tb) = (tree(&a), tree(&b));
-            prop_assert_eq!(paths(&ta).into_iter().collect::<BTreeSet<_>>(), texts(a.clone()));
-            let both: BTreeSet<_> = paths(&intersection(&ta, &tb)).into_iter().collect();
+            prop_assert_eq!(paths(&ta, 100).into_iter().collect::<BTreeSet<_>>(), texts(a.clone()));
+            let both: BTreeSet<_> = paths(&intersection(&ta, &tb), 100).into_iter().collect();
             prop_assert_eq!(both, texts(a.intersection(&b).cloned()));
             let mut rest = ta.clone();
             subtract(&mut rest, &tb);
-            prop_assert_eq!(paths(&rest).into_iter().collect::<BTreeSet<_>>(), texts(a.difference(&b).cloned()));
+            prop_assert_eq!(paths(&rest, 100).into_iter().collect::<BTreeSet<_>>(), texts(a.difference(&b).cloned()));
             let mut either = ta.clone();
             union(&mut either, tb);
             prop_assert_eq!(&either, &tree(&a.union(&b).cloned().collect()));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::schema::{from_value, schema};
+use orlop_base::clock::Shift;
 use serde_json::json;
 
 const NOW: &str = "2026-11-15T10:00:00Z";
@@ -24,7 +25,7 @@ pub(super) fn by<'a>(manager: &'a str, api_version: &'a str, seconds: i64) -> Ap
     ApplyOptions {
         manager,
         force: false,
-        now: now + jiff::SignedDuration::from_secs(seconds),
+        now: now.later_by_seconds(seconds),
         api_version,
         subresource: "",
         reset: &[&["status"]],

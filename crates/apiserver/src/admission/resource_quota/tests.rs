@@ -1,3 +1,4 @@
+use orlop_base::clock::Shift;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -481,7 +482,7 @@ fn run(ns: &mut Namespace, step: &Step) -> Result<(), Status> {
             let Some(pod) = ns.stored("pods", &format!("o{name}")) else {
                 return Ok(());
             };
-            let at = ns.desk.now + jiff::SignedDuration::from_secs((*grace).into());
+            let at = ns.desk.now.later_by_seconds((*grace).into());
             let marked =
                 json!({"metadata": {"deletionTimestamp": at.to_string(), "deletionGracePeriodSeconds": grace}});
             ns.put("pods", with(pod, marked))
@@ -492,7 +493,7 @@ fn run(ns: &mut Namespace, step: &Step) -> Result<(), Status> {
             Ok(())
         }
         Step::Wait { seconds } => {
-            ns.desk.now += jiff::SignedDuration::from_secs((*seconds).into());
+            ns.desk.now = ns.desk.now.later_by_seconds((*seconds).into());
             Ok(())
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use orlop_base::clock::{Shift, elapsed, seconds};
 
 use super::GRACE_MIN;
 use crate::pod::memory::{Ending, Hook, PodMemory};
@@ -48,7 +49,7 @@ const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the speci
 pub(super) fn active_deadline(pod: &Pod, memory: &PodMemory) -> Option<Timestamp> {
     let allowed = policy::spec(pod).active_deadline_seconds?;
     let start = memory.status.start_time.as_ref()?.0;
-    Some(start + Duration::from_secs(allowed.max(0) as u64))
+    Some(start.later(seconds(allowed)))
 }
 
 /// Whether the pod ends, and how: for good once it does, with a grace that only shrinks.
@@ -72,7 +73,7 @@ pub(super) fn ending(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, now:
             .filter(|grace| *grace < ending.grace_seconds)
         {
             ending.grace_seconds = grace;
-            ending.deadline = ending.deadline.min(after(now, grace));
+            ending.deadline = ending.deadline.min(now.later_by_seconds(grace));
         }
         return Some(ending);
     }
@@ -86,14 +87,10 @@ pub(super) fn ending(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, now:
         .max(1);
     Some(Ending {
         grace_seconds: grace,
-        deadline: after(now, grace),
+        deadline: now.later_by_seconds(grace),
         failed,
         deleted,
     })
-}
-
-fn after(now: Timestamp, seconds: i64) -> Timestamp {
-    now + Duration::from_secs(seconds.max(0) as u64)
 }
 
 /// What is still to be stopped; `None` if nothing is.
@@ -107,7 +104,7 @@ pub(super) fn stop(
 ) -> Option<Stop> {
     let since = memory.teardown.unwrap_or(now);
     let deadline = ending.as_ref().map_or_else(
-        || after(since, policy::spec(pod).termination_grace_period_seconds.unwrap_or(0)),
+        || since.later_by_seconds(policy::spec(pod).termination_grace_period_seconds.unwrap_or(0).max(0)),
         |ending| ending.deadline,
     );
     let mut stop = Stop {
@@ -155,7 +152,7 @@ pub(super) fn stop(
         }
         // A second of difference is not worth telling the runtime again.
         let told = memory.stops.get(&container.id);
-        if told.is_none_or(|by| *by > now + remaining + Duration::from_secs(1)) {
+        if told.is_none_or(|by| *by > now.later(remaining).later(Duration::from_secs(1))) {
             stop.containers.push(step());
         }
     }
@@ -163,8 +160,7 @@ pub(super) fn stop(
 }
 
 fn remaining(deadline: Timestamp, now: Timestamp) -> Duration {
-    let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
-    left.max(Duration::from_secs(GRACE_MIN as u64))
+    elapsed(now, deadline).max(Duration::from_secs(GRACE_MIN as u64))
 }
 
 /// A container in an unknown state may run; once it was told to end there is no more to do about it.

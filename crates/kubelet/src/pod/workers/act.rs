@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_base::clock::{Shift, seconds};
 use orlop_client::EventType::{Normal, Warning};
 use orlop_runtime::cri::messages as cri;
 use tokio::time::Instant;
@@ -51,7 +52,7 @@ impl Worker {
         self.memory.teardown = None;
         let mut did = !run.kill.is_empty() || !run.reset.is_empty() || !run.remove.is_empty();
         for kill in &run.kill {
-            let grace = Duration::from_secs(kill.grace_seconds.max(0) as u64);
+            let grace = seconds(kill.grace_seconds);
             if let Err(error) = self.kill(pod, &kill.id, &kill.name, &kill.message, grace).await {
                 tracing::debug!(
                     "container {} of pod {} was not ended: {error}",
@@ -169,7 +170,7 @@ impl Worker {
                     .saturating_mul(1 << self.memory.mount_failures.min(4))
                     .min(RETRY);
                 self.memory.mount_failures = self.memory.mount_failures.saturating_add(1);
-                let hold = self.shared.clock.now() + delay;
+                let hold = self.shared.clock.now().later(delay);
                 self.memory.hold = Some(hold);
                 Some(Then::Wait(Some(hold)))
             }
@@ -193,7 +194,7 @@ impl Worker {
                     let text = format!("Failed to create pod sandbox: {error}");
                     self.event(pod, None, Warning, "FailedCreatePodSandBox", text);
                 }
-                let hold = self.shared.clock.now() + RETRY;
+                let hold = self.shared.clock.now().later(RETRY);
                 self.memory.hold = Some(hold);
                 // It may be there half made.
                 return Err(Then::Again);
@@ -225,7 +226,7 @@ impl Worker {
                     "FailedSync",
                     format!("error determining status: {error}"),
                 );
-                self.memory.hold = Some(self.shared.clock.now() + RETRY);
+                self.memory.hold = Some(self.shared.clock.now().later(RETRY));
                 return;
             }
         };
@@ -254,7 +255,7 @@ impl Worker {
                         was_made: MADE.contains(&refusal.reason.as_str()),
                         reason: refusal.reason,
                         message: refusal.message,
-                        retry_at: self.shared.clock.now() + delay,
+                        retry_at: self.shared.clock.now().later(delay),
                     };
                     self.memory.failures.insert(start.name.clone(), failure);
                     if start.place.kind == Kind::Init && !policy::is_sidecar(&container) {
@@ -291,7 +292,7 @@ impl Worker {
             () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
         };
         if let Some(starting) = &mut self.starting {
-            starting.waited_for_images += asked.elapsed();
+            starting.waited_for_images = starting.waited_for_images.saturating_add(asked.elapsed());
         }
         let image = image.map_err(NotStarted::Failed)?;
         let restart_count = match start.restart_count {
@@ -421,7 +422,7 @@ impl Worker {
             message: error,
             generation,
         });
-        self.memory.resize_hold = Some(self.shared.clock.now() + RETRY);
+        self.memory.resize_hold = Some(self.shared.clock.now().later(RETRY));
         false
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use orlop_base::clock::seconds;
 use orlop_client::EventType::{Normal, Warning};
 
 use super::worker::Worker;
@@ -147,7 +148,7 @@ impl Worker {
             let Some(mut view) = handle else { continue };
             let leaver = view.borrow().pod.clone();
             let grace = policy::spec(&leaver).termination_grace_period_seconds.unwrap_or(30);
-            let limit = LEAST_WAIT.max(Duration::from_secs(grace.max(0) as u64) * 3 / 2);
+            let limit = LEAST_WAIT.max(seconds(grace.saturating_mul(3) / 2));
             let mut mail = self.mail();
             tokio::select! {
                 // An error means that its worker has gone, and all of it.

@@ -1,6 +1,7 @@
 //! Lifecycle hooks: what a container asks for right after its start and right before its end.
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
+use orlop_base::clock::seconds;
 use orlop_runtime::Runtime;
 
 use crate::pod::policy;
@@ -46,7 +47,7 @@ pub(super) async fn run(
         });
     }
     if let Some(sleep) = &handler.sleep {
-        tokio::time::sleep(std::time::Duration::from_secs(sleep.seconds.max(0) as u64)).await;
+        tokio::time::sleep(seconds(sleep.seconds)).await;
         return Ok(());
     }
     // Upstream: a TCP socket is no hook that could be run.

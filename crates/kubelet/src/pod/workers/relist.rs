@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use orlop_base::clock::Shift;
 use orlop_runtime::Event;
 use orlop_runtime::cri::messages as cri;
 use tokio::time::Instant;
@@ -35,7 +36,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut last = None;
     loop {
         if events.is_none() && Instant::now() >= events_again {
-            events_again = Instant::now() + EVENTS_RETRY;
+            events_again = Instant::now().later(EVENTS_RETRY);
             events = shared.runtime.events().await.ok();
             heard = false;
             // What happened while nobody listened.
@@ -50,16 +51,16 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 }
                 None => {
                     events = None;
-                    next = next.min(Instant::now() + RELIST_FAST);
+                    next = next.min(Instant::now().later(RELIST_FAST));
                 }
             },
-            () = shared.relist.notified() => next = next.min(Instant::now() + RELIST_MIN),
+            () = shared.relist.notified() => next = next.min(Instant::now().later(RELIST_MIN)),
             () = tokio::time::sleep_until(next) => {
                 let began = Instant::now();
                 relist(&shared).await;
-                let interval = last.replace(began).map(|last| began - last);
+                let interval = last.replace(began).map(|last| began.duration_since(last));
                 shared.tools.metrics().relisted(shared.clock.now(), began.elapsed(), interval);
-                next = Instant::now() + if heard { RELIST_SLOW } else { RELIST_FAST };
+                next = Instant::now().later(if heard { RELIST_SLOW } else { RELIST_FAST });
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_base::clock::Shift;
 use orlop_client::EventType::{Normal, Warning};
 
 use super::hooks;
@@ -41,7 +42,7 @@ impl Worker {
             self.announce(pod, &step);
             self.memory
                 .stops
-                .insert(step.id.clone(), self.shared.clock.now() + step.grace);
+                .insert(step.id.clone(), self.shared.clock.now().later(step.grace));
             let runtime = self.shared.runtime.clone();
             self.operations.spawn(async move {
                 let answer = match runtime.stop_container(&step.id, step.grace).await {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use orlop_base::clock::Shift;
 use orlop_client::EventType::{self, Normal};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -101,7 +102,7 @@ impl Worker {
             admitted: false,
             operations: JoinSet::new(),
             failures: 0,
-            refresh_at: now + shared.tools.refresh_every(),
+            refresh_at: now.later(shared.tools.refresh_every()),
             removed: false,
             starting: is_new.then_some(Starting {
                 seen_at: now,
@@ -324,7 +325,7 @@ impl Worker {
         metrics.pod_runs(&Started {
             since_seen: since(starting.seen_at),
             since_created: since(created.map_or(starting.seen_at, |time| time.0)),
-            excluded: starting.waited_for_images + status::spent_on_init(status),
+            excluded: starting.waited_for_images.saturating_add(status::spent_on_init(status)),
         });
     }
 
@@ -383,12 +384,12 @@ impl Worker {
     async fn refresh(&mut self, pod: &Pod, until: Option<Timestamp>) -> Then {
         let now = self.shared.clock.now();
         if now >= self.refresh_at {
-            self.refresh_at = now + self.shared.tools.refresh_every();
+            self.refresh_at = now.later(self.shared.tools.refresh_every());
             if self.prepared {
                 self.shared.tools.refresh(pod).await;
             }
         }
-        let resize = self.memory.resize_pending.as_ref().map(|_| now + RESIZE_RETRY);
+        let resize = self.memory.resize_pending.as_ref().map(|_| now.later(RESIZE_RETRY));
         Then::Wait([until, Some(self.refresh_at), resize].into_iter().flatten().min())
     }
 
@@ -396,7 +397,9 @@ impl Worker {
         let now = self.shared.clock.now();
         let delay = until.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
         // A manual clock and timers go separate ways; a millisecond more spares a second wake.
-        let delay = delay.map_or(Duration::from_secs(3600), |delay| delay + Duration::from_millis(1));
+        let delay = delay.map_or(Duration::from_secs(3600), |delay| {
+            delay.saturating_add(Duration::from_millis(1))
+        });
         tokio::select! {
             () = self.shared.shutdown.wait() => {}
             // An error means that nobody is left who could say more.
@@ -444,7 +447,7 @@ impl Worker {
     pub(super) fn retry_at(&mut self) -> Timestamp {
         let delay = RETRY_FIRST.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
         self.failures = self.failures.saturating_add(1);
-        self.shared.clock.now() + delay
+        self.shared.clock.now().later(delay)
     }
 
     pub(super) fn event(

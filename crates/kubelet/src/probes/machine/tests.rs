@@ -191,12 +191,12 @@ proptest! {
             let next = KINDS.into_iter().filter_map(|kind| Some((track.due(kind)?, kind))).min();
             let Some((at, kind)) = next else { break };
             let i = kind as usize;
-            prop_assert!(at >= start + Duration::from_secs(delay.saturating_sub(age)));
+            prop_assert!(at >= start.later(Duration::from_secs(delay.saturating_sub(age))));
             prop_assert!(kind == Kind::Startup || track.started());
             if let Some(last) = last_due[i].replace(at) {
-                prop_assert!(at >= last + Duration::from_secs(10));
+                prop_assert!(at >= last.later(Duration::from_secs(10)));
             }
-            now = now.max(at) + Duration::from_millis(took_ms);
+            now = now.max(at).later(Duration::from_millis(took_ms));
             let said = match what { 0 => None, n => Some(n > 5) };
             let before = track.result(kind);
             track.begin(kind);

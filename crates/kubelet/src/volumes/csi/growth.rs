@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as QuantityText;
 use orlop_api::quantity::Quantity;
-use orlop_base::clock::rfc3339;
+use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
 
 const STORAGE: &str = "storage";
@@ -64,10 +64,10 @@ impl Memory {
 
     pub fn failed(&mut self, now: Timestamp) {
         let delay = match self.retry {
-            Some((delay, _)) => (delay * 2).min(RETRY_MAX),
+            Some((delay, _)) => delay.saturating_mul(2).min(RETRY_MAX),
             None => RETRY_FIRST,
         };
-        self.retry = Some((delay, now + delay));
+        self.retry = Some((delay, now.later(delay)));
     }
 }
 

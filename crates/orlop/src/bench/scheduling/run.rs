@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use orlop_base::clock::Shift;
 use serde_json::Value;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -275,7 +276,10 @@ impl Run {
         let created = self.bindings.now();
         self.wait_until_bound(&set).await?;
         phase.finish();
-        let own_cpu = process::usage(std::process::id()).unwrap_or_default().cpu - own_before;
+        let own_cpu = process::usage(std::process::id())
+            .unwrap_or_default()
+            .cpu
+            .saturating_sub(own_before);
         let processes = self.processes().into_iter().map(|(pid, after)| {
             let cpu_before = before.iter().find(|(p, _)| *p == pid).map_or(after.cpu, |(_, u)| u.cpu);
             Process {
@@ -293,7 +297,7 @@ impl Run {
             .collect();
         latencies.sort_by(f64::total_cmp);
         let last = bound.last().copied().unwrap_or_default();
-        let create_time = created - started;
+        let create_time = created.saturating_sub(started);
         Ok(Outcome {
             workload: self.workload.name.clone(),
             size: self.size.clone(),
@@ -490,7 +494,7 @@ struct Churned {
 }
 
 fn ticks(interval: Duration) -> tokio::time::Interval {
-    let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
+    let mut ticks = tokio::time::interval_at(Instant::now().later(interval), interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }

@@ -21,12 +21,12 @@ pub fn windows(bound: &[Duration], end: Duration) -> Vec<f64> {
             None => last = Some((now, count)),
             Some((_, before)) if count == before => joined += 1,
             Some((since, before)) => {
-                let rate = (count - before) as f64 / (now - since).as_secs_f64();
+                let rate = (count - before) as f64 / now.saturating_sub(since).as_secs_f64();
                 rates.extend(std::iter::repeat_n(rate, joined));
                 (last, joined) = (Some((now, count)), 1);
             }
         }
-        now += WINDOW;
+        now = now.saturating_add(WINDOW);
     }
     rates
 }
@@ -34,7 +34,7 @@ pub fn windows(bound: &[Duration], end: Duration) -> Vec<f64> {
 /// When scheduler_perf would notice that all pods are bound: it looks once a second from the moment all are created.
 pub fn noticed(all_created: Duration, last_bound: Duration) -> Duration {
     let late = last_bound.saturating_sub(all_created);
-    all_created + WINDOW * late.as_millis().div_ceil(WINDOW.as_millis()) as u32
+    all_created.saturating_add(WINDOW.saturating_mul(late.as_millis().div_ceil(WINDOW.as_millis()) as u32))
 }
 
 /// The value at this share of a sorted list, by rank rounded up; 0 for an empty one.

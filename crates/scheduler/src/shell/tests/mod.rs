@@ -103,7 +103,7 @@ impl World {
         while passed < time {
             tokio::time::sleep(STEP).await;
             self.clock.advance(STEP);
-            passed += STEP;
+            passed = passed.saturating_add(STEP);
         }
     }
 
@@ -118,7 +118,7 @@ impl World {
                 self.server.events()
             );
             self.pass(STEP).await;
-            passed += STEP;
+            passed = passed.saturating_add(STEP);
         }
         passed
     }
