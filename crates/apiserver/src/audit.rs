@@ -60,24 +60,30 @@ pub struct Trail {
 }
 
 impl Trail {
-    pub fn new(
-        info: &RequestInfo,
-        uri: String,
-        headers: &HeaderMap,
-        peer: Option<IpAddr>,
-        received: Timestamp,
-    ) -> Trail {
+    /// Of a request that nobody keeps a log of: it has a name, which the answer tells.
+    pub fn unlogged(info: &RequestInfo, headers: &HeaderMap) -> Trail {
         Trail {
             id: id_of(headers),
-            uri,
+            uri: String::new(),
             verb: info.verb,
+            object: None,
+            received: Timestamp::UNIX_EPOCH,
+            source_ips: vec![],
+            user_agent: String::new(),
+            user: None,
+            impersonated: None,
+            decision: None,
+        }
+    }
+
+    pub fn new(info: &RequestInfo, uri: &str, headers: &HeaderMap, peer: Option<IpAddr>, received: Timestamp) -> Trail {
+        Trail {
+            uri: uri.to_string(),
             object: info.is_resource.then(|| object_ref(info)),
             received,
             source_ips: source_ips(headers, peer).iter().map(IpAddr::to_string).collect(),
             user_agent: user_agent(headers),
-            user: None,
-            impersonated: None,
-            decision: None,
+            ..Trail::unlogged(info, headers)
         }
     }
 
@@ -273,13 +279,7 @@ mod tests {
     fn lines_tell_who_did_it_and_as_whom() {
         let list = headers(&[("audit-id", &"i".repeat(100)), ("user-agent", &"u".repeat(2000))]);
         let info = RequestInfo::parse(&http::Method::DELETE, "/api/v1/namespaces/d/pods/p", "");
-        let mut trail = Trail::new(
-            &info,
-            "/api/v1/namespaces/d/pods/p".into(),
-            &list,
-            None,
-            Timestamp::UNIX_EPOCH,
-        );
+        let mut trail = Trail::new(&info, "/api/v1/namespaces/d/pods/p", &list, None, Timestamp::UNIX_EPOCH);
         trail.user = Some(Arc::new(UserInfo::new("admin", &["g"])));
         trail.impersonated = Some(Arc::new(UserInfo::new("ann", &[])));
         trail.decision = Some((false, "because".into()));
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(line["responseStatus"]["message"], "pods \"p\" not found");
 
         let info = RequestInfo::parse(&http::Method::POST, "/api/v1/namespaces/d/pods", "");
-        let mut trail = Trail::new(&info, String::new(), &list, None, Timestamp::UNIX_EPOCH);
+        let mut trail = Trail::new(&info, "", &list, None, Timestamp::UNIX_EPOCH);
         trail.name_created(b"nonsense");
         trail.name_created(br#"{"kind": "Pod", "metadata": {"labels": {}, "name": "p"}}"#);
         let line = trail.line(Stage::RequestReceived, None, Timestamp::UNIX_EPOCH);

@@ -137,8 +137,10 @@ impl Server {
         // 1. What is asked for.
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or(""));
         let kind = kinds::of_resource(&info.group, &info.version, &info.resource);
-        let received = self.registry.now();
-        let trail = Trail::new(&info, target.to_string(), &parts.headers, connection.peer, received);
+        let trail = match &self.audit {
+            Some(_) => Trail::new(&info, target, &parts.headers, connection.peer, self.registry.now()),
+            None => Trail::unlogged(&info, &parts.headers),
+        };
         let call = Arc::new(Call {
             target: target.to_string(),
             method: parts.method,
@@ -181,8 +183,9 @@ impl Server {
         let took = (!info.is_long_running()).then(|| started.elapsed());
         let dry_run = info.query.get("dryRun").is_some();
         self.metrics.observe(info, call.kind.is_some(), dry_run, code, took);
-        // Nobody has read it: its client shall see the answer nevertheless.
-        if let Some(body) = content.body.take() {
+        // Nobody has read it: its client shall see the answer nevertheless, unless it waits for one before it sends.
+        let waits = call.headers.contains_key(http::header::EXPECT);
+        if let Some(body) = content.body.take().filter(|_| !waits) {
             bodies::drain(body);
         }
         self.record_end(&call, failure.as_ref(), response)
