@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use orlop_api::Status;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::connect::AnyBody;
 
@@ -37,10 +37,9 @@ impl Memory {
         Memory(Arc::new(Semaphore::new(bytes)))
     }
 
-    async fn take(&self, bytes: usize, until: Instant) -> Result<OwnedSemaphorePermit, Status> {
+    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let until = until.min(Instant::now() + MEMORY_WAIT);
-        match timeout_at(until, self.0.clone().acquire_many_owned(bytes)).await {
+        match timeout(MEMORY_WAIT, self.0.clone().acquire_many_owned(bytes)).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Status::too_many_requests(
                 "Too many requests, please try again later.",
@@ -58,7 +57,7 @@ pub struct Content {
 }
 
 /// Reads the whole of a body of at most `limit` bytes. What is left of one that is not read stays in `body`.
-pub async fn read(body: &mut AnyBody, limit: usize, memory: &Memory, deadline: Instant) -> Result<Content, Status> {
+pub async fn read(body: &mut AnyBody, limit: usize, memory: &Memory) -> Result<Content, Status> {
     let too_large = || Status::too_large(format!("Request entity too large: limit is {limit}"));
     let declared = body.size_hint().exact();
     if declared.is_some_and(|bytes| bytes > limit as u64) {
@@ -67,10 +66,13 @@ pub async fn read(body: &mut AnyBody, limit: usize, memory: &Memory, deadline: I
     let most = declared.map_or(limit, |bytes| bytes as usize);
     let mut gathered = Gathered::default();
     let mut granted = None;
-    let mut began = Instant::now();
+    let began = Instant::now();
+    // Time that was not the client's.
+    let mut waited = Duration::ZERO;
     loop {
-        let floor = began + PATIENCE + Duration::from_secs_f64(gathered.len() as f64 / RATE_FLOOR as f64);
-        let frame = timeout_at(floor.min(deadline), body.frame())
+        let allowed = PATIENCE.saturating_add(Duration::from_secs_f64(gathered.len() as f64 / RATE_FLOOR as f64));
+        let taken = began.elapsed().saturating_sub(waited);
+        let frame = timeout(allowed.saturating_sub(taken), body.frame())
             .await
             .map_err(|_| Status::timeout("the request body did not arrive in time"))?;
         let Some(frame) = frame else {
@@ -86,9 +88,9 @@ pub async fn read(body: &mut AnyBody, limit: usize, memory: &Memory, deadline: I
         }
         gathered.add(data);
         if granted.is_none() && gathered.len() > SMALL {
-            let waited = Instant::now();
-            granted = Some(memory.take(most.max(gathered.len()), deadline).await?);
-            began += waited.elapsed();
+            let asked = Instant::now();
+            granted = Some(memory.take(most.max(gathered.len())).await?);
+            waited = asked.elapsed();
         }
     }
 }
@@ -166,25 +168,21 @@ mod tests {
         StreamBody::new(frames).map_err(|never| match never {}).boxed_unsync()
     }
 
-    fn later(seconds: u64) -> Instant {
-        Instant::now() + Duration::from_secs(seconds)
-    }
-
     #[tokio::test(start_paused = true)]
     async fn bodies_come_whole_or_not_at_all() {
         let memory = Memory::new(1 << 20);
         for pieces in [vec![], vec![10], vec![10, 0, 20], vec![SMALL, SMALL, 1]] {
             let wanted: usize = pieces.iter().sum();
-            let read = read(&mut body(pieces, Duration::ZERO), 1 << 20, &memory, later(60)).await;
+            let read = read(&mut body(pieces, Duration::ZERO), 1 << 20, &memory).await;
             assert_eq!(read.unwrap().bytes.len(), wanted);
         }
         let mut large = body(vec![600, 600], Duration::ZERO);
-        let status = read(&mut large, 1000, &memory, later(60)).await.err().unwrap();
+        let status = read(&mut large, 1000, &memory).await.err().unwrap();
         assert_eq!((status.code, status.reason), (413, "RequestEntityTooLarge"));
         let mut declared = http_body_util::Full::new(Bytes::from(vec![0; 1001]))
             .map_err(|never| match never {})
             .boxed_unsync();
-        let status = read(&mut declared, 1000, &memory, later(60)).await.err().unwrap();
+        let status = read(&mut declared, 1000, &memory).await.err().unwrap();
         assert_eq!(status.code, 413);
         assert_eq!(declared.size_hint().exact(), Some(1001), "nothing of it is read");
     }
@@ -197,33 +195,32 @@ mod tests {
             &mut body(vec![1; 100_000], Duration::from_millis(100)),
             1 << 20,
             &memory,
-            later(60),
         )
         .await;
         assert_eq!(trickle.err().unwrap().code, 504);
         assert!(began.elapsed() < Duration::from_secs(6));
         let steady = body(vec![4096; 100], Duration::from_millis(150));
         let mut steady = steady;
-        assert!(read(&mut steady, 1 << 20, &memory, later(60)).await.is_ok());
+        assert!(read(&mut steady, 1 << 20, &memory).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn large_bodies_wait_for_memory_and_small_ones_never() {
         let memory = Memory::new(100_000);
-        let held = read(&mut body(vec![60_000], Duration::ZERO), 100_000, &memory, later(60))
+        let held = read(&mut body(vec![60_000], Duration::ZERO), 100_000, &memory)
             .await
             .unwrap();
-        let small = read(&mut body(vec![SMALL], Duration::ZERO), 100_000, &memory, later(60)).await;
+        let small = read(&mut body(vec![SMALL], Duration::ZERO), 100_000, &memory).await;
         assert!(small.is_ok());
         let waiting = tokio::spawn({
             let memory = memory.clone();
-            async move { read(&mut body(vec![60_000], Duration::ZERO), 100_000, &memory, later(60)).await }
+            async move { read(&mut body(vec![60_000], Duration::ZERO), 100_000, &memory).await }
         });
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert!(!waiting.is_finished());
         drop(held);
         let held = waiting.await.unwrap().unwrap();
-        let refused = read(&mut body(vec![60_000], Duration::ZERO), 100_000, &memory, later(60)).await;
+        let refused = read(&mut body(vec![60_000], Duration::ZERO), 100_000, &memory).await;
         assert_eq!(refused.err().unwrap().code, 429);
         drop(held);
     }

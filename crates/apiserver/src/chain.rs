@@ -275,9 +275,15 @@ impl Server {
         // 7. The body, of bounded size, in bounded time. Whoever is slow to send it takes nobody's place meanwhile.
         let share = Share::of(info, &user);
         let config = &self.registry.config;
-        let deadline = tokio::time::Instant::now() + config.request_timeout;
+        let began = tokio::time::Instant::now();
+        let late = || Status::timeout("request did not complete within the allotted timeout");
         let sent = match &mut content.body {
-            Some(body) => bodies::read(body, config.max_body_bytes, self.shares.memory(share), deadline).await?,
+            Some(body) => {
+                let read = bodies::read(body, config.max_body_bytes, self.shares.memory(share));
+                tokio::time::timeout(config.request_timeout, read)
+                    .await
+                    .map_err(|_| late())??
+            }
             None => bodies::Content::default(),
         };
         content.body = None;
@@ -296,9 +302,8 @@ impl Server {
             self.record_begin(call, &work.bytes);
             self.work(call, &work).await
         };
-        tokio::time::timeout_at(deadline, done)
-            .await
-            .map_err(|_| Status::timeout("request did not complete within the allotted timeout"))?
+        let left = config.request_timeout.saturating_sub(began.elapsed());
+        tokio::time::timeout(left, done).await.map_err(|_| late())?
     }
 
     /// Tells the audit log of a request that may change something before it does.

@@ -289,23 +289,23 @@ impl Peer {
         }
     }
 
-    /// When it must be gone unless a request begins; none while one is under way.
-    fn deadline(&self) -> Option<Instant> {
+    /// How long it may stay unless a request begins; none while one is under way.
+    fn time_left(&self) -> Option<Duration> {
         let use_ = self.use_.lock();
         let limits = &self.connections.limits;
         let patience = match self.known.load(Ordering::Relaxed) {
             true => limits.idle,
             false => limits.first_request,
         };
-        (use_.requests == 0).then(|| use_.idle_since + patience)
+        (use_.requests == 0).then(|| patience.saturating_sub(use_.idle_since.elapsed()))
     }
 
     /// Resolves when the connection has been without a request for too long.
     pub async fn overdue(&self) {
         loop {
-            match self.deadline() {
-                Some(deadline) if deadline <= Instant::now() => return,
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
+            match self.time_left() {
+                Some(Duration::ZERO) => return,
+                Some(left) => tokio::time::sleep(left).await,
                 None => tokio::time::sleep(LOOK).await,
             }
         }

@@ -285,7 +285,7 @@ async fn measure(people: &People, name: String, time: Duration) -> Seen {
         .honest
         .iter()
         .enumerate()
-        .map(|(i, target)| tokio::spawn(honest(target.clone(), i, began + time)))
+        .map(|(i, target)| tokio::spawn(honest(target.clone(), i, time)))
         .collect();
     let (mut latencies, mut refusals) = (vec![], vec![]);
     for client in clients {
@@ -302,11 +302,12 @@ async fn measure(people: &People, name: String, time: Duration) -> Seen {
 }
 
 /// One honest client, until the time is over: how long each request took, and what was refused.
-async fn honest(target: Target, number: usize, until: Instant) -> (Vec<Duration>, Vec<String>) {
+async fn honest(target: Target, number: usize, time: Duration) -> (Vec<Duration>, Vec<String>) {
     let (mut latencies, mut refusals) = (vec![], vec![]);
     let mut connection: Option<Connection> = None;
     let mut turn = 0;
-    while Instant::now() < until {
+    let start = Instant::now();
+    while start.elapsed() < time {
         let began = Instant::now();
         let outcome = timeout(PATIENCE, async {
             if connection.is_none() {
