@@ -1,19 +1,206 @@
-//! The audit log: one JSON line (`audit.k8s.io/v1` Event, level Metadata) for each finished request.
+//! The audit log: JSON lines (`audit.k8s.io/v1` Events, level Metadata).
+//!
+//! A request that changes something, or leads on to a pod or node, has a line `RequestReceived` before it is carried out:
+//! what is done is in the log before anybody can see it. Every request has a line `ResponseComplete` at its end (`Panic`
+//! if it came to that), and those that stay open one `ResponseStarted` before. Upstream writes `RequestReceived` for
+//! requests that only read, too, unless its policy omits that stage.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
+use http::HeaderMap;
+use http::header::{HeaderValue, USER_AGENT};
 use jiff::Timestamp;
+use orlop_api::Status;
+use orlop_base::Clock;
 use orlop_base::clock::rfc3339_micro;
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::authn::UserInfo;
 use crate::request::RequestInfo;
 
+/// Upstream: the same, and the same mark where it was cut.
+const USER_AGENT_MAX: usize = 1024;
+const CUT: &str = "...TRUNCATED";
+/// Upstream takes what clients call their requests at any length.
+const ID_MAX: usize = 64;
+const ID_HEADER: &str = "audit-id";
+
 pub struct AuditLog {
     file: Mutex<File>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    RequestReceived,
+    ResponseStarted,
+    ResponseComplete,
+    Panic,
+}
+
+/// What the log says of one request.
+#[derive(Clone, Debug)]
+pub struct Trail {
+    id: String,
+    uri: String,
+    verb: &'static str,
+    object: Option<Value>,
+    received: Timestamp,
+    source_ips: Vec<String>,
+    user_agent: String,
+    /// Who proved who they are, whomever they then act as.
+    pub user: Option<Arc<UserInfo>>,
+    pub impersonated: Option<Arc<UserInfo>>,
+    /// Whether it was allowed, and why.
+    pub decision: Option<(bool, Arc<str>)>,
+}
+
+impl Trail {
+    /// Of a request that nobody keeps a log of: it has a name, which the answer tells.
+    pub fn unlogged(info: &RequestInfo, headers: &HeaderMap) -> Trail {
+        Trail {
+            id: id_of(headers),
+            uri: String::new(),
+            verb: info.verb,
+            object: None,
+            received: Timestamp::UNIX_EPOCH,
+            source_ips: vec![],
+            user_agent: String::new(),
+            user: None,
+            impersonated: None,
+            decision: None,
+        }
+    }
+
+    pub fn new(info: &RequestInfo, uri: &str, headers: &HeaderMap, peer: Option<IpAddr>, received: Timestamp) -> Trail {
+        Trail {
+            uri: uri.to_string(),
+            object: info.is_resource.then(|| object_ref(info)),
+            received,
+            source_ips: source_ips(headers, peer).iter().map(IpAddr::to_string).collect(),
+            user_agent: user_agent(headers),
+            ..Trail::unlogged(info, headers)
+        }
+    }
+
+    /// Names what is created, which the path does not.
+    pub fn name_created(&mut self, body: &[u8]) {
+        #[derive(serde::Deserialize)]
+        struct Named<'a> {
+            #[serde(borrow)]
+            metadata: Metadata<'a>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Metadata<'a> {
+            #[serde(borrow)]
+            name: std::borrow::Cow<'a, str>,
+        }
+        if self.verb == "create"
+            && let Some(object) = self.object.as_mut().filter(|object| object.get("name").is_none())
+            && let Ok(named) = serde_json::from_slice::<Named<'_>>(body)
+        {
+            object["name"] = named.metadata.name.into();
+        }
+    }
+
+    /// The `Audit-Id` of the answer.
+    pub fn id(&self) -> HeaderValue {
+        HeaderValue::from_str(&self.id).expect("an id that came in a header, or of hexadecimal digits")
+    }
+
+    fn line(&self, stage: Stage, response: Option<&Value>, at: Timestamp) -> Value {
+        let mut event = json!({
+            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
+            "auditID": self.id, "stage": format!("{stage:?}"),
+            "requestURI": self.uri, "verb": self.verb,
+            "user": self.user.as_deref().map_or_else(|| json!({}), UserInfo::to_value),
+            "requestReceivedTimestamp": rfc3339_micro(self.received), "stageTimestamp": rfc3339_micro(at),
+        });
+        let optional = [
+            ("impersonatedUser", self.impersonated.as_deref().map(UserInfo::to_value)),
+            (
+                "sourceIPs",
+                (!self.source_ips.is_empty()).then(|| json!(self.source_ips)),
+            ),
+            (
+                "userAgent",
+                (!self.user_agent.is_empty()).then(|| json!(self.user_agent)),
+            ),
+            ("objectRef", self.object.clone()),
+            ("responseStatus", response.cloned()),
+            ("annotations", self.decision.as_ref().map(annotations)),
+        ];
+        for (name, value) in optional {
+            if let Some(value) = value {
+                event[name] = value;
+            }
+        }
+        event
+    }
+}
+
+fn annotations((allowed, reason): &(bool, Arc<str>)) -> Value {
+    let decision = if *allowed { "allow" } else { "forbid" };
+    json!({"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": &**reason})
+}
+
+fn object_ref(info: &RequestInfo) -> Value {
+    let mut object = json!({"resource": info.resource, "apiVersion": info.version});
+    let parts = [
+        ("namespace", &info.namespace),
+        ("name", &info.name),
+        ("apiGroup", &info.group),
+        ("subresource", &info.subresource),
+    ];
+    for (name, text) in parts {
+        if !text.is_empty() {
+            object[name] = text.as_str().into();
+        }
+    }
+    object
+}
+
+/// The response's status as the log has it: all of a failure, of a success the code alone.
+pub fn response_status(code: u16, failure: Option<&Status>) -> Value {
+    match failure {
+        Some(status) => json!({
+            "metadata": {}, "status": "Failure", "message": status.message, "reason": status.reason, "code": code,
+        }),
+        None => json!({"metadata": {}, "code": code}),
+    }
+}
+
+/// The client's own name for the request, or a new one.
+fn id_of(headers: &HeaderMap) -> String {
+    let given = headers.get(ID_HEADER).and_then(|value| value.to_str().ok());
+    match given.filter(|id| !id.is_empty()) {
+        Some(id) => id.chars().take(ID_MAX).collect(),
+        None => uuid::Uuid::new_v4().to_string(),
+    }
+}
+
+fn user_agent(headers: &HeaderMap) -> String {
+    let whole = headers.get(USER_AGENT).map_or(&[][..], HeaderValue::as_bytes);
+    let whole = String::from_utf8_lossy(whole);
+    match whole.char_indices().nth(USER_AGENT_MAX) {
+        None => whole.into_owned(),
+        Some((end, _)) => format!("{}{CUT}", &whole[..end]),
+    }
+}
+
+/// Where a request came from: what proxies on the way say, and last, which nobody can make up, who connected to us.
+fn source_ips(headers: &HeaderMap, peer: Option<IpAddr>) -> Vec<IpAddr> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let parse = |text: &str| text.trim().parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let mut ips: Vec<IpAddr> = text("x-forwarded-for").split(',').filter_map(parse).collect();
+    ips.extend(parse(text("x-real-ip")).filter(|ip| !ips.contains(ip)));
+    let peer = peer.map(|ip| ip.to_canonical());
+    ips.extend(peer.filter(|ip| ips.last() != Some(ip)));
+    ips
 }
 
 impl AuditLog {
@@ -23,41 +210,105 @@ impl AuditLog {
         Ok(AuditLog { file: Mutex::new(file) })
     }
 
-    pub fn record(
-        &self,
-        info: &RequestInfo,
-        method_path: &str,
-        user: Option<&UserInfo>,
-        code: u16,
-        start: Timestamp,
-        end: Timestamp,
-    ) {
-        let mut event = json!({
-            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
-            "auditID": uuid::Uuid::new_v4().to_string(), "stage": "ResponseComplete",
-            "requestURI": method_path, "verb": info.verb,
-            "user": user.map(UserInfo::to_value).unwrap_or_else(|| json!({})),
-            "responseStatus": {"metadata": {}, "code": code},
-            "requestReceivedTimestamp": rfc3339_micro(start), "stageTimestamp": rfc3339_micro(end),
-        });
-        if info.is_resource {
-            let mut object = json!({"resource": info.resource, "apiVersion": info.version});
-            let parts = [
-                ("namespace", &info.namespace),
-                ("name", &info.name),
-                ("apiGroup", &info.group),
-                ("subresource", &info.subresource),
-            ];
-            for (name, text) in parts {
-                if !text.is_empty() {
-                    object[name] = text.as_str().into();
-                }
-            }
-            event["objectRef"] = object;
-        }
+    pub fn record(&self, trail: &Trail, stage: Stage, response: Option<&Value>, at: Timestamp) {
+        let event = trail.line(stage, response, at);
         // One write a line, so that lines never mix. A full disk must not stop the API: it is reported once a request.
         if let Err(e) = self.file.lock().write_all(format!("{event}\n").as_bytes()) {
             tracing::warn!("the audit log can't be written: {e}");
         }
+    }
+}
+
+/// Writes `ResponseComplete` when an answer that goes on has ended.
+pub struct Completion {
+    pub log: Arc<AuditLog>,
+    pub trail: Trail,
+    pub response: Value,
+    pub clock: Clock,
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        let now = self.clock.now();
+        self.log
+            .record(&self.trail, Stage::ResponseComplete, Some(&self.response), now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        list.iter()
+            .map(|(name, value)| {
+                (
+                    http::HeaderName::from_static(name),
+                    HeaderValue::from_str(value).unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn where_requests_come_from() {
+        let peer: Option<IpAddr> = Some("::ffff:10.0.0.9".parse().unwrap());
+        for (list, wanted) in [
+            (vec![], "10.0.0.9"),
+            (
+                vec![("x-forwarded-for", "1.1.1.1, nonsense,2.2.2.2")],
+                "1.1.1.1 2.2.2.2 10.0.0.9",
+            ),
+            (vec![("x-forwarded-for", "1.1.1.1, 10.0.0.9")], "1.1.1.1 10.0.0.9"),
+            (
+                vec![("x-forwarded-for", "1.1.1.1"), ("x-real-ip", "1.1.1.1")],
+                "1.1.1.1 10.0.0.9",
+            ),
+            (vec![("x-real-ip", "fd00::1")], "fd00::1 10.0.0.9"),
+        ] {
+            let got: Vec<String> = source_ips(&headers(&list), peer)
+                .iter()
+                .map(IpAddr::to_string)
+                .collect();
+            assert_eq!(got.join(" "), wanted);
+        }
+        assert!(source_ips(&HeaderMap::new(), None).is_empty());
+    }
+
+    #[test]
+    fn lines_tell_who_did_it_and_as_whom() {
+        let list = headers(&[("audit-id", &"i".repeat(100)), ("user-agent", &"u".repeat(2000))]);
+        let info = RequestInfo::parse(&http::Method::DELETE, "/api/v1/namespaces/d/pods/p", "");
+        let mut trail = Trail::new(&info, "/api/v1/namespaces/d/pods/p", &list, None, Timestamp::UNIX_EPOCH);
+        trail.user = Some(Arc::new(UserInfo::new("admin", &["g"])));
+        trail.impersonated = Some(Arc::new(UserInfo::new("ann", &[])));
+        trail.decision = Some((false, "because".into()));
+        let status = Status::not_found("", "pods", "p");
+        let line = trail.line(
+            Stage::ResponseComplete,
+            Some(&response_status(404, Some(&status))),
+            Timestamp::UNIX_EPOCH,
+        );
+        assert_eq!(line["auditID"].as_str().unwrap(), "i".repeat(64));
+        assert_eq!(trail.id().to_str().unwrap(), "i".repeat(64));
+        assert_eq!(line["userAgent"].as_str().unwrap().len(), USER_AGENT_MAX + CUT.len());
+        assert_eq!(
+            (&line["user"]["username"], &line["impersonatedUser"]["username"]),
+            (&json!("admin"), &json!("ann"))
+        );
+        let annotations = json!({"authorization.k8s.io/decision": "forbid", "authorization.k8s.io/reason": "because"});
+        assert_eq!(line["annotations"], annotations);
+        assert_eq!(
+            (&line["stage"], &line["objectRef"]["name"]),
+            (&json!("ResponseComplete"), &json!("p"))
+        );
+        assert_eq!(line["responseStatus"]["message"], "pods \"p\" not found");
+
+        let info = RequestInfo::parse(&http::Method::POST, "/api/v1/namespaces/d/pods", "");
+        let mut trail = Trail::new(&info, "", &list, None, Timestamp::UNIX_EPOCH);
+        trail.name_created(b"nonsense");
+        trail.name_created(br#"{"kind": "Pod", "metadata": {"labels": {}, "name": "p"}}"#);
+        let line = trail.line(Stage::RequestReceived, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(line["objectRef"]["name"], "p");
     }
 }

@@ -1,23 +1,28 @@
 //! The request chain: every request, from the network or from inside the process, takes these steps in this order.
 
 use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method, Request, Response};
-use http_body_util::{BodyExt, Collected, Limited};
+use http_body_util::BodyExt;
 use orlop_api::kind::Verbs;
 use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_api::{KindDef, Status};
-use orlop_base::clock::Shift;
-use orlop_base::{BoxFuture, Shutdown};
+use orlop_base::{BoxFuture, Connections, Peer, Shutdown};
+use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::audit::AuditLog;
-use crate::authn::{CertIdentity, UserInfo};
+use crate::audit::{self, AuditLog, Completion, Stage, Trail};
+use crate::authn::{CertIdentity, MASTERS, UserInfo};
 use crate::authz::{self, Attributes};
+use crate::bodies;
 use crate::connect::{self, AnyBody, Asked, BodyError, Nodes};
 use crate::health::Health;
 use crate::metrics::{InFlight, Metrics};
@@ -28,7 +33,8 @@ use crate::registry::patch;
 use crate::registry::update::Endpoint;
 use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
 use crate::request::RequestInfo;
-use crate::respond::{self, Body};
+use crate::respond::{self, Body, Listing};
+use crate::shares::{Share, Shares};
 use crate::table::IncludeObject;
 use crate::{computed, discovery, health, kinds, openapi, usage};
 
@@ -39,7 +45,9 @@ pub struct Server {
     pub(crate) usage: usage::Kept,
     pub health: Health,
     pub metrics: Metrics,
-    pub audit: Option<AuditLog>,
+    pub audit: Option<Arc<AuditLog>>,
+    pub connections: Arc<Connections>,
+    pub(crate) shares: Shares,
     pub shutdown: Shutdown,
 }
 
@@ -50,128 +58,189 @@ pub struct Connection {
     pub certificate: Option<CertIdentity>,
     /// Who calls from inside the process; set only by the in-process transport.
     pub trusted_user: Option<Arc<UserInfo>>,
+    /// Its place among the connections, if it has one.
+    pub client: Option<Arc<Peer>>,
+}
+
+/// A request without its body.
+struct Call {
+    method: Method,
+    headers: HeaderMap,
+    /// Path and query as they came.
+    target: String,
+    info: RequestInfo,
+    kind: Option<&'static KindDef>,
+    connection: Arc<Connection>,
+    warnings: Warnings,
+    /// What the audit log says of it. Filled on the way, by one step at a time.
+    trail: Mutex<Trail>,
 }
 
 /// What a request holds besides its headers.
-struct Content<'a> {
-    body: AnyBody,
-    /// Path and query as they came.
-    target: &'a str,
+struct Content {
+    /// Until it is read.
+    body: Option<AnyBody>,
     /// The way out of HTTP, on a connection that has one.
     upgrade: Option<hyper::upgrade::OnUpgrade>,
 }
 
+impl Call {
+    /// Whether somebody leads on from here to a node or a pod.
+    fn leads_on(&self) -> bool {
+        self.kind.is_some_and(|kind| connect::leads_on(kind, &self.info))
+    }
+
+    /// Whether it may change what is stored.
+    fn is_write(&self) -> bool {
+        self.info.is_resource && self.info.is_mutating() && !self.leads_on()
+    }
+
+    fn error(&self, status: &Status) -> Response<Body> {
+        let pretty = wants_pretty(&self.info, &self.headers);
+        let wanted = negotiate::accept(&self.headers, pretty).unwrap_or(Wanted { pretty, ..Wanted::JSON });
+        respond::error(status, wanted)
+    }
+}
+
+/// How a request ended that was not answered as it wished.
+enum Failure {
+    Refused(Status),
+    Panicked,
+}
+
 impl Server {
     /// Bodies of all kinds take the same way, behind one type: the whole chain would be compiled for each of them.
-    pub fn handle<'a, B>(
-        self: &'a Arc<Self>,
+    pub fn handle<B>(
+        self: &Arc<Self>,
         request: Request<B>,
-        connection: &'a Connection,
-    ) -> BoxFuture<'a, Response<Body>>
+        connection: &Arc<Connection>,
+    ) -> BoxFuture<'static, Response<Body>>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
-        self.boxed_answer(request.map(|body| body.map_err(Into::into).boxed_unsync()), connection)
+        let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+        self.clone().boxed_answer(request, connection.clone())
     }
 
-    fn boxed_answer<'a>(
-        self: &'a Arc<Self>,
+    fn boxed_answer(
+        self: Arc<Self>,
         request: Request<AnyBody>,
-        connection: &'a Connection,
-    ) -> BoxFuture<'a, Response<Body>> {
-        Box::pin(self.answer(request, connection))
-    }
-
-    async fn answer(self: &Arc<Self>, request: Request<AnyBody>, connection: &Connection) -> Response<Body> {
-        let started = std::time::Instant::now();
-        let received = self.registry.now();
+        connection: Arc<Connection>,
+    ) -> BoxFuture<'static, Response<Body>> {
         let (mut parts, body) = request.into_parts();
-        let target = parts
-            .uri
-            .path_and_query()
-            .map_or("/", |target| target.as_str())
-            .to_string();
         let content = Content {
-            body,
-            target: &target,
+            body: Some(body),
             upgrade: parts.extensions.remove(),
         };
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         // 1. What is asked for.
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or(""));
         let kind = kinds::of_resource(&info.group, &info.version, &info.resource);
-        let warnings = Warnings::default();
-        let mut user = None;
-        let download = connect::download_of(&info, &parts.headers, content.upgrade.as_ref());
-        let result = self
-            .serve(
-                &parts.method,
-                &info,
-                kind,
-                &parts.headers,
-                content,
-                connection,
-                &warnings,
-                &mut user,
-            )
-            .await;
-        let mut response = result.unwrap_or_else(|status| {
-            let pretty = wants_pretty(&info, &parts.headers);
-            let wanted = negotiate::accept(&parts.headers, pretty).unwrap_or(Wanted { pretty, ..Wanted::JSON });
-            respond::error(&status, wanted)
+        let trail = match &self.audit {
+            Some(_) => Trail::new(&info, target, &parts.headers, connection.peer, self.registry.now()),
+            None => Trail::unlogged(&info, &parts.headers),
+        };
+        let call = Arc::new(Call {
+            target: target.to_string(),
+            method: parts.method,
+            headers: parts.headers,
+            info,
+            kind,
+            connection,
+            warnings: Warnings::default(),
+            trail: Mutex::new(trail),
         });
-        if let Some(upgrade) = download {
-            response = self.over_websocket(&parts.headers, upgrade, response);
+        let is_write = call.is_write();
+        let answer = self.answer(call, content);
+        match is_write {
+            true => Box::pin(ToTheEnd::new(answer)),
+            false => Box::pin(answer),
         }
-        add_headers(response.headers_mut(), &warnings);
+    }
+
+    async fn answer(self: Arc<Self>, call: Arc<Call>, mut content: Content) -> Response<Body> {
+        let started = std::time::Instant::now();
+        let info = &call.info;
+        let download = connect::download_of(info, &call.headers, content.upgrade.as_ref());
+        let served = AssertUnwindSafe(self.serve(&call, &mut content)).catch_unwind().await;
+        let (mut response, failure) = match served {
+            Ok(Ok(response)) => (response, None),
+            Ok(Err(status)) => (call.error(&status), Some(Failure::Refused(status))),
+            // The panic itself is in the log already.
+            Err(_) => {
+                self.metrics.terminated(info, call.kind.is_some(), 500);
+                let status = Status::internal("This request caused apiserver to panic. Look in the logs for details.");
+                (call.error(&status), Some(Failure::Panicked))
+            }
+        };
+        if let Some(upgrade) = download {
+            response = self.over_websocket(&call.headers, upgrade, response);
+        }
+        add_headers(response.headers_mut(), &call.warnings, call.trail.lock().id());
         // Last: it is counted and, if wanted, written down.
         let code = response.status().as_u16();
         let took = (!info.is_long_running()).then(|| started.elapsed());
-        self.metrics
-            .observe(&info, kind.is_some(), info.query.get("dryRun").is_some(), code, took);
-        if let Some(audit) = &self.audit {
-            audit.record(
-                &info,
-                &parts.uri.to_string(),
-                user.as_deref(),
-                code,
-                received,
-                self.registry.now(),
-            );
+        let dry_run = info.query.get("dryRun").is_some();
+        self.metrics.observe(info, call.kind.is_some(), dry_run, code, took);
+        // Nobody has read it: its client shall see the answer nevertheless, unless it waits for one before it sends.
+        let waits = call.headers.contains_key(http::header::EXPECT);
+        if let Some(body) = content.body.take().filter(|_| !waits) {
+            bodies::drain(body);
         }
-        response
+        self.record_end(&call, failure.as_ref(), response)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the state of one request, used once")]
-    async fn serve(
-        self: &Arc<Self>,
-        method: &Method,
-        info: &RequestInfo,
-        kind: Option<&'static KindDef>,
-        headers: &HeaderMap,
-        content: Content<'_>,
-        connection: &Connection,
-        warnings: &Warnings,
-        who: &mut Option<Arc<UserInfo>>,
-    ) -> Result<Response<Body>, Status> {
-        // 2. Who asks. 3. On whose behalf.
-        let user = self.user(headers, connection)?;
-        let user = self.impersonated(user, info, headers)?;
-        *who = Some(user.clone());
-        // 4. Room for one more? Watches and the like do not count: they wait, they do not work.
-        // The cluster's own components in this process have bounds of their own (`orlop_client::Api`) and wait there.
-        let _in_flight = match connection.trusted_user {
-            Some(_) => None,
-            None => self.admit_in_flight(info, &user)?,
+    /// Writes the end of a request to the audit log, or has it written when the answer has ended.
+    fn record_end(&self, call: &Call, failure: Option<&Failure>, response: Response<Body>) -> Response<Body> {
+        let Some(log) = &self.audit else { return response };
+        let trail = call.trail.lock();
+        let status = match failure {
+            Some(Failure::Refused(status)) => Some(status),
+            _ => None,
         };
-        // 5. May they?
-        self.authorize(info, &user)?;
-        // 6. Paths that are no resources.
+        let said = audit::response_status(response.status().as_u16(), status);
+        let now = self.registry.now();
+        if let Some(Failure::Panicked) = failure {
+            log.record(&trail, Stage::Panic, Some(&said), now);
+            return response;
+        }
+        if !call.info.is_long_running() {
+            log.record(&trail, Stage::ResponseComplete, Some(&said), now);
+            return response;
+        }
+        log.record(&trail, Stage::ResponseStarted, Some(&said), now);
+        let completion = Completion {
+            log: log.clone(),
+            trail: trail.clone(),
+            response: said,
+            clock: self.registry.clock.clone(),
+        };
+        response.map(|body| Body::Followed(Box::new(body), completion))
+    }
+
+    async fn serve(self: &Arc<Self>, call: &Arc<Call>, content: &mut Content) -> Result<Response<Body>, Status> {
+        let (info, headers, connection) = (&call.info, &call.headers, &call.connection);
+        // 2. Who asks. 3. On whose behalf.
+        let asker = self.user(headers, connection)?;
+        call.trail.lock().user = Some(asker.clone());
+        if !asker.is_anonymous()
+            && let Some(client) = &connection.client
+        {
+            client.authenticated();
+        }
+        let user = self.impersonated(asker.clone(), info, headers)?;
+        if !Arc::ptr_eq(&user, &asker) {
+            call.trail.lock().impersonated = Some(user.clone());
+        }
+        // 4. May they?
+        self.authorize(call, &user)?;
+        // 5. Paths that are no resources: answered at once, without a place among those under way.
         if !info.is_resource {
             return self.non_resource(info, headers);
         }
-        // 7. The kind, and what the client wants to read.
-        let Some(kind) = kind else {
+        // 6. The kind, and what the client wants to read.
+        let Some(kind) = call.kind else {
             let known = kinds::has_version(&info.group, &info.version);
             return if known {
                 Err(Status::no_such_resource())
@@ -179,47 +248,127 @@ impl Server {
                 Ok(respond::page_not_found())
             };
         };
-        check_route(kind, info, method)?;
+        check_route(kind, info, &call.method)?;
         if let Some(text) = deprecation(kind) {
-            warnings.add(text);
+            call.warnings.add(text);
         }
         // Some lead on to a node or a pod, which then decides all else.
-        if connect::leads_on(kind, info) {
-            let Content { body, target, upgrade } = content;
-            let (user, peer) = (&*user, connection.peer);
+        if call.leads_on() {
+            let _in_flight = self.admit_in_flight(call, &user)?;
+            self.record_begin(call, &[]);
             let asked = Asked {
                 kind,
                 info,
-                user,
-                method,
+                user: &user,
+                method: &call.method,
                 headers,
-                target,
-                peer,
-                upgrade,
+                target: &call.target,
+                peer: connection.peer,
+                upgrade: content.upgrade.take(),
             };
-            return self.lead_on(asked, body).await;
+            return self.lead_on(asked, content.body.take().unwrap_or_default()).await;
         }
         let wanted = self.wanted(kind, info, headers)?;
         if info.verb == "watch" {
             return self.watch(kind, info, wanted);
         }
-        // 8. The body, of bounded size, in bounded time.
-        let deadline = tokio::time::Instant::now().later(self.registry.config.request_timeout);
-        let bytes = tokio::time::timeout_at(deadline, self.read_body(content.body))
-            .await
-            .map_err(|_| Status::timeout("the request body did not arrive in time"))??;
-        // 9. The verb.
+        // 7. The body, of bounded size, in bounded time. Whoever is slow to send it takes nobody's place meanwhile.
+        let share = Share::of(info, &user);
+        let config = &self.registry.config;
+        let began = tokio::time::Instant::now();
+        let late = || Status::timeout("request did not complete within the allotted timeout");
+        let sent = match &mut content.body {
+            Some(body) => {
+                let read = bodies::read(body, config.max_body_bytes, self.shares.memory(share));
+                tokio::time::timeout(config.request_timeout, read)
+                    .await
+                    .map_err(|_| late())??
+            }
+            None => bodies::Content::default(),
+        };
+        content.body = None;
+        // 8. The verb, with a place among those under way.
+        let work = Work {
+            kind,
+            user,
+            wanted,
+            bytes: sent.bytes.clone(),
+        };
+        let done = async {
+            if self.weight(call, &work) > bodies::SMALL {
+                return self.work_aside(call, work, share).await;
+            }
+            let _in_flight = self.admit_in_flight(call, &work.user)?;
+            self.record_begin(call, &work.bytes);
+            self.work(call, &work).await
+        };
+        let left = config.request_timeout.saturating_sub(began.elapsed());
+        tokio::time::timeout(left, done).await.map_err(|_| late())?
+    }
+
+    /// Tells the audit log of a request that may change something before it does.
+    fn record_begin(&self, call: &Call, body: &[u8]) {
+        if let Some(log) = self.audit.as_ref().filter(|_| call.is_write() || call.leads_on()) {
+            let mut trail = call.trail.lock();
+            trail.name_created(body);
+            log.record(&trail, Stage::RequestReceived, None, self.registry.now());
+        }
+    }
+
+    /// About how many bytes must be taken apart and put together for a request.
+    fn weight(&self, call: &Call, work: &Work) -> usize {
+        let (info, wanted) = (&call.info, work.wanted);
+        let is_plain = wanted.format == Format::Json && wanted.shape == Shape::Object && !wanted.pretty;
+        let reads_stored = match info.verb {
+            "get" => !is_plain,
+            "patch" | "update" | "delete" => true,
+            _ => !info.subresource.is_empty(),
+        };
+        let stored = || {
+            let key = kinds::key(work.kind, &info.namespace, &info.name);
+            self.registry.store.get(&key).map_or(0, |item| item.record.size())
+        };
+        let stored = match reads_stored && !info.name.is_empty() && work.kind.is_stored() {
+            true => stored(),
+            false => 0,
+        };
+        let sent = match info.is_mutating() {
+            true => work.bytes.len(),
+            false => 0,
+        };
+        sent + stored
+    }
+
+    /// What takes long is done on a thread of its own, a few at a time: it would keep the threads that all requests share
+    /// from serving any.
+    async fn work_aside(
+        self: &Arc<Self>,
+        call: &Arc<Call>,
+        work: Work,
+        share: Share,
+    ) -> Result<Response<Body>, Status> {
+        let turn = self.shares.turn(share).await;
+        let in_flight = self.admit_in_flight(call, &work.user)?;
+        self.record_begin(call, &work.bytes);
+        let (server, call, runtime) = (self.clone(), call.clone(), tokio::runtime::Handle::current());
+        aside(move || {
+            let _held = (turn, in_flight);
+            runtime.block_on(server.work(&call, &work))
+        })
+        .await
+    }
+
+    async fn work(&self, call: &Call, work: &Work) -> Result<Response<Body>, Status> {
+        let (info, headers) = (&call.info, &call.headers);
         let ctx = Context {
             info,
-            user: &user,
+            user: &work.user,
             headers,
             now: self.registry.now(),
             options: WriteOptions::parse(info.verb, patch::is_apply(headers), &info.query, headers)?,
-            warnings,
+            warnings: &call.warnings,
         };
-        tokio::time::timeout_at(deadline, self.dispatch(kind, &bytes, headers, &ctx, wanted))
-            .await
-            .map_err(|_| Status::timeout("request did not complete within the allotted timeout"))?
+        self.dispatch(work.kind, &work.bytes, headers, &ctx, work.wanted).await
     }
 
     fn user(&self, headers: &HeaderMap, connection: &Connection) -> Result<Arc<UserInfo>, Status> {
@@ -251,19 +400,23 @@ impl Server {
         Ok(other.map_or(user, Arc::new))
     }
 
-    fn admit_in_flight(&self, info: &RequestInfo, user: &UserInfo) -> Result<Option<InFlight>, Status> {
-        if info.is_long_running() || user.in_group("system:masters") {
+    /// Room for one more? Watches and the like do not count: they wait, they do not work. Nor do the cluster's own
+    /// components in this process: they have bounds of their own (`orlop_client::Api`) and wait there.
+    fn admit_in_flight(&self, call: &Call, user: &UserInfo) -> Result<Option<InFlight>, Status> {
+        let info = &call.info;
+        if call.connection.trusted_user.is_some() || info.is_long_running() || user.in_group(MASTERS) {
             return Ok(None);
         }
         let config = &self.registry.config;
-        let (counter, limit) = match info.is_mutating() {
+        let (places, limit) = match info.is_mutating() {
             true => (&self.metrics.in_flight_mutating, config.max_mutating_in_flight),
             false => (&self.metrics.in_flight_readonly, config.max_readonly_in_flight),
         };
-        match InFlight::try_enter(counter, limit) {
+        match places.enter(Share::of(info, user), limit) {
             Some(guard) => Ok(Some(guard)),
             None => {
                 self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
+                self.metrics.terminated(info, call.kind.is_some(), 429);
                 Err(Status::too_many_requests(
                     "Too many requests, please try again later.",
                     1,
@@ -272,10 +425,11 @@ impl Server {
         }
     }
 
-    fn authorize(&self, info: &RequestInfo, user: &UserInfo) -> Result<(), Status> {
-        let selected = Selected::of(info);
-        let attributes = selected.attributes(info, user);
+    fn authorize(&self, call: &Call, user: &UserInfo) -> Result<(), Status> {
+        let selected = Selected::of(&call.info);
+        let attributes = selected.attributes(&call.info, user);
         let decision = self.registry.authorizer.authorize(&attributes, &*self.registry);
+        call.trail.lock().decision = Some((decision.allowed, decision.reason.clone()));
         if decision.allowed {
             Ok(())
         } else {
@@ -298,18 +452,6 @@ impl Server {
         }
         check_shape(kind, info, wanted.shape)?;
         Ok(wanted)
-    }
-
-    async fn read_body(&self, body: AnyBody) -> Result<Bytes, Status> {
-        let limit = self.registry.config.max_body_bytes;
-        let collected = limited(body, limit).await.map_err(|e| {
-            if e.is::<http_body_util::LengthLimitError>() {
-                Status::too_large(format!("Request entity too large: limit is {limit}"))
-            } else {
-                Status::bad_request(format!("the request body could not be read: {e}"))
-            }
-        })?;
-        Ok(collected.to_bytes())
     }
 
     fn watch(&self, kind: &'static KindDef, info: &RequestInfo, wanted: Wanted) -> Result<Response<Body>, Status> {
@@ -344,9 +486,16 @@ impl Server {
                 let page = registry.page(kind, &options)?;
                 let selective = !options.filter.is_empty();
                 let prefix = kinds::key_prefix(kind, Some(&info.namespace));
-                return Ok(respond::list(
-                    registry, kind, page, &prefix, selective, wanted, include, headers,
-                ));
+                let listing = Listing {
+                    kind,
+                    page,
+                    prefix,
+                    selective,
+                    wanted,
+                    include,
+                    gzip: respond::accepts_gzip(headers),
+                };
+                return self.list(listing, Share::of(info, ctx.user)).await;
             }
             ("get", _) => {
                 registry.check_revision(info.query.get("resourceVersion").unwrap_or(""))?;
@@ -358,11 +507,33 @@ impl Server {
             ("delete", _) => registry.delete(kind, bytes, ctx).await?,
             ("deletecollection", _) => {
                 let page = registry.delete_collection(kind, bytes, ctx).await?;
-                return Ok(respond::list(registry, kind, page, "", true, wanted, include, headers));
+                let listing = Listing {
+                    kind,
+                    page,
+                    prefix: String::new(),
+                    selective: true,
+                    wanted,
+                    include,
+                    gzip: respond::accepts_gzip(headers),
+                };
+                return Ok(listing.respond(registry));
             }
             _ => return Err(Status::method_not_allowed()),
         };
         Ok(respond::outcome(registry, kind, outcome, wanted, include))
+    }
+
+    /// A list, begun aside if that takes long.
+    async fn list(&self, listing: Listing, share: Share) -> Result<Response<Body>, Status> {
+        if !listing.is_heavy() {
+            return Ok(listing.respond(&self.registry));
+        }
+        let (turn, registry) = (self.shares.turn(share).await, self.registry.clone());
+        aside(move || {
+            let _turn = turn;
+            Ok(listing.respond(&registry))
+        })
+        .await
     }
 
     fn non_resource(&self, info: &RequestInfo, headers: &HeaderMap) -> Result<Response<Body>, Status> {
@@ -424,7 +595,8 @@ impl Server {
             .filter(|k| k.is_stored() && k.stored_as.is_empty())
             .map(|k| (k.store_prefix(), store.count(&kinds::key_prefix(k, None))))
             .collect();
-        self.metrics.render(&store.stats(), &objects)
+        self.metrics
+            .render(&store.stats(), &objects, &self.connections.counts())
     }
 }
 
@@ -576,14 +748,11 @@ fn root_paths() -> Vec<String> {
     paths
 }
 
-fn add_headers(headers: &mut HeaderMap, warnings: &Warnings) {
+fn add_headers(headers: &mut HeaderMap, warnings: &Warnings, audit_id: HeaderValue) {
     // What may be kept says so itself.
     let keep = HeaderValue::from_static("no-cache, private");
     headers.entry("cache-control").or_insert(keep);
-    headers.insert(
-        "audit-id",
-        HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a uuid is ASCII"),
-    );
+    headers.insert("audit-id", audit_id);
     for text in warnings.take() {
         let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let quoted = format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""));
@@ -593,9 +762,54 @@ fn add_headers(headers: &mut HeaderMap, warnings: &Warnings) {
     }
 }
 
-/// Outside the async code, where the compiler can't see that the error is one already.
-fn limited(body: AnyBody, limit: usize) -> BoxFuture<'static, Result<Collected<Bytes>, BodyError>> {
-    Box::pin(Limited::new(body, limit).collect())
+/// Runs what takes long on a thread of its own. A panic there goes on here.
+async fn aside(
+    work: impl FnOnce() -> Result<Response<Body>, Status> + Send + 'static,
+) -> Result<Response<Body>, Status> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Status::unavailable("the server is stopping")),
+        },
+    }
+}
+
+/// A verb to be carried out.
+struct Work {
+    kind: &'static KindDef,
+    user: Arc<UserInfo>,
+    wanted: Wanted,
+    bytes: Bytes,
+}
+
+/// A future that goes on by itself when nobody waits for it any more: a write that has begun is carried out and written
+/// down, whether or not its client hangs up meanwhile.
+struct ToTheEnd<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> ToTheEnd<T> {
+    fn new(future: impl Future<Output = T> + Send + 'static) -> ToTheEnd<T> {
+        ToTheEnd(Some(Box::pin(future)))
+    }
+}
+
+impl<T: Send + 'static> Future for ToTheEnd<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<T> {
+        let future = self.0.as_mut().expect("a future is not polled after its end");
+        let output = std::task::ready!(future.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<T: Send + 'static> Drop for ToTheEnd<T> {
+    fn drop(&mut self) {
+        if let (Some(future), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(future);
+        }
+    }
 }
 
 #[cfg(test)]

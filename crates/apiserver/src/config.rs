@@ -20,6 +20,9 @@ pub struct Config {
     pub issuer: String,
     /// Whom tokens are for unless asked otherwise.
     pub api_audiences: Vec<String>,
+    /// How many connections, and for how long.
+    pub connections: orlop_base::Limits,
+    /// Those of the cluster's own components come on top of these.
     pub max_mutating_in_flight: usize,
     pub max_readonly_in_flight: usize,
     /// Requests other than watches and the like must be done after this long.
@@ -48,6 +51,7 @@ impl Config {
             node_ports: (30000, 32767),
             api_audiences: vec![issuer.clone()],
             issuer,
+            connections: crate::serve::limits(),
             max_mutating_in_flight: 200,
             max_readonly_in_flight: 400,
             request_timeout: std::time::Duration::from_secs(60),

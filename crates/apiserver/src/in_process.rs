@@ -49,7 +49,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let InProcess { server, connection } = self.clone();
-        Box::pin(async move { Ok(server.handle(request, &connection).await) })
+        let answer = self.server.handle(request, &self.connection);
+        Box::pin(async move { Ok(answer.await) })
     }
 }

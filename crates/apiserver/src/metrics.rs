@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use orlop_base::Counts;
 use parking_lot::Mutex;
 
 use crate::request::RequestInfo;
+use crate::shares::Places;
 
 /// Upper bounds in seconds. Upstream: the buckets of apiserver_request_duration_seconds.
 const BUCKETS: &[f64] = &[
@@ -24,8 +26,9 @@ pub struct Metrics {
     requests: Mutex<BTreeMap<String, u64>>,
     durations: Mutex<BTreeMap<String, Histogram>>,
     long_running: Mutex<BTreeMap<String, Arc<AtomicI64>>>,
-    pub in_flight_mutating: Arc<AtomicI64>,
-    pub in_flight_readonly: Arc<AtomicI64>,
+    terminations: Mutex<BTreeMap<String, u64>>,
+    pub in_flight_mutating: Places,
+    pub in_flight_readonly: Places,
     pub rejected: AtomicI64,
 }
 
@@ -115,13 +118,22 @@ impl Metrics {
         histogram.total += 1;
     }
 
+    /// A request that was not served for the server's own sake: refused at the door, or ended by a panic.
+    pub fn terminated(&self, info: &RequestInfo, known: bool, code: u16) {
+        let key = format!("{},code=\"{code}\"", labels(info, false, known));
+        let mut terminations = self.terminations.lock();
+        if terminations.len() < MAX_SERIES || terminations.contains_key(&key) {
+            *terminations.entry(key).or_default() += 1;
+        }
+    }
+
     /// A watch or another request that stays open.
     pub fn long_running(&self, info: &RequestInfo, known: bool) -> InFlight {
         let mut map = self.long_running.lock();
         InFlight::enter(map.entry(labels(info, false, known)).or_default())
     }
 
-    pub fn render(&self, store: &orlop_store::Stats, objects: &[(String, usize)]) -> String {
+    pub fn render(&self, store: &orlop_store::Stats, objects: &[(String, usize)], connections: &Counts) -> String {
         let mut out = String::with_capacity(64 * 1024);
         header(
             &mut out,
@@ -156,7 +168,7 @@ impl Metrics {
                 &mut out,
                 "apiserver_current_inflight_requests",
                 &labels,
-                count.load(Ordering::Relaxed),
+                count.under_way(),
             );
         }
         header(
@@ -199,6 +211,16 @@ impl Metrics {
                 count,
             );
         }
+        header(
+            &mut out,
+            "apiserver_request_terminations_total",
+            "counter",
+            "Requests that were not served in self-defence, or because of a panic.",
+        );
+        for (labels, count) in self.terminations.lock().iter() {
+            line(&mut out, "apiserver_request_terminations_total", labels, count);
+        }
+        render_connections(&mut out, connections);
         render_store(&mut out, store);
         render_process(&mut out);
         out
@@ -238,6 +260,41 @@ fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Displa
     } else {
         writeln!(out, "{name}{{{labels}}} {value}")
     };
+}
+
+fn render_connections(out: &mut String, counts: &Counts) {
+    let open = "apiserver_open_connections";
+    header(
+        out,
+        open,
+        "gauge",
+        "Connections, by whether a request on them was authenticated.",
+    );
+    line(out, open, "authenticated=\"true\"", counts.known);
+    line(out, open, "authenticated=\"false\"", counts.strangers);
+    let totals = [
+        ("accepted", "Connections that found room.", counts.accepted),
+        (
+            "rejected",
+            "Connections closed at once, for want of room.",
+            counts.rejected,
+        ),
+        (
+            "shed",
+            "Connections without a request closed to make room.",
+            counts.shed,
+        ),
+        (
+            "expired",
+            "Connections closed after too long without a request.",
+            counts.expired,
+        ),
+    ];
+    for (name, help, count) in totals {
+        let name = format!("apiserver_connections_{name}_total");
+        header(out, &name, "counter", help);
+        line(out, &name, "", count);
+    }
 }
 
 fn render_store(out: &mut String, store: &orlop_store::Stats) {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::Write;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as Poller, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,7 +16,9 @@ use orlop_api::{KindDef, Status, Value, protobuf, schema};
 use orlop_store::{Item, Page};
 use serde_json::json;
 
+use crate::audit::Completion;
 use crate::connect::AnyBody;
+use crate::long_list::LongList;
 use crate::metrics::InFlight;
 use crate::negotiate::{Format, Shape, Wanted};
 use crate::object::{Object, type_head};
@@ -32,10 +35,46 @@ const CHUNK: usize = 128 * 1024;
 /// The body of every response.
 pub enum Body {
     Whole(Option<Bytes>),
-    Chunks(Box<dyn Iterator<Item = Bytes> + Send>),
+    /// Made while they are sent, a piece in each turn.
+    Chunks(Chunks),
     Watch(WatchBody),
     /// What another server answers, as it comes; counted while it lasts.
     Stream(AnyBody, Option<InFlight>),
+    /// One whose end the audit log is told of.
+    Followed(Box<Body>, Completion),
+}
+
+/// Pieces of a body, and whether others had their turn since the last one was made.
+pub struct Chunks {
+    pieces: Box<dyn Iterator<Item = Bytes> + Send>,
+    is_rested: bool,
+}
+
+impl Chunks {
+    pub fn new(pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Chunks {
+        Chunks {
+            pieces: Box::new(pieces),
+            is_rested: true,
+        }
+    }
+
+    /// A client that reads quickly would otherwise keep this thread until its list is done.
+    fn poll(&mut self, cx: &mut Poller<'_>) -> Poll<Option<Bytes>> {
+        if !std::mem::replace(&mut self.is_rested, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.is_rested = false;
+        Poll::Ready(self.pieces.next())
+    }
+}
+
+impl Iterator for Chunks {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        self.pieces.next()
+    }
 }
 
 impl Body {
@@ -75,12 +114,13 @@ impl http_body::Body for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Poller<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = match self.get_mut() {
             Body::Whole(bytes) => bytes.take(),
-            Body::Chunks(chunks) => chunks.next(),
+            Body::Chunks(chunks) => std::task::ready!(chunks.poll(cx)),
             Body::Watch(watch) => match watch.poll(cx) {
                 Poll::Ready(bytes) => bytes,
                 Poll::Pending => return Poll::Pending,
             },
             Body::Stream(body, _) => return Pin::new(body).poll_frame(cx),
+            Body::Followed(body, _) => return Pin::new(&mut **body).poll_frame(cx),
         };
         Poll::Ready(frame.map(|bytes| Ok(Frame::data(bytes))))
     }
@@ -91,6 +131,7 @@ impl http_body::Body for Body {
             Body::Chunks(_) => false,
             Body::Watch(watch) => matches!(watch.state, WatchState::Done),
             Body::Stream(body, _) => body.is_end_stream(),
+            Body::Followed(body, _) => body.is_end_stream(),
         }
     }
 
@@ -98,6 +139,7 @@ impl http_body::Body for Body {
         match self {
             Body::Whole(bytes) => http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
             Body::Stream(body, _) => body.size_hint(),
+            Body::Followed(body, _) => body.size_hint(),
             _ => http_body::SizeHint::default(),
         }
     }
@@ -191,7 +233,7 @@ pub fn page_not_found() -> Response<Body> {
 }
 
 /// A value in the wanted format. `schema_name` is its type, for protobuf.
-fn value_response(code: u16, value: &Value, wanted: Wanted, schema_name: &str) -> Response<Body> {
+pub(crate) fn value_response(code: u16, value: &Value, wanted: Wanted, schema_name: &str) -> Response<Body> {
     match wanted.format {
         // Indented answers end without a line break, as Go's do.
         Format::Json if wanted.pretty => {
@@ -215,7 +257,7 @@ fn value_response(code: u16, value: &Value, wanted: Wanted, schema_name: &str) -
 }
 
 /// A value whose members come in the order people know; those not listed come after, in order of their names.
-struct InOrder<'v> {
+pub(crate) struct InOrder<'v> {
     value: &'v Value,
     /// The order at this depth and below.
     orders: &'static [&'static [&'static str]],
@@ -238,7 +280,7 @@ const STATUS_ORDER: &[&[&str]] = &[
 ];
 
 impl<'v> InOrder<'v> {
-    fn of(value: &'v Value) -> InOrder<'v> {
+    pub(crate) fn of(value: &'v Value) -> InOrder<'v> {
         let is_status = value.get("kind").is_some_and(|k| k == "Status");
         InOrder {
             value,
@@ -372,51 +414,126 @@ fn list_metadata(page: &Page<Object>, prefix: &str, selective: bool) -> Value {
     metadata
 }
 
-#[expect(clippy::too_many_arguments, reason = "what one list is made of, used once")]
-pub fn list(
-    registry: &Registry,
-    kind: &'static KindDef,
-    page: Page<Object>,
-    prefix: &str,
-    selective: bool,
-    wanted: Wanted,
-    include: IncludeObject,
-    headers: &HeaderMap,
-) -> Response<Body> {
-    let metadata = list_metadata(&page, prefix, selective);
-    if wanted.format == Format::Json && wanted.shape == Shape::Object && !wanted.pretty && kind.stored_as.is_empty() {
-        return stream_list(kind, page, &metadata, headers);
+/// A page of a list, and how it is to be shown.
+pub struct Listing {
+    pub kind: &'static KindDef,
+    pub page: Page<Object>,
+    pub prefix: String,
+    pub selective: bool,
+    pub wanted: Wanted,
+    pub include: IncludeObject,
+    pub gzip: bool,
+}
+
+impl Listing {
+    /// Stored bytes are served bytes.
+    fn is_plain(&self) -> bool {
+        let Wanted { format, shape, pretty } = self.wanted;
+        format == Format::Json && shape == Shape::Object && !pretty && self.kind.stored_as.is_empty()
     }
-    let objects: Vec<Value> = page.items.iter().map(|i| registry.value_as(i, kind)).collect();
-    let response = match wanted.shape {
-        Shape::Table => {
-            let table = table::of_objects(kind, &objects, metadata, registry.now(), include, true);
-            value_response(
+
+    fn bytes(&self) -> usize {
+        self.page.items.iter().map(|i| i.record.size()).sum()
+    }
+
+    /// Whether much must be done before the first byte can go out.
+    pub fn is_heavy(&self) -> bool {
+        let must_measure = self.wanted.format == Format::Protobuf && self.wanted.shape != Shape::Table;
+        !self.is_plain() && must_measure && self.bytes() >= CHUNK
+    }
+
+    pub fn respond(self, registry: &Arc<Registry>) -> Response<Body> {
+        let metadata = list_metadata(&self.page, &self.prefix, self.selective);
+        if self.is_plain() {
+            return stream_list(self.kind, self.page, &metadata, self.gzip);
+        }
+        // Tables of these are sorted, and there are few.
+        if self.bytes() >= CHUNK && self.kind.kind != "FlowSchema" {
+            return self.long_list(registry, metadata);
+        }
+        self.short_list(registry, metadata)
+    }
+
+    /// A list that is made while it is sent.
+    fn long_list(self, registry: &Arc<Registry>, metadata: Value) -> Response<Body> {
+        let Listing {
+            kind, wanted, include, ..
+        } = self;
+        let (envelope, member, schema_name) = match wanted.shape {
+            Shape::Table => {
+                let table = json!({
+                    "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+                    "columnDefinitions": table::columns(kind),
+                });
+                (table, "rows", String::new())
+            }
+            Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => {
+                let list = table::partial_list(&[], metadata);
+                (
+                    without_items(list),
+                    "items",
+                    "meta/v1.PartialObjectMetadataList".to_string(),
+                )
+            }
+            Shape::Object => {
+                let list = json!({
+                    "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(), "metadata": metadata,
+                });
+                (list, "items", format!("{}List", kind.schema))
+            }
+        };
+        let (registry, now) = (registry.clone(), registry.now());
+        let show = move |item: Item<Object>| {
+            let object = registry.value_as(&item, kind);
+            match wanted.shape {
+                Shape::Table => table::row(kind, &object, now, include),
+                Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => table::partial(&object),
+                Shape::Object => without_type(object),
+            }
+        };
+        let format = match wanted.shape {
+            Shape::Table => json_or_yaml(wanted.format),
+            _ => wanted.format,
+        };
+        let items = self.page.items.into_iter().map(show);
+        let list = LongList::new(&envelope, member, items, Wanted { format, ..wanted }, &schema_name);
+        let content_type = list.content_type();
+        chunked(list, content_type, self.gzip)
+    }
+
+    fn short_list(self, registry: &Registry, metadata: Value) -> Response<Body> {
+        let Listing { kind, wanted, .. } = self;
+        let objects: Vec<Value> = self.page.items.iter().map(|i| registry.value_as(i, kind)).collect();
+        let response = match wanted.shape {
+            Shape::Table => {
+                let table = table::of_objects(kind, &objects, metadata, registry.now(), self.include, true);
+                let format = json_or_yaml(wanted.format);
+                value_response(200, &table, Wanted { format, ..wanted }, "")
+            }
+            Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => value_response(
                 200,
-                &table,
-                Wanted {
-                    format: json_or_yaml(wanted.format),
-                    ..wanted
-                },
-                "",
-            )
-        }
-        Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => value_response(
-            200,
-            &table::partial_list(&objects, metadata),
-            wanted,
-            "meta/v1.PartialObjectMetadataList",
-        ),
-        Shape::Object => {
-            let items: Vec<Value> = objects.into_iter().map(without_type).collect();
-            let list = json!({
-                "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(),
-                "metadata": metadata, "items": items,
-            });
-            value_response(200, &list, wanted, &format!("{}List", kind.schema))
-        }
-    };
-    compressed(response, headers)
+                &table::partial_list(&objects, metadata),
+                wanted,
+                "meta/v1.PartialObjectMetadataList",
+            ),
+            Shape::Object => {
+                let items: Vec<Value> = objects.into_iter().map(without_type).collect();
+                let list = json!({
+                    "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(),
+                    "metadata": metadata, "items": items,
+                });
+                value_response(200, &list, wanted, &format!("{}List", kind.schema))
+            }
+        };
+        gzipped(response, self.gzip)
+    }
+}
+
+fn without_items(mut list: Value) -> Value {
+    if let Some(members) = list.as_object_mut() {
+        members.remove("items");
+    }
+    list
 }
 
 fn without_type(mut object: Value) -> Value {
@@ -428,7 +545,7 @@ fn without_type(mut object: Value) -> Value {
 }
 
 /// The list as stored bytes, made piece by piece while it is sent.
-fn stream_list(kind: &KindDef, page: Page<Object>, metadata: &Value, headers: &HeaderMap) -> Response<Body> {
+fn stream_list(kind: &KindDef, page: Page<Object>, metadata: &Value, gzip: bool) -> Response<Body> {
     let head = format!(
         r#"{{"kind":"{}List","apiVersion":{:?},"metadata":{metadata},"items":["#,
         kind.kind,
@@ -446,15 +563,21 @@ fn stream_list(kind: &KindDef, page: Page<Object>, metadata: &Value, headers: &H
         chunks.for_each(|c| out.put_slice(&c));
         return plain(200, "application/json", out.freeze());
     }
-    let gzip = accepts_gzip(headers);
-    let chunks: Box<dyn Iterator<Item = Bytes> + Send> = if gzip {
-        Box::new(GzipChunks::new(chunks))
-    } else {
-        Box::new(chunks)
+    chunked(chunks, "application/json", gzip)
+}
+
+fn chunked(
+    pieces: impl Iterator<Item = Bytes> + Send + 'static,
+    content_type: &'static str,
+    gzip: bool,
+) -> Response<Body> {
+    let chunks = match gzip {
+        true => Chunks::new(GzipChunks::new(pieces)),
+        false => Chunks::new(pieces),
     };
     let mut response = Response::new(Body::Chunks(chunks));
     let map = response.headers_mut();
-    map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    map.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if gzip {
         map.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         map.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -540,13 +663,17 @@ pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
 
 /// Compresses a whole body where that pays.
 pub fn compressed(response: Response<Body>, headers: &HeaderMap) -> Response<Body> {
+    gzipped(response, accepts_gzip(headers))
+}
+
+fn gzipped(response: Response<Body>, accepts_gzip: bool) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     match body {
-        Body::Whole(Some(bytes)) if bytes.len() >= GZIP_FROM && accepts_gzip(headers) => {
+        Body::Whole(Some(bytes)) if bytes.len() >= GZIP_FROM && accepts_gzip => {
             let packed: Vec<Bytes> = GzipChunks::new(std::iter::once(bytes)).collect();
             parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             parts.headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-            Response::from_parts(parts, Body::Chunks(Box::new(packed.into_iter())))
+            Response::from_parts(parts, Body::Chunks(Chunks::new(packed.into_iter())))
         }
         body => Response::from_parts(parts, body),
     }

@@ -1,41 +1,54 @@
 //! The listener: TLS, HTTP/1.1 and HTTP/2, one task a connection.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use orlop_base::{Busy, Limits, Peer, plain_http};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use crate::authn::CertIdentity;
 use crate::chain::{Connection, Server};
+use crate::respond::Body;
 
-/// Connections beyond this wait to be accepted.
 const MAX_CONNECTIONS: usize = 20_000;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long open requests may go on once the server is told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+/// What clients may send ahead of what is read, on one stream and on one connection.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// As many connections as this process may have files open, but for a quarter that the rest of it needs.
+pub fn limits() -> Limits {
+    let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
+    let files = files.map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
+    Limits::of((files - files / 4).clamp(16, MAX_CONNECTIONS))
+}
 
 /// Serves until the server's shutdown is triggered, then lets requests under way finish.
 pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
     let acceptor = TlsAcceptor::from(tls);
-    let graceful = GracefulShutdown::new();
-    let take = |stream: TcpStream, peer: SocketAddr| {
-        let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
+    let take = |stream: TcpStream, peer: Arc<Peer>| {
+        let (server, acceptor) = (server.clone(), acceptor.clone());
         async move {
-            if let Err(e) = connection(server, acceptor, stream, peer, watcher).await {
-                tracing::debug!(%peer, "connection ended: {e}");
+            let address = peer.address;
+            if let Err(e) = connection(server, acceptor, stream, peer).await {
+                tracing::debug!(peer = %address, "connection ended: {e}");
             }
         }
     };
     let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
-    orlop_base::accept(listener, MAX_CONNECTIONS, &server.shutdown, take, failed).await;
-    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+    orlop_base::accept(listener, &server.connections, &server.shutdown, take, failed).await;
+    let _ = tokio::time::timeout(DRAIN, server.connections.gone()).await;
 }
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -43,37 +56,77 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 async fn connection(
     server: Arc<Server>,
     acceptor: TlsAcceptor,
-    stream: TcpStream,
-    peer: SocketAddr,
-    watcher: hyper_util::server::graceful::Watcher,
+    mut stream: TcpStream,
+    peer: Arc<Peer>,
 ) -> Result<(), AnyError> {
     stream.set_nodelay(true)?;
-    let tls = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
+    let handshake = async {
+        match plain_http::refused(&mut stream).await? {
+            true => Ok(None),
+            false => acceptor.accept(stream).await.map(Some),
+        }
+    };
+    let Some(tls) = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await?? else {
+        return Ok(());
+    };
     let certificate = match tls.get_ref().1.peer_certificates().and_then(|c| c.first()) {
         Some(der) => Some(CertIdentity::from_der(der)?),
         None => None,
     };
     let client = Arc::new(Connection {
-        peer: Some(peer.ip()),
+        peer: Some(peer.address.ip()),
         certificate,
         trusted_user: None,
+        client: Some(peer.clone()),
     });
+    let shutdown = server.shutdown.clone();
+    let requests = peer.clone();
     let service = service_fn(move |request| {
-        let (server, client) = (server.clone(), client.clone());
-        async move { Ok::<_, Infallible>(server.handle(request, &client).await) }
+        let (answer, busy) = (server.handle(request, &client), requests.request());
+        async move { Ok::<_, Infallible>(answer.await.map(|body| Held { body, _busy: busy })) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(30));
+        // Also the time between two requests: that of `Limits::idle`, which ends connections without one.
+        .header_read_timeout(Duration::from_secs(90));
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(1000)
         .keep_alive_interval(Duration::from_secs(30))
-        .initial_stream_window_size(1024 * 1024)
-        .initial_connection_window_size(4 * 1024 * 1024);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(tls), service);
-    watcher.watch(connection.into_owned()).await
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(tls), service));
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = peer.overdue() => {}
+        () = shutdown.wait() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
+}
+
+/// An answer that keeps its connection busy until it is sent.
+struct Held {
+    body: Body,
+    _busy: Busy,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = AnyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, AnyError>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

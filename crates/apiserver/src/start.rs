@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use orlop_api::Status;
 use orlop_base::{BoxFuture, clock::rfc3339};
-use orlop_base::{Clock, Shutdown, join_all};
+use orlop_base::{Clock, Connections, Shutdown, join_all};
 use orlop_store::Store;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -105,11 +105,12 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
     let authenticator = Authenticator::new(Arc::new(issuer));
     let audit = match &config.audit_log {
         None => None,
-        Some(path) => Some(AuditLog::open(path).map_err(|source| StartError::Audit {
+        Some(path) => Some(Arc::new(AuditLog::open(path).map_err(|source| StartError::Audit {
             path: path.clone(),
             source,
-        })?),
+        })?)),
     };
+    let connections = config.connections;
     let registry = Arc::new(Registry::new(
         store,
         clock,
@@ -124,6 +125,8 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
         health: Default::default(),
         metrics: Default::default(),
         audit,
+        connections: Connections::new(connections),
+        shares: Default::default(),
         shutdown: Shutdown::default(),
     });
     create_defaults(&server, &pki).await.map_err(StartError::Bootstrap)?;

@@ -69,7 +69,7 @@ pub fn of_answer(kind: &KindDef, value: &Value, now: Timestamp, include: Include
     }
 }
 
-fn columns(kind: &KindDef) -> Value {
+pub fn columns(kind: &KindDef) -> Value {
     let name = json!({"name": "Name", "type": "string", "format": "name", "description": "The name of the object, unique in its namespace.", "priority": 0});
     let rest = kind.columns.iter().map(
         |c| json!({"name": c.name, "type": c.kind, "format": format(c), "description": c.description, "priority": c.priority}),
@@ -90,7 +90,7 @@ fn format(column: &Column) -> &'static str {
     }
 }
 
-fn row(kind: &KindDef, object: &Value, now: Timestamp, include: IncludeObject) -> Value {
+pub fn row(kind: &KindDef, object: &Value, now: Timestamp, include: IncludeObject) -> Value {
     let own_name = kind.columns.iter().any(|c| c.name == "Name");
     // A bookmark is no object: it has a revision and nothing to show.
     let is_bookmark = object["metadata"].get("name").is_none();

@@ -1,14 +1,18 @@
 //! What the standard library lacks and every crate of Orlop needs: a clock that tests can hold still, a seeded random
-//! source, a shutdown signal, a bounded accept loop. Kept tiny on purpose; nothing here knows about Kubernetes.
+//! source, a shutdown signal, a bounded accept loop and the table of who is
+//! connected. Kept tiny on purpose; nothing here knows about Kubernetes.
 
 pub mod accept;
 pub mod clock;
+pub mod connections;
 pub mod join;
+pub mod plain_http;
 pub mod random;
 pub mod shutdown;
 
 pub use accept::accept;
 pub use clock::Clock;
+pub use connections::{Busy, Connections, Counts, Limits, Peer};
 pub use join::{BoxFuture, join_all};
 pub use random::Random;
 pub use shutdown::Shutdown;

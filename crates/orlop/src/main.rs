@@ -29,5 +29,17 @@ fn main() -> ExitCode {
     // Huge pages are zeroed whole for every burst, and kept whole after it: a fifth more memory and a tenth more work.
     // Where the kernel has none, there is nothing to switch off.
     let _ = nix::sys::prctl::set_thp_disable(true);
+    raise_open_files();
     commands::main()
+}
+
+/// As many open files as the machine lets us have: connections take one each. Upstream: Go raises it at start, too.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Where it is refused we have what we had.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }

@@ -10,6 +10,7 @@ mod access;
 mod any_certificate;
 pub mod certificate;
 pub mod health;
+mod held;
 pub mod metrics;
 pub mod plain;
 pub mod reviews;
@@ -18,33 +19,34 @@ mod tests;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use orlop_base::{BoxFuture, Clock, Shutdown};
+use orlop_base::{BoxFuture, Clock, Connections, Limits, Peer, Shutdown, plain_http};
 use orlop_client::Api;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use access::{Access, Denial};
 pub use any_certificate::AnyCertificate;
 pub use certificate::Certificate;
+pub use held::Held;
 use reviews::User;
 
 /// What anyone may see unless it is said otherwise.
 pub const ALWAYS_ALLOWED: [&str; 3] = ["/healthz", "/readyz", "/livez"];
 
-/// Connections beyond this wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long requests may go on once the process is told to stop.
@@ -158,32 +160,57 @@ async fn listen(options: Options) -> Result<SocketAddr, String> {
 }
 
 async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor) {
-    let graceful = GracefulShutdown::new();
-    let take = |stream: TcpStream, peer: SocketAddr| {
-        let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
+    let connections = Connections::new(Limits::of(CONNECTIONS_MAX));
+    let take = |stream: TcpStream, peer: Arc<Peer>| {
+        let (server, acceptor) = (server.clone(), acceptor.clone());
         async move {
-            if let Err(e) = connection(server, acceptor, stream, watcher).await {
-                tracing::debug!(%peer, "connection ended: {e}");
+            let address = peer.address;
+            if let Err(e) = connection(server, acceptor, stream, peer).await {
+                tracing::debug!(peer = %address, "connection ended: {e}");
             }
         }
     };
     let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
-    orlop_base::accept(listener, CONNECTIONS_MAX, &server.shutdown, take, failed).await;
-    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+    orlop_base::accept(listener, &connections, &server.shutdown, take, failed).await;
+    let _ = tokio::time::timeout(DRAIN, connections.gone()).await;
+}
+
+/// The TLS connection of a client; none if it does not begin one, which it is told.
+pub async fn handshake(
+    acceptor: &TlsAcceptor,
+    mut stream: TcpStream,
+) -> Result<Option<TlsStream<TcpStream>>, Box<dyn std::error::Error + Send + Sync>> {
+    let handshake = async {
+        match plain_http::refused(&mut stream).await? {
+            true => Ok(None),
+            false => acceptor.accept(stream).await.map(Some),
+        }
+    };
+    Ok(tokio::time::timeout(HANDSHAKE, handshake).await??)
 }
 
 async fn connection(
     server: Arc<Server>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    watcher: Watcher,
+    peer: Arc<Peer>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let tls = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    let Some(tls) = handshake(&acceptor, stream).await? else {
+        return Ok(());
+    };
     let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certified: Option<Arc<User>> = leaf.and_then(|der| User::of_certificate(der)).map(Arc::new);
+    let (shutdown, requests) = (server.shutdown.clone(), peer.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (server, certified) = (server.clone(), certified.clone());
-        async move { Ok::<_, Infallible>(server.respond(&request, certified.as_deref()).await) }
+        let (server, certified, requests) = (server.clone(), certified.clone(), requests.clone());
+        async move {
+            let busy = requests.request();
+            let response = server.respond(&request, certified.as_deref()).await;
+            if response.status() != StatusCode::UNAUTHORIZED && is_credited(&request, certified.as_deref()) {
+                requests.authenticated();
+            }
+            Ok::<_, Infallible>(response.map(|body| Held::new(body, busy)))
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -191,9 +218,19 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs(30));
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(100);
-    watcher
-        .watch(builder.serve_connection(TokioIo::new(tls), service).into_owned())
-        .await
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(tls), service));
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = peer.overdue() => {}
+        () = shutdown.wait() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
+}
+
+/// Whether somebody who is not refused has said who they are.
+pub fn is_credited<B>(request: &Request<B>, certified: Option<&User>) -> bool {
+    certified.is_some() || request.headers().contains_key(AUTHORIZATION)
 }
 
 type Answer = Response<Full<Bytes>>;

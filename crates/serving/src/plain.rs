@@ -12,21 +12,23 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use orlop_base::Shutdown;
+use orlop_base::{Connections, Limits, Peer, Shutdown};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::Pages;
 
-/// Connections beyond this wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves GET and HEAD until the shutdown.
 pub async fn serve(listener: TcpListener, pages: Arc<dyn Pages>, shutdown: Shutdown) {
-    let take = |stream: TcpStream, peer| {
+    let connections = Connections::new(Limits::of(CONNECTIONS_MAX));
+    let take = |stream: TcpStream, peer: Arc<Peer>| {
         let (pages, shutdown) = (pages.clone(), shutdown.clone());
         async move {
+            let address = peer.address;
             let service = service_fn(move |request: Request<Incoming>| {
+                let _busy = peer.request();
                 let response = respond(&request, &*pages);
                 async move { Ok::<_, Infallible>(response) }
             });
@@ -36,7 +38,7 @@ pub async fn serve(listener: TcpListener, pages: Arc<dyn Pages>, shutdown: Shutd
             tokio::select! {
                 outcome = connection => {
                     if let Err(e) = outcome {
-                        tracing::debug!(%peer, "connection ended: {e}");
+                        tracing::debug!(peer = %address, "connection ended: {e}");
                     }
                 }
                 _ = shutdown.wait() => {}
@@ -44,7 +46,7 @@ pub async fn serve(listener: TcpListener, pages: Arc<dyn Pages>, shutdown: Shutd
         }
     };
     let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
-    orlop_base::accept(listener, CONNECTIONS_MAX, &shutdown, take, failed).await;
+    orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
 }
 
 /// Shows the page that is asked for.

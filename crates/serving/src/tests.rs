@@ -138,6 +138,8 @@ async fn who_may_see_what() {
 
 #[tokio::test]
 async fn the_port_speaks_tls() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     let shutdown = Shutdown::default();
     let options = Options {
         bind: IpAddr::from([127, 0, 0, 1]),
@@ -165,5 +167,13 @@ async fn the_port_speaks_tls() {
         .await
         .unwrap_err();
     assert!(refused.to_string().contains("UnknownIssuer"), "{refused}");
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    plain.read_to_string(&mut answer).await.unwrap();
+    assert!(
+        answer.ends_with("\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"),
+        "{answer}"
+    );
     shutdown.trigger();
 }

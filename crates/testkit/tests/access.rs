@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::Method;
 use orlop_testkit::{Http, Identity, Launch, Server, User, eventually};
 use serde_json::{Value, json};
 
@@ -442,24 +443,70 @@ fn the_audit_log_has_a_line_for_each_request() {
         let groups = l["user"]["groups"].as_array();
         groups.is_some_and(|groups| groups.contains(&json!("system:masters")))
     };
-    let created = lines
-        .iter()
-        .find(|l| l["verb"] == "create" && l["objectRef"]["resource"] == "configmaps" && masters(l));
-    let created = created.expect("the create is logged");
+    let of_create = |l: &&Value| l["verb"] == "create" && l["objectRef"]["resource"] == "configmaps" && masters(l);
+    let created: Vec<&Value> = lines.iter().filter(of_create).collect();
+    let [received, complete] = created[..] else {
+        panic!("two lines for the create: {created:#?}")
+    };
     assert_eq!(
-        (&created["verb"], &created["responseStatus"]["code"]),
-        (&json!("create"), &json!(201))
+        (&received["stage"], &complete["stage"]),
+        (&json!("RequestReceived"), &json!("ResponseComplete"))
     );
-    assert_eq!(
-        (&created["kind"], &created["apiVersion"]),
-        (&json!("Event"), &json!("audit.k8s.io/v1"))
-    );
-    assert_eq!(created["objectRef"]["namespace"], "default");
+    assert_eq!(received["auditID"], complete["auditID"]);
+    assert!(received["responseStatus"].is_null());
+    assert_eq!(complete["responseStatus"]["code"], 201);
+    for line in [received, complete] {
+        assert_eq!(
+            (&line["kind"], &line["apiVersion"]),
+            (&json!("Event"), &json!("audit.k8s.io/v1"))
+        );
+        assert_eq!(
+            (&line["objectRef"]["namespace"], &line["objectRef"]["name"]),
+            (&json!("default"), &json!("audited"))
+        );
+        assert_eq!(line["sourceIPs"], json!(["127.0.0.1"]));
+        assert!(line["userAgent"].as_str().unwrap().starts_with("kubectl"));
+        assert_eq!(line["annotations"]["authorization.k8s.io/decision"], "allow");
+    }
     let refused = lines
         .iter()
-        .find(|l| l["objectRef"]["resource"] == "secrets" && l["verb"] == "list" && l["user"]["username"] == "ann")
+        .find(|l| l["objectRef"]["resource"] == "secrets" && l["impersonatedUser"]["username"] == "ann")
         .expect("refusals are logged");
+    assert!(masters(refused), "by whom it was really asked: {refused:#}");
     assert_eq!(refused["responseStatus"]["code"], 403);
+    assert_eq!(refused["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert!(!text.contains("hidden"), "contents are not for this log");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn the_audit_log_and_the_answer_call_a_request_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let server = Launch::apiserver()
+        .arg(format!("--audit-log-path={}", path.display()))
+        .start();
+    let http = server.http().await;
+    let own = http.get("/api/v1/namespaces").await;
+    let own = own.headers["audit-id"].to_str().unwrap().to_string();
+    let headers = [("audit-id", "mine"), ("x-forwarded-for", "192.0.2.1")];
+    let given = http.ask(Method::GET, "/api/v1/nodes", &headers, "").await.unwrap();
+    assert_eq!(given.headers["audit-id"], "mine");
+    // A watch is told of when it begins and when it ends.
+    let watch = http.stream("/api/v1/namespaces?watch=true&timeoutSeconds=1", &[]).await;
+    let watched = watch.headers["audit-id"].to_str().unwrap().to_string();
+    let mut watch = watch;
+    while watch.line().await.is_some() {}
+    let stages = |id: &str| -> (Vec<String>, Value) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let lines: Vec<Value> = lines.filter(|line| line["auditID"] == id).collect();
+        let stages = lines.iter().map(|line| line["stage"].as_str().unwrap().to_string());
+        (stages.collect(), lines.last().cloned().unwrap_or_default())
+    };
+    assert_eq!(stages(&own).0, ["ResponseComplete"]);
+    assert_eq!(stages("mine").1["sourceIPs"], json!(["192.0.2.1", "127.0.0.1"]));
+    eventually("the end of the watch is written down", || {
+        (stages(&watched).0 == ["ResponseStarted", "ResponseComplete"]).then_some(())
+    });
 }

@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::request::Query;
-use crate::respond::{self, Body};
+use crate::respond::{self, Body, Chunks};
 use document::{Document, Format};
 
 /// Kept documents may take this much, compressed. All of them fit; the bound is for groups to come.
@@ -106,8 +106,8 @@ fn whole(document: Document, format: Format, headers: &HeaderMap) -> Response<Bo
     let packed = packed(document, format);
     let gzip = respond::accepts_gzip(headers);
     let mut response = Response::new(match gzip {
-        true => Body::Chunks(Box::new(std::iter::once(packed))),
-        false => Body::Chunks(Box::new(Unpacked(GzDecoder::new(packed.reader())))),
+        true => Body::Chunks(Chunks::new(std::iter::once(packed))),
+        false => Body::Chunks(Chunks::new(Unpacked(GzDecoder::new(packed.reader())))),
     });
     let content_type = match (format, document) {
         (Format::Json, _) => "application/json",

@@ -1,10 +1,9 @@
 //! Questions by TCP: any number over one connection, one after another.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orlop_base::{Random, Shutdown};
+use orlop_base::{Connections, Limits, Peer, Random, Shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -21,13 +20,17 @@ const MESSAGE: Duration = Duration::from_secs(5);
 const QUESTION_MAX: usize = 4096;
 
 pub async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutdown) {
-    let take = |stream, peer| {
+    let connections = Connections::new(Limits {
+        first_request: IDLE + MESSAGE,
+        ..Limits::of(CONNECTIONS_MAX)
+    });
+    let take = |stream, peer: Arc<Peer>| {
         let (handler, shutdown) = (handler.clone(), shutdown.clone());
         async move {
             tokio::select! {
-                ended = converse(&handler, stream, peer) => {
+                ended = converse(&handler, stream, &peer) => {
                     if let Err(error) = ended {
-                        tracing::debug!(%peer, "connection ended: {error}");
+                        tracing::debug!(peer = %peer.address, "connection ended: {error}");
                     }
                 }
                 _ = shutdown.wait() => {}
@@ -35,10 +38,10 @@ pub async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutd
         }
     };
     let failed = |error| tracing::warn!("a connection could not be accepted: {error}");
-    orlop_base::accept(listener, CONNECTIONS_MAX, &shutdown, take, failed).await;
+    orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
 }
 
-async fn converse(handler: &Handler, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+async fn converse(handler: &Handler, mut stream: TcpStream, peer: &Arc<Peer>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut packet, mut out, mut framed) = (vec![], vec![], vec![]);
     let mut random = Random::from_entropy();
@@ -48,12 +51,13 @@ async fn converse(handler: &Handler, mut stream: TcpStream, peer: SocketAddr) ->
             // The client is done, or has nothing to say.
             _ => return Ok(()),
         };
+        let _busy = peer.request();
         if len > QUESTION_MAX {
             return Ok(());
         }
         packet.resize(len, 0);
         timeout(MESSAGE, stream.read_exact(&mut packet)).await??;
-        match handler.begin(&packet, Transport::Tcp, peer, &mut random, &mut out) {
+        match handler.begin(&packet, Transport::Tcp, peer.address, &mut random, &mut out) {
             Step::Silence => return Ok(()),
             Step::Done => {}
             Step::Wait(waiting) => handler.finish(*waiting, &mut random, &mut out).await,

@@ -1,7 +1,7 @@
 //! The port on which anyone on this machine may ask whether the agent is alive (10248).
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,22 +10,27 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use orlop_base::Shutdown;
+use orlop_base::{Connections, Limits, Peer, Shutdown};
 use tokio::net::{TcpListener, TcpStream};
 
 const CONNECTIONS_MAX: usize = 32;
 
 /// Serves `/healthz` until the shutdown.
 pub async fn serve(listener: TcpListener, shutdown: Shutdown) {
-    let take = |stream: TcpStream, _: SocketAddr| async move {
-        let service = service_fn(|request: Request<Incoming>| async move {
-            let (code, text) = match request.uri().path() {
-                "/healthz" | "/healthz/" => (200, "ok"),
-                _ => (404, "404 page not found\n"),
-            };
-            let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
-            *response.status_mut() = http::StatusCode::from_u16(code).expect("a code of HTTP");
-            Ok::<_, Infallible>(response)
+    let connections = Connections::new(Limits::of(CONNECTIONS_MAX));
+    let take = |stream: TcpStream, peer: Arc<Peer>| async move {
+        let service = service_fn(move |request: Request<Incoming>| {
+            let busy = peer.request();
+            async move {
+                let _busy = busy;
+                let (code, text) = match request.uri().path() {
+                    "/healthz" | "/healthz/" => (200, "ok"),
+                    _ => (404, "404 page not found\n"),
+                };
+                let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+                *response.status_mut() = http::StatusCode::from_u16(code).expect("a code of HTTP");
+                Ok::<_, Infallible>(response)
+            }
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
         builder
@@ -34,7 +39,7 @@ pub async fn serve(listener: TcpListener, shutdown: Shutdown) {
         let _ = builder.serve_connection(TokioIo::new(stream), service).await;
     };
     let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
-    orlop_base::accept(listener, CONNECTIONS_MAX, &shutdown, take, failed).await;
+    orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
 }
 
 #[cfg(test)]

@@ -16,28 +16,28 @@ mod tests;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use k8s_openapi::api::core::v1::Pod;
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{Clock, Connections, Limits, Peer, Shutdown};
 use orlop_client::Api;
 use orlop_runtime::Runtime;
 pub use orlop_serving::Certificate;
-use orlop_serving::certificate;
 use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
 use orlop_serving::reviews::User;
+use orlop_serving::{Held, certificate};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -52,9 +52,7 @@ use crate::node::Machine;
 use crate::pod::policy;
 use crate::stats::{Gatherer, StatsError, cadvisor, metrics};
 
-/// Connections beyond this wait to be accepted.
 const CONNECTIONS_MAX: usize = 1024;
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long requests may go on once the process is told to stop.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -172,42 +170,61 @@ pub fn start(options: Options) -> Result<(), String> {
 }
 
 async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor, shutdown: Shutdown) {
-    let graceful = GracefulShutdown::new();
-    let take = |stream: TcpStream, peer: SocketAddr| {
-        let (server, acceptor, watcher) = (server.clone(), acceptor.clone(), graceful.watcher());
+    let connections = Connections::new(Limits::of(CONNECTIONS_MAX));
+    let take = |stream: TcpStream, peer: Arc<Peer>| {
+        let (server, acceptor, shutdown) = (server.clone(), acceptor.clone(), shutdown.clone());
         async move {
-            if let Err(e) = connection(server, acceptor, stream, watcher).await {
-                tracing::debug!(%peer, "connection ended: {e}");
+            let address = peer.address;
+            if let Err(e) = connection(server, acceptor, stream, peer, shutdown).await {
+                tracing::debug!(peer = %address, "connection ended: {e}");
             }
         }
     };
     let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
-    orlop_base::accept(listener, CONNECTIONS_MAX, &shutdown, take, failed).await;
-    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
+    orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
+    let _ = tokio::time::timeout(DRAIN, connections.gone()).await;
 }
 
 async fn connection(
     server: Arc<Server>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    watcher: Watcher,
+    peer: Arc<Peer>,
+    shutdown: Shutdown,
 ) -> Result<(), BoxError> {
     // Keystrokes of a terminal are small, and wanted at once.
     let _ = stream.set_nodelay(true);
-    let tls = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    let Some(tls) = orlop_serving::handshake(&acceptor, stream).await? else {
+        return Ok(());
+    };
     let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certified: Option<Arc<User>> = leaf.and_then(|der| User::of_certificate(der)).map(Arc::new);
+    let requests = peer.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (server, certified) = (server.clone(), certified.clone());
-        async move { Ok::<_, Infallible>(server.respond(request, certified.as_deref()).await) }
+        let (server, certified, requests) = (server.clone(), certified.clone(), requests.clone());
+        async move {
+            let busy = requests.request();
+            let is_credited = orlop_serving::is_credited(&request, certified.as_deref());
+            let answer = server.respond(request, certified.as_deref()).await;
+            if is_credited && answer.status() != StatusCode::UNAUTHORIZED {
+                requests.authenticated();
+            }
+            Ok::<_, Infallible>(answer.map(|body| Held::new(body, busy)))
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs(30));
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(tls), service);
-    watcher.watch(connection.into_owned()).await
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(tls), service));
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = peer.overdue() => {}
+        () = shutdown.wait() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
 }
 
 impl Server {

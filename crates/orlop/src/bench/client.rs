@@ -27,6 +27,8 @@ pub struct Target {
     host: String,
     port: u16,
     tls: Arc<rustls::ClientConfig>,
+    /// The same without a certificate.
+    plain_tls: Arc<rustls::ClientConfig>,
     token: Option<String>,
 }
 
@@ -55,12 +57,37 @@ impl Target {
         let Some(host) = url.host() else {
             bail!("the kubeconfig names no server")
         };
+        let dir = path.parent().unwrap_or(Path::new(""));
         Ok(Target {
             host: host.trim_matches(['[', ']']).to_string(),
             port: url.port_u16().unwrap_or(443),
-            tls: Arc::new(tls(path.parent().unwrap_or(Path::new("")), &cluster, &user)?),
+            tls: Arc::new(tls(dir, &cluster, &user)?),
+            plain_tls: Arc::new(tls(dir, &cluster, &Value::Null)?),
             token: user["token"].as_str().map(str::to_string),
         })
+    }
+
+    /// The same server for the bearer of a token; for nobody in particular without one.
+    pub fn bearer(&self, token: Option<String>) -> Target {
+        Target {
+            tls: self.plain_tls.clone(),
+            token,
+            ..self.clone()
+        }
+    }
+
+    /// A TLS connection on which the caller speaks HTTP/1.1 by hand.
+    pub async fn raw(&self) -> anyhow::Result<TlsStream<TcpStream>> {
+        self.stream(self.tls.clone()).await
+    }
+
+    /// The head of an HTTP/1.1 request, but for the empty line at its end.
+    pub fn head(&self, method: &str, path: &str, headers: &str) -> String {
+        let token = self.token.as_deref().unwrap_or_default();
+        format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}:{}\r\nauthorization: Bearer {token}\r\n{headers}",
+            self.host, self.port
+        )
     }
 
     async fn stream(&self, tls: Arc<rustls::ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {

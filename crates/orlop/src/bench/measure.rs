@@ -46,7 +46,7 @@ pub async fn timed<T>(into: &mut Vec<Duration>, operation: impl Future<Output = 
     result
 }
 
-fn shown(d: Duration) -> String {
+pub fn shown(d: Duration) -> String {
     match d.as_secs_f64() {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 0.001 => format!("{:.2} ms", s * 1e3),

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod controllers;
+pub mod hostile;
 pub mod measure;
 pub mod own_server;
 pub mod pods;

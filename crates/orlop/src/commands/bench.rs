@@ -12,7 +12,7 @@ use crate::bench::scheduling::catalogue;
 use crate::bench::scheduling::report::{self, Outcome};
 use crate::bench::scheduling::run::{Run, Settings};
 use crate::bench::scheduling::workload::{Params, Workload};
-use crate::bench::{measure, pods, services, workloads};
+use crate::bench::{hostile, measure, pods, services, workloads};
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -35,6 +35,25 @@ enum What {
     Controllers(ControllersArgs),
     /// Start pods on a container runtime by the node agent and by bare calls, and report what the agent adds
     Pods(PodsArgs),
+    /// Let hostile clients at an API server, one kind after another, and report what honest ones feel of it
+    Hostile(HostileArgs),
+}
+
+#[derive(clap::Args)]
+struct HostileArgs {
+    /// Measure the server of this kubeconfig (of an administrator, on this machine); without it, one is started in a
+    /// temporary directory
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Hostile clients of each kind
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
+    clients: u32,
+    /// How long to measure under each kind
+    #[arg(long, default_value_t = 4, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+    /// Which kinds, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "KIND")]
+    kinds: Vec<String>,
 }
 
 #[derive(clap::Args)]
@@ -164,7 +183,26 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Some(What::Controllers(args)) => controllers(&args),
         Some(What::Services(args)) => services(&args),
         Some(What::Pods(args)) => pods(&args),
+        Some(What::Hostile(args)) => hostile(&args),
     }
+}
+
+fn hostile(args: &HostileArgs) -> anyhow::Result<()> {
+    let own = match &args.kubeconfig {
+        Some(_) => None,
+        None => Some(OwnServer::start(Part::ApiServer)?),
+    };
+    let kubeconfig = match (&args.kubeconfig, &own) {
+        (Some(path), _) => path.clone(),
+        (None, own) => own.as_ref().expect("started above").kubeconfig(),
+    };
+    let settings = hostile::Settings {
+        clients: args.clients as usize,
+        time: Duration::from_secs(args.seconds),
+        kinds: hostile::Kind::parse_all(&args.kinds)?,
+        pid: own.as_ref().map(OwnServer::pid),
+    };
+    hostile::run(&kubeconfig, &settings)
 }
 
 fn services(args: &ServicesArgs) -> anyhow::Result<()> {
