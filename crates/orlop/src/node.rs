@@ -10,7 +10,8 @@ use anyhow::Context;
 use orlop_apiserver::pki::{Pki, San, Subject};
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::Api;
-use orlop_kubelet::agent;
+use orlop_kubelet::agent::{self, NetworkConfiguration};
+use orlop_kubelet::config::effective::{self, Owner};
 use orlop_kubelet::config::{self, Config, Override};
 use orlop_kubelet::node::{Identity, address};
 use orlop_kubelet::server::Certificate;
@@ -21,8 +22,9 @@ use serde_json::json;
 
 /// Where containerd and CRI-O listen on most machines.
 const USUAL: [&str; 2] = ["unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock"];
-/// Where runtimes look for the configuration of pod networks.
-const CNI_DIRECTORY: &str = "/etc/cni/net.d";
+/// Where people look for a machine's static pods, and for the configuration of its kubelet.
+const MACHINE_MANIFESTS: &str = "/etc/kubernetes/manifests";
+const MACHINE_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 /// The node's serving certificate. A new one is made at every start.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -40,13 +42,15 @@ pub struct NodeArgs {
     /// Range of addresses for the node's pods
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/24")]
     pod_cidr: ipnet::IpNet,
-    /// Where the runtime looks for the configuration of the pod network; empty to leave it alone
-    #[arg(long, value_name = "DIR", default_value = CNI_DIRECTORY)]
-    cni_conf_dir: String,
-    /// A KubeletConfiguration for the node agent [default: kubelet/config.yaml in the data directory, if it is there]
+    /// Where the configuration of the pod network goes; empty to leave it alone [default: where the runtime looks]
+    #[arg(long, value_name = "DIR")]
+    cni_conf_dir: Option<String>,
+    /// A KubeletConfiguration for the node agent [default: kubelet/config.yaml in the data directory, or
+    /// /var/lib/kubelet/config.yaml, if somebody wrote or edited it]
     #[arg(long, value_name = "FILE")]
     kubelet_config: Option<PathBuf>,
-    /// Folder of static pods
+    /// Folder of static pods [default: /etc/kubernetes/manifests for root's cluster with a container runtime, else
+    /// kubelet/manifests in the data directory]
     #[arg(long, value_name = "DIR")]
     pod_manifest_path: Option<PathBuf>,
     /// Port of the node agent; 0 takes any free one [default: 10250]
@@ -89,7 +93,49 @@ pub struct NodePlan {
     config: Config,
     root_dir: PathBuf,
     pod_cidr: String,
-    network_directory: Option<PathBuf>,
+    network: NetworkConfiguration,
+    files: NodeFiles,
+}
+
+/// Files that belong to the machine or, where several clusters share one, to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NodeFiles {
+    /// Static pods, unless the configuration says otherwise.
+    manifests: PathBuf,
+    /// Where the configuration in effect is shown.
+    shown_config: PathBuf,
+    /// What somebody wrote or edited, to be read as the configuration.
+    config: Option<PathBuf>,
+}
+
+impl NodeFiles {
+    /// `machine`: `/` for the cluster that is this machine's own. Only one can be, and no other kubelet beside it: they would
+    /// run each other's static pods.
+    fn find(root_dir: &Path, machine: Option<&Path>) -> NodeFiles {
+        let below = |root: &Path, path: &str| root.join(path.trim_start_matches('/'));
+        let own = root_dir.join("config.yaml");
+        let is_wish = |path: &Path| matches!(effective::owner(path), Owner::Edited | Owner::SomebodyElse);
+        let files = NodeFiles {
+            manifests: root_dir.join("manifests"),
+            config: is_wish(&own).then(|| own.clone()),
+            shown_config: own,
+        };
+        let Some(machine) = machine else { return files };
+        let shown_config = below(machine, MACHINE_CONFIG);
+        if effective::owner(&shown_config) == Owner::SomebodyElse {
+            tracing::info!(
+                path = %shown_config.display(), manifests = %files.manifests.display(),
+                "found the configuration of another kubelet, using the data directory for static pods"
+            );
+            return files;
+        }
+        let edited = is_wish(&shown_config).then(|| shown_config.clone());
+        NodeFiles {
+            manifests: below(machine, MACHINE_MANIFESTS),
+            config: files.config.or(edited),
+            shown_config,
+        }
+    }
 }
 
 impl NodeArgs {
@@ -101,7 +147,9 @@ impl NodeArgs {
         let choice = choose(&self.runtime, &USUAL);
         let root_dir = data_dir.join("kubelet");
         let dns = dns.filter(|_| matches!(choice, Choice::Cri(_)));
-        let config = self.configuration(&root_dir, &choice, dns)?;
+        let is_machines = matches!(choice, Choice::Cri(_)) && is_usual(data_dir);
+        let files = NodeFiles::find(&root_dir, is_machines.then_some(Path::new("/")));
+        let config = self.configuration(&files, &root_dir, &choice, dns)?;
         let name = address::node_name(self.node_name.as_deref()).map_err(anyhow::Error::msg)?;
         let identity = Identity {
             hostname: name.clone(),
@@ -110,20 +158,31 @@ impl NodeArgs {
             labels: Default::default(),
             port: self.kubelet_port.unwrap_or(config.port),
         };
-        let network = matches!(choice, Choice::Cri(_)).then_some(self.cni_conf_dir);
+        let network = match self.cni_conf_dir {
+            _ if matches!(choice, Choice::Simulated { .. }) => NetworkConfiguration::Foreign,
+            None => NetworkConfiguration::WhereRuntimeLooks,
+            Some(directory) if directory.is_empty() => NetworkConfiguration::Foreign,
+            Some(directory) => NetworkConfiguration::In(directory.into()),
+        };
         Ok(Some(NodePlan {
             identity,
             choice,
             config,
             root_dir,
             pod_cidr: self.pod_cidr.trunc().to_string(),
-            network_directory: network.filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            network,
+            files,
         }))
     }
 
-    fn configuration(&self, root_dir: &Path, choice: &Choice, dns: Option<IpAddr>) -> anyhow::Result<Config> {
-        let usual = root_dir.join("config.yaml");
-        let file = self.kubelet_config.clone().or_else(|| usual.exists().then_some(usual));
+    fn configuration(
+        &self,
+        files: &NodeFiles,
+        root_dir: &Path,
+        choice: &Choice,
+        dns: Option<IpAddr>,
+    ) -> anyhow::Result<Config> {
+        let file = self.kubelet_config.clone().or_else(|| files.config.clone());
         let text = match &file {
             None => None,
             Some(path) => {
@@ -146,11 +205,35 @@ impl NodeArgs {
                 flags.push(("podLogsDir", json!(root_dir.join("pod-logs"))));
             }
         }
-        config::parse(text.as_deref(), &flags).map_err(|problems| {
+        if let Choice::Cri(endpoint) = choice {
+            flags.push(("containerRuntimeEndpoint", json!(endpoint)));
+        }
+        let parse = |flags: &[Override]| config::parse(text.as_deref(), flags);
+        let parsed = parse(&flags).and_then(|config| match config.static_pod_path {
+            Some(_) => Ok(config),
+            None => {
+                flags.push(("staticPodPath", json!(files.manifests)));
+                parse(&flags)
+            }
+        });
+        let parsed = parsed.map(|mut config| {
+            if matches!(choice, Choice::Simulated { .. }) {
+                config.turned_out("containerRuntimeEndpoint", json!(""));
+            }
+            config
+        });
+        parsed.map_err(|problems| {
             let name = file.map_or("the flags".into(), |path| path.display().to_string());
             anyhow::anyhow!("{name}: no usable kubelet configuration:\n  {}", problems.join("\n  "))
         })
     }
+}
+
+/// The cluster in the usual place is the machine's.
+fn is_usual(data_dir: &Path) -> bool {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    nix::unistd::geteuid().is_root()
+        && crate::commands::up::default_data_dir().is_ok_and(|usual| whole(&usual) == whole(data_dir))
 }
 
 fn choose(runtime: &RuntimeArg, usual: &[&str]) -> Choice {
@@ -203,6 +286,13 @@ impl NodePlan {
     pub fn options(self, api: Api, pki: &Pki, shutdown: Shutdown) -> Result<agent::Options, String> {
         let clock = Clock::System;
         let is_real = self.is_real();
+        // A folder that somebody chose is theirs to make.
+        if self.config.static_pod_path.as_ref() == Some(&self.files.manifests)
+            && let Err(error) = std::fs::create_dir_all(&self.files.manifests)
+        {
+            let path = self.files.manifests.display();
+            tracing::warn!(%path, err = %error, "failed to make the folder of static pods");
+        }
         let runtime: Arc<dyn Runtime> = match &self.choice {
             Choice::Cri(endpoint) => {
                 let runtime = CriRuntime::connect(endpoint);
@@ -237,7 +327,8 @@ impl NodePlan {
             },
             client_authority: Some(pki.ca.certificate.clone()),
             pod_cidr: Some(self.pod_cidr),
-            network_directory: self.network_directory,
+            network: self.network,
+            effective_config: Some(self.files.shown_config),
             control_groups: is_real,
             credential_providers: None,
             logind: agent::Logind::default(),
@@ -281,5 +372,81 @@ mod tests {
                 for_want_of_another: false
             }
         );
+    }
+
+    #[test]
+    fn one_cluster_is_the_machines_and_the_others_keep_to_themselves() {
+        let dir = tempfile::tempdir().unwrap();
+        let (machine, root_dir) = (dir.path().join("machine"), dir.path().join("data/kubelet"));
+        let find = |is_machines: bool| NodeFiles::find(&root_dir, is_machines.then_some(&*machine));
+        let files = |manifests: PathBuf, shown_config: PathBuf, config: Option<&Path>| NodeFiles {
+            manifests,
+            shown_config,
+            config: config.map(Path::to_path_buf),
+        };
+        let (own, theirs) = (
+            root_dir.join("config.yaml"),
+            machine.join("var/lib/kubelet/config.yaml"),
+        );
+        let kept = |config: Option<&Path>| files(root_dir.join("manifests"), own.clone(), config);
+        let shared = |config| files(machine.join("etc/kubernetes/manifests"), theirs.clone(), config);
+        assert_eq!(find(false), kept(None));
+        assert_eq!(find(true), shared(None));
+        // What we wrote is shown; once it is edited, it is read.
+        effective::write(&own, &json!({})).unwrap();
+        effective::write(&theirs, &json!({"maxPods": 5})).unwrap();
+        assert_eq!((find(false), find(true)), (kept(None), shared(None)));
+        let edited = std::fs::read_to_string(&theirs).unwrap().replace('5', "6");
+        std::fs::write(&theirs, edited).unwrap();
+        assert_eq!((find(false), find(true)), (kept(None), shared(Some(&theirs))));
+        std::fs::write(&own, "kind: KubeletConfiguration").unwrap();
+        assert_eq!((find(false), find(true)), (kept(Some(&own)), shared(Some(&own))));
+        // The machine has another kubelet already.
+        std::fs::write(&theirs, "kind: KubeletConfiguration").unwrap();
+        assert_eq!(find(true), kept(Some(&own)));
+    }
+
+    #[test]
+    fn the_configuration_tells_what_is_in_effect() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Cli {
+            #[command(flatten)]
+            node: NodeArgs,
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let files = NodeFiles::find(dir.path(), None);
+        let read = |line: &str, choice: Choice| {
+            let words = std::iter::once("up").chain(line.split_whitespace());
+            let args = Cli::try_parse_from(words).unwrap().node;
+            args.configuration(&files, dir.path(), &choice, None).unwrap()
+        };
+        let endpoint = |config: &Config| {
+            config.document["containerRuntimeEndpoint"]
+                .as_str()
+                .unwrap()
+                .to_string()
+        };
+        let cri = || Choice::Cri("unix:///x.sock".into());
+        let config = read("", cri());
+        assert_eq!(endpoint(&config), "unix:///x.sock");
+        assert_eq!(config.static_pod_path, Some(files.manifests.clone()));
+        let simulated = Choice::Simulated {
+            for_want_of_another: false,
+        };
+        assert_eq!(endpoint(&read("", simulated)), "");
+        let file = dir.path().join("given.yaml");
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n";
+        std::fs::write(&file, text).unwrap();
+        let flag = format!("--kubelet-config {}", file.display());
+        let config = read(&flag, cri());
+        assert_eq!(
+            (config.max_pods, config.static_pod_path),
+            (7, Some(files.manifests.clone()))
+        );
+        std::fs::write(&file, format!("{text}staticPodPath: /mine\n")).unwrap();
+        assert_eq!(read(&flag, cri()).static_pod_path, Some("/mine".into()));
+        let off = read(&format!("{flag} --pod-manifest-path="), cri());
+        assert_eq!(off.static_pod_path, Some("".into()));
     }
 }

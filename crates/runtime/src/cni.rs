@@ -16,6 +16,15 @@ const NAME: &str = "orlop";
 /// Runtimes take the first file in the order of names.
 pub const FILE: &str = "10-orlop.conflist";
 
+/// Where a runtime looks for pod networks, as far as it tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Folders {
+    /// Of the network's configuration; `/etc/cni/net.d` is usual.
+    pub configuration: Option<PathBuf>,
+    /// Of the plugins' programs; `/opt/cni/bin` is usual.
+    pub plugins: Vec<PathBuf>,
+}
+
 /// What a node's pod network is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {

@@ -36,6 +36,10 @@ pub trait Runtime: Send + Sync + 'static {
     async fn update_runtime_config(&self, pod_cidr: &str) -> Result<()>;
     /// `None` where the runtime can't tell (it then follows the agent's setting).
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>>;
+    /// Where the runtime looks for pod networks; nothing where it calls no plugins or does not tell.
+    async fn network_folders(&self) -> Result<cni::Folders> {
+        Ok(cni::Folders::default())
+    }
 
     /// Returns the sandbox's id once its network is up.
     async fn run_pod_sandbox(&self, config: PodSandboxConfig, handler: &str) -> Result<String>;

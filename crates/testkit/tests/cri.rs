@@ -243,8 +243,12 @@ async fn what_goes_wrong_is_said_in_the_runtimes_words() {
     let containerd = Containerd::with_network();
     let runtime = CriRuntime::connect(&containerd.endpoint()).unwrap();
     assert_eq!(runtime.cgroup_driver().await.unwrap(), Some(CgroupDriver::Cgroupfs));
-    let settings = runtime.settings().await.unwrap();
-    assert_eq!(settings.cni_directory, Some(containerd.cni_directory()));
+    let folders = runtime.network_folders().await.unwrap();
+    assert_eq!(folders.configuration, Some(containerd.cni_directory()));
+    assert!(
+        folders.plugins.iter().any(|folder| folder.join("bridge").exists()),
+        "{folders:?}"
+    );
     let mut events = runtime.events().await.unwrap();
     let logs = tempfile::tempdir().unwrap();
 

@@ -44,8 +44,7 @@ impl Cluster {
             .arg("--nodes=1")
             .arg("--node-name=real")
             .arg("--kubelet-port=0")
-            .arg(format!("--kubelet-config={}", config_file.display()))
-            .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()));
+            .arg(format!("--kubelet-config={}", config_file.display()));
         let server = with(launch).start();
         let cluster = Cluster {
             server,
@@ -130,6 +129,9 @@ fn shell(name: &str, script: &str, more: Value) -> Value {
 /// What runs until it is told to end, and then ends at once.
 const WAITS: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
+/// The same without a moment in between.
+const ENDS_AT_ONCE: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
+
 #[test]
 fn a_pod_lives_and_leaves_nothing() {
     let cluster = Cluster::start();
@@ -174,6 +176,120 @@ fn a_pod_lives_and_leaves_nothing() {
     cluster.server.run("kubectl delete pod first --wait=false");
     cluster.gone("first");
     cluster.no_leftovers();
+}
+
+/// What people look at and change on a node: its configuration in effect, its static pods, its pod network.
+#[test]
+fn the_configuration_in_effect_and_static_pods() {
+    let cluster = Cluster::start();
+    let server = &cluster.server;
+    let configz = server.run("kubectl get --raw /api/v1/nodes/real/proxy/configz");
+    let config: Value = serde_json::from_str(&configz).unwrap();
+    let config = &config["kubeletconfig"];
+    let folder = server.data_dir().join("kubelet/manifests");
+    assert_eq!(config["containerRuntimeEndpoint"], cluster.containerd.endpoint());
+    assert_eq!(config["staticPodPath"], json!(folder));
+    assert_eq!(config["cgroupDriver"], "cgroupfs");
+    let node = server.get("node real");
+    assert_eq!(
+        config["port"],
+        node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    );
+    let shown = fs::read_to_string(server.data_dir().join("kubelet/config.yaml")).unwrap();
+    let line = format!("\nstaticPodPath: {}\n", folder.display());
+    assert!(shown.starts_with("# ") && shown.contains(&line), "{shown}");
+    // The runtime told where it looks: the network there is somebody else's, and is left alone.
+    let theirs = cluster.containerd.cni_directory().join("05-test.conflist");
+    eventually("the log tells whose the pod network is", || {
+        server.log().contains(&theirs.display().to_string()).then_some(())
+    });
+    assert!(!server.log().contains("pod network is not ready"), "{}", server.log());
+    // The folder is there for whoever has a manifest.
+    fs::write(folder.join("still.json"), shell("still", WAITS, json!({})).to_string()).unwrap();
+    eventually("the static pod runs and is shown", || {
+        let pod = server.sh("kubectl get pod still-real -o jsonpath={.status.phase}");
+        (pod.stdout == "Running").then_some(())
+    });
+    fs::remove_file(folder.join("still.json")).unwrap();
+    cluster.gone("still-real");
+}
+
+/// A node on which one pod at a time has room, and pods that come and go in it: none may be refused for room that the
+/// scheduler found free.
+#[test]
+fn room_that_is_free_is_given_away_at_once() {
+    let cluster = Cluster::start();
+    let server = &cluster.server;
+    let cpus = server.run("kubectl get node real -o jsonpath={.status.allocatable.cpu}");
+    let most = format!("{}m", cpus.parse::<u32>().unwrap() * 1000 - 400);
+    // As the conformance suite does.
+    server.run(
+        "kubectl patch node real --subresource=status --type=merge -p \
+         '{\"status\":{\"capacity\":{\"scheduling.k8s.io/foo\":\"5\"},\"allocatable\":{\"scheduling.k8s.io/foo\":\"5\"}}}'",
+    );
+    let classes: Vec<Value> = (0..16)
+        .map(|n| {
+            json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                   "metadata": {"name": format!("class-{n}")}, "value": 1000 + n})
+        })
+        .collect();
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "List", "items": classes}));
+    let asking = |name: &str, resource: &str, amount: &str, more: Value| {
+        let mut pod = shell(name, ENDS_AT_ONCE, more);
+        pod["spec"]["containers"][0]["resources"] =
+            json!({"requests": {resource: amount}, "limits": {resource: amount}});
+        pod
+    };
+    let runs = |name: &str| {
+        cluster.until(name, "runs", |pod| {
+            assert_ne!(pod["status"]["phase"], "Failed", "{}", pod["status"]);
+            pod["status"]["phase"] == "Running"
+        })
+    };
+    let mut rounds = 0;
+    // A pod waits for the room of another that is deleted.
+    cluster.apply(&asking("turn-0", "cpu", &most, json!({})));
+    for turn in 1..=18 {
+        let (old, new) = (format!("turn-{}", turn - 1), format!("turn-{turn}"));
+        runs(&old);
+        cluster.apply(&asking(&new, "cpu", &most, json!({})));
+        server.run(&format!("kubectl delete pod {old} --wait=false"));
+        runs(&new);
+        rounds += 1;
+    }
+    server.run("kubectl delete pod turn-18 --wait=false");
+    // A pod pushes another off, by what the node has itself and by what somebody says it has.
+    for (resource, amount, count) in [("cpu", most.as_str(), 10), ("scheduling.k8s.io/foo", "3", 8)] {
+        let name = |n: u32| format!("{}-{n}", resource.replace(['.', '/'], "-"));
+        for n in 0..=count {
+            let class = json!({"priorityClassName": format!("class-{n}")});
+            cluster.apply(&asking(&name(n), resource, amount, class));
+            runs(&name(n));
+            rounds += u32::from(n > 0);
+        }
+        server.run(&format!("kubectl delete pod {} --wait=false", name(count)));
+    }
+    // A rollout ends what there is before it starts anew.
+    let template = |version: u32| {
+        let mut pod = asking("x", "cpu", &most, json!({}));
+        pod["spec"]["containers"][0]["env"] = json!([{"name": "VERSION", "value": version.to_string()}]);
+        json!({"metadata": {"labels": {"app": "recreated"}}, "spec": pod["spec"]})
+    };
+    for version in 0..=14 {
+        cluster.apply(
+            &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "recreated"},
+            "spec": {"strategy": {"type": "Recreate"}, "selector": {"matchLabels": {"app": "recreated"}},
+                     "template": template(version)}}),
+        );
+        server.run("kubectl rollout status deployment recreated --timeout=60s");
+        rounds += u32::from(version > 0);
+    }
+    assert_eq!(rounds, 50);
+    let reasons = server.run("kubectl get events -o jsonpath={.items[*].reason}");
+    let refused = |reason: &&str| reason.starts_with("OutOf") || *reason == "UnexpectedAdmissionError";
+    assert_eq!(reasons.split(' ').find(refused), None, "{reasons}");
+    let failed = server.run("kubectl get pods --field-selector=status.phase=Failed -o name");
+    assert_eq!(failed, "");
 }
 
 #[test]

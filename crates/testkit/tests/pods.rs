@@ -103,6 +103,7 @@ impl Node {
             events,
             services: Arc::new(Vec::new),
             admission: None,
+            refresh_node: None,
             runtime_name: "containerd".into(),
             recursive_read_only: false,
             random: Random::from_entropy().into(),

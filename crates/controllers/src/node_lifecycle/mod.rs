@@ -14,6 +14,8 @@ mod tests;
 mod zones;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::future::join_all;
 use orlop_base::Clock;
@@ -56,7 +58,12 @@ struct Controller {
 struct Watched {
     signals: Mutex<Signals>,
     zones: Mutex<Zones>,
+    /// It is being waited whether no node stays ready.
+    doubting: AtomicBool,
 }
+
+/// Nodes that start, and a cluster that does, are not ready for a moment: nobody needs to be warned of that.
+const ALL_DOWN_WARNING: Duration = Duration::from_secs(20);
 
 fn start(setup: &Setup) {
     let queue = setup.queue("node_lifecycle_controller");
@@ -70,6 +77,7 @@ fn start(setup: &Setup) {
             large: settings.large_cluster_size_threshold,
             unhealthy: settings.unhealthy_zone_threshold,
         })),
+        doubting: AtomicBool::new(false),
     });
     let grace = Grace {
         running: settings.node_monitor_grace_period,
@@ -89,6 +97,9 @@ fn start(setup: &Setup) {
     nodes.on_change(move |old, new| {
         let Some(node) = new.or(old) else { return };
         let change = watching.observe(node, new.is_some(), &clock);
+        if matches!(change, Change::AllDown) && !watching.doubting.swap(true, Ordering::Relaxed) {
+            tokio::spawn(warn_if_all_stay_down(watching.clone()));
+        }
         wake.add(Key::of(&**node));
         follow(change, &wake, &known);
     });
@@ -130,6 +141,14 @@ fn follow(change: Change, queue: &Queue, nodes: &Cache<Node>) {
     }
 }
 
+async fn warn_if_all_stay_down(watched: Arc<Watched>) {
+    tokio::time::sleep(ALL_DOWN_WARNING).await;
+    watched.doubting.store(false, Ordering::Relaxed);
+    if watched.zones.lock().all_down() {
+        tracing::warn!("all nodes are NotReady; evictions disabled");
+    }
+}
+
 impl Watched {
     fn observe(&self, node: &Node, is_there: bool, clock: &Clock) -> Change {
         let name = &node.metadata.name;
@@ -144,9 +163,9 @@ impl Watched {
             .lock()
             .observe(name, &plan::zone(node), ready, plan::counts(node));
         match change {
-            Change::AllDown => tracing::warn!("no node is ready: no pods are made to leave"),
+            Change::AllDown => tracing::debug!("all nodes are NotReady"),
             Change::SomeUp => {
-                tracing::info!("some nodes are ready again");
+                tracing::debug!("some nodes are Ready again");
                 // It was not they who were silent, but we who were deaf.
                 self.signals.lock().pardon_all(Instant::now());
             }

@@ -34,8 +34,9 @@ use orlop_runtime::Runtime;
 use tokio::task::JoinSet;
 
 pub use self::logind::Place as Logind;
+pub use self::network::NetworkConfiguration;
 use self::parts::Parts;
-use crate::config::Config;
+use crate::config::{Config, effective};
 use crate::events::Events;
 use crate::metrics::{Measured, Metrics};
 use crate::node::{Identity, Keeper};
@@ -59,8 +60,10 @@ pub struct Options {
     pub client_authority: Option<String>,
     /// The range of this node's pods until a controller says one.
     pub pod_cidr: Option<String>,
-    /// Where the runtime looks for the configuration of pod networks; none if that is not ours to write.
-    pub network_directory: Option<PathBuf>,
+    /// Where the configuration of the pod network goes.
+    pub network: NetworkConfiguration,
+    /// Where the configuration in effect is shown, unless somebody else's file is there.
+    pub effective_config: Option<PathBuf>,
     /// Pods get control groups of their own. Without: the runtime does as it likes.
     pub control_groups: bool,
     /// Configuration and folder of the programs that have credentials for registries.
@@ -96,6 +99,16 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
     // The runtime has another working directory: what it is told must be whole paths.
     options.root_dir = make_directory(&options.root_dir)?;
     options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
+    // The port must be known before the node is shown to anyone.
+    let bound = match options.config.enable_server {
+        true => Some(server::bind(options.config.address, options.identity.port).await?),
+        false => None,
+    };
+    options.identity.port = bound.as_ref().map_or(0, |(_, address)| address.port());
+    let address = bound.as_ref().map(|(_, address)| *address);
+    if let Some(address) = address {
+        options.config.turned_out("port", address.port().into());
+    }
     let config = Arc::new(options.config.clone());
     let unused = config.without_effect();
     if !unused.is_empty() {
@@ -109,13 +122,6 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
     }
     let metrics = Arc::new(Metrics::default());
     options.runtime = Arc::new(Measured::new(options.runtime, metrics.clone()));
-    // The port must be known before the node is shown to anyone.
-    let bound = match config.enable_server {
-        true => Some(server::bind(config.address, options.identity.port).await?),
-        false => None,
-    };
-    options.identity.port = bound.as_ref().map_or(0, |(_, address)| address.port());
-    let address = bound.as_ref().map(|(_, address)| *address);
     let mut tasks = JoinSet::new();
     let recorder = start_recorder(&options, &mut tasks);
     let keeper = start_keeper(&options, config.clone(), recorder.clone(), &mut tasks);
@@ -124,8 +130,12 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
         None => Events::to_log(),
     };
     let parts = Parts::start(&options, config.clone(), &keeper, events, metrics, &mut tasks).await?;
+    let shown = parts.effective_config();
+    if let Some(path) = &options.effective_config {
+        show_config(path, &shown);
+    }
     if let Some((listener, _)) = bound {
-        server::start(parts.server(&options, &keeper, listener))?;
+        server::start(parts.server(&options, &keeper, listener, shown))?;
     }
     if config.healthz_port != 0 {
         let (listener, _) = server::bind(config.healthz_bind_address, config.healthz_port).await?;
@@ -150,6 +160,17 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
         shutdown: options.shutdown,
         tasks,
     })
+}
+
+/// Where people look for it. Without it the agent runs all the same.
+fn show_config(path: &Path, config: &Config) {
+    match effective::write(path, &config.document) {
+        Ok(true) => tracing::debug!(path = %path.display(), "wrote the configuration in effect"),
+        Ok(false) => tracing::debug!(path = %path.display(), "left the configuration file as it is"),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), err = %error, "failed to write the configuration in effect")
+        }
+    }
 }
 
 /// What the configuration says of the agent's own process. Without the right to it the agent runs all the same.
@@ -198,7 +219,14 @@ fn start_keeper(options: &Options, config: Arc<Config>, recorder: Option<Recorde
     tasks.spawn(network::follow(
         keeper.pod_cidr(),
         options.runtime.clone(),
-        options.network_directory.clone(),
+        options.network.clone(),
+        options.shutdown.clone(),
+    ));
+    tasks.spawn(network::advise(
+        keeper.runtime(),
+        options.runtime.clone(),
+        options.network.clone(),
+        |line| tracing::warn!("{line}"),
         options.shutdown.clone(),
     ));
     keeper

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::node::{self, Keeper, RuntimeView, resources};
 use crate::objects::Objects;
 use crate::pod::memory::Pace;
-use crate::pod::node_tools::{Admission, NodeTools};
+use crate::pod::node_tools::{Admission, NodeTools, RefreshNode};
 use crate::pod::workers::Workers;
 use crate::pod::writer::Writer;
 use crate::probes::Probes;
@@ -146,6 +146,7 @@ impl Parts {
                 Arc::new(move || services.all())
             },
             admission: Some(admission(keeper)),
+            refresh_node: Some(refresh_node(keeper)),
             runtime_name: told.version.map(|v| v.runtime_name).unwrap_or_default(),
             recursive_read_only: can_lock_mounts,
             random: Mutex::new(Random::from_entropy()),
@@ -181,7 +182,18 @@ impl Parts {
         })
     }
 
-    pub fn server(&self, options: &Options, keeper: &Keeper, listener: TcpListener) -> server::Options {
+    /// The configuration as it turned out: a runtime that says who makes control groups is believed.
+    pub fn effective_config(&self) -> Config {
+        let mut config = (*self.config).clone();
+        let driver = match self.facts.cgroups.driver {
+            CgroupDriver::Systemd => "systemd",
+            CgroupDriver::Cgroupfs => "cgroupfs",
+        };
+        config.turned_out("cgroupDriver", driver.into());
+        config
+    }
+
+    pub fn server(&self, options: &Options, keeper: &Keeper, listener: TcpListener, shown: Config) -> server::Options {
         let probes = self.probes.clone();
         let name = &options.identity.name;
         server::Options {
@@ -189,7 +201,7 @@ impl Parts {
             certificate: options.certificate.clone(),
             client_authority: options.client_authority.clone(),
             api: options.api.clone(),
-            config: self.config.clone(),
+            config: Arc::new(shown),
             node_name: name.clone(),
             machine: keeper.machine().clone(),
             runtime: self.runtime.clone(),
@@ -261,6 +273,14 @@ fn admission(keeper: &Keeper) -> Admission {
             shutting_down: keeper.is_shutting_down(),
         };
         admission::admit(pod, others, &keeper.node(), state)
+    })
+}
+
+fn refresh_node(keeper: &Keeper) -> RefreshNode {
+    let keeper = keeper.clone();
+    Arc::new(move || {
+        let keeper = keeper.clone();
+        Box::pin(async move { keeper.refresh_node().await })
     })
 }
 

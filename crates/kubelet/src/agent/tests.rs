@@ -74,7 +74,8 @@ impl Case {
             },
             client_authority: None,
             pod_cidr: Some("10.244.0.0/24".into()),
-            network_directory: None,
+            network: NetworkConfiguration::Foreign,
+            effective_config: Some(path("kubelet/config.yaml")),
             control_groups: false,
             credential_providers: None,
             logind: self.logind.clone(),
@@ -113,7 +114,12 @@ async fn a_static_pod_lives_through_a_restart_of_the_agent() {
     let case = Case::new();
     case.write("web.json", "one");
     let agent = case.start().await;
-    assert!(agent.address().unwrap().port() > 0);
+    let port = agent.address().unwrap().port();
+    let shown_config = std::fs::read_to_string(case.directory.path().join("kubelet/config.yaml")).unwrap();
+    assert!(
+        port > 0 && shown_config.contains(&format!("\nport: {port}\n")),
+        "{shown_config}"
+    );
     until(&agent, "one Running").await;
     let id = case.runtime.container_id("default/web-n1/c").unwrap();
     agent.shutdown.trigger();

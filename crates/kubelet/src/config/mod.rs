@@ -6,6 +6,7 @@
 //! [`Config`] has the fields that the agent goes by.
 
 mod check;
+pub mod effective;
 mod read;
 mod table;
 #[cfg(test)]
@@ -352,6 +353,11 @@ impl Config {
     /// Fields that ask for what the agent does not do, though it takes them for others' sake.
     pub fn without_effect(&self) -> Vec<&'static str> {
         check::without_effect(&self.document)
+    }
+
+    /// What is found out only when the agent runs, for those who ask what is in effect.
+    pub fn turned_out(&mut self, field: &str, value: Value) {
+        set(&mut self.document, field, value);
     }
 
     /// A feature by its name; `default` if the configuration says nothing of it.

@@ -111,6 +111,10 @@ impl Book {
         resources.insert(resource.to_string(), claim);
     }
 
+    pub fn pods(&self) -> Vec<String> {
+        self.claims.keys().cloned().collect()
+    }
+
     /// True if the pod had any.
     pub fn release(&mut self, uid: &str) -> bool {
         self.claims.remove(uid).is_some()

@@ -314,6 +314,11 @@ impl Devices {
         Ok(ids)
     }
 
+    /// Pods with devices for themselves.
+    pub fn pods(&self) -> Vec<String> {
+        self.inner.state.lock().book.pods()
+    }
+
     /// The pod has gone. Doing it again is fine.
     pub fn release(&self, uid: &str) {
         if self.inner.state.lock().book.release(uid) {

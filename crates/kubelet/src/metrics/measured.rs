@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use orlop_runtime::cni::Folders;
 use orlop_runtime::cri::messages::*;
 use orlop_runtime::{Event, Result, Runtime};
 use orlop_streaming::{Pipe, Session};
@@ -49,6 +50,10 @@ impl Runtime for Measured {
 
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>> {
         self.time("runtime_config", self.runtime.cgroup_driver()).await
+    }
+
+    async fn network_folders(&self) -> Result<Folders> {
+        self.time("status", self.runtime.network_folders()).await
     }
 
     async fn run_pod_sandbox(&self, config: PodSandboxConfig, handler: &str) -> Result<String> {

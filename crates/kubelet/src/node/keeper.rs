@@ -39,6 +39,8 @@ const REGISTER_LAST: Duration = Duration::from_secs(7);
 const STATUS_TRIES: usize = 5;
 /// Requests about the node are small and soon out of date.
 const REQUEST: Duration = Duration::from_secs(10);
+/// A pod waits for this one.
+const REFRESH: Duration = Duration::from_secs(2);
 
 pub struct Settings {
     /// None: the agent stands alone.
@@ -141,6 +143,20 @@ impl Keeper {
         self.shared.node.borrow().clone()
     }
 
+    /// Asks the API server for the Node object. True if it is newer than the one that was known.
+    pub async fn refresh_node(&self) -> bool {
+        let Some(api) = &self.shared.settings.api else {
+            return false;
+        };
+        let known = revision(&self.node());
+        let at = path::object("v1", None, "nodes", self.shared.name());
+        match api.with_timeout(REFRESH).get::<Node>(&at).await {
+            Ok(node) => self.shared.observe(node),
+            Err(error) => tracing::debug!(err = %error.chain(), "failed to get the node"),
+        }
+        revision(&self.node()) > known
+    }
+
     pub fn nodes(&self) -> watch::Receiver<Arc<Node>> {
         self.shared.node.subscribe()
     }
@@ -217,6 +233,12 @@ impl Keeper {
     }
 }
 
+/// Revisions of one API server can be compared.
+fn revision(node: &Node) -> u64 {
+    let text = node.metadata.resource_version.as_deref().unwrap_or_default();
+    text.parse().unwrap_or(0)
+}
+
 impl Shared {
     fn name(&self) -> &str {
         &self.settings.identity.name
@@ -262,10 +284,10 @@ impl Shared {
         ));
         let mut unschedulable = None;
         while let Some(delta) = deltas.recv().await {
-            let node = match delta {
-                Delta::Reset(nodes) => nodes.into_iter().next(),
-                Delta::Applied(node) => Some(node),
-                Delta::Deleted(_) | Delta::Bookmark(_) => None,
+            let (node, anew) = match delta {
+                Delta::Reset(nodes) => (nodes.into_iter().next(), true),
+                Delta::Applied(node) => (Some(node), false),
+                Delta::Deleted(_) | Delta::Bookmark(_) => (None, false),
             };
             let Some(node) = node else { continue };
             let now = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
@@ -273,11 +295,22 @@ impl Shared {
                 let reason = if now { "NodeNotSchedulable" } else { "NodeSchedulable" };
                 self.record(&(reason, format!("Node {} status is now: {reason}", self.name())));
             }
-            self.observe(node);
+            match anew {
+                // Revisions of a server that was set back start over.
+                true => self.adopt(node),
+                false => self.observe(node),
+            }
         }
     }
 
+    /// Answers to our own requests and the watch come in any order: what is older than what is known tells nothing.
     fn observe(&self, node: Node) {
+        if revision(&node) >= revision(&self.node.borrow()) {
+            self.adopt(node);
+        }
+    }
+
+    fn adopt(&self, node: Node) {
         let cidrs = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone());
         if let Some(cidrs) = cidrs.filter(|c| !c.is_empty()) {
             let cidrs = cidrs.join(",");

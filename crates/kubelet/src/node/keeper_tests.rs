@@ -206,3 +206,36 @@ async fn alone_it_has_a_picture_of_itself() {
     assert!(keeper.allocatable().contains_key("cpu"));
     shutdown.trigger();
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_older_tells_nothing() {
+    let objects = Arc::new(Mutex::new(Objects::default()));
+    let shutdown = Shutdown::default();
+    let (keeper, _) = Keeper::start(settings(Some(server(objects.clone())), &shutdown));
+    until("the node is ready", || ready(&objects) == "True").await;
+    // Somebody adds a resource; the watch is slow to tell.
+    let known = (*keeper.node()).clone();
+    {
+        let mut objects = objects.lock();
+        objects.revision += 1;
+        let revision = objects.revision.to_string();
+        let node = objects.by_path.get_mut(NODE).unwrap();
+        node["metadata"]["resourceVersion"] = json!(revision);
+        node["status"]["allocatable"]["scheduling.k8s.io/foo"] = json!("5");
+    }
+    let has_it = || {
+        let node = keeper.node();
+        let amounts = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
+        amounts.is_some_and(|amounts| amounts.contains_key("scheduling.k8s.io/foo"))
+    };
+    assert!(!has_it());
+    assert!(keeper.refresh_node().await && has_it());
+    assert!(!keeper.refresh_node().await, "it is the same as before");
+    // The answer to a request of before comes late.
+    keeper.shared.observe(known.clone());
+    assert!(has_it());
+    // A list is the truth, whatever its revision.
+    keeper.shared.adopt(known);
+    assert!(!has_it());
+    shutdown.trigger();
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Service};
-use orlop_base::Random;
+use orlop_base::{BoxFuture, Random};
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
 use orlop_runtime::simulated::behaviour::INIT;
@@ -39,6 +39,9 @@ pub type Services = Arc<dyn Fn() -> Vec<Arc<Service>> + Send + Sync>;
 /// Whether a pod may run here beside those that do, and which of them have to go for it.
 pub type Admission = Arc<dyn Fn(&Pod, &[&Pod]) -> Result<Vec<usize>, Rejection> + Send + Sync>;
 
+/// Looks at the Node object anew; true if there is a newer one.
+pub type RefreshNode = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
 pub struct NodeTools {
     pub volumes: Volumes,
     pub objects: Objects,
@@ -58,6 +61,8 @@ pub struct NodeTools {
     pub services: Services,
     /// `None`: all that fits may run.
     pub admission: Option<Admission>,
+    /// `None` where there is no Node object.
+    pub refresh_node: Option<RefreshNode>,
     /// What container ids begin with, and whether the runtime can make mounts read-only all the way down.
     pub runtime_name: String,
     pub recursive_read_only: bool,
@@ -183,6 +188,19 @@ impl Tools for NodeTools {
         }
         if let Some(devices) = &self.devices {
             devices.release(uid);
+        }
+    }
+
+    fn holders(&self) -> Vec<String> {
+        let mut uids = self.cpus.as_ref().map(Cpus::pods).unwrap_or_default();
+        uids.extend(self.devices.as_ref().map(Devices::pods).unwrap_or_default());
+        uids
+    }
+
+    async fn refresh_node(&self) -> bool {
+        match &self.refresh_node {
+            Some(refresh) => refresh().await,
+            None => false,
         }
     }
 

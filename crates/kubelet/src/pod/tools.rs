@@ -74,6 +74,10 @@ pub trait Tools: Send + Sync + 'static {
     async fn claim(&self, pod: &Pod) -> Result<(), Rejection>;
     /// What `admit` and `claim` gave the pod for itself is free for others. Doing it again is fine.
     fn leave(&self, uid: &str);
+    /// Uids of pods that have something for themselves which `leave` would free, those of a former agent as well.
+    fn holders(&self) -> Vec<String>;
+    /// Looks at the Node object anew. False if it is the same as before, or can't be had.
+    async fn refresh_node(&self) -> bool;
     fn event(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String);
 
     /// Cgroup, directories and volumes, before anything runs. To be called again until it succeeds.

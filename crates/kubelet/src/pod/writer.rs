@@ -166,6 +166,14 @@ impl Writer {
     }
 }
 
+#[cfg(test)]
+impl Writer {
+    /// The pod's object may go.
+    pub fn is_finished(&self, uid: &str) -> bool {
+        self.shared.entries.lock().get(uid).is_some_and(|entry| entry.finished)
+    }
+}
+
 impl Entry {
     /// The server had this.
     fn saw(&mut self, pod: &Pod) {

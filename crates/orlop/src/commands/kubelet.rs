@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, transport};
-use orlop_kubelet::agent;
+use orlop_kubelet::agent::{self, NetworkConfiguration};
 use orlop_kubelet::config::{self, Config, Override};
 use orlop_kubelet::node::{Identity, address};
 use orlop_kubelet::server::Certificate;
@@ -206,7 +206,10 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         root_dir: args.root_dir,
         certificate,
         client_authority,
-        network_directory: args.cni_conf_dir,
+        network: args
+            .cni_conf_dir
+            .map_or(NetworkConfiguration::Foreign, NetworkConfiguration::In),
+        effective_config: None,
         control_groups: true,
         credential_providers: args
             .image_credential_provider_config

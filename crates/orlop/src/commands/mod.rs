@@ -10,7 +10,7 @@ mod proxy;
 mod scheduler;
 mod serving;
 mod signals;
-mod up;
+pub mod up;
 mod version;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::messages::*;
 use super::{CriRuntime, streams};
+use crate::cni::Folders;
 use crate::{Code, Error, Event, Result, Runtime};
 
 /// How long a call may take unless said otherwise; as Kubernetes (`runtimeRequestTimeout`).
@@ -91,6 +92,10 @@ impl Runtime for CriRuntime {
             Err(error) if error.code == Code::Unimplemented => Ok(self.settings().await?.cgroup_driver),
             Err(error) => Err(error),
         }
+    }
+
+    async fn network_folders(&self) -> Result<Folders> {
+        Ok(self.settings().await?.network)
     }
 
     async fn run_pod_sandbox(&self, config: PodSandboxConfig, handler: &str) -> Result<String> {

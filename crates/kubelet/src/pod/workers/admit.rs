@@ -17,16 +17,56 @@ use crate::sources::preemption;
 
 /// Upstream: pods that are pushed off get half as long again as their grace, and no less than this.
 const LEAST_WAIT: Duration = Duration::from_secs(10);
+/// How long a pod that would be refused waits for sources that have not told their pods yet.
+const SOURCES_WAIT: Duration = Duration::from_secs(5);
 
 impl Shared {
     /// Lets a pod in if it may run here and there is room for it. Gives the uids of pods that were told to make room.
     fn admit(&self, uid: &str, pod: &Arc<Pod>) -> Result<Vec<String>, Rejection> {
         let _one_by_one = self.admission.lock();
-        let others = self.ledger.others(uid);
+        self.forget_inactive();
+        let others = self.others(uid);
         let leaving = self.judge(pod, &others, None)?;
         // While they go, both have it: nobody else gets it meanwhile.
-        self.ledger.give(uid, pod.clone());
+        if !self.give(uid, pod) {
+            self.tools.leave(uid);
+            return Ok(Vec::new());
+        }
         Ok(self.push_off(&leaving))
+    }
+
+    /// Notes what a pod has been allocated. False if no source has it any more: then it has nothing.
+    fn give(&self, uid: &str, pod: &Arc<Pod>) -> bool {
+        // Whoever takes a pod away says so under this lock, and empties its place in the ledger after that.
+        let live = self.live.lock();
+        let wanted = live
+            .pods
+            .get(uid)
+            .is_some_and(|handle| !handle.mail.borrow().requests.removed);
+        if wanted {
+            self.ledger.give(uid, pod.clone());
+        }
+        wanted
+    }
+
+    /// The pods whose room is not free: those that were let in, have not ended, and are not over for the API server.
+    fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
+        let mut others = self.ledger.others(uid);
+        let live = self.live.lock();
+        others.retain(|pod| live.is_active(policy::uid(pod)));
+        others
+    }
+
+    /// Frees what was kept for pods that ended or went while no agent ran.
+    fn forget_inactive(&self) {
+        let held = self.tools.holders();
+        let inactive: Vec<String> = {
+            let live = self.live.lock();
+            // Pods that are still to come have what they had before.
+            let known = held.into_iter().filter(|_| live.sources_ready);
+            known.filter(|uid| !live.is_active(uid)).collect()
+        };
+        inactive.iter().for_each(|uid| self.tools.leave(uid));
     }
 
     fn judge(&self, pod: &Pod, others: &[Arc<Pod>], now: Option<&Pod>) -> Result<Vec<Arc<Pod>>, Rejection> {
@@ -85,9 +125,11 @@ impl Shared {
             return;
         }
         for (uid, waiting, allocated) in self.ledger.to_try() {
-            match self.judge(&waiting.pod, &self.ledger.others(&uid), Some(&allocated)) {
+            match self.judge(&waiting.pod, &self.others(&uid), Some(&allocated)) {
                 Ok(leaving) => {
-                    self.ledger.give(&uid, waiting.pod);
+                    if !self.ledger.resize(&uid, waiting.pod) {
+                        continue;
+                    }
                     self.push_off(&leaving);
                     self.poke(&uid);
                 }
@@ -115,18 +157,43 @@ impl Worker {
             return;
         }
         if !self.observed.is_empty() || self.memory.status.start_time.is_some() {
-            return self.shared.ledger.give(&self.uid, pod.clone());
+            self.shared.give(&self.uid, pod);
+            return;
         }
-        match self.shared.admit(&self.uid, pod) {
-            Ok(leaving) => {
-                self.wait_for_room(&leaving).await;
-                if let Err(rejection) = self.shared.tools.claim(pod).await {
-                    self.shared.leave(&self.uid);
-                    self.reject(pod, rejection);
-                }
+        let mut answer = self.try_to_enter(pod).await;
+        if answer.is_err() && self.know_better().await {
+            answer = self.try_to_enter(pod).await;
+        }
+        if let Err(rejection) = answer {
+            self.reject(pod, rejection);
+        }
+    }
+
+    /// Room first, then what else it needs: all or nothing.
+    async fn try_to_enter(&mut self, pod: &Arc<Pod>) -> Result<(), Rejection> {
+        let leaving = self.shared.admit(&self.uid, pod)?;
+        self.wait_for_room(&leaving).await;
+        let claimed = self.shared.tools.claim(pod).await;
+        if claimed.is_err() {
+            self.shared.leave(&self.uid);
+        }
+        claimed
+    }
+
+    /// Before a pod is refused: whether more is known of the node and its pods now. A refusal is for good, and the scheduler
+    /// may have seen more than we had: a label or a resource that the node got just now, a pod that went while no agent ran.
+    async fn know_better(&self) -> bool {
+        let mut all_known = self.shared.all_known.subscribe();
+        let (mut mail, mut news) = (self.mail(), false);
+        if !*all_known.borrow() {
+            tokio::select! {
+                known = all_known.wait_for(|known| *known) => news = known.is_ok(),
+                () = Worker::told_to_end(&mut mail) => {}
+                () = self.shared.shutdown.wait() => {}
+                () = tokio::time::sleep(SOURCES_WAIT) => {}
             }
-            Err(rejection) => self.reject(pod, rejection),
         }
+        self.shared.tools.refresh_node().await || news
     }
 
     fn reject(&mut self, pod: &Pod, rejection: Rejection) {

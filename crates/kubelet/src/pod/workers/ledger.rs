@@ -51,6 +51,17 @@ impl Ledger {
         book.allocated.insert(uid.to_string(), pod);
     }
 
+    /// A resize is granted. False if the pod has gone meanwhile: it must not come back.
+    pub fn resize(&self, uid: &str, pod: Arc<Pod>) -> bool {
+        let mut book = self.book.lock();
+        book.waiting.remove(uid);
+        match book.allocated.get_mut(uid) {
+            Some(allocated) => *allocated = pod,
+            None => return false,
+        }
+        true
+    }
+
     /// True if the pod was in it.
     pub fn remove(&self, uid: &str) -> bool {
         let mut book = self.book.lock();
@@ -129,6 +140,9 @@ mod tests {
         assert!(ledger.want("b", &asking(2), later));
         assert_eq!(ledger.waiting("b").unwrap().since, epoch());
         assert!(ledger.want("a", &asking(4), later), "another wish is another wait");
+        assert!(ledger.resize("a", asking(1)) && ledger.waiting("a").is_none());
+        assert!(!ledger.resize("gone", asking(1)) && ledger.allocated("gone").is_none());
+        assert!(ledger.want("a", &asking(4), later));
         let order = |ledger: &Ledger| ledger.to_try().into_iter().map(|w| w.0).collect::<Vec<_>>();
         assert_eq!(order(&ledger), ["b", "a"]);
         let never = Rejection {

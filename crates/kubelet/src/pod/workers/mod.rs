@@ -4,8 +4,9 @@
 //! by its own timer; a slow relist of the whole runtime makes up for lost events and finds what belongs to no pod. Wakes
 //! carry nothing but "look": a hundred of them are one. Workers share nothing that one could hold up for another.
 //!
-//! Pods end here in order: containers, sandbox, volumes and cgroup, then what is left in the runtime, then the API
-//! object. A worker goes when no source has its pod any more and nothing of it is left.
+//! Pods end here in order: containers, sandbox, the room they have on the node, the word that they are over, volumes and
+//! cgroup, then what is left in the runtime, then the API object. The room comes before the word: whoever hears it, the
+//! scheduler above all, may fill that room at once. A worker goes when no source has its pod any more and nothing of it is left.
 
 mod act;
 mod admit;
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     live: Mutex<Live>,
     /// A relist is wanted now.
     relist: Notify,
+    /// Becomes true with `sources_ready`, for who waits for it.
+    all_known: watch::Sender<bool>,
     shutdown: Shutdown,
 }
 
@@ -72,6 +75,17 @@ struct Live {
     sources_ready: bool,
 }
 
+impl Live {
+    /// A source has the pod, and it is not over for the API server: what it was allocated is its own.
+    fn is_active(&self, uid: &str) -> bool {
+        self.queued.contains_key(uid)
+            || self
+                .pods
+                .get(uid)
+                .is_some_and(|handle| handle.mail.borrow().is_active())
+    }
+}
+
 struct Handle {
     mail: watch::Sender<Mail>,
     poke: Arc<Notify>,
@@ -86,6 +100,13 @@ pub(super) struct Mail {
     pub requests: Requests,
     /// A pod that no source has and the runtime does.
     pub orphan: bool,
+}
+
+impl Mail {
+    fn is_active(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        !self.requests.removed && !phase.is_some_and(policy::is_terminal)
+    }
 }
 
 /// What a worker shows to others.
@@ -122,6 +143,7 @@ impl Workers {
                 admission: Mutex::default(),
                 live: Mutex::default(),
                 relist: Notify::new(),
+                all_known: watch::Sender::new(false),
                 shutdown,
             }),
         }
@@ -176,6 +198,7 @@ impl Workers {
     /// All sources have told all their pods.
     pub fn sources_ready(&self) {
         self.shared.live.lock().sources_ready = true;
+        self.shared.all_known.send_replace(true);
         self.shared.relist.notify_one();
         self.shared.retry_resizes();
     }
@@ -289,6 +312,8 @@ impl Shared {
 
     /// The worker is done for good.
     fn gone(self: &Arc<Shared>, uid: &str) {
+        // First: the next pod may have the same uid.
+        self.leave(uid);
         let mut live = self.live.lock();
         let Some(handle) = live.pods.remove(uid) else { return };
         let pod = handle.mail.borrow().pod.clone();
@@ -314,7 +339,5 @@ impl Shared {
                 },
             );
         }
-        drop(live);
-        self.leave(uid);
     }
 }

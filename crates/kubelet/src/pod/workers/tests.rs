@@ -1,6 +1,7 @@
 //! Workers over the simulated runtime, with the other tools faked and time that tests move.
 
 mod faults;
+mod handover;
 mod lifecycle;
 mod random;
 mod room;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Node};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_base::Random;
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
 use orlop_runtime::simulated::Simulated;
@@ -37,6 +39,14 @@ struct FakeState {
     refuse_image: Option<Refusal>,
     refuse_config: Option<String>,
     refuse_devices: Option<Rejection>,
+    /// How many devices there are, and by uid how many each pod has for itself.
+    devices: u32,
+    owned: BTreeMap<String, u32>,
+    /// Releasing takes up to so many milliseconds.
+    release_takes: u64,
+    random: Option<Random>,
+    /// What the node becomes when it is looked at anew.
+    newer_node: Option<Node>,
     /// What the node has; without it everything fits.
     node: Option<Node>,
     running: BTreeMap<String, Vec<Running>>,
@@ -70,15 +80,45 @@ impl Tools for FakeTools {
         }
     }
 
-    async fn claim(&self, _: &Pod) -> Result<(), Rejection> {
-        match self.state.lock().refuse_devices.clone() {
-            Some(rejection) => Err(rejection),
-            None => Ok(()),
+    async fn claim(&self, pod: &Pod) -> Result<(), Rejection> {
+        let mut state = self.state.lock();
+        if let Some(rejection) = state.refuse_devices.clone() {
+            return Err(rejection);
         }
+        let wanted = devices_of(pod);
+        let owned: u32 = state
+            .owned
+            .iter()
+            .filter(|(uid, _)| *uid != policy::uid(pod))
+            .map(|(_, n)| n)
+            .sum();
+        if wanted == 0 || owned + wanted <= state.devices {
+            let uid = policy::uid(pod).to_string();
+            (wanted > 0).then(|| state.owned.insert(uid, wanted));
+            return Ok(());
+        }
+        Err(Rejection {
+            reason: "UnexpectedAdmissionError".into(),
+            message: format!("{wanted} devices are wanted, {owned} of {} are taken", state.devices),
+        })
     }
 
     fn leave(&self, uid: &str) {
-        self.state.lock().left.insert(uid.to_string());
+        let mut state = self.state.lock();
+        state.left.insert(uid.to_string());
+        state.owned.remove(uid);
+    }
+
+    fn holders(&self) -> Vec<String> {
+        self.state.lock().owned.keys().cloned().collect()
+    }
+
+    async fn refresh_node(&self) -> bool {
+        let mut state = self.state.lock();
+        let newer = state.newer_node.take();
+        let is_newer = newer.is_some();
+        state.node = newer.or(state.node.take());
+        is_newer
     }
 
     fn event(&self, pod: &Pod, container: Option<&str>, _: EventType, reason: &'static str, note: String) {
@@ -187,6 +227,18 @@ impl Tools for FakeTools {
     fn probe_no_more(&self, _: &str) {}
 
     async fn release(&self, uid: &str) -> Result<(), String> {
+        let delay = {
+            let mut state = self.state.lock();
+            let most = state.release_takes;
+            state
+                .random
+                .as_mut()
+                .filter(|_| most > 0)
+                .map(|random| random.below(most))
+        };
+        if let Some(delay) = delay {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+        }
         self.state.lock().held.remove(uid);
         Ok(())
     }
@@ -198,12 +250,23 @@ impl Tools for FakeTools {
     }
 }
 
+/// What the pod asks for of `example.com/device`.
+fn devices_of(pod: &Pod) -> u32 {
+    let limits = policy::regular_containers(pod)
+        .iter()
+        .filter_map(|c| c.resources.as_ref()?.limits.as_ref());
+    limits
+        .filter_map(|limits| limits.get("example.com/device")?.0.parse::<u32>().ok())
+        .sum()
+}
+
 /// A node whose time only tests move.
 struct World {
     clock: Clock,
     runtime: Simulated,
     tools: Arc<FakeTools>,
     workers: Workers,
+    writer: Writer,
     shutdown: Shutdown,
 }
 
@@ -222,7 +285,7 @@ impl World {
         let workers = Workers::new(
             Arc::new(runtime.clone()),
             tools.clone(),
-            writer,
+            writer.clone(),
             clock.clone(),
             shutdown.clone(),
         );
@@ -233,6 +296,7 @@ impl World {
             runtime,
             tools,
             workers,
+            writer,
             shutdown,
         }
     }

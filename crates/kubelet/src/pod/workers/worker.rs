@@ -51,6 +51,8 @@ pub(super) struct Worker {
     first_turn: bool,
     /// What the runtime and all else has of it has been removed.
     removed: bool,
+    /// Its room is free for others.
+    left: bool,
 }
 
 /// A pod on its way to run for the first time.
@@ -104,6 +106,7 @@ impl Worker {
             failures: 0,
             refresh_at: now.later(shared.tools.refresh_every()),
             removed: false,
+            left: false,
             starting: is_new.then_some(Starting {
                 seen_at: now,
                 waited_for_images: Duration::ZERO,
@@ -284,6 +287,7 @@ impl Worker {
         let host = self.shared.tools.host();
         let status = status::pod_status(pod, &self.observed, &self.memory, &host, now);
         self.count(pod, &status, now);
+        self.leave_first(&status);
         self.memory.status = status.clone();
         if !mail.orphan {
             let removed = self.removed || !self.memory.ending.as_ref().is_some_and(|e| e.deleted);
@@ -307,6 +311,14 @@ impl Worker {
             observed,
             memory: self.memory.clone(),
         });
+    }
+
+    /// A status that says that the pod is over makes others come for its room: it has to be free by then.
+    fn leave_first(&mut self, status: &PodStatus) {
+        if !self.left && status.phase.as_deref().is_some_and(policy::is_terminal) {
+            self.left = true;
+            self.shared.leave(&self.uid);
+        }
     }
 
     /// What the new status tells beyond the last one, for the metrics.
