@@ -1,12 +1,13 @@
-//! What becomes of an event of the `core/v1` API, in three steps that only look at what was seen before:
+//! Correlates `core/v1` events before they are written, from what was observed before:
 //!
-//! 1. Similar events, which differ in their message alone, are combined from the tenth message in ten minutes on.
-//! 2. Equal events are one object with a count.
-//! 3. About one object no more is written than a budget allows. What is not written is counted all the same, and the
-//!    next event that is written tells the count.
+//! 1. Aggregation: events that differ in their message alone become one "(combined from similar events): …" from the
+//!    tenth message in ten minutes on.
+//! 2. Counting: equal events are one object with a count.
+//! 3. Spam filter: a token bucket for each object. What is not written is counted all the same; the next write has the
+//!    count.
 //!
-//! Upstream: client-go tools/record EventCorrelator. Differs in that the nine messages that are not combined stay the
-//! first nine (upstream forgets any one of ten).
+//! Upstream: client-go tools/record EventCorrelator. Differs in that the nine messages of a group that are not aggregated
+//! stay the first nine (upstream forgets a random one of ten).
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -14,52 +15,53 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::lru::Lru;
-use super::{Event, Names, ObjectReference, Report, Source};
+use super::{Event, EventNames, ObjectReference, Report, Source};
 
-/// Groups, events and objects remembered, each.
-pub(super) const REMEMBERED_MAX: usize = 4096;
-/// So many messages of a group stand for themselves.
-pub(super) const SIMILAR_MAX: usize = 9;
-/// A group that is quiet for longer starts over.
-const SIMILAR_WITHIN: SignedDuration = SignedDuration::from_secs(600);
-/// Writes about one object, and how long until one more is allowed.
-const BURST: f64 = 25.0;
-const REFILL_SECONDS: f64 = 300.0;
+/// Entries of each cache.
+pub(super) const CACHE_MAX: usize = 4096;
+/// So many messages of a group are not aggregated.
+pub(super) const MESSAGES_MAX: usize = 9;
+/// A group without events for longer than this starts over.
+const AGGREGATE_INTERVAL: SignedDuration = SignedDuration::from_secs(600);
+const SPAM_BURST: f64 = 25.0;
+/// Seconds until an object may have one more event.
+const SPAM_REFILL_SECONDS: f64 = 300.0;
 const COMBINED: &str = "(combined from similar events): ";
 
 /// Events that differ in their message only.
-struct Group {
-    /// Hashes of the messages that are not combined.
+struct AggregateRecord {
+    /// Hashes of the messages that are not aggregated.
     messages: Vec<u64>,
     last: Timestamp,
 }
 
-/// The object that equal events are.
-struct Counted {
+/// The Event object that equal events share.
+struct EventLog {
     name: Box<str>,
     first: Timestamp,
     count: u32,
 }
 
-struct Budget {
-    left: f64,
+struct TokenBucket {
+    tokens: f64,
     at: Timestamp,
 }
 
-/// What one source has reported.
+/// The state for one source. Caches are keyed by hashes: counts are for people, and a collision of two of a few
+/// thousand 64-bit hashes does not happen.
 pub(super) struct Correlator {
-    groups: Lru<Group>,
-    counted: Lru<Counted>,
-    budgets: Lru<Budget>,
+    aggregates: Lru<AggregateRecord>,
+    logs: Lru<EventLog>,
+    buckets: Lru<TokenBucket>,
     hasher: RandomState,
 }
 
 impl Default for Correlator {
     fn default() -> Correlator {
         Correlator {
-            groups: Lru::new(REMEMBERED_MAX),
-            counted: Lru::new(REMEMBERED_MAX),
-            budgets: Lru::new(REMEMBERED_MAX),
+            aggregates: Lru::new(CACHE_MAX),
+            logs: Lru::new(CACHE_MAX),
+            buckets: Lru::new(CACHE_MAX),
             hasher: RandomState::new(),
         }
     }
@@ -67,103 +69,106 @@ impl Default for Correlator {
 
 impl Correlator {
     /// What to write, if anything.
-    pub fn observe(
+    pub fn correlate(
         &mut self,
         source: Arc<Source>,
         mut event: Event,
         at: Timestamp,
-        names: &mut Names,
+        names: &mut EventNames,
     ) -> Option<Report> {
-        let key = match self.stands_alone(&event, at) {
-            true => self.equal_key(&event),
-            false => {
+        let key = match self.must_aggregate(&event, at) {
+            false => self.event_key(&event),
+            true => {
                 event.note.insert_str(0, COMBINED);
-                self.similar_key(&event)
+                self.aggregate_key(&event)
             }
         };
-        let new = || Counted {
+        let new_log = || EventLog {
             name: names.next(&event.regarding.name, at),
             first: at,
             count: 0,
         };
-        let counted = self.counted.entry(key, new);
-        counted.count = counted.count.saturating_add(1);
+        let log = self.logs.entry(key, new_log);
+        log.count = log.count.saturating_add(1);
         let report = Report {
             source,
-            name: counted.name.clone(),
-            first: counted.first,
+            name: log.name.clone(),
+            first: log.first,
             last: at,
-            count: counted.count,
+            count: log.count,
             event,
         };
-        self.may_write(&report.event, at).then_some(report)
+        self.passes_spam_filter(&report.event, at).then_some(report)
     }
 
-    /// False if there were so many similar events lately that this one is combined with others.
-    fn stands_alone(&mut self, event: &Event, at: Timestamp) -> bool {
+    /// Whether there were too many events lately that differ from this one in their message only.
+    fn must_aggregate(&mut self, event: &Event, at: Timestamp) -> bool {
         let message = self.hasher.hash_one(&event.note);
-        let key = self.similar_key(event);
-        let new = || Group {
+        let key = self.aggregate_key(event);
+        let new_record = || AggregateRecord {
             messages: vec![],
             last: at,
         };
-        let group = self.groups.entry(key, new);
-        if at.duration_since(group.last) > SIMILAR_WITHIN {
-            group.messages.clear();
+        let record = self.aggregates.entry(key, new_record);
+        if at.duration_since(record.last) > AGGREGATE_INTERVAL {
+            record.messages.clear();
         }
-        group.last = at;
-        let known = group.messages.contains(&message);
-        let room = group.messages.len() < SIMILAR_MAX;
-        if !known && room {
-            group.messages.push(message);
+        record.last = at;
+        if record.messages.contains(&message) {
+            return false;
         }
-        known || room
+        let full = record.messages.len() >= MESSAGES_MAX;
+        if !full {
+            record.messages.push(message);
+        }
+        full
     }
 
-    fn may_write(&mut self, event: &Event, at: Timestamp) -> bool {
-        let key = self.hasher.hash_one(("object", about(&event.regarding), event.kind));
-        let budget = self.budgets.entry(key, || Budget { left: BURST, at });
-        // A clock that was put back gives nothing and takes nothing.
-        let passed = at.duration_since(budget.at).as_secs_f64().max(0.0);
-        budget.left = (budget.left + passed / REFILL_SECONDS).min(BURST);
-        budget.at = at;
-        let enough = budget.left >= 1.0;
-        if enough {
-            budget.left -= 1.0;
+    fn passes_spam_filter(&mut self, event: &Event, at: Timestamp) -> bool {
+        let key = self.hasher.hash_one(("spam", object_key(&event.regarding), event.kind));
+        let new_bucket = || TokenBucket { tokens: SPAM_BURST, at };
+        let bucket = self.buckets.entry(key, new_bucket);
+        // A clock that was set back refills nothing.
+        let passed = at.duration_since(bucket.at).as_secs_f64().max(0.0);
+        bucket.tokens = (bucket.tokens + passed / SPAM_REFILL_SECONDS).min(SPAM_BURST);
+        bucket.at = at;
+        let passes = bucket.tokens >= 1.0;
+        if passes {
+            bucket.tokens -= 1.0;
         }
-        enough
+        passes
     }
 
-    /// All of an event but its message, and the place in the object that it is about.
-    fn similar_key(&self, event: &Event) -> u64 {
+    fn aggregate_key(&self, event: &Event) -> u64 {
         let Event { kind, reason, .. } = event;
-        self.hasher.hash_one(("similar", about(&event.regarding), kind, reason))
+        self.hasher
+            .hash_one(("aggregate", object_key(&event.regarding), kind, reason))
     }
 
-    fn equal_key(&self, event: &Event) -> u64 {
+    fn event_key(&self, event: &Event) -> u64 {
         let Event { kind, reason, note, .. } = event;
-        let place = &event.regarding.field_path;
+        let field_path = &event.regarding.field_path;
         self.hasher
-            .hash_one(("equal", about(&event.regarding), place, kind, reason, note))
+            .hash_one(("event", object_key(&event.regarding), field_path, kind, reason, note))
     }
 
     #[cfg(test)]
-    pub fn remembered(&self) -> [usize; 3] {
+    pub fn cache_sizes(&self) -> [usize; 3] {
         [
-            self.groups.values().count(),
-            self.counted.values().count(),
-            self.budgets.values().count(),
+            self.aggregates.values().count(),
+            self.logs.values().count(),
+            self.buckets.values().count(),
         ]
     }
 
     #[cfg(test)]
-    pub fn total(&self) -> u64 {
-        self.counted.values().map(|counted| u64::from(counted.count)).sum()
+    pub fn total_count(&self) -> u64 {
+        self.logs.values().map(|log| u64::from(log.count)).sum()
     }
 }
 
-/// The object itself, whichever version of it somebody saw.
-fn about(object: &ObjectReference) -> [&str; 5] {
+/// Identifies an object whatever its resourceVersion.
+fn object_key(object: &ObjectReference) -> [&str; 5] {
     let ObjectReference {
         api_version,
         kind,

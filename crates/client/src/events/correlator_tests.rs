@@ -4,30 +4,30 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::correlator::{Correlator, REMEMBERED_MAX, SIMILAR_MAX};
+use super::correlator::{CACHE_MAX, Correlator, MESSAGES_MAX};
 use super::tests::{about, seconds};
 use super::*;
 
 const COMBINED: &str = "(combined from similar events): ";
 
-struct Seer {
+struct Harness {
     correlator: Correlator,
-    names: Names,
+    names: EventNames,
     source: Arc<Source>,
 }
 
-impl Seer {
-    fn new() -> Seer {
-        Seer {
+impl Harness {
+    fn new() -> Harness {
+        Harness {
             correlator: Correlator::default(),
-            names: Names::default(),
-            source: Arc::new(Source::counted("kubelet", "n")),
+            names: EventNames::default(),
+            source: Arc::new(Source::core_v1("kubelet", "n")),
         }
     }
 
     fn observe(&mut self, event: Event, at: i64) -> Option<Report> {
         self.correlator
-            .observe(self.source.clone(), event, seconds(at), &mut self.names)
+            .correlate(self.source.clone(), event, seconds(at), &mut self.names)
     }
 
     /// "message ×count", "-" if nothing is to be written.
@@ -46,11 +46,11 @@ fn said(pod: &str, note: &str) -> Event {
 
 #[test]
 fn equal_events_count_and_others_do_not() {
-    let mut seer = Seer::new();
-    assert_eq!(seer.says(said("a", "x"), 0), "x ×1");
+    let mut harness = Harness::new();
+    assert_eq!(harness.says(said("a", "x"), 0), "x ×1");
     let mut seen_later = said("a", "x");
     seen_later.regarding.resource_version = "99".into();
-    assert_eq!(seer.says(seen_later, 1), "x ×2", "the version does not matter");
+    assert_eq!(harness.says(seen_later, 1), "x ×2", "the version does not matter");
     let others: [fn(&mut Event); 7] = [
         |e| e.note = "y".into(),
         |e| e.reason = "Other".into(),
@@ -63,60 +63,62 @@ fn equal_events_count_and_others_do_not() {
     for change in others {
         let mut other = said("a", "x");
         change(&mut other);
-        assert_eq!(seer.observe(other.clone(), 2).unwrap().count, 1, "{other:?}");
+        assert_eq!(harness.observe(other.clone(), 2).unwrap().count, 1, "{other:?}");
     }
     // An hour later it is still the same event.
-    assert_eq!(seer.says(said("a", "x"), 3600), "x ×3");
+    assert_eq!(harness.says(said("a", "x"), 3600), "x ×3");
 }
 
 #[test]
 fn similar_events_are_combined_from_the_tenth_on() {
-    let mut seer = Seer::new();
-    for i in 0..SIMILAR_MAX {
-        assert_eq!(seer.says(said("a", &format!("m{i}")), i as i64), format!("m{i} ×1"));
+    let mut harness = Harness::new();
+    for i in 0..MESSAGES_MAX {
+        assert_eq!(harness.says(said("a", &format!("m{i}")), i as i64), format!("m{i} ×1"));
     }
-    assert_eq!(seer.says(said("a", "m10"), 20), format!("{COMBINED}m10 ×1"));
-    assert_eq!(seer.says(said("a", "m11"), 21), format!("{COMBINED}m11 ×2"));
-    assert_eq!(seer.says(said("a", "m3"), 22), "m3 ×2", "known ones count on");
-    assert_eq!(seer.says(said("b", "m12"), 23), "m12 ×1", "another object");
+    assert_eq!(harness.says(said("a", "m10"), 20), format!("{COMBINED}m10 ×1"));
+    assert_eq!(harness.says(said("a", "m11"), 21), format!("{COMBINED}m11 ×2"));
+    assert_eq!(harness.says(said("a", "m3"), 22), "m3 ×2", "known ones count on");
+    assert_eq!(harness.says(said("b", "m12"), 23), "m12 ×1", "another object");
     // Ten minutes of quiet, and the group starts over.
-    assert_eq!(seer.says(said("a", "m13"), 22 + 601), "m13 ×1");
-    assert_eq!(seer.says(said("a", "m14"), 22 + 602), "m14 ×1");
+    assert_eq!(harness.says(said("a", "m13"), 22 + 601), "m13 ×1");
+    assert_eq!(harness.says(said("a", "m14"), 22 + 602), "m14 ×1");
 }
 
 #[test]
 fn an_object_has_a_budget_of_writes() {
-    let mut seer = Seer::new();
-    let written = (0..100).filter(|_| seer.observe(said("a", "x"), 0).is_some()).count();
+    let mut harness = Harness::new();
+    let written = (0..100)
+        .filter(|_| harness.observe(said("a", "x"), 0).is_some())
+        .count();
     assert_eq!(written, 25);
-    assert_eq!(seer.says(said("b", "x"), 0), "x ×1", "another object has its own");
+    assert_eq!(harness.says(said("b", "x"), 0), "x ×1", "another object has its own");
     let normal = Event {
         kind: EventType::Normal,
         ..said("a", "x")
     };
-    assert_eq!(seer.says(normal, 0), "x ×1", "and so has another type");
-    assert_eq!(seer.says(said("a", "x"), 299), "-");
+    assert_eq!(harness.says(normal, 0), "x ×1", "and so has another type");
+    assert_eq!(harness.says(said("a", "x"), 299), "-");
     assert_eq!(
-        seer.says(said("a", "x"), 300),
+        harness.says(said("a", "x"), 300),
         "x ×102",
         "what was not written was counted"
     );
-    assert_eq!(seer.says(said("a", "x"), 301), "-");
+    assert_eq!(harness.says(said("a", "x"), 301), "-");
     // A clock that goes back gives nothing for the way there and back.
-    assert_eq!(seer.says(said("a", "x"), -1000), "-");
-    assert_eq!(seer.says(said("a", "x"), -800), "-");
+    assert_eq!(harness.says(said("a", "x"), -1000), "-");
+    assert_eq!(harness.says(said("a", "x"), -800), "-");
 }
 
 #[test]
 fn memory_is_bounded() {
-    let mut seer = Seer::new();
-    for i in 0..3 * REMEMBERED_MAX {
-        seer.observe(said(&format!("p{i}"), "x"), 0);
+    let mut harness = Harness::new();
+    for i in 0..3 * CACHE_MAX {
+        harness.observe(said(&format!("p{i}"), "x"), 0);
     }
-    assert_eq!(seer.correlator.remembered(), [REMEMBERED_MAX; 3]);
-    let last = 3 * REMEMBERED_MAX - 1;
-    assert_eq!(seer.says(said(&format!("p{last}"), "x"), 1), "x ×2");
-    assert_eq!(seer.says(said("p0", "x"), 1), "x ×1", "forgotten");
+    assert_eq!(harness.correlator.cache_sizes(), [CACHE_MAX; 3]);
+    let last = 3 * CACHE_MAX - 1;
+    assert_eq!(harness.says(said(&format!("p{last}"), "x"), 1), "x ×2");
+    assert_eq!(harness.says(said("p0", "x"), 1), "x ×1", "forgotten");
 }
 
 fn history() -> impl Strategy<Value = Vec<(Event, i64)>> {
@@ -141,14 +143,14 @@ fn history() -> impl Strategy<Value = Vec<(Event, i64)>> {
 proptest! {
     #[test]
     fn counts_are_not_lost_and_messages_not_mixed(history in history()) {
-        let mut seer = Seer::new();
+        let mut harness = Harness::new();
         let mut written: HashMap<Box<str>, (u32, Event)> = HashMap::new();
         let mut writes: HashMap<(String, EventType), (i64, f64)> = HashMap::new();
         for (i, (event, at)) in history.into_iter().enumerate() {
             let object = (event.regarding.name.clone(), event.kind);
             let (plain, combined) = (event.note.clone(), format!("{COMBINED}{}", event.note));
-            let report = seer.observe(event, at);
-            prop_assert_eq!(seer.correlator.total(), i as u64 + 1, "each is counted once");
+            let report = harness.observe(event, at);
+            prop_assert_eq!(harness.correlator.total_count(), i as u64 + 1, "each is counted once");
             let Some(report) = report else { continue };
             // Never more than the budget allows.
             let (first, so_far) = writes.entry(object).or_insert((at, 0.0));
@@ -176,14 +178,14 @@ proptest! {
     /// Nine messages at most stand for themselves, however they come.
     #[test]
     fn few_messages_of_a_group_stand_alone(notes in proptest::collection::vec(0..40u8, 1..200)) {
-        let mut seer = Seer::new();
+        let mut harness = Harness::new();
         let mut alone = std::collections::BTreeSet::new();
         for note in notes {
             let event = said("a", &format!("m{note}"));
-            if let Some(report) = seer.observe(event, 0) && !report.event.note.starts_with(COMBINED) {
+            if let Some(report) = harness.observe(event, 0) && !report.event.note.starts_with(COMBINED) {
                 alone.insert(report.event.note);
             }
         }
-        prop_assert!(alone.len() <= SIMILAR_MAX);
+        prop_assert!(alone.len() <= MESSAGES_MAX);
     }
 }

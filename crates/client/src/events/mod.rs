@@ -2,8 +2,8 @@
 //!
 //! `Recorder::record` only puts the event into a bounded queue and never waits; when the queue is full the event is
 //! dropped and counted. One task takes events out, decides what becomes of them, and writes with several requests in
-//! flight (`outbox`, `wire`). As in Kubernetes there are two forms: nodes and controllers report `core/v1` events with
-//! counts (`correlator`), schedulers and proxies `events.k8s.io/v1` with series (`series`).
+//! flight (`outbox`, `wire`). As in Kubernetes there are two APIs: kubelets and controllers report `core/v1` events with
+//! counts (`correlator`), the scheduler and the proxy `events.k8s.io/v1` with series (`series`).
 //!
 //! Upstream: client-go tools/record and tools/events. Differs in that refusals which pass (429, 5xx) are tried again,
 //! too, and that the memory for repetitions is bounded.
@@ -95,22 +95,22 @@ pub struct Event {
     pub note: String,
 }
 
-/// Who reports, and in which form.
+/// The component that reports events, and the API that it uses.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Source {
     controller: String,
-    form: Form,
+    api: EventApi,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Form {
+enum EventApi {
     /// `core/v1`: equal events are counted.
-    Counted {
+    CoreV1 {
         /// The node that it reports from; empty for what runs for the whole cluster.
         host: String,
     },
     /// `events.k8s.io/v1`: events with the same reason about the same version of an object are a series.
-    Series {
+    EventsV1 {
         instance: String,
         /// Events that differ in their note only are different events.
         notes_matter: bool,
@@ -118,27 +118,27 @@ enum Form {
 }
 
 impl Source {
-    fn series(controller: &str, notes_matter: bool) -> Source {
+    fn events_v1(controller: &str, notes_matter: bool) -> Source {
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let mut instance = format!("{controller}-{}", hostname.unwrap_or_default());
         instance.truncate(instance.floor_char_boundary(INSTANCE_MAX));
         Source {
             controller: controller.to_string(),
-            form: Form::Series { instance, notes_matter },
+            api: EventApi::EventsV1 { instance, notes_matter },
         }
     }
 
-    fn counted(component: &str, host: &str) -> Source {
+    fn core_v1(component: &str, host: &str) -> Source {
         Source {
             controller: component.to_string(),
-            form: Form::Counted { host: host.to_string() },
+            api: EventApi::CoreV1 { host: host.to_string() },
         }
     }
 
     fn note_max(&self) -> usize {
-        match self.form {
-            Form::Counted { .. } => MESSAGE_MAX,
-            Form::Series { .. } => NOTE_MAX,
+        match self.api {
+            EventApi::CoreV1 { .. } => MESSAGE_MAX,
+            EventApi::EventsV1 { .. } => NOTE_MAX,
         }
     }
 }
@@ -164,20 +164,20 @@ impl Report {
     }
 
     fn group(&self) -> &'static str {
-        match self.source.form {
-            Form::Counted { .. } => "v1",
-            Form::Series { .. } => "events.k8s.io/v1",
+        match self.source.api {
+            EventApi::CoreV1 { .. } => "v1",
+            EventApi::EventsV1 { .. } => "events.k8s.io/v1",
         }
     }
 }
 
 /// Gives events their names.
 #[derive(Default)]
-struct Names {
+struct EventNames {
     last_nanosecond: i128,
 }
 
-impl Names {
+impl EventNames {
     /// Unique by its time, which therefore never stands still. Upstream: `<object>.<nanoseconds, hexadecimal>`.
     fn next(&mut self, object: &str, at: Timestamp) -> Box<str> {
         self.last_nanosecond = at.as_nanosecond().max(self.last_nanosecond + 1);
@@ -212,13 +212,13 @@ impl Recorder {
         let writer = Writer {
             api,
             clock: clock.clone(),
-            names: Names::default(),
+            names: EventNames::default(),
             series: SeriesKeeper::default(),
             correlators: HashMap::new(),
             outbox: Outbox::default(),
         };
         let recorder = Recorder {
-            source: Arc::new(Source::series(controller, false)),
+            source: Arc::new(Source::events_v1(controller, false)),
             queue: sender,
             dropped: Arc::default(),
             clock,
@@ -228,18 +228,18 @@ impl Recorder {
 
     /// The same queue for another reporting controller, as for another profile of a scheduler.
     pub fn reporting_as(&self, controller: &str) -> Recorder {
-        self.with(Source::series(controller, false))
+        self.with(Source::events_v1(controller, false))
     }
 
     /// From here on only events with the same note are taken for repetitions.
     pub fn telling_notes_apart(self) -> Recorder {
-        self.with(Source::series(&self.source.controller, true))
+        self.with(Source::events_v1(&self.source.controller, true))
     }
 
-    /// The same queue for a component that reports `core/v1` events with counts, as nodes (which name themselves as
-    /// `host`) and controllers do.
-    pub fn counting_as(&self, component: &str, host: &str) -> Recorder {
-        self.with(Source::counted(component, host))
+    /// The same queue for a component that reports `core/v1` events, as kubelets (with their node as `host`) and
+    /// controllers (without) do.
+    pub fn core_v1_source(&self, component: &str, host: &str) -> Recorder {
+        self.with(Source::core_v1(component, host))
     }
 
     fn with(&self, source: Source) -> Recorder {
@@ -260,7 +260,7 @@ impl Recorder {
         if self.queue.try_send(queued).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::warn!("{dropped} events dropped so far: the API server does not take them fast enough");
+                tracing::warn!(dropped, "dropped events: too many wait to be written");
             }
         }
     }
@@ -283,7 +283,7 @@ fn cut(note: &mut String, max: usize) {
 struct Writer {
     api: Api,
     clock: Clock,
-    names: Names,
+    names: EventNames,
     series: SeriesKeeper,
     /// One a source, as upstream.
     correlators: HashMap<Arc<Source>, Correlator>,
@@ -293,11 +293,11 @@ struct Writer {
 impl Writer {
     /// What to write, if anything.
     fn observe(&mut self, Queued { source, event, at }: Queued) -> Option<Report> {
-        match source.form {
-            Form::Series { .. } => self.series.observe(source, event, at, &mut self.names),
-            Form::Counted { .. } => {
+        match source.api {
+            EventApi::EventsV1 { .. } => self.series.observe(source, event, at, &mut self.names),
+            EventApi::CoreV1 { .. } => {
                 let correlator = self.correlators.entry(source.clone()).or_default();
-                correlator.observe(source, event, at, &mut self.names)
+                correlator.correlate(source, event, at, &mut self.names)
             }
         }
     }
@@ -311,7 +311,7 @@ impl Writer {
         let mut open = true;
         loop {
             while writing.len() < IN_FLIGHT
-                && let Some(report) = self.outbox.take()
+                && let Some(report) = self.outbox.next()
             {
                 writing.push(write(self.api.clone(), report, Random::from_entropy()));
             }
@@ -320,7 +320,7 @@ impl Writer {
             }
             let end = drained_by.unwrap_or(next_sweep);
             tokio::select! {
-                Some(name) = writing.next(), if !writing.is_empty() => self.outbox.done(&name),
+                Some(name) = writing.next(), if !writing.is_empty() => self.outbox.finish(&name),
                 count = queue.recv_many(&mut batch, IN_FLIGHT), if open && self.outbox.is_empty() && writing.len() < IN_FLIGHT => {
                     open = count > 0;
                     for queued in batch.drain(..) {
@@ -334,7 +334,7 @@ impl Writer {
                 }
                 _ = tokio::time::sleep_until(end) => {
                     if drained_by.is_some() {
-                        tracing::debug!("gave up on the events that were still to be written");
+                        tracing::debug!("gave up writing events at shutdown");
                         return;
                     }
                     sweeps += 1;
@@ -363,14 +363,16 @@ async fn write_patiently(api: &Api, report: &Report, mut random: Random) {
             Err(Error::AlreadyExists(_)) if report.count > 1 => Duration::ZERO,
             Err(Error::AlreadyExists(_) | Error::NotFound(_) | Error::Forbidden(_)) => {
                 // Written by a try whose answer was lost, or the namespace is going away.
-                return tracing::debug!("the event {name} was refused");
+                return tracing::debug!(event = %name, "event rejected");
             }
             Err(error) if error.is_passing() => RETRY_FIRST.saturating_mul(1 << attempt.min(10)).min(RETRY_MAX),
-            Err(error) => return tracing::warn!("the event {name} was refused: {}", error.chain()),
+            Err(error) => {
+                return tracing::warn!(event = %name, err = %error.chain(), "failed to write event, not retrying");
+            }
         };
         tokio::time::sleep(jittered(delay, 0.25, &mut random)).await;
     }
-    tracing::warn!("the event {name} could not be written in {TRIES} tries");
+    tracing::warn!(event = %name, tries = TRIES, "failed to write event, retry limit exceeded");
 }
 
 #[cfg(test)]

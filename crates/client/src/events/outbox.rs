@@ -22,8 +22,8 @@ impl Outbox {
         self.ready.is_empty()
     }
 
-    /// What to write next. Its event is busy until `done`.
-    pub fn take(&mut self) -> Option<Report> {
+    /// What to write next. Its event is busy until `finish`.
+    pub fn next(&mut self) -> Option<Report> {
         while let Some(report) = self.ready.pop_front() {
             match self.busy.get_mut(&report.name) {
                 None => {
@@ -37,7 +37,7 @@ impl Outbox {
         None
     }
 
-    pub fn done(&mut self, name: &str) {
+    pub fn finish(&mut self, name: &str) {
         if let Some(Some(next)) = self.busy.remove(name) {
             self.ready.push_front(next);
         }

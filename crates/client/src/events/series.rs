@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Event, Form, Names, Report, Source};
+use super::{Event, EventApi, EventNames, Report, Source};
 
 /// A series that is quiet for so long is over; an event repeated after so long is a new one.
 pub(super) const SERIES_IDLE: Duration = Duration::from_secs(6 * 60);
@@ -35,7 +35,13 @@ pub(super) struct SeriesKeeper {
 
 impl SeriesKeeper {
     /// What to write, if anything.
-    pub fn observe(&mut self, source: Arc<Source>, event: Event, at: Timestamp, names: &mut Names) -> Option<Report> {
+    pub fn observe(
+        &mut self,
+        source: Arc<Source>,
+        event: Event,
+        at: Timestamp,
+        names: &mut EventNames,
+    ) -> Option<Report> {
         self.forget(at);
         let key = self.key(&source, &event);
         match self.seen.get_mut(&key) {
@@ -115,7 +121,7 @@ impl SeriesKeeper {
             action,
             note,
         } = event;
-        let notes_matter = matches!(source.form, Form::Series { notes_matter: true, .. });
+        let notes_matter = matches!(source.api, EventApi::EventsV1 { notes_matter: true, .. });
         let note = notes_matter.then_some(note);
         self.hasher
             .hash_one((kind, action, reason, source, regarding, related, note))

@@ -41,8 +41,8 @@ fn shown(report: Option<Report>) -> String {
 
 #[test]
 fn repetitions_become_series() {
-    let (mut keeper, mut names) = (SeriesKeeper::default(), Names::default());
-    let source = Arc::new(Source::series("s", false));
+    let (mut keeper, mut names) = (SeriesKeeper::default(), EventNames::default());
+    let source = Arc::new(Source::events_v1("s", false));
     let mut observe = |event: Event, at| shown(keeper.observe(source.clone(), event, seconds(at), &mut names));
     let base = start_of_time().as_nanosecond();
     let (first, second) = (format!("a.{base:x}"), format!("b.{:x}", base + 1));
@@ -82,14 +82,14 @@ fn repetitions_become_series() {
 
 #[test]
 fn names_that_can_not_be_names_are_replaced() {
-    assert_eq!(Names::default().next("not:a:name", seconds(0)).len(), 36);
+    assert_eq!(EventNames::default().next("not:a:name", seconds(0)).len(), 36);
 }
 
 #[test]
 fn notes_tell_events_apart_where_they_matter() {
     for (notes_matter, expected) in [(false, "×2"), (true, "new")] {
-        let (mut keeper, mut names) = (SeriesKeeper::default(), Names::default());
-        let source = Arc::new(Source::series("s", notes_matter));
+        let (mut keeper, mut names) = (SeriesKeeper::default(), EventNames::default());
+        let source = Arc::new(Source::events_v1("s", notes_matter));
         keeper.observe(source.clone(), about("a"), seconds(0), &mut names);
         let other = Event {
             note: "another".into(),
@@ -101,8 +101,8 @@ fn notes_tell_events_apart_where_they_matter() {
 
 #[test]
 fn memory_is_bounded() {
-    let (mut keeper, mut names) = (SeriesKeeper::default(), Names::default());
-    let source = Arc::new(Source::series("s", false));
+    let (mut keeper, mut names) = (SeriesKeeper::default(), EventNames::default());
+    let source = Arc::new(Source::events_v1("s", false));
     let mut observe = |pod: &str, at| shown(keeper.observe(source.clone(), about(pod), seconds(at), &mut names));
     for i in 0..70_000 {
         observe(&format!("p{i}"), 0);
@@ -192,7 +192,7 @@ async fn counted_events_are_written_as_the_core_api_has_them() {
     let clock = Clock::manual(start_of_time());
     let shutdown = Shutdown::default();
     let (recorder, task) = Recorder::start(fake.api(), "kubelet", clock.clone(), shutdown.clone());
-    let recorder = recorder.counting_as("kubelet", "node-1");
+    let recorder = recorder.core_v1_source("kubelet", "node-1");
     let unhealthy = |note: &str, version: &str| Event {
         regarding: ObjectReference {
             resource_version: version.into(),
@@ -228,7 +228,7 @@ async fn counted_events_are_written_as_the_core_api_has_them() {
     assert_eq!(seen.content_type, "application/strategic-merge-patch+json");
     let patch = json!({"count": 2, "lastTimestamp": "2026-01-02T03:04:10Z", "message": "Liveness probe failed: x"});
     assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), patch);
-    recorder.counting_as("job-controller", "").record(about("b"));
+    recorder.core_v1_source("job-controller", "").record(about("b"));
     let body: Value = serde_json::from_str(&fake.asked(4).await.body).unwrap();
     assert_eq!(body["source"], json!({"component": "job-controller"}));
     assert_eq!(body["reportingInstance"], "");
@@ -238,14 +238,14 @@ async fn counted_events_are_written_as_the_core_api_has_them() {
 
 #[test]
 fn an_event_is_written_by_one_request_at_a_time_and_the_newest_count_last() {
-    let source = Arc::new(Source::counted("s", ""));
+    let source = Arc::new(Source::core_v1("s", ""));
     let mut outbox = Outbox::default();
     let named = |name: &str, count| Report {
         name: name.into(),
         ..report(&source, count)
     };
     outbox.extend([named("a", 1), named("a", 2), named("b", 1), named("a", 3)]);
-    let taken = |outbox: &mut Outbox| outbox.take().map(|r| format!("{} ×{}", r.name, r.count));
+    let taken = |outbox: &mut Outbox| outbox.next().map(|r| format!("{} ×{}", r.name, r.count));
     assert_eq!(taken(&mut outbox).as_deref(), Some("a ×1"));
     assert_eq!(taken(&mut outbox).as_deref(), Some("b ×1"));
     assert_eq!(taken(&mut outbox), None, "the others are about a");
@@ -253,11 +253,11 @@ fn an_event_is_written_by_one_request_at_a_time_and_the_newest_count_last() {
     assert_eq!(taken(&mut outbox), None);
     outbox.extend([named("a", 4)]);
     assert_eq!(taken(&mut outbox), None);
-    outbox.done("b");
+    outbox.finish("b");
     assert_eq!(taken(&mut outbox), None);
-    outbox.done("a");
+    outbox.finish("a");
     assert_eq!(taken(&mut outbox).as_deref(), Some("a ×5"));
-    outbox.done("a");
+    outbox.finish("a");
     assert!(outbox.is_empty());
     assert_eq!(taken(&mut outbox), None);
 }
@@ -285,7 +285,7 @@ async fn what_passes_is_tried_again_and_the_rest_is_not() {
         // The namespace is gone.
         (&[(404, "NotFound"), (404, "NotFound")], true, "PATCH POST"),
     ];
-    let sources = [Source::series("s", false), Source::counted("s", "h")].map(Arc::new);
+    let sources = [Source::events_v1("s", false), Source::core_v1("s", "h")].map(Arc::new);
     let cases = sources.iter().flat_map(|source| cases.map(|case| (source, case)));
     for (source, (given, is_repetition, expected)) in cases {
         let fake = answers(given);

@@ -4,7 +4,7 @@ use orlop_base::clock::{rfc3339, rfc3339_micro};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
-use super::{EventType, Form, ObjectReference, Report};
+use super::{EventApi, EventType, ObjectReference, Report};
 use crate::api::Api;
 use crate::error::{Error, Result};
 use crate::path;
@@ -15,12 +15,12 @@ pub(super) async fn write_once(api: &Api, report: &Report) -> Result<()> {
     let group = report.group();
     if report.count > 1 {
         let path = path::object(group, namespace, "events", &report.name);
-        let answer = match &report.source.form {
-            Form::Counted { .. } => {
+        let answer = match &report.source.api {
+            EventApi::CoreV1 { .. } => {
                 api.patch_strategic::<IgnoredAny>(&path, &CountPatch::from(report))
                     .await
             }
-            Form::Series { .. } => {
+            EventApi::EventsV1 { .. } => {
                 let patch = SeriesPatch { series: report.into() };
                 api.patch_strategic::<IgnoredAny>(&path, &patch).await
             }
@@ -31,13 +31,13 @@ pub(super) async fn write_once(api: &Api, report: &Report) -> Result<()> {
         }
     }
     let path = path::collection(group, namespace, "events");
-    let answer = match &report.source.form {
-        Form::Counted { host } => {
-            let event = CountedEvent::of(report, host);
+    let answer = match &report.source.api {
+        EventApi::CoreV1 { host } => {
+            let event = CoreV1Event::of(report, host);
             api.create::<IgnoredAny>(&path, &event).await
         }
-        Form::Series { instance, .. } => {
-            let event = SeriesEvent::of(report, instance);
+        EventApi::EventsV1 { instance, .. } => {
+            let event = EventsV1Event::of(report, instance);
             api.create::<IgnoredAny>(&path, &event).await
         }
     };
@@ -88,7 +88,7 @@ struct EventSource<'a> {
 /// `core/v1`
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct CountedEvent<'a> {
+struct CoreV1Event<'a> {
     api_version: &'static str,
     kind: &'static str,
     metadata: Metadata<'a>,
@@ -106,10 +106,10 @@ struct CountedEvent<'a> {
     reporting_instance: &'a str,
 }
 
-impl<'a> CountedEvent<'a> {
-    fn of(report: &'a Report, host: &'a str) -> CountedEvent<'a> {
+impl<'a> CoreV1Event<'a> {
+    fn of(report: &'a Report, host: &'a str) -> CoreV1Event<'a> {
         let (event, component) = (&report.event, report.source.controller.as_str());
-        CountedEvent {
+        CoreV1Event {
             api_version: "v1",
             kind: "Event",
             metadata: report.into(),
@@ -152,7 +152,7 @@ impl From<&Report> for SeriesObject {
 /// `events.k8s.io/v1`
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct SeriesEvent<'a> {
+struct EventsV1Event<'a> {
     api_version: &'static str,
     kind: &'static str,
     metadata: Metadata<'a>,
@@ -170,10 +170,10 @@ struct SeriesEvent<'a> {
     r#type: EventType,
 }
 
-impl<'a> SeriesEvent<'a> {
-    fn of(report: &'a Report, instance: &'a str) -> SeriesEvent<'a> {
+impl<'a> EventsV1Event<'a> {
+    fn of(report: &'a Report, instance: &'a str) -> EventsV1Event<'a> {
         let event = &report.event;
-        SeriesEvent {
+        EventsV1Event {
             api_version: "events.k8s.io/v1",
             kind: "Event",
             metadata: report.into(),

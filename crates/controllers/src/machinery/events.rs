@@ -7,9 +7,9 @@ use orlop_client::{Event, EventType, ObjectReference};
 
 use crate::objects::Kind;
 
-/// Controllers that sign their events with another name than their own.
+/// Controllers whose events have another source than their own name.
 /// Upstream: what each passes to `NewRecorder`.
-const SIGNATURES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 13] = [
     ("disruption-controller", "controllermanager"),
     ("endpoints-controller", "endpoint-controller"),
     ("endpointslice-controller", "endpoint-slice-controller"),
@@ -29,9 +29,9 @@ const SIGNATURES: [(&str, &str); 13] = [
 ];
 
 /// Who events of that controller come from (`source.component`).
-pub fn signature(controller: &'static str) -> &'static str {
-    let other = SIGNATURES.iter().find(|(name, _)| *name == controller);
-    other.map_or(controller, |(_, signature)| signature)
+pub fn event_source(controller: &'static str) -> &'static str {
+    let other = SOURCES.iter().find(|(name, _)| *name == controller);
+    other.map_or(controller, |(_, event_source)| event_source)
 }
 
 #[derive(Clone)]
@@ -43,7 +43,7 @@ impl Recorder {
     /// `inner` queues events of all controllers; from here on they are this one's.
     pub fn of(controller: &'static str, inner: &orlop_client::Recorder) -> Recorder {
         Recorder {
-            inner: inner.counting_as(signature(controller), ""),
+            inner: inner.core_v1_source(event_source(controller), ""),
         }
     }
 
@@ -87,12 +87,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_are_of_controllers_that_there_are() {
-        for (name, signature) in SIGNATURES {
+    fn sources_are_of_existing_controllers() {
+        for (name, event_source) in SOURCES {
             assert!(crate::ALL.iter().any(|def| def.name == name), "{name}");
-            assert_eq!(super::signature(name), signature);
+            assert_eq!(super::event_source(name), event_source);
         }
-        assert_eq!(signature("deployment-controller"), "deployment-controller");
-        assert_eq!(signature("taint-eviction-controller"), "taint-eviction-controller");
+        assert_eq!(event_source("deployment-controller"), "deployment-controller");
+        assert_eq!(event_source("taint-eviction-controller"), "taint-eviction-controller");
     }
 }
