@@ -66,7 +66,7 @@ async fn work(options: &Options) {
             def,
             api,
             options.clock.clone(),
-            machinery::Recorder::new(recorder.reporting_as(def.name).telling_notes_apart()),
+            machinery::Recorder::of(def.name, &recorder),
             settings.clone(),
             options.shutdown.clone(),
             caches.clone(),

@@ -237,6 +237,7 @@ impl Shell {
         let name = &self.options.node_name;
         self.recorder.record(Event {
             regarding: ObjectReference {
+                api_version: "v1".into(),
                 kind: "Node".into(),
                 name: name.clone(),
                 uid: name.clone(),

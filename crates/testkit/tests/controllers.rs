@@ -411,3 +411,148 @@ fn claims_get_volumes() {
         server.run("kubectl get pvc -o name").is_empty().then_some(())
     });
 }
+
+/// `orlop up` with a node agent whose containers are simulated.
+fn with_agent(more: &[&str]) -> Server {
+    let launch = Launch::up()
+        .arg("--nodes=1")
+        .arg("--runtime=simulated")
+        .arg("--node-name=n1");
+    let server = more.iter().fold(launch, |launch, arg| launch.arg(*arg)).start();
+    server.run("kubectl wait --for=create sa/default node/n1 --timeout=60s");
+    server.run("kubectl wait --for=condition=Ready node/n1 --timeout=60s");
+    server
+}
+
+/// Type, reason, how often, source and message of each event that `kubectl describe` shows.
+fn described(server: &Server, what: &str) -> Vec<[String; 5]> {
+    let text = server.run(&format!("kubectl describe {what}"));
+    let (_, events) = text.split_once("Events:").unwrap_or_default();
+    let line = |line: &str| {
+        let cells: Vec<&str> = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect();
+        let [kind, reason, age, from, message] = cells[..] else {
+            return None;
+        };
+        let times = age.split_once("(x").and_then(|(_, rest)| rest.split_once(' '));
+        let times = times.map_or("1", |(times, _)| times);
+        Some([kind, reason, times, from, message].map(str::to_string))
+    };
+    events.lines().skip(3).filter_map(line).collect()
+}
+
+/// Item by item as Kubernetes shows them: other messages are other lines, the same one has a count.
+#[test]
+fn events_of_a_pod_are_told_apart_and_counted() {
+    let server = with_agent(&[]);
+    let probe = |path: &str| json!({"httpGet": {"host": "127.0.0.1", "port": 1, "path": path}, "periodSeconds": 1, "failureThreshold": 99});
+    apply(
+        &server,
+        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sick"}, "spec": {"containers": [
+            {"name": "c", "image": "nginx", "livenessProbe": probe("/live"), "readinessProbe": probe("/ready")}]}}),
+    );
+    apply(
+        &server,
+        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost", "annotations": {"orlop.io/fail-pull": "no such image"}},
+            "spec": {"containers": [{"name": "c", "image": "nowhere/none:1"}]}}),
+    );
+    let unhealthy = |path: &str, kind: &str| {
+        let why = format!("{kind} probe failed: Get \"http://127.0.0.1:1{path}\"");
+        eventually("a failed probe is told and counted", || {
+            let events = described(&server, "pod sick");
+            let found: Vec<_> = events.iter().filter(|e| e[4].starts_with(&why)).collect();
+            assert!(found.len() <= 1, "{events:?}");
+            let [_, reason, times, from, _] = found.first()?;
+            assert_eq!((reason.as_str(), from.as_str()), ("Unhealthy", "kubelet"));
+            (times != "1").then_some(())
+        });
+    };
+    unhealthy("/live", "Liveness");
+    unhealthy("/ready", "Readiness");
+
+    let events = eventually("the pod waits for its image", || {
+        let events = described(&server, "pod lost");
+        let waits = events.iter().any(|e| e[4] == "Error: ImagePullBackOff");
+        waits.then_some(events)
+    });
+    let shown: Vec<String> = events.iter().map(|e| format!("{} {}: {}", e[0], e[1], e[4])).collect();
+    for line in [
+        "Normal Pulling: Pulling image \"nowhere/none:1\"",
+        "Warning Failed: Failed to pull image \"nowhere/none:1\": rpc error: code = Unknown desc = no such image",
+        "Warning Failed: Error: ErrImagePull",
+        "Normal BackOff: Back-off pulling image \"nowhere/none:1\"",
+        "Warning Failed: Error: ImagePullBackOff",
+    ] {
+        assert_eq!(shown.iter().filter(|l| *l == line).count(), 1, "{line} in {shown:#?}");
+    }
+    let wide = server.run("kubectl get events -o wide --field-selector reason=Unhealthy --no-headers");
+    assert!(
+        wide.contains("spec.containers{c}") && wide.contains("kubelet, n1"),
+        "{wide}"
+    );
+}
+
+/// Simulated nodes have the sizes, labels, taints and roles that they are told, refuse what a kubelet would refuse, and
+/// share their zones with a node that is not simulated.
+#[test]
+fn simulated_nodes_are_as_told() {
+    let shape = "--simulate-shape=big=2:cpu=16,memory=64Gi,label=size=Large,taint=dedicated=db:NoSchedule,role=worker,image=nginx:1=180Mi";
+    let server = with_agent(&["--simulate=3", shape]);
+    server.run("kubectl wait --for=condition=Ready node/big-1 node/sim-2 --timeout=60s");
+    let row = server.run("kubectl get nodes -l size=Large --no-headers");
+    let roles: Vec<&str> = row.lines().filter_map(|l| l.split_whitespace().nth(2)).collect();
+    assert_eq!(roles, ["worker", "worker"], "{row}");
+    let node = server.get("node big-0");
+    assert_eq!(node["status"]["allocatable"]["cpu"], "16");
+    assert_eq!(node["status"]["allocatable"]["memory"], "64Gi");
+    assert_eq!(node["status"]["images"][0]["names"], json!(["nginx:1"]));
+    assert_eq!(
+        node["spec"]["taints"],
+        json!([{"key": "dedicated", "value": "db", "effect": "NoSchedule"}])
+    );
+
+    // Past the scheduler, as by hand.
+    let resources = json!({"requests": {"cpu": "20"}});
+    apply(
+        &server,
+        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "large"}, "spec": {"nodeName": "big-0",
+            "containers": [{"name": "c", "image": "nginx:1", "resources": resources}]}}),
+    );
+    server.run("kubectl wait --for=jsonpath={.status.phase}=Failed pod/large --timeout=60s");
+    let status = server.get("pod large")["status"].clone();
+    let why = "Node didn't have enough resource: cpu, requested: 20000, used: 0, capacity: 16000";
+    assert_eq!(status["reason"], "OutOfcpu");
+    assert_eq!(status["message"], format!("Pod was rejected: {why}"));
+    eventually("the node says so", || {
+        let events = described(&server, "pod large");
+        let line = events.iter().find(|e| e[1] == "OutOfcpu")?;
+        assert_eq!(
+            (line[0].as_str(), line[3].as_str(), line[4].as_str()),
+            ("Warning", "kubelet", why)
+        );
+        Some(())
+    });
+
+    // Five simulated nodes in three zones, two in the first and in the second: the other one is in the third.
+    let labels = server.get("node n1")["metadata"]["labels"].clone();
+    assert_eq!(labels["topology.kubernetes.io/zone"], "sim-zone-2");
+    assert_eq!(labels["topology.kubernetes.io/region"], "sim");
+    let spread = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "spread"}}}]);
+    apply(
+        &server,
+        &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "spread", "labels": {"app": "spread"}}, "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": "n1"}, "topologySpreadConstraints": spread,
+            "containers": [{"name": "c", "image": "nginx:1"}]}}),
+    );
+    server.run("kubectl wait --for=condition=Ready pod/spread --timeout=60s");
+    let orlop = orlop_testkit::orlop();
+    let refused = server.fails(&format!("{} up --simulate-shape big=2:cpu=much", orlop.display()));
+    assert!(
+        refused.contains("--simulate-shape: big=2:cpu=much: cpu: invalid quantity \"much\""),
+        "{refused}"
+    );
+}

@@ -1,16 +1,21 @@
-//! Events: what a component tells people about an object, as `events.k8s.io/v1`.
+//! Events: what a component tells people about an object.
 //!
 //! `Recorder::record` only puts the event into a bounded queue and never waits; when the queue is full the event is
-//! dropped and counted. One task takes events out, folds repetitions into series (`series`), and writes with several
-//! requests in flight.
+//! dropped and counted. One task takes events out, decides what becomes of them, and writes with several requests in
+//! flight (`outbox`, `wire`). As in Kubernetes there are two APIs: kubelets and controllers report `core/v1` events with
+//! counts (`correlator`), the scheduler and the proxy `events.k8s.io/v1` with series (`series`).
 //!
-//! Upstream: client-go tools/events. Differs in that refusals which pass (429, 5xx) are tried again, too, and that the
-//! memory for repetitions is bounded.
+//! Upstream: client-go tools/record and tools/events. Differs in that refusals which pass (429, 5xx) are tried again,
+//! too, and that the memory for repetitions is bounded.
 
+mod correlator;
+mod lru;
+mod outbox;
 mod series;
+mod wire;
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,19 +23,20 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use orlop_base::clock::{Shift, rfc3339_micro};
+use orlop_api::names;
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use serde::Serialize;
-use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use self::series::{Aggregator, Report, SERIES_IDLE};
+use self::correlator::Correlator;
+use self::outbox::Outbox;
+use self::series::{SERIES_IDLE, SeriesKeeper};
 use crate::api::Api;
 use crate::backoff::jittered;
-use crate::error::{Error, Result};
-use crate::path;
+use crate::error::Error;
 
 /// Events that may wait to be written.
 const QUEUE: usize = 16_384;
@@ -44,8 +50,10 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 const SWEEPS_PER_REFRESH: u32 = 5;
 /// How long a component that stops waits for its last events.
 const DRAIN: Duration = Duration::from_secs(3);
-/// Upstream: validation of events allows this many bytes.
+/// Upstream: validation of `events.k8s.io` allows this many bytes.
 const NOTE_MAX: usize = 1024;
+/// Messages of `core/v1` may be of any length; what a failed probe says is up to 10 KiB.
+const MESSAGE_MAX: usize = 12 << 10;
 const INSTANCE_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -84,28 +92,100 @@ pub struct Event {
     pub reason: Cow<'static, str>,
     /// What was done or tried: `Binding`.
     pub action: Cow<'static, str>,
-    /// For people; cut at 1024 bytes.
+    /// For people; a very long one is cut.
     pub note: String,
 }
 
-/// Who reports.
+/// The component that reports events, and the API that it uses.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Source {
     controller: String,
-    instance: String,
-    /// Events that differ in their note only are different events.
-    notes_matter: bool,
+    api: EventApi,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum EventApi {
+    /// `core/v1`: equal events are counted.
+    CoreV1 {
+        /// The node that it reports from; empty for what runs for the whole cluster.
+        host: String,
+    },
+    /// `events.k8s.io/v1`: events with the same reason about the same version of an object are a series.
+    EventsV1 {
+        instance: String,
+        /// Events that differ in their note only are different events.
+        notes_matter: bool,
+    },
 }
 
 impl Source {
-    fn new(controller: &str) -> Source {
+    fn events_v1(controller: &str, notes_matter: bool) -> Source {
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let mut instance = format!("{controller}-{}", hostname.unwrap_or_default());
         instance.truncate(instance.floor_char_boundary(INSTANCE_MAX));
         Source {
             controller: controller.to_string(),
-            instance,
-            notes_matter: false,
+            api: EventApi::EventsV1 { instance, notes_matter },
+        }
+    }
+
+    fn core_v1(component: &str, host: &str) -> Source {
+        Source {
+            controller: component.to_string(),
+            api: EventApi::CoreV1 { host: host.to_string() },
+        }
+    }
+
+    fn note_max(&self) -> usize {
+        match self.api {
+            EventApi::CoreV1 { .. } => MESSAGE_MAX,
+            EventApi::EventsV1 { .. } => NOTE_MAX,
+        }
+    }
+}
+
+/// An event as it is to stand in the cluster.
+#[derive(Clone, Debug)]
+struct Report {
+    source: Arc<Source>,
+    event: Event,
+    name: Box<str>,
+    first: Timestamp,
+    last: Timestamp,
+    /// How often it was seen: the first time it is made, later it is changed.
+    count: u32,
+}
+
+impl Report {
+    fn namespace(&self) -> &str {
+        match self.event.regarding.namespace.as_str() {
+            "" => "default",
+            namespace => namespace,
+        }
+    }
+
+    fn group(&self) -> &'static str {
+        match self.source.api {
+            EventApi::CoreV1 { .. } => "v1",
+            EventApi::EventsV1 { .. } => "events.k8s.io/v1",
+        }
+    }
+}
+
+/// Gives events their names.
+#[derive(Default)]
+struct EventNames {
+    last_nanosecond: i128,
+}
+
+impl EventNames {
+    /// Unique by its time, which therefore never stands still. Upstream: `<object>.<nanoseconds, hexadecimal>`.
+    fn next(&mut self, object: &str, at: Timestamp) -> Box<str> {
+        self.last_nanosecond = at.as_nanosecond().max(self.last_nanosecond + 1);
+        let name = format!("{object}.{:x}", self.last_nanosecond);
+        match names::dns_subdomain(&name).is_empty() {
+            true => name.into(),
+            false => uuid::Uuid::new_v4().to_string().into(),
         }
     }
 }
@@ -126,18 +206,20 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for what `controller` reports, and the task that writes the events. The task ends some moments after
-    /// the shutdown, when the events recorded before are written.
+    /// A recorder for what `controller` reports as `events.k8s.io/v1`, and the task that writes the events. The task
+    /// ends some moments after the shutdown, when the events recorded before are written.
     pub fn start(api: Api, controller: &str, clock: Clock, shutdown: Shutdown) -> (Recorder, JoinHandle<()>) {
         let (sender, queue) = mpsc::channel(QUEUE);
         let writer = Writer {
             api,
             clock: clock.clone(),
-            aggregator: Aggregator::default(),
-            backlog: VecDeque::new(),
+            names: EventNames::default(),
+            series: SeriesKeeper::default(),
+            correlators: HashMap::new(),
+            outbox: Outbox::default(),
         };
         let recorder = Recorder {
-            source: Arc::new(Source::new(controller)),
+            source: Arc::new(Source::events_v1(controller, false)),
             queue: sender,
             dropped: Arc::default(),
             clock,
@@ -147,28 +229,30 @@ impl Recorder {
 
     /// The same queue for another reporting controller, as for another profile of a scheduler.
     pub fn reporting_as(&self, controller: &str) -> Recorder {
-        Recorder {
-            source: Arc::new(Source::new(controller)),
-            ..self.clone()
-        }
+        self.with(Source::events_v1(controller, false))
     }
 
-    /// From here on only events with the same note are taken for repetitions: each of "Created pod: …" is written, as
-    /// Kubernetes' controllers do it (client-go tools/record), and not a count of the first.
+    /// From here on only events with the same note are taken for repetitions.
     pub fn telling_notes_apart(self) -> Recorder {
-        let source = Source {
-            notes_matter: true,
-            ..Source::new(&self.source.controller)
-        };
+        self.with(Source::events_v1(&self.source.controller, true))
+    }
+
+    /// The same queue for a component that reports `core/v1` events, as kubelets (with their node as `host`) and
+    /// controllers (without) do.
+    pub fn core_v1_source(&self, component: &str, host: &str) -> Recorder {
+        self.with(Source::core_v1(component, host))
+    }
+
+    fn with(&self, source: Source) -> Recorder {
         Recorder {
             source: Arc::new(source),
-            ..self
+            ..self.clone()
         }
     }
 
     /// Never waits. If too many events wait already, this one is dropped.
     pub fn record(&self, mut event: Event) {
-        cut(&mut event.note);
+        cut(&mut event.note, self.source.note_max());
         let queued = Queued {
             source: self.source.clone(),
             event,
@@ -177,7 +261,7 @@ impl Recorder {
         if self.queue.try_send(queued).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::warn!("{dropped} events dropped so far: the API server does not take them fast enough");
+                tracing::warn!(dropped, "dropped events: too many wait to be written");
             }
         }
     }
@@ -189,10 +273,10 @@ impl Recorder {
 }
 
 /// Upstream: kube-scheduler ends a note that is too long in " ...".
-fn cut(note: &mut String) {
+fn cut(note: &mut String, max: usize) {
     const ELLIPSIS: &str = " ...";
-    if note.len() > NOTE_MAX {
-        note.truncate(note.floor_char_boundary(NOTE_MAX - ELLIPSIS.len()));
+    if note.len() > max {
+        note.truncate(note.floor_char_boundary(max - ELLIPSIS.len()));
         note.push_str(ELLIPSIS);
     }
 }
@@ -200,11 +284,25 @@ fn cut(note: &mut String) {
 struct Writer {
     api: Api,
     clock: Clock,
-    aggregator: Aggregator,
-    backlog: VecDeque<Report>,
+    names: EventNames,
+    series: SeriesKeeper,
+    /// One a source, as upstream.
+    correlators: HashMap<Arc<Source>, Correlator>,
+    outbox: Outbox,
 }
 
 impl Writer {
+    /// What to write, if anything.
+    fn observe(&mut self, Queued { source, event, at }: Queued) -> Option<Report> {
+        match source.api {
+            EventApi::EventsV1 { .. } => self.series.observe(source, event, at, &mut self.names),
+            EventApi::CoreV1 { .. } => {
+                let correlator = self.correlators.entry(source.clone()).or_default();
+                correlator.correlate(source, event, at, &mut self.names)
+            }
+        }
+    }
+
     async fn run(mut self, mut queue: mpsc::Receiver<Queued>, shutdown: Shutdown) {
         let mut writing = FuturesUnordered::new();
         let mut batch = Vec::with_capacity(IN_FLIGHT);
@@ -214,7 +312,7 @@ impl Writer {
         let mut open = true;
         loop {
             while writing.len() < IN_FLIGHT
-                && let Some(report) = self.backlog.pop_front()
+                && let Some(report) = self.outbox.next()
             {
                 writing.push(write(self.api.clone(), report, Random::from_entropy()));
             }
@@ -223,11 +321,13 @@ impl Writer {
             }
             let end = drained_by.unwrap_or(next_sweep);
             tokio::select! {
-                Some(()) = writing.next(), if !writing.is_empty() => {}
-                count = queue.recv_many(&mut batch, IN_FLIGHT), if open && self.backlog.is_empty() && writing.len() < IN_FLIGHT => {
+                Some(name) = writing.next(), if !writing.is_empty() => self.outbox.finish(&name),
+                count = queue.recv_many(&mut batch, IN_FLIGHT), if open && self.outbox.is_empty() && writing.len() < IN_FLIGHT => {
                     open = count > 0;
-                    let reports = batch.drain(..).filter_map(|q| self.aggregator.observe(q.source, q.event, q.at));
-                    self.backlog.extend(reports);
+                    for queued in batch.drain(..) {
+                        let report = self.observe(queued);
+                        self.outbox.extend(report);
+                    }
                 }
                 _ = shutdown.wait(), if drained_by.is_none() => {
                     queue.close();
@@ -235,127 +335,48 @@ impl Writer {
                 }
                 _ = tokio::time::sleep_until(end) => {
                     if drained_by.is_some() {
-                        tracing::debug!("gave up on the events that were still to be written");
+                        tracing::debug!("gave up writing events at shutdown");
                         return;
                     }
                     sweeps += 1;
                     next_sweep = Instant::now().later(SERIES_IDLE);
                     let refresh = sweeps % SWEEPS_PER_REFRESH == 0;
-                    self.backlog.extend(self.aggregator.sweep(self.clock.now(), refresh));
+                    self.outbox.extend(self.series.sweep(self.clock.now(), refresh));
                 }
             }
         }
     }
 }
 
-/// Writes until it is written, refused for good, or tried too often.
-async fn write(api: Api, report: Report, mut random: Random) {
+/// Writes until it is written, refused for good, or tried too often. Gives the name back.
+async fn write(api: Api, report: Report, random: Random) -> Box<str> {
+    write_patiently(&api, &report, random).await;
+    report.name
+}
+
+async fn write_patiently(api: &Api, report: &Report, mut random: Random) {
     let name = &report.name;
     for attempt in 0..TRIES {
-        let delay = match write_once(&api, &report).await {
+        let delay = match wire::write_once(api, report).await {
             Ok(()) => return,
             Err(Error::TooManyRequests { retry_after, .. }) => retry_after,
-            // The event of a series was not there a moment ago and is now: it was written just then.
-            Err(Error::AlreadyExists(_)) if report.series.is_some() => Duration::ZERO,
-            Err(Error::AlreadyExists(_) | Error::NotFound(_) | Error::Forbidden(_)) if report.series.is_none() => {
+            // What is to be changed was not there a moment ago and is now: it was written just then.
+            Err(Error::AlreadyExists(_)) if report.count > 1 => Duration::ZERO,
+            Err(Error::AlreadyExists(_) | Error::NotFound(_) | Error::Forbidden(_)) => {
                 // Written by a try whose answer was lost, or the namespace is going away.
-                return tracing::debug!("the event {name} was refused");
+                return tracing::debug!(event = %name, "event rejected");
             }
             Err(error) if error.is_passing() => RETRY_FIRST.saturating_mul(1 << attempt.min(10)).min(RETRY_MAX),
-            Err(error) => return tracing::warn!("the event {name} was refused: {}", error.chain()),
+            Err(error) => {
+                return tracing::warn!(event = %name, err = %error.chain(), "failed to write event, not retrying");
+            }
         };
         tokio::time::sleep(jittered(delay, 0.25, &mut random)).await;
     }
-    tracing::warn!("the event {name} could not be written in {TRIES} tries");
+    tracing::warn!(event = %name, tries = TRIES, "failed to write event, retry limit exceeded");
 }
 
-async fn write_once(api: &Api, report: &Report) -> Result<()> {
-    let namespace = Some(report.namespace());
-    if let Some(series) = &report.series {
-        let path = path::object("events.k8s.io/v1", namespace, "events", &report.name);
-        let patch = SeriesPatch { series: series.into() };
-        match api.patch_strategic::<IgnoredAny>(&path, &patch).await {
-            // Expired meanwhile, or never written: then write it whole.
-            Err(Error::NotFound(_)) => {}
-            answer => return answer.map(|_| ()),
-        }
-    }
-    let path = path::collection("events.k8s.io/v1", namespace, "events");
-    api.create::<IgnoredAny>(&path, &EventObject::from(report))
-        .await
-        .map(|_| ())
-}
-
-#[derive(Serialize)]
-struct SeriesPatch {
-    series: SeriesObject,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SeriesObject {
-    count: u32,
-    last_observed_time: String,
-}
-
-impl From<&series::Series> for SeriesObject {
-    fn from(series: &series::Series) -> SeriesObject {
-        SeriesObject {
-            count: series.count,
-            last_observed_time: rfc3339_micro(series.last),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Metadata<'a> {
-    name: &'a str,
-    namespace: &'a str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct EventObject<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    metadata: Metadata<'a>,
-    event_time: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    series: Option<SeriesObject>,
-    reporting_controller: &'a str,
-    reporting_instance: &'a str,
-    action: &'a str,
-    reason: &'a str,
-    regarding: &'a ObjectReference,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    related: Option<&'a ObjectReference>,
-    note: &'a str,
-    r#type: EventType,
-}
-
-impl<'a> From<&'a Report> for EventObject<'a> {
-    fn from(report: &'a Report) -> EventObject<'a> {
-        let event = &report.event;
-        EventObject {
-            api_version: "events.k8s.io/v1",
-            kind: "Event",
-            metadata: Metadata {
-                name: &report.name,
-                namespace: report.namespace(),
-            },
-            event_time: rfc3339_micro(report.at),
-            series: report.series.as_ref().map(SeriesObject::from),
-            reporting_controller: &report.source.controller,
-            reporting_instance: &report.source.instance,
-            action: &event.action,
-            reason: &event.reason,
-            regarding: &event.regarding,
-            related: event.related.as_ref(),
-            note: &event.note,
-            r#type: event.kind,
-        }
-    }
-}
-
+#[cfg(test)]
+mod correlator_tests;
 #[cfg(test)]
 mod tests;

@@ -8,40 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use orlop_api::names;
 
-use super::{Event, Source};
+use super::{Event, EventApi, EventNames, Report, Source};
 
 /// A series that is quiet for so long is over; an event repeated after so long is a new one.
 pub(super) const SERIES_IDLE: Duration = Duration::from_secs(6 * 60);
 /// Events remembered so that their repetitions are known for such. Without a bound, a busy scheduler would remember
 /// millions; the oldest are forgotten first, and their repetitions are new events.
 const REMEMBERED_MAX: usize = 1 << 16;
-
-/// An event as it is to stand in the cluster.
-#[derive(Clone, Debug)]
-pub(super) struct Report {
-    pub source: Arc<Source>,
-    pub event: Event,
-    pub name: Box<str>,
-    pub at: Timestamp,
-    pub series: Option<Series>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Series {
-    pub count: u32,
-    pub last: Timestamp,
-}
-
-impl Report {
-    pub fn namespace(&self) -> &str {
-        match self.event.regarding.namespace.as_str() {
-            "" => "default",
-            namespace => namespace,
-        }
-    }
-}
 
 /// What is remembered of an event. A single one can be written again from its repetition.
 enum Seen {
@@ -50,26 +24,30 @@ enum Seen {
 }
 
 #[derive(Default)]
-pub(super) struct Aggregator {
+pub(super) struct SeriesKeeper {
     /// By the hash of all that makes two events the same. Counts are for people: that two of a few ten thousand share
     /// one of 2⁶⁴ hashes does not matter.
     seen: HashMap<u64, Seen>,
     /// Keys by the time they were first seen (series: or last looked at); may hold some that are gone.
     order: VecDeque<(u64, Timestamp)>,
     hasher: RandomState,
-    last_nanosecond: i128,
 }
 
-impl Aggregator {
+impl SeriesKeeper {
     /// What to write, if anything.
-    pub fn observe(&mut self, source: Arc<Source>, event: Event, at: Timestamp) -> Option<Report> {
+    pub fn observe(
+        &mut self,
+        source: Arc<Source>,
+        event: Event,
+        at: Timestamp,
+        names: &mut EventNames,
+    ) -> Option<Report> {
         self.forget(at);
         let key = self.key(&source, &event);
         match self.seen.get_mut(&key) {
             Some(Seen::Series(report)) => {
-                let series = report.series.as_mut().expect("a series has a count");
-                series.count = series.count.saturating_add(1);
-                series.last = at;
+                report.count = report.count.saturating_add(1);
+                report.last = at;
                 None
             }
             Some(Seen::Once { name, at: first }) => {
@@ -77,14 +55,15 @@ impl Aggregator {
                     source,
                     event,
                     name: name.clone(),
-                    at: *first,
-                    series: Some(Series { count: 2, last: at }),
+                    first: *first,
+                    last: at,
+                    count: 2,
                 };
                 self.seen.insert(key, Seen::Series(Box::new(report.clone())));
                 Some(report)
             }
             None => {
-                let name = self.name(&event.regarding.name, at);
+                let name = names.next(&event.regarding.name, at);
                 let once = Seen::Once { name: name.clone(), at };
                 self.seen.insert(key, once);
                 self.order.push_back((key, at));
@@ -92,8 +71,9 @@ impl Aggregator {
                     source,
                     event,
                     name,
-                    at,
-                    series: None,
+                    first: at,
+                    last: at,
+                    count: 1,
                 })
             }
         }
@@ -105,7 +85,7 @@ impl Aggregator {
         let mut reports = vec![];
         self.seen.retain(|_, seen| {
             let Seen::Series(report) = seen else { return true };
-            let over = report.series.as_ref().is_none_or(|series| is_old(series.last, now));
+            let over = is_old(report.last, now);
             if over || refresh {
                 reports.push((**report).clone());
             }
@@ -141,19 +121,10 @@ impl Aggregator {
             action,
             note,
         } = event;
-        let note = source.notes_matter.then_some(note);
+        let notes_matter = matches!(source.api, EventApi::EventsV1 { notes_matter: true, .. });
+        let note = notes_matter.then_some(note);
         self.hasher
             .hash_one((kind, action, reason, source, regarding, related, note))
-    }
-
-    /// Unique by its time, which therefore never stands still. Upstream: `<object>.<nanoseconds, hexadecimal>`.
-    fn name(&mut self, object: &str, at: Timestamp) -> Box<str> {
-        self.last_nanosecond = at.as_nanosecond().max(self.last_nanosecond + 1);
-        let name = format!("{object}.{:x}", self.last_nanosecond);
-        match names::dns_subdomain(&name).is_empty() {
-            true => name.into(),
-            false => uuid::Uuid::new_v4().to_string().into(),
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::fake::{Fake, Reply, Seen};
 
-fn about(pod: &str) -> Event {
+pub(super) fn about(pod: &str) -> Event {
     Event {
         regarding: ObjectReference {
             api_version: "v1".into(),
@@ -22,29 +22,29 @@ fn about(pod: &str) -> Event {
     }
 }
 
-fn start_of_time() -> Timestamp {
+pub(super) fn start_of_time() -> Timestamp {
     "2026-01-02T03:04:05.678901Z".parse().unwrap()
 }
 
-fn seconds(n: i64) -> Timestamp {
+pub(super) fn seconds(n: i64) -> Timestamp {
     start_of_time().later_by_seconds(n)
 }
 
 fn shown(report: Option<Report>) -> String {
     match report {
         None => "-".into(),
-        Some(report) => match report.series {
-            None => format!("{} new", report.name),
-            Some(series) => format!("{} ×{}", report.name, series.count),
+        Some(report) => match report.count {
+            1 => format!("{} new", report.name),
+            count => format!("{} ×{count}", report.name),
         },
     }
 }
 
 #[test]
 fn repetitions_become_series() {
-    let mut aggregator = Aggregator::default();
-    let source = Arc::new(Source::new("s"));
-    let mut observe = |event: Event, at| shown(aggregator.observe(source.clone(), event, seconds(at)));
+    let (mut keeper, mut names) = (SeriesKeeper::default(), EventNames::default());
+    let source = Arc::new(Source::events_v1("s", false));
+    let mut observe = |event: Event, at| shown(keeper.observe(source.clone(), event, seconds(at), &mut names));
     let base = start_of_time().as_nanosecond();
     let (first, second) = (format!("a.{base:x}"), format!("b.{:x}", base + 1));
     assert_eq!(observe(about("a"), 0), format!("{first} new"));
@@ -72,49 +72,45 @@ fn repetitions_become_series() {
     assert!(observe(about("b"), 361).ends_with("new"));
     assert_eq!(observe(about("a"), 362), "-");
 
-    assert_eq!(aggregator.sweep(seconds(700), false).len(), 0);
-    let running = aggregator.sweep(seconds(700), true);
+    assert_eq!(keeper.sweep(seconds(700), false).len(), 0);
+    let running = keeper.sweep(seconds(700), true);
     assert_eq!(running.len(), 1);
     assert_eq!(shown(running.into_iter().next()), format!("{first} ×4"));
-    let over = aggregator.sweep(seconds(723), false);
+    let over = keeper.sweep(seconds(723), false);
     assert_eq!(shown(over.into_iter().next()), format!("{first} ×4"));
-    assert!(aggregator.sweep(seconds(723), true).is_empty());
+    assert!(keeper.sweep(seconds(723), true).is_empty());
 }
 
 #[test]
 fn names_that_can_not_be_names_are_replaced() {
-    let mut aggregator = Aggregator::default();
-    let report = aggregator.observe(Arc::new(Source::new("s")), about("not:a:name"), seconds(0));
-    assert_eq!(report.unwrap().name.len(), 36);
+    assert_eq!(EventNames::default().next("not:a:name", seconds(0)).len(), 36);
 }
 
 #[test]
 fn notes_tell_events_apart_where_they_matter() {
     for (notes_matter, expected) in [(false, "×2"), (true, "new")] {
-        let mut aggregator = Aggregator::default();
-        let source = Arc::new(Source {
-            notes_matter,
-            ..Source::new("s")
-        });
-        aggregator.observe(source.clone(), about("a"), seconds(0));
+        let (mut keeper, mut names) = (SeriesKeeper::default(), EventNames::default());
+        let source = Arc::new(Source::events_v1("s", notes_matter));
+        keeper.observe(source.clone(), about("a"), seconds(0), &mut names);
         let other = Event {
             note: "another".into(),
             ..about("a")
         };
-        assert!(shown(aggregator.observe(source, other, seconds(1))).ends_with(expected));
+        assert!(shown(keeper.observe(source, other, seconds(1), &mut names)).ends_with(expected));
     }
 }
 
 #[test]
 fn memory_is_bounded() {
-    let mut aggregator = Aggregator::default();
-    let source = Arc::new(Source::new("s"));
+    let (mut keeper, mut names) = (SeriesKeeper::default(), EventNames::default());
+    let source = Arc::new(Source::events_v1("s", false));
+    let mut observe = |pod: &str, at| shown(keeper.observe(source.clone(), about(pod), seconds(at), &mut names));
     for i in 0..70_000 {
-        aggregator.observe(source.clone(), about(&format!("p{i}")), seconds(0));
+        observe(&format!("p{i}"), 0);
     }
     // The oldest are forgotten, the newest are not.
-    assert!(shown(aggregator.observe(source.clone(), about("p0"), seconds(1))).ends_with("new"));
-    assert!(shown(aggregator.observe(source, about("p69999"), seconds(1))).ends_with("×2"));
+    assert!(observe("p0", 1).ends_with("new"));
+    assert!(observe("p69999", 1).ends_with("×2"));
 }
 
 #[test]
@@ -125,7 +121,7 @@ fn long_notes_are_cut() {
         ("ä".repeat(600), "ä".repeat(510) + " ..."),
     ] {
         let mut note = note;
-        cut(&mut note);
+        cut(&mut note, NOTE_MAX);
         assert_eq!(note, expected);
     }
 }
@@ -180,6 +176,93 @@ async fn events_are_written_as_the_new_api_has_them() {
     task.await.unwrap();
 }
 
+fn report(source: &Arc<Source>, count: u32) -> Report {
+    Report {
+        source: source.clone(),
+        event: about("a"),
+        name: "a.1".into(),
+        first: start_of_time(),
+        last: start_of_time(),
+        count,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn counted_events_are_written_as_the_core_api_has_them() {
+    let fake = Fake::serving(|_| Reply::Whole(201, "{}".into()));
+    let clock = Clock::manual(start_of_time());
+    let shutdown = Shutdown::default();
+    let (recorder, task) = Recorder::start(fake.api(), "kubelet", clock.clone(), shutdown.clone());
+    let recorder = recorder.core_v1_source("kubelet", "node-1");
+    let unhealthy = |note: &str, version: &str| Event {
+        regarding: ObjectReference {
+            resource_version: version.into(),
+            field_path: "spec.containers{c}".into(),
+            ..about("a").regarding
+        },
+        reason: "Unhealthy".into(),
+        note: note.into(),
+        ..about("a")
+    };
+    recorder.record(unhealthy("Liveness probe failed: x", "7"));
+    let seen = fake.asked(1).await;
+    assert_eq!(seen.line, "POST /api/v1/namespaces/web/events");
+    let name = format!("a.{:x}", start_of_time().as_nanosecond());
+    let expected = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "web"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "web", "name": "a", "uid": "u",
+            "resourceVersion": "7", "fieldPath": "spec.containers{c}"},
+        "reason": "Unhealthy", "message": "Liveness probe failed: x", "type": "Warning",
+        "source": {"component": "kubelet", "host": "node-1"},
+        "reportingComponent": "kubelet", "reportingInstance": "node-1",
+        "firstTimestamp": "2026-01-02T03:04:05Z", "lastTimestamp": "2026-01-02T03:04:05Z", "count": 1,
+    });
+    assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), expected);
+
+    clock.advance(Duration::from_secs(5));
+    // Another failure is another event; the same one counts, whatever version of the pod it is about.
+    recorder.record(unhealthy("Readiness probe failed: x", "8"));
+    assert_eq!(fake.asked(2).await.line, "POST /api/v1/namespaces/web/events");
+    recorder.record(unhealthy("Liveness probe failed: x", "9"));
+    let seen = fake.asked(3).await;
+    assert_eq!(seen.line, format!("PATCH /api/v1/namespaces/web/events/{name}"));
+    assert_eq!(seen.content_type, "application/strategic-merge-patch+json");
+    let patch = json!({"count": 2, "lastTimestamp": "2026-01-02T03:04:10Z", "message": "Liveness probe failed: x"});
+    assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), patch);
+    recorder.core_v1_source("job-controller", "").record(about("b"));
+    let body: Value = serde_json::from_str(&fake.asked(4).await.body).unwrap();
+    assert_eq!(body["source"], json!({"component": "job-controller"}));
+    assert_eq!(body["reportingInstance"], "");
+    shutdown.trigger();
+    task.await.unwrap();
+}
+
+#[test]
+fn an_event_is_written_by_one_request_at_a_time_and_the_newest_count_last() {
+    let source = Arc::new(Source::core_v1("s", ""));
+    let mut outbox = Outbox::default();
+    let named = |name: &str, count| Report {
+        name: name.into(),
+        ..report(&source, count)
+    };
+    outbox.extend([named("a", 1), named("a", 2), named("b", 1), named("a", 3)]);
+    let taken = |outbox: &mut Outbox| outbox.next().map(|r| format!("{} ×{}", r.name, r.count));
+    assert_eq!(taken(&mut outbox).as_deref(), Some("a ×1"));
+    assert_eq!(taken(&mut outbox).as_deref(), Some("b ×1"));
+    assert_eq!(taken(&mut outbox), None, "the others are about a");
+    outbox.extend([named("a", 5)]);
+    assert_eq!(taken(&mut outbox), None);
+    outbox.extend([named("a", 4)]);
+    assert_eq!(taken(&mut outbox), None);
+    outbox.finish("b");
+    assert_eq!(taken(&mut outbox), None);
+    outbox.finish("a");
+    assert_eq!(taken(&mut outbox).as_deref(), Some("a ×5"));
+    outbox.finish("a");
+    assert!(outbox.is_empty());
+    assert_eq!(taken(&mut outbox), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_passes_is_tried_again_and_the_rest_is_not() {
     let answers = |answers: &'static [(u16, &'static str)]| {
@@ -190,12 +273,8 @@ async fn what_passes_is_tried_again_and_the_rest_is_not() {
             Some((code, reason)) => Reply::Whole(*code, format!(r#"{{"reason":{reason:?}}}"#).into()),
         })
     };
-    let series = Some(series::Series {
-        count: 2,
-        last: start_of_time(),
-    });
-    // answers, is it a series, methods asked with
-    let cases: [(&'static [(u16, &'static str)], bool, &str); 8] = [
+    // answers, is it a repetition, methods asked with
+    let cases: [(&'static [(u16, &'static str)], bool, &str); 9] = [
         (&[], false, "POST"),
         (&[(0, ""), (503, "x"), (429, "x")], false, "POST POST POST POST"),
         (&[(422, "Invalid")], false, "POST"),
@@ -204,17 +283,19 @@ async fn what_passes_is_tried_again_and_the_rest_is_not() {
         (&[], true, "PATCH"),
         (&[(404, "NotFound")], true, "PATCH POST"),
         (&[(404, "NotFound"), (409, "AlreadyExists")], true, "PATCH POST PATCH"),
+        // The namespace is gone.
+        (&[(404, "NotFound"), (404, "NotFound")], true, "PATCH POST"),
     ];
-    for (given, is_series, expected) in cases {
+    let sources = [Source::events_v1("s", false), Source::core_v1("s", "h")].map(Arc::new);
+    let cases = sources.iter().flat_map(|source| cases.map(|case| (source, case)));
+    for (source, (given, is_repetition, expected)) in cases {
         let fake = answers(given);
-        let report = Report {
-            source: Arc::new(Source::new("s")),
-            event: about("a"),
-            name: "a.1".into(),
-            at: start_of_time(),
-            series: series.clone().filter(|_| is_series),
-        };
-        write(fake.api(), report, Random::seeded(1)).await;
+        write(
+            fake.api(),
+            report(source, 1 + u32::from(is_repetition)),
+            Random::seeded(1),
+        )
+        .await;
         let methods: Vec<String> = fake
             .requests()
             .iter()
@@ -223,8 +304,7 @@ async fn what_passes_is_tried_again_and_the_rest_is_not() {
         assert_eq!(methods.join(" "), expected, "{given:?}");
     }
     let fake = Fake::serving(|_| Reply::Broken);
-    let report = Aggregator::default().observe(Arc::new(Source::new("s")), about("a"), start_of_time());
-    write(fake.api(), report.unwrap(), Random::seeded(1)).await;
+    write(fake.api(), report(&sources[0], 1), Random::seeded(1)).await;
     assert_eq!(fake.requests().len(), TRIES as usize);
 }
 

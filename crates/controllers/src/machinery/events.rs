@@ -1,36 +1,49 @@
-//! What controllers tell people about an object.
-//!
-//! A controller may have thousands of similar things to say of one object. As in Kubernetes each object has a budget; what
-//! goes beyond it is not written.
-// Upstream: client-go tools/record EventSourceObjectSpamFilter
+//! What controllers tell people about an object. What becomes of it (counts, combined events, a budget for each object)
+//! the client's recorder decides.
 
 use std::borrow::Cow;
-use std::sync::Arc;
-use std::time::Duration;
 
 use orlop_client::{Event, EventType, ObjectReference};
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
-use tokio::time::Instant;
 
 use crate::objects::Kind;
 
-const BURST: f64 = 25.0;
-const REFILL: Duration = Duration::from_secs(300);
-/// Objects whose budgets are remembered; when there are more, the fullest budgets are forgotten.
-const OBJECTS_MAX: usize = 4096;
+/// Controllers whose events have another source than their own name.
+/// Upstream: what each passes to `NewRecorder`.
+const SOURCES: [(&str, &str); 13] = [
+    ("disruption-controller", "controllermanager"),
+    ("endpoints-controller", "endpoint-controller"),
+    ("endpointslice-controller", "endpoint-slice-controller"),
+    (
+        "endpointslice-mirroring-controller",
+        "endpoint-slice-mirroring-controller",
+    ),
+    ("ephemeral-volume-controller", "ephemeral_volume"),
+    ("horizontal-pod-autoscaler-controller", "horizontal-pod-autoscaler"),
+    ("node-ipam-controller", "cidrAllocator"),
+    ("node-lifecycle-controller", "node-controller"),
+    ("persistentvolume-attach-detach-controller", "attachdetach-controller"),
+    ("persistentvolume-binder-controller", "persistentvolume-controller"),
+    ("persistentvolume-expander-controller", "volume_expand"),
+    ("replicationcontroller-controller", "replication-controller"),
+    ("resourceclaim-controller", "resource_claim"),
+];
+
+/// Who events of that controller come from (`source.component`).
+pub fn event_source(controller: &'static str) -> &'static str {
+    let other = SOURCES.iter().find(|(name, _)| *name == controller);
+    other.map_or(controller, |(_, event_source)| event_source)
+}
 
 #[derive(Clone)]
 pub struct Recorder {
     inner: orlop_client::Recorder,
-    budgets: Arc<Mutex<FxHashMap<String, (f64, Instant)>>>,
 }
 
 impl Recorder {
-    pub fn new(inner: orlop_client::Recorder) -> Recorder {
+    /// `inner` queues events of all controllers; from here on they are this one's.
+    pub fn of(controller: &'static str, inner: &orlop_client::Recorder) -> Recorder {
         Recorder {
-            inner,
-            budgets: Arc::default(),
+            inner: inner.core_v1_source(event_source(controller), ""),
         }
     }
 
@@ -44,9 +57,6 @@ impl Recorder {
     }
 
     pub fn record(&self, regarding: ObjectReference, kind: EventType, reason: Cow<'static, str>, note: String) {
-        if !self.may_speak_of(&regarding) {
-            return;
-        }
         let action = reason.clone();
         self.inner.record(Event {
             regarding,
@@ -57,27 +67,6 @@ impl Recorder {
             note,
         });
     }
-
-    fn may_speak_of(&self, object: &ObjectReference) -> bool {
-        let now = Instant::now();
-        let mut budgets = self.budgets.lock();
-        if budgets.len() >= OBJECTS_MAX && !budgets.contains_key(&object.uid) {
-            let full = |(left, since): &(f64, Instant)| refilled(*left, *since, now) >= BURST - 1.0;
-            budgets.retain(|_, budget| !full(budget));
-            if budgets.len() >= OBJECTS_MAX {
-                budgets.clear();
-            }
-        }
-        let budget = budgets.entry(object.uid.clone()).or_insert((BURST, now));
-        let left = refilled(budget.0, budget.1, now);
-        let allowed = left >= 1.0;
-        *budget = (if allowed { left - 1.0 } else { left }, now);
-        allowed
-    }
-}
-
-fn refilled(left: f64, since: Instant, now: Instant) -> f64 {
-    (left + now.duration_since(since).as_secs_f64() / REFILL.as_secs_f64()).min(BURST)
 }
 
 pub fn reference<T: Kind>(object: &T) -> ObjectReference {
@@ -90,5 +79,20 @@ pub fn reference<T: Kind>(object: &T) -> ObjectReference {
         uid: meta.uid.clone(),
         resource_version: meta.resource_version.clone(),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_of_existing_controllers() {
+        for (name, event_source) in SOURCES {
+            assert!(crate::ALL.iter().any(|def| def.name == name), "{name}");
+            assert_eq!(super::event_source(name), event_source);
+        }
+        assert_eq!(event_source("deployment-controller"), "deployment-controller");
+        assert_eq!(event_source("taint-eviction-controller"), "taint-eviction-controller");
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! `put` stores an object as it is, status and all (give namespaces explicitly); `edit`, `edit_status`, `delete` do what a
 //! user or kubelet would through the API; `remove` makes gone what a finalizer or a kubelet holds. `get`, `list` and `value`
-//! look, `events` has "Type Reason note", `writes` what the controllers wrote. `advance` lets time go by (and settles).
+//! look, `events` has "Type Reason message", `writes` what the controllers wrote. `advance` lets time go by (and settles).
 //! `faults` makes calls fail by seed (`calm` ends that), `kill`, `kill_after_writes` and `run` are restarts, `hook` answers what the server
 //! does not know (discovery, access reviews). Pods with a node stay after a delete, with a deletionTimestamp, until
 //! `Nodes` or `remove` ends them. Kinds need no registration.
@@ -328,7 +328,7 @@ impl Cluster {
         };
         events.sort_by_key(revision);
         let text = |value: &Value| value.as_str().unwrap_or("").to_string();
-        let line = |e: &Arc<Value>| format!("{} {} {}", text(&e["type"]), text(&e["reason"]), text(&e["note"]));
+        let line = |e: &Arc<Value>| format!("{} {} {}", text(&e["type"]), text(&e["reason"]), text(&e["message"]));
         events.iter().map(line).collect()
     }
 

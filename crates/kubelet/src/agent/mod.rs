@@ -196,7 +196,7 @@ fn start_recorder(options: &Options, tasks: &mut JoinSet<()>) -> Option<Recorder
     tasks.spawn(async move {
         let _ = writing.await;
     });
-    Some(recorder)
+    Some(recorder.core_v1_source("kubelet", &options.identity.name))
 }
 
 fn start_keeper(options: &Options, config: Arc<Config>, recorder: Option<Recorder>, tasks: &mut JoinSet<()>) -> Keeper {

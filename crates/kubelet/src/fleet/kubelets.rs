@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Options;
 use super::behaviour::{Fault, LOG, annotation};
-use super::nodes::Faults;
+use super::nodes::NodeCache;
 use super::pods::{PodNow, Question};
 use crate::pod::policy;
 use crate::server::{Answer, PROMETHEUS, Query, answer, container_of_log, json_answer, segments, text};
@@ -48,7 +48,7 @@ struct Shared {
     options: Options,
     clock: Clock,
     started: Timestamp,
-    faults: Faults,
+    seen: NodeCache,
     pods: mpsc::Sender<Question>,
 }
 
@@ -57,7 +57,7 @@ impl Kubelets {
         api: Api,
         options: Options,
         clock: Clock,
-        faults: Faults,
+        seen: NodeCache,
         pods: mpsc::Sender<Question>,
     ) -> Kubelets {
         Kubelets {
@@ -66,7 +66,7 @@ impl Kubelets {
                 options,
                 started: clock.now(),
                 clock,
-                faults,
+                seen,
                 pods,
             }),
         }
@@ -74,7 +74,7 @@ impl Kubelets {
 
     /// A connection to the kubelet of that node, if it is one of these. Who has it may do everything.
     pub fn dial(&self, node: &str) -> Option<DuplexStream> {
-        let node = self.shared.options.number(node)?;
+        let node = self.shared.options.nodes.number(node)?;
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let shared = self.shared.clone();
         tokio::spawn(async move {
@@ -93,8 +93,8 @@ impl Kubelets {
 
 impl Shared {
     async fn answer<B>(&self, node: usize, request: &Request<B>) -> Answer {
-        let name = self.options.name(node);
-        if self.faults.of(node) == Some(Fault::Silent) {
+        let name = self.options.nodes.name(node);
+        if self.seen.fault(node) == Some(Fault::Silent) {
             return text(503, format!("{name} is told to be silent (orlop.io/fault)"));
         }
         let parts = segments(request.uri().path());
@@ -110,7 +110,7 @@ impl Shared {
             ["healthz" | "livez" | "readyz", ..] => text(200, "ok"),
             ["stats"] | ["stats", "summary"] => json_answer(&self.summary(node).await),
             ["metrics", "resource"] => answer(200, PROMETHEUS, metrics::resource(&self.summary(node).await)),
-            ["containerLogs", namespace, pod, container] => self.log(&name, namespace, pod, container, &query).await,
+            ["containerLogs", namespace, pod, container] => self.log(name, namespace, pod, container, &query).await,
             _ => text(404, "404 page not found"),
         }
     }
@@ -122,7 +122,7 @@ impl Shared {
             Ok(()) => receiver.await.unwrap_or_default(),
             Err(_) => vec![],
         };
-        summary(&self.options.name(node), self.started, pods, self.clock.now())
+        summary(self.options.nodes.name(node), self.started, pods, self.clock.now())
     }
 
     async fn log(&self, node: &str, namespace: &str, pod: &str, container: &str, query: &Query) -> Answer {

@@ -6,13 +6,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 
+use super::admission::{Placement, PodResources};
 use super::behaviour::Behaviour;
 use super::conditions::{Seen, standing};
 use super::report::{CONDITIONS, CONTAINERS_READY};
 use crate::pod::memory::{BACKOFF_FORGET, Pace};
 
 /// What is read of a pod, once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodView {
     pub namespace: String,
     pub name: String,
@@ -27,6 +28,8 @@ pub struct PodView {
     pub init_containers: Vec<InitContainer>,
     /// (name, image)
     pub containers: Vec<(String, String)>,
+    pub pod_resources: PodResources,
+    pub placement: Placement,
     /// The conditions that must hold for it to be ready.
     pub gates: Vec<String>,
     pub deleting: Option<Deleting>,
@@ -67,9 +70,9 @@ pub enum Stage {
     Waiting,
     /// Running; ready since then or not yet.
     Running { ready: bool },
-    /// Ended, to run again: at once or later.
+    /// Termination, to run again: at once or later.
     BackOff,
-    /// Ended for good.
+    /// Termination for good.
     Finished { failed: bool },
     /// Its object is being deleted.
     Leaving,
@@ -91,7 +94,7 @@ pub struct Life {
     /// When it was first started.
     pub started: Timestamp,
     pub restarts: u32,
-    /// How often it was started again since it last ran long enough to be taken for healthy.
+    /// How often it was started again since it last ran long enough to be allocated for healthy.
     pub in_row: u8,
 }
 

@@ -3,11 +3,14 @@
 //!
 //! One watch on pods, one heap of times at which something is due, one loop. What a pod does next is decided by a pure
 //! function (`life`) from what is known of it and how it is to behave (`behaviour`: annotations of the pod or rules from
-//! a file); what is said about it is built in `report`, and when a condition turned in `conditions`. Nodes are in
-//! `nodes`, what the API server may ask them in `kubelets`. Users' view: docs/simulated-nodes.md.
+//! a file); what is said about it is built in `report`, and when a condition turned in `conditions`. What nodes are like is
+//! in `groups`, their life in `nodes`, whether a pod may run on one in `admission`, what the API server may ask them in
+//! `kubelets`. Users' view: docs/simulated-nodes.md.
 
+mod admission;
 pub mod behaviour;
 mod conditions;
+pub mod groups;
 mod kubelets;
 mod life;
 mod nodes;
@@ -19,74 +22,44 @@ mod testing;
 mod tests;
 mod wire;
 
+use std::sync::Arc;
+
 use orlop_base::{BoxFuture, Clock, Shutdown};
-use orlop_client::Api;
+use orlop_client::{Api, Event, Recorder};
 use tokio::sync::mpsc;
 
 pub use behaviour::{Rules, RulesError};
+pub use groups::{Group, GroupError, Groups};
 pub use kubelets::Kubelets;
 
 /// Questions about what runs that may wait.
 const QUESTIONS: usize = 64;
 
-/// What the nodes are like.
-#[derive(Clone, Debug)]
+/// Which nodes there are, and how their pods behave.
+#[derive(Clone, Debug, Default)]
 pub struct Options {
-    pub count: usize,
-    /// Names are PREFIX-0, PREFIX-1 …
-    pub prefix: String,
-    pub cpu: String,
-    pub memory: String,
-    pub pods: u32,
-    /// Nodes are spread over so many zones; 0: no zone labels.
-    pub zones: usize,
+    pub nodes: Arc<Groups>,
     pub rules: Rules,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            count: 0,
-            prefix: "sim".to_string(),
-            cpu: "32".to_string(),
-            memory: "256Gi".to_string(),
-            pods: 110,
-            zones: 3,
-            rules: Rules::default(),
-        }
-    }
-}
-
-impl Options {
-    fn name(&self, node: usize) -> String {
-        format!("{}-{node}", self.prefix)
-    }
-
-    /// The number of one of these nodes by its name.
-    fn number(&self, name: &str) -> Option<usize> {
-        let digits = name.strip_prefix(&*self.prefix)?.strip_prefix('-')?;
-        let number: usize = digits.parse().ok()?;
-        // No second name for a node: sim-007 and sim-+7 are none.
-        (number < self.count && number.to_string() == digits).then_some(number)
-    }
-}
-
 /// The nodes, which live while the future runs, until the shutdown; and the way to their kubelets. Nodes that are
-/// registered already are taken over as they are.
+/// registered already are allocated over as they are.
 pub fn prepare(api: Api, options: Options, clock: Clock, shutdown: Shutdown) -> (Kubelets, BoxFuture<'static, ()>) {
-    let faults = nodes::Faults::default();
+    let seen = nodes::NodeCache::new(options.nodes.clone());
     let (sender, questions) = mpsc::channel(QUESTIONS);
-    let kubelets = Kubelets::new(api.clone(), options.clone(), clock.clone(), faults.clone(), sender);
+    let kubelets = Kubelets::new(api.clone(), options.clone(), clock.clone(), seen.clone(), sender);
     let nodes = nodes::keep(
         api.clone(),
         options.clone(),
         clock.clone(),
         shutdown.clone(),
-        faults.clone(),
+        seen.clone(),
     );
-    let pods = pods::keep(api, options, clock, shutdown, faults, questions);
     let run = async {
-        tokio::join!(nodes, pods);
+        let (recorder, writing) = Recorder::start(api.clone(), "kubelet", clock.clone(), shutdown.clone());
+        let record = Box::new(move |node: &str, event: Event| recorder.core_v1_source("kubelet", node).record(event));
+        let pods = pods::keep(api, options, clock, shutdown, seen, record, questions);
+        let _ = tokio::join!(nodes, pods, writing);
     };
     (kubelets, Box::pin(run))
 }

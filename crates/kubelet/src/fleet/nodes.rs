@@ -1,11 +1,12 @@
 //! The nodes themselves: registered once, then kept alive by leases and, more rarely, their status.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
 use orlop_base::clock::{rfc3339, rfc3339_micro};
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Delta, Error, Selection, path};
@@ -15,9 +16,10 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::Options;
+use super::admission::{DECLARED_FEATURES, NodeTraits};
 use super::behaviour::{FAULT, Fault};
 use super::conditions::{Seen, Standing, Stored, Told, condition, revision, standing};
+use super::{Group, Groups, Options};
 
 /// Upstream: the kubelet renews its lease every ten seconds and says its status every five minutes.
 const LEASE_EVERY: Duration = Duration::from_secs(10);
@@ -30,19 +32,80 @@ const IN_FLIGHT: usize = 16;
 const CONDITIONS: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// What is known of the nodes that others ask for: faults by number.
-#[derive(Clone, Default)]
-pub struct Faults(Arc<Mutex<HashMap<usize, Fault>>>);
+/// What admission and the kubelet endpoints need to know of the nodes. Cheap to clone.
+#[derive(Clone)]
+pub struct NodeCache {
+    nodes: Arc<Groups>,
+    state: Arc<Mutex<NodeCacheState>>,
+}
 
-impl Faults {
-    pub fn of(&self, node: usize) -> Option<Fault> {
-        self.0.lock().get(&node).copied()
+#[derive(Default)]
+struct NodeCacheState {
+    /// By number.
+    faults: HashMap<usize, Fault>,
+    /// Nodes that were registered or seen by the watch.
+    seen: HashSet<usize>,
+    /// Those of them that differ from their group: others gave them labels or taints.
+    changed: HashMap<usize, Box<NodeTraits>>,
+}
+
+impl NodeCache {
+    pub fn new(nodes: Arc<Groups>) -> NodeCache {
+        NodeCache {
+            nodes,
+            state: Arc::default(),
+        }
+    }
+
+    pub fn fault(&self, node: usize) -> Option<Fault> {
+        self.state.lock().faults.get(&node).copied()
+    }
+
+    /// None before the node was seen.
+    pub fn traits(&self, node: usize) -> Option<NodeTraits> {
+        let state = self.state.lock();
+        match state.changed.get(&node) {
+            _ if !state.seen.contains(&node) => None,
+            Some(changed) => Some((**changed).clone()),
+            None => Some(traits_of_group(&self.nodes, node)),
+        }
+    }
+
+    /// The fault that it had before.
+    pub(super) fn learn(&self, node: usize, traits: NodeTraits, fault: Option<Fault>) -> Option<Fault> {
+        let as_made = traits == traits_of_group(&self.nodes, node);
+        let mut state = self.state.lock();
+        state.seen.insert(node);
+        match as_made {
+            true => drop(state.changed.remove(&node)),
+            false => drop(state.changed.insert(node, Box::new(traits))),
+        }
+        match fault {
+            Some(fault) => state.faults.insert(node, fault),
+            None => state.faults.remove(&node),
+        }
+    }
+
+    /// The node is as its group says.
+    pub(super) fn registered(&self, node: usize) {
+        self.state.lock().seen.insert(node);
+    }
+}
+
+fn traits_of_group(nodes: &Groups, node: usize) -> NodeTraits {
+    let group = nodes.group(node);
+    NodeTraits {
+        labels: nodes.labels(node),
+        taints: group.taints.clone(),
+        allocatable: group.resources.clone(),
     }
 }
 
 #[derive(Deserialize)]
 struct NodeSeen {
     metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
     #[serde(default)]
     status: Status,
 }
@@ -55,12 +118,21 @@ struct Meta {
     resource_version: String,
     #[serde(default)]
     annotations: HashMap<String, String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    taints: Vec<Taint>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Status {
     conditions: Vec<Seen>,
+    allocatable: BTreeMap<String, String>,
 }
 
 impl NodeSeen {
@@ -68,6 +140,14 @@ impl NodeSeen {
         Told {
             revision: revision(&self.metadata.resource_version),
             standing: standing(CONDITIONS, &self.status.conditions),
+        }
+    }
+
+    fn traits(&self) -> NodeTraits {
+        NodeTraits {
+            labels: self.metadata.labels.clone(),
+            taints: self.spec.taints.clone(),
+            allocatable: self.status.allocatable.clone(),
         }
     }
 }
@@ -82,16 +162,16 @@ pub fn pod_net(node: usize) -> [u8; 3] {
     [100, 64 + ((node >> 8) & 63) as u8, (node & 255) as u8]
 }
 
-pub async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, faults: Faults) {
+pub async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, seen: NodeCache) {
     let (sender, changes) = mpsc::channel(64);
     let selection = Selection::all(path::collection("v1", None, "nodes")).with_labels("orlop.io/simulated=true");
     tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let nodes = Nodes {
         api,
-        told: Mutex::new(vec![Told::default(); options.count]),
+        told: Mutex::new(vec![Told::default(); options.nodes.count()]),
         options,
         clock,
-        faults,
+        seen,
         gone: Mutex::default(),
     };
     tokio::select! {
@@ -104,7 +184,7 @@ struct Nodes {
     api: Api,
     options: Options,
     clock: Clock,
-    faults: Faults,
+    seen: NodeCache,
     /// Deleted by someone: they stay so until they are registered anew.
     gone: Mutex<std::collections::HashSet<usize>>,
     /// How the conditions stand at the API server, by number.
@@ -113,17 +193,17 @@ struct Nodes {
 
 impl Nodes {
     async fn live(&self) {
-        self.each(0..self.options.count, |node| self.register(node)).await;
-        tracing::info!("{} simulated nodes are registered", self.options.count);
+        let count = self.options.nodes.count();
+        self.each(0..count, |node| self.register(node)).await;
+        tracing::info!("{count} simulated nodes are registered");
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut tick = 0u64;
         loop {
             ticks.tick().await;
             let now = self.clock.now();
-            self.each(due(self.options.count, tick, LEASE_EVERY), |n| self.renew(n, now))
-                .await;
-            self.each(due(self.options.count, tick, STATUS_EVERY), |n| self.say_status(n, now))
+            self.each(due(count, tick, LEASE_EVERY), |n| self.renew(n, now)).await;
+            self.each(due(count, tick, STATUS_EVERY), |n| self.say_status(n, now))
                 .await;
             tick += 1;
         }
@@ -144,33 +224,48 @@ impl Nodes {
             {
                 Ok(stored) => {
                     self.learn(node, stored.told(holding(None)));
+                    self.seen.registered(node);
                     break;
                 }
                 // The watch tells how it stands, and what is not so any more is said then.
-                Err(Error::AlreadyExists(_)) => break,
+                Err(Error::AlreadyExists(_)) => break self.update_capacity(node).await,
                 Err(e) if e.is_passing() => tokio::time::sleep(Duration::from_secs(1)).await,
-                Err(e) => break tracing::warn!("{} can't be registered: {}", self.options.name(node), e.chain()),
+                Err(e) => break tracing::warn!("{} can't be registered: {}", self.name(node), e.chain()),
             }
         }
         self.renew(node, now).await;
     }
 
+    fn name(&self, node: usize) -> &str {
+        self.options.nodes.name(node)
+    }
+
+    /// Updates capacity and images of a node that was registered before. Labels and taints stay: as with a real node
+    /// they are set when it is registered.
+    async fn update_capacity(&self, node: usize) {
+        let at = path::subresource("v1", None, "nodes", self.name(node), "status");
+        let patch = json!({"status": capacity(self.options.nodes.group(node))});
+        if let Err(e) = self.api.patch_strategic::<IgnoredAny>(&at, &patch).await {
+            tracing::debug!(node = self.name(node), err = %e.chain(), "failed to update node capacity");
+        }
+    }
+
     fn is_silent(&self, node: usize) -> bool {
-        self.faults.of(node) == Some(Fault::Silent) || self.gone.lock().contains(&node)
+        self.seen.fault(node) == Some(Fault::Silent) || self.gone.lock().contains(&node)
     }
 
     async fn renew(&self, node: usize, now: Timestamp) {
         if self.is_silent(node) {
             return;
         }
-        let name = self.options.name(node);
+        let name = self.name(node);
         let patch = json!({"spec": {"renewTime": rfc3339_micro(now)}});
         let renewed = self
             .api
             .patch_merge::<IgnoredAny>(&format!("{LEASES}/{name}"), &patch)
             .await;
         let outcome = match renewed {
-            Err(Error::NotFound(_)) => self.api.create::<IgnoredAny>(LEASES, &lease(&name, now)).await,
+            Err(Error::NotFound(_)) => self.api.create::<IgnoredAny>(LEASES, &lease(name, now)).await,
             other => other,
         };
         if let Err(e) = outcome {
@@ -179,18 +274,18 @@ impl Nodes {
     }
 
     async fn say_status(&self, node: usize, now: Timestamp) {
-        let (told, fault) = (self.told.lock()[node], self.faults.of(node));
+        let (told, fault) = (self.told.lock()[node], self.seen.fault(node));
         // What has turned can't be told before it is known how things stood.
         if self.is_silent(node) || told.revision == 0 {
             return;
         }
-        let at = path::subresource("v1", None, "nodes", &self.options.name(node), "status");
+        let at = path::subresource("v1", None, "nodes", self.name(node), "status");
         let patch = json!({"status": {"conditions": conditions(fault, told.standing, now)}});
         match self.api.patch_strategic::<Stored>(&at, &patch).await {
             Ok(stored) => {
                 self.learn(node, stored.told(holding(fault)));
             }
-            Err(e) => tracing::debug!("the status of {} is not said: {}", self.options.name(node), e.chain()),
+            Err(e) => tracing::debug!("the status of {} is not said: {}", self.name(node), e.chain()),
         }
     }
 
@@ -212,7 +307,7 @@ impl Nodes {
                 }
                 Delta::Applied(node) => self.observe_one(&node).await,
                 Delta::Deleted(node) => {
-                    if let Some(number) = self.options.number(&node.metadata.name) {
+                    if let Some(number) = self.options.nodes.number(&node.metadata.name) {
                         self.gone.lock().insert(number);
                     }
                 }
@@ -222,16 +317,13 @@ impl Nodes {
     }
 
     async fn observe_one(&self, seen: &NodeSeen) {
-        let Some(node) = self.options.number(&seen.metadata.name) else {
+        let Some(node) = self.options.nodes.number(&seen.metadata.name) else {
             return;
         };
         self.gone.lock().remove(&node);
         let standing = self.learn(node, seen.told());
         let fault = seen.metadata.annotations.get(FAULT).and_then(|text| Fault::parse(text));
-        let before = match fault {
-            Some(fault) => self.faults.0.lock().insert(node, fault),
-            None => self.faults.0.lock().remove(&node),
-        };
+        let before = self.seen.learn(node, seen.traits(), fault);
         // Others change conditions as well: the node controller, of nodes that it does not hear of.
         if before != fault || standing != holding(fault) {
             self.say_status(node, self.clock.now()).await;
@@ -254,26 +346,26 @@ fn lease(name: &str, now: Timestamp) -> Value {
     })
 }
 
+/// Capacity, allocatable resources and images.
+fn capacity(group: &Group) -> Value {
+    let images = group
+        .images
+        .iter()
+        .map(|(name, bytes)| json!({"names": [name], "sizeBytes": bytes}));
+    json!({"capacity": group.resources, "allocatable": group.resources, "images": images.collect::<Vec<_>>()})
+}
+
 fn node_object(options: &Options, node: usize, now: Timestamp) -> Value {
-    let name = options.name(node);
+    let (nodes, name) = (&options.nodes, options.nodes.name(node));
     let [a, b, c] = pod_net(node);
-    let mut labels = json!({
-        "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-        "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "orlop.io/simulated": "true",
-    });
-    if options.zones > 0 {
-        labels["topology.kubernetes.io/region"] = options.prefix.as_str().into();
-        labels["topology.kubernetes.io/zone"] = format!("{}-zone-{}", options.prefix, node % options.zones).into();
-    }
-    let resources = json!({"cpu": options.cpu, "memory": options.memory, "pods": options.pods.to_string(),
-        "ephemeral-storage": "1Ti"});
-    json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
-        "spec": {"podCIDR": format!("{a}.{b}.{c}.0/24"), "podCIDRs": [format!("{a}.{b}.{c}.0/24")]},
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": nodes.labels(node)},
+        "spec": {"podCIDR": format!("{a}.{b}.{c}.0/24"), "podCIDRs": [format!("{a}.{b}.{c}.0/24")],
+            "taints": nodes.group(node).taints},
         "status": {
-            "capacity": resources, "allocatable": resources, "conditions": conditions(None, Standing::default(), now),
-            "declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
-                "RestartAllContainersOnContainerExits"],
+            "conditions": conditions(None, Standing::default(), now),
+            "declaredFeatures": DECLARED_FEATURES,
+            "features": {"supplementalGroupsPolicy": true},
             "addresses": [{"type": "InternalIP", "address": host_ip(node)}, {"type": "Hostname", "address": name}],
             "nodeInfo": {
                 "architecture": "amd64", "operatingSystem": "linux", "osImage": "Simulated",
@@ -281,7 +373,11 @@ fn node_object(options: &Options, node: usize, now: Timestamp) -> Value {
                 "containerRuntimeVersion": "simulated://1", "machineID": name, "systemUUID": name, "bootID": name,
             },
         },
-    })
+    });
+    if let (Value::Object(status), Value::Object(capacity)) = (&mut object["status"], capacity(nodes.group(node))) {
+        status.extend(capacity);
+    }
+    object
 }
 
 /// Which conditions hold of a node with this fault.
@@ -329,15 +425,20 @@ mod tests {
     const PATH: &str = "/api/v1/nodes/sim-0";
 
     fn nodes(server: &Server, clock: &Clock) -> Nodes {
+        of_kind(server, clock, "sim=1")
+    }
+
+    fn of_kind(server: &Server, clock: &Clock, group: &str) -> Nodes {
+        let nodes = Arc::new(Groups::new(vec![Group::parse(group).unwrap()]).unwrap());
         Nodes {
             api: server.api(),
             told: Mutex::new(vec![Told::default()]),
+            seen: NodeCache::new(nodes.clone()),
             options: Options {
-                count: 1,
+                nodes,
                 ..Options::default()
             },
             clock: clock.clone(),
-            faults: Faults::default(),
             gone: Mutex::default(),
         }
     }
@@ -400,6 +501,45 @@ mod tests {
         let written = server.get(PATH);
         watched(&nodes, &server).await;
         assert_eq!(server.get(PATH), written, "once is enough");
+    }
+
+    #[tokio::test]
+    async fn nodes_are_as_their_group_says() {
+        let (server, clock) = (Server::default(), Clock::manual(Timestamp::UNIX_EPOCH));
+        let group = "sim=1:cpu=4,example.com/gpu=2,label=size=Large,taint=a=b:NoSchedule,role=worker,image=nginx=5Mi";
+        let first = of_kind(&server, &clock, group);
+        assert_eq!(first.seen.traits(0), None, "not before it is there");
+        first.register(0).await;
+        let node = server.get(PATH);
+        assert_eq!(node["metadata"]["labels"]["size"], "Large");
+        assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/worker"], "");
+        assert_eq!(
+            node["spec"]["taints"],
+            json!([{"key": "a", "value": "b", "effect": "NoSchedule"}])
+        );
+        let resources = json!({"cpu": "4", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti",
+            "example.com/gpu": "2"});
+        assert_eq!(node["status"]["capacity"], resources);
+        assert_eq!(node["status"]["allocatable"], resources);
+        let image = json!({"names": ["nginx:latest"], "sizeBytes": 5 << 20});
+        assert_eq!(node["status"]["images"], json!([image]));
+        watched(&first, &server).await;
+        assert_eq!(first.seen.traits(0), Some(traits_of_group(&first.options.nodes, 0)));
+        assert!(first.seen.state.lock().changed.is_empty(), "nothing to remember");
+        // What others do to it counts, and what the group says of its size.
+        server.change(PATH, json!({"metadata": {"labels": {"disk": "ssd"}}}));
+        watched(&first, &server).await;
+        assert_eq!(first.seen.traits(0).unwrap().labels["disk"], "ssd");
+        let second = of_kind(&server, &clock, "sim=1:cpu=8");
+        second.register(0).await;
+        assert_eq!(second.seen.traits(0), None, "it may have changed");
+        watched(&second, &server).await;
+        let traits = second.seen.traits(0).unwrap();
+        assert_eq!(
+            (traits.labels["disk"].as_str(), traits.allocatable["cpu"].as_str()),
+            ("ssd", "8")
+        );
+        assert_eq!(traits.taints.len(), 1);
     }
 
     #[test]

@@ -11,16 +11,21 @@ use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use orlop_api::metrics::Usage;
 use orlop_base::{Clock, Shutdown};
-use orlop_client::{Api, DeleteOptions, Delta, Error, Preconditions, Selection, path};
+use orlop_client::{
+    Api, DeleteOptions, Delta, Error, Event, EventType, ObjectReference, Preconditions, Selection, path,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Options;
+use super::admission::{self, AllocatedResources, Candidate, Placement};
 use super::behaviour::{Behaviour, Fault};
 use super::conditions::{Stored, Told, standing};
 use super::life::{self, InitContainer, Life, PodView, RestartPolicy, Stage};
-use super::nodes::{Faults, host_ip, pod_net};
-use super::report::{self, CONDITIONS, Facts, READY};
+use super::nodes::{NodeCache, host_ip, pod_net};
+use super::report::{self, CONDITIONS, Facts, READY, Termination};
 use super::wire::RawPod;
+use crate::sources::admission::Rejection;
+use crate::sources::preemption;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +33,20 @@ mod tests;
 /// Writes under way at once.
 const IN_FLIGHT: usize = 64;
 const RETRY: Duration = Duration::from_secs(1);
+/// Delay before a pod is admitted whose node is not in the cache yet.
+const NODE_WAIT: Duration = Duration::from_millis(50);
+/// Rejections that depend on the pods of the node alone. Others depend on the Node object, of which the scheduler may
+/// have seen a newer version: they are decided again after a moment.
+const FINAL_REASONS: [&str; 5] = [
+    "OutOfcpu",
+    "OutOfmemory",
+    "OutOfephemeral-storage",
+    "OutOfpods",
+    "NodePorts",
+];
+
+/// Records an event, with the name of the reporting node.
+pub type Record = Box<dyn Fn(&str, Event) + Send + Sync>;
 
 /// What runs on a node right now?
 pub struct Question {
@@ -51,7 +70,8 @@ pub async fn keep(
     options: Options,
     clock: Clock,
     shutdown: Shutdown,
-    faults: Faults,
+    seen: NodeCache,
+    record: Record,
     questions: mpsc::Receiver<Question>,
 ) {
     let (sender, changes) = mpsc::channel(256);
@@ -59,11 +79,12 @@ pub async fn keep(
     tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let mut pods = Pods {
         api,
-        addresses: vec![Addresses::default(); options.count],
-        by_node: vec![vec![]; options.count],
+        addresses: vec![Addresses::default(); options.nodes.count()],
+        by_node: vec![vec![]; options.nodes.count()],
         options,
         clock,
-        faults,
+        seen,
+        record,
         kept: HashMap::new(),
         due: BinaryHeap::new(),
         shapes: HashMap::new(),
@@ -85,6 +106,7 @@ pub struct Shape {
     pub policy: RestartPolicy,
     pub host_network: bool,
     pub behaviour: Behaviour,
+    pub allocated: AllocatedResources,
 }
 
 impl Shape {
@@ -114,9 +136,40 @@ struct Kept {
     told: Told,
     /// What its readiness gates lack, as its condition says it.
     unmet: Option<Box<str>>,
+    admission: Admission,
+}
+
+/// Where a pod is in admission.
+#[derive(PartialEq)]
+enum Admission {
+    /// Not decided yet; `doubted`: rejected once.
+    Open {
+        placement: Option<Box<Placement>>,
+        doubted: bool,
+    },
+    Admitted,
+    /// Rejected or preempted by the node.
+    Terminated(Box<Termination>),
 }
 
 impl Kept {
+    /// Whether its requests count against the node's allocatable resources.
+    fn holds_resources(&self) -> bool {
+        self.admission == Admission::Admitted && !matches!(self.life.stage, Stage::Finished { .. })
+    }
+
+    fn reference(&self, uid: &Uid) -> ObjectReference {
+        ObjectReference {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            namespace: self.namespace.to_string(),
+            name: self.name.to_string(),
+            uid: uid.to_string(),
+            resource_version: self.told.revision.to_string(),
+            field_path: String::new(),
+        }
+    }
+
     fn next(&self) -> Option<life::Next> {
         self.life.next(&self.shape.behaviour, self.shape.policy)
     }
@@ -148,7 +201,7 @@ impl Kept {
 struct Addresses([u64; 4]);
 
 impl Addresses {
-    /// From 2 to 254; 0 when all are taken, and the pod goes without one of its own.
+    /// From 2 to 254; 0 when all are allocated, and the pod goes without one of its own.
     fn take(&mut self) -> u8 {
         let free = (2..255u8).find(|n| self.0[*n as usize / 64] & (1 << (n % 64)) == 0);
         if let Some(n) = free {
@@ -173,7 +226,8 @@ struct Pods {
     api: Api,
     options: Options,
     clock: Clock,
-    faults: Faults,
+    seen: NodeCache,
+    record: Record,
     addresses: Vec<Addresses>,
     /// The pods of each node.
     by_node: Vec<Vec<Uid>>,
@@ -269,7 +323,7 @@ impl Pods {
     }
 
     fn observe_one(&mut self, raw: RawPod) {
-        let Some(node) = self.options.number(&raw.spec.node_name) else {
+        let Some(node) = self.options.nodes.number(&raw.spec.node_name) else {
             return;
         };
         let pod = raw.view();
@@ -282,6 +336,8 @@ impl Pods {
         let shape = self.shape(&pod);
         let address = match &pod.ip {
             _ if shape.host_network => 0,
+            // Refused, or ended without ever having had one.
+            None if matches!(life.stage, Stage::Finished { .. }) => 0,
             Some(ip) => own_address(ip, node)
                 .inspect(|n| self.addresses[node].mark(*n))
                 .unwrap_or(0),
@@ -300,10 +356,17 @@ impl Pods {
             told: Told::default(),
             unmet: None,
             shape,
+            admission: match life.stage {
+                Stage::Waiting => Admission::Open {
+                    placement: (!pod.placement.is_any()).then(|| Box::new(pod.placement.clone())),
+                    doubted: false,
+                },
+                _ => Admission::Admitted,
+            },
         };
         kept.learn(&pod);
         let due = match life.stage {
-            Stage::Leaving => Some(now),
+            Stage::Leaving | Stage::Waiting => Some(now),
             _ if kept.is_misread() => Some(now),
             _ => kept.next().map(|next| next.at),
         };
@@ -359,6 +422,7 @@ impl Pods {
             policy: pod.restart_policy,
             host_network: pod.host_network,
             behaviour: self.options.rules.of(pod),
+            allocated: AllocatedResources::unsummed(pod.pod_resources.clone()),
         };
         let running = shape.sidecars().chain(&shape.containers);
         shape.usage = running.map(|(name, _)| self.options.rules.usage(pod, name)).collect();
@@ -372,6 +436,7 @@ impl Pods {
         if self.shapes.len() >= 4096 {
             self.shapes.retain(|_, shape| Arc::strong_count(shape) > 1);
         }
+        shape.allocated.sum_up();
         let shape = Arc::new(shape);
         self.shapes.insert(hash, shape.clone());
         shape
@@ -380,7 +445,7 @@ impl Pods {
     /// Something is due: the pod moves on, and the write that tells of it.
     fn step(&mut self, uid: &Uid, now: Timestamp) -> Option<BoxFuture<'static, Written>> {
         let pod = self.kept.get_mut(uid)?;
-        if self.faults.of(pod.node as usize) == Some(Fault::Silent) {
+        if self.seen.fault(pod.node as usize) == Some(Fault::Silent) {
             // What happens on a node that says nothing is not known.
             let later = now.checked_add(RETRY).unwrap_or(Timestamp::MAX);
             self.plan(uid, later);
@@ -390,6 +455,11 @@ impl Pods {
             // Planned anew when the write is done.
             return None;
         }
+        let open = matches!(pod.admission, Admission::Open { .. }) && pod.life.stage == Stage::Waiting;
+        if open && !self.admit(uid, now) {
+            return None;
+        }
+        let pod = self.kept.get_mut(uid)?;
         if pod.reported == Some(pod.life.stage)
             && let Some(next) = pod.next()
             && next.at <= now
@@ -399,6 +469,96 @@ impl Pods {
         pod.unsaid = false;
         pod.writing = true;
         Some(self.write(uid, now))
+    }
+
+    /// Admits or rejects a new pod. False if there is nothing to write now.
+    fn admit(&mut self, uid: &Uid, now: Timestamp) -> bool {
+        let later = |wait: Duration| now.checked_add(wait).unwrap_or(Timestamp::MAX);
+        let Some(verdict) = self.decide(uid) else {
+            self.plan(uid, later(NODE_WAIT));
+            return false;
+        };
+        let Some(pod) = self.kept.get_mut(uid) else {
+            return false;
+        };
+        match (verdict, &mut pod.admission) {
+            (Err(Rejection { reason, .. }), Admission::Open { doubted, .. })
+                if !*doubted && !FINAL_REASONS.contains(&&*reason) =>
+            {
+                *doubted = true;
+                self.plan(uid, later(RETRY));
+                return false;
+            }
+            (Err(Rejection { reason, message }), _) => {
+                let why = format!("Pod was rejected: {message}");
+                self.terminate(uid, reason, message, why, true, now);
+            }
+            (Ok(leaving), admission) => {
+                *admission = Admission::Admitted;
+                for other in leaving {
+                    let (reason, message) = (preemption::REASON.to_string(), preemption::MESSAGE.to_string());
+                    self.terminate(&other, reason, message.clone(), message, false, now);
+                    self.plan(&other, now);
+                }
+            }
+        }
+        match self.kept.get(uid).and_then(Kept::next) {
+            Some(next) if next.at > now => {
+                self.plan(uid, next.at);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// The pods to preempt for it, or why it is rejected. None while its node is not in the cache.
+    fn decide(&self, uid: &Uid) -> Option<Result<Vec<Uid>, Rejection>> {
+        let pod = &self.kept[uid];
+        let node = pod.node as usize;
+        let traits = self.seen.traits(node)?;
+        let others: Vec<(&Uid, &AllocatedResources)> = self.by_node[node]
+            .iter()
+            .filter_map(|other| Some((other, self.kept.get(other).filter(|kept| kept.holds_resources())?)))
+            .map(|(other, kept)| (other, &kept.shape.allocated))
+            .collect();
+        let allocated: Vec<&AllocatedResources> = others.iter().map(|(_, allocated)| *allocated).collect();
+        let candidate = Candidate {
+            pod_resources: &pod.shape.allocated.pod_resources,
+            placement: match &pod.admission {
+                Admission::Open { placement, .. } => placement.as_deref(),
+                Admission::Admitted | Admission::Terminated(_) => None,
+            },
+            host_network: pod.shape.host_network,
+        };
+        let name = self.options.nodes.name(node);
+        let verdict = admission::admit_candidate(&candidate, &allocated, name, traits, self.seen.fault(node));
+        Some(verdict.map(|leaving| leaving.into_iter().map(|place| others[place].0.clone()).collect()))
+    }
+
+    /// The node terminates a pod and records an event.
+    fn terminate(&mut self, uid: &Uid, reason: String, note: String, message: String, rejected: bool, now: Timestamp) {
+        let Some(pod) = self.kept.get_mut(uid) else { return };
+        let event = Event {
+            regarding: pod.reference(uid),
+            related: None,
+            kind: EventType::Warning,
+            reason: reason.clone().into(),
+            action: reason.clone().into(),
+            note,
+        };
+        (self.record)(self.options.nodes.name(pod.node as usize), event);
+        if pod.life.stage != Stage::Leaving {
+            pod.life.enter(Stage::Finished { failed: true }, now);
+        }
+        pod.admission = Admission::Terminated(Box::new(Termination {
+            reason,
+            message,
+            rejected,
+        }));
+        if rejected && pod.address != 0 {
+            let (node, address) = (pod.node as usize, std::mem::take(&mut pod.address));
+            self.addresses[node].give_back(address);
+        }
     }
 
     fn write(&self, uid: &Uid, now: Timestamp) -> BoxFuture<'static, Written> {
@@ -435,6 +595,10 @@ impl Pods {
             shape: &pod.shape,
             life: &pod.life,
             unmet: pod.unmet.as_deref(),
+            ended: match &pod.admission {
+                Admission::Terminated(ended) => Some(ended),
+                _ => None,
+            },
             told: told.standing,
             now,
         });

@@ -11,12 +11,22 @@ use super::conditions::{Seen, Standing, condition};
 use super::life::{InitContainer, Life, Stage};
 use super::pods::Shape;
 use crate::pod::status::is_own_condition;
+use crate::sources::preemption;
 
 /// The conditions that are told.
 pub const CONDITIONS: [&str; 4] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"];
 /// Places among them.
 pub const READY: usize = 2;
 pub const CONTAINERS_READY: usize = 3;
+
+/// Why a node rejected or preempted a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Termination {
+    pub reason: String,
+    pub message: String,
+    /// It was never admitted.
+    pub rejected: bool,
+}
 
 /// What a status is made of.
 pub struct Facts<'a> {
@@ -29,6 +39,8 @@ pub struct Facts<'a> {
     pub life: &'a Life,
     /// What its readiness gates lack, if anything.
     pub unmet: Option<&'a str>,
+    /// Why it was ended, if the node did that.
+    pub ended: Option<&'a Termination>,
     /// How the conditions stand so far.
     pub told: Standing,
     pub now: Timestamp,
@@ -36,6 +48,30 @@ pub struct Facts<'a> {
 
 /// A strategic merge patch: conditions of others stay.
 pub fn status(facts: &Facts<'_>) -> Value {
+    let mut status = match facts.ended {
+        Some(Termination { rejected: true, .. }) => {
+            json!({"phase": "Failed", "startTime": rfc3339(facts.life.started)})
+        }
+        _ => lived(facts),
+    };
+    if let Some(Termination {
+        reason,
+        message,
+        rejected,
+    }) = facts.ended
+    {
+        status["reason"] = reason.as_str().into();
+        status["message"] = message.as_str().into();
+        if !rejected && let Some(conditions) = status["conditions"].as_array_mut() {
+            let (reason, message) = (Some("TerminationByKubelet"), Some(preemption::CONDITION_MESSAGE));
+            conditions.push(condition("DisruptionTarget", true, None, reason, message, facts.now));
+        }
+    }
+    json!({"metadata": {"uid": facts.uid}, "status": status})
+}
+
+/// Of a pod that was let in.
+fn lived(facts: &Facts<'_>) -> Value {
     let phase = match facts.life.stage {
         Stage::Waiting | Stage::Leaving => "Pending",
         Stage::Running { .. } | Stage::BackOff => "Running",
@@ -57,7 +93,7 @@ pub fn status(facts: &Facts<'_>) -> Value {
     if !init.is_empty() {
         status["initContainerStatuses"] = init.iter().map(|c| init_container(c, facts)).collect();
     }
-    json!({"metadata": {"uid": facts.uid}, "status": status})
+    status
 }
 
 /// How the conditions of a pod stand that is in this stage.

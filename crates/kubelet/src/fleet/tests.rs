@@ -7,9 +7,10 @@ use serde_json::json;
 use super::behaviour::{Behaviour, Rules};
 use super::conditions::{Seen, Standing};
 use super::life::{self, Deleting, Life, PodView, RestartPolicy, Stage};
+use super::nodes::pod_net;
 use super::pods::Shape;
 use super::report::{self, Facts};
-use super::{Options, nodes};
+use super::{Group, Groups};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
@@ -175,10 +176,7 @@ fn annotations_go_before_rules_and_rules_before_habit() {
 
 #[test]
 fn names_belong_to_one_node_each() {
-    let options = Options {
-        count: 12,
-        ..Options::default()
-    };
+    let nodes = Groups::new(vec![Group::default_nodes(12)]).unwrap();
     for (name, number) in [
         ("sim-0", Some(0)),
         ("sim-11", Some(11)),
@@ -190,9 +188,9 @@ fn names_belong_to_one_node_each() {
         ("other-1", None),
         ("", None),
     ] {
-        assert_eq!(options.number(name), number, "{name}");
+        assert_eq!(nodes.number(name), number, "{name}");
     }
-    assert_eq!(nodes::pod_net(5000), [100, 83, 136]);
+    assert_eq!(pod_net(5000), [100, 83, 136]);
 }
 
 fn status(life: &Life, exit_code: i32) -> serde_json::Value {
@@ -214,6 +212,7 @@ fn status(life: &Life, exit_code: i32) -> serde_json::Value {
         shape: &shape,
         life,
         unmet: None,
+        ended: None,
         told: Standing::default(),
         now: at(5),
     })

@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PodOS, Toleration};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::admission::{
+    Amounts, ContainerResources, HostPort, OS, Placement, PlacementAffinity, PodResources, ResourceLists,
+};
 use super::conditions::{Seen, revision};
 use super::life::{Deleting, InitContainer, PodView, RestartPolicy};
 
@@ -56,6 +60,19 @@ pub struct RawSpec {
     containers: Vec<RawContainer>,
     #[serde(default)]
     readiness_gates: Vec<RawGate>,
+    #[serde(default)]
+    overhead: Amounts,
+    #[serde(default)]
+    resources: ResourceLists,
+    priority: Option<i32>,
+    #[serde(default)]
+    node_selector: BTreeMap<String, String>,
+    #[serde(default)]
+    affinity: PlacementAffinity,
+    #[serde(default)]
+    tolerations: Vec<Toleration>,
+    os: Option<PodOS>,
+    host_users: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +82,10 @@ struct RawContainer {
     #[serde(default)]
     image: String,
     restart_policy: Option<RestartPolicy>,
+    #[serde(default)]
+    resources: ResourceLists,
+    #[serde(default)]
+    ports: Vec<HostPort>,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +125,15 @@ struct RawRunning {
 }
 
 impl RawContainer {
+    fn pod_resources(&self) -> ContainerResources {
+        let ports = self.ports.iter().filter(|port| port.host_port > 0);
+        ContainerResources {
+            resources: self.resources.clone(),
+            ports: ports.cloned().collect(),
+            sidecar: self.restart_policy == Some(RestartPolicy::Always),
+        }
+    }
+
     fn pair(self) -> (String, String) {
         (self.name, self.image)
     }
@@ -124,6 +154,21 @@ impl RawPod {
         let container = status.container_statuses.into_iter().next();
         let restarts = container.as_ref().map_or(0, |c| c.restart_count);
         let running = container.and_then(|c| c.state.running);
+        let pod_resources = PodResources {
+            containers: spec.containers.iter().map(RawContainer::pod_resources).collect(),
+            init_containers: spec.init_containers.iter().map(RawContainer::pod_resources).collect(),
+            overhead: spec.overhead,
+            resources: spec.resources,
+            priority: spec.priority,
+        };
+        let placement = Placement {
+            node_selector: spec.node_selector,
+            affinity: spec.affinity,
+            tolerations: spec.tolerations,
+            os: spec.os,
+            host_users: spec.host_users,
+            os_label: metadata.labels.get(OS).cloned(),
+        };
         PodView {
             namespace: metadata.namespace,
             name: metadata.name,
@@ -136,6 +181,8 @@ impl RawPod {
             restart_policy: spec.restart_policy,
             init_containers: spec.init_containers.into_iter().map(RawContainer::init).collect(),
             containers: spec.containers.into_iter().map(RawContainer::pair).collect(),
+            pod_resources,
+            placement,
             gates: spec
                 .readiness_gates
                 .into_iter()

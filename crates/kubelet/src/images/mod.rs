@@ -45,6 +45,10 @@ use crate::objects::Objects;
 /// How long a container shows why its image could not be pulled, before it shows that it waits for the next try.
 const FAILURE_SHOWN: Duration = Duration::from_secs(3);
 
+/// How often a container is looked at that waits for the next try, which its events then count.
+/// Upstream: pkg/kubelet `backOffPeriod`
+const WAITING_TOLD: Duration = Duration::from_secs(10);
+
 /// The image to create a container with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PulledImage {
@@ -356,7 +360,7 @@ impl Images {
             return Err(ImageError {
                 reason: "ImagePullBackOff",
                 message: format!("{message}: {why}"),
-                retry_after: Some(left),
+                retry_after: Some(left.min(WAITING_TOLD)),
             });
         }
         self.say(wanted, Normal, "Pulling", format!("Pulling image {image:?}"));

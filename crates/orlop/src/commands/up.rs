@@ -50,9 +50,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
     let mut config = Config::new(data_dir.clone());
     config.service_cidrs = args.service_cidr;
-    let node = args.node.plan(&data_dir, args.services.dns_address(&config))?;
-    let services = args.services.plan(node.as_ref(), &config);
     let fleet = args.fleet.plan()?;
+    let mut node = args.node.plan(&data_dir, args.services.dns_address(&config))?;
+    if let (Some(node), Some(fleet)) = (&mut node, &fleet) {
+        // Without a zone it would be left out of spreading over the simulated nodes' zones.
+        node.identity.labels.extend(fleet.nodes.labels_for_real_node());
+    }
+    let services = args.services.plan(node.as_ref(), &config);
     let settings = orlop_controllers::Settings {
         // There is one API server, and it knows at once.
         namespace_deletion_delay: Duration::ZERO,
@@ -74,7 +78,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             println!("{}", node::described(node.as_ref()));
         }
         if let Some(fleet) = &fleet {
-            println!("{} nodes are simulated: their pods only seem to run.", fleet.count);
+            println!(
+                "{} nodes are simulated: their pods only seem to run.",
+                fleet.nodes.count()
+            );
         }
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
         let mut components = Components::default();

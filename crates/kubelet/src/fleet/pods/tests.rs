@@ -1,8 +1,11 @@
 //! Pods on an API server that merges as a real one does: what it has in the end, and how often it was bothered.
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::super::admission::NodeTraits;
 use super::super::testing::Server;
+use super::super::{Group, Groups};
 use super::*;
 
 const PATH: &str = "/api/v1/namespaces/d/pods/p";
@@ -11,17 +14,26 @@ struct World {
     server: Server,
     clock: Clock,
     pods: Pods,
+    told: Arc<Mutex<Vec<String>>>,
 }
 
 fn pods(server: &Server, clock: &Clock) -> Pods {
+    pods_on(server, clock, "sim=1")
+}
+
+fn pods_on(server: &Server, clock: &Clock, group: &str) -> Pods {
+    let nodes = Arc::new(Groups::new(vec![Group::parse(group).unwrap()]).unwrap());
+    let seen = NodeCache::new(nodes.clone());
+    seen.registered(0);
     Pods {
         api: server.api(),
         options: Options {
-            count: 1,
+            nodes,
             ..Options::default()
         },
         clock: clock.clone(),
-        faults: Faults::default(),
+        seen,
+        record: Box::new(|_, _| {}),
         addresses: vec![Addresses::default()],
         by_node: vec![vec![]],
         kept: HashMap::new(),
@@ -42,7 +54,78 @@ impl World {
             .extend(spec.as_object().unwrap().clone());
         server.put(PATH, pod);
         let pods = pods(&server, &clock);
-        World { server, clock, pods }
+        World {
+            server,
+            clock,
+            pods,
+            told: Arc::default(),
+        }
+    }
+
+    /// A node like that, without pods.
+    fn on(group: &str) -> World {
+        let (server, clock) = (Server::default(), Clock::manual(Timestamp::UNIX_EPOCH));
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let heard = told.clone();
+        let mut pods = pods_on(&server, &clock, group);
+        pods.record = Box::new(move |node, event| {
+            let line = format!("{node} {} {}: {}", event.regarding.name, event.reason, event.note);
+            heard.lock().push(line);
+        });
+        World {
+            server,
+            clock,
+            pods,
+            told,
+        }
+    }
+
+    fn path(name: &str) -> String {
+        format!("/api/v1/namespaces/d/pods/{name}")
+    }
+
+    /// Another pod is bound to the node.
+    fn bind(&mut self, name: &str, spec: Value) {
+        let mut pod = json!({"kind": "Pod", "metadata": {"namespace": "d", "name": name, "uid": name},
+            "spec": {"nodeName": "sim-0", "containers": [{"name": "web", "image": "nginx"}]}, "status": {"phase": "Pending"}});
+        pod["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
+        self.server.put(&World::path(name), pod);
+        let pod = serde_json::from_value(self.server.get(&World::path(name))).unwrap();
+        self.pods.observe(Delta::Applied(pod));
+    }
+
+    fn unbind(&mut self, name: &str) {
+        let pod = serde_json::from_value(self.server.get(&World::path(name))).unwrap();
+        self.pods.observe(Delta::Deleted(pod));
+    }
+
+    /// Does what is due, without news from the watch.
+    async fn act(&mut self) {
+        loop {
+            let now = self.clock.now();
+            let Some(uid) = self.pods.pop_due(now) else { return };
+            if let Some(write) = self.pods.step(&uid, now) {
+                self.finish(write).await;
+            }
+        }
+    }
+
+    /// "Running", "Failed OutOfcpu: Pod was …".
+    async fn outcome(&mut self, name: &str) -> String {
+        self.act().await;
+        let status = self.server.get(&World::path(name))["status"].clone();
+        let text = |field: &str| status[field].as_str().unwrap_or_default().to_string();
+        match text("reason").as_str() {
+            "" => text("phase"),
+            reason => format!("{} {reason}: {}", text("phase"), text("message")),
+        }
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock())
     }
 
     fn seen(&self) -> Delta<RawPod> {
@@ -325,5 +408,173 @@ async fn sidecars_run_beside_the_containers() {
 #[test]
 fn a_pod_takes_little_room() {
     let bytes = size_of::<Kept>();
-    assert!(bytes <= 136, "{bytes}");
+    assert!(bytes <= 152, "{bytes}");
+}
+
+fn asking(cpu: &str) -> Value {
+    json!({"containers": [{"name": "web", "image": "nginx", "resources": {"requests": {"cpu": cpu}}}]})
+}
+
+#[tokio::test]
+async fn pods_without_room_are_refused_as_by_a_kubelet() {
+    let mut world = World::on("sim=1:cpu=2,pods=3");
+    world.bind("a", asking("1500m"));
+    assert_eq!(world.outcome("a").await, "Running");
+    world.bind("b", asking("1500m"));
+    let why = "Node didn't have enough resource: cpu, requested: 1500, used: 1500, capacity: 2000";
+    assert_eq!(
+        world.outcome("b").await,
+        format!("Failed OutOfcpu: Pod was rejected: {why}")
+    );
+    assert_eq!(world.told(), [format!("sim-0 b OutOfcpu: {why}")]);
+    let status = world.server.get(&World::path("b"))["status"].clone();
+    assert!(status["containerStatuses"].is_null() && status["podIP"].is_null());
+    assert_eq!(status["startTime"], "1970-01-01T00:00:00Z");
+    // What was refused takes nothing; what ended or went leaves its room.
+    world.bind("c", asking("500m"));
+    assert_eq!(world.outcome("c").await, "Running");
+    world.unbind("a");
+    world.bind("d", asking("1500m"));
+    assert_eq!(world.outcome("d").await, "Running");
+    world.bind("e", asking("0"));
+    assert_eq!(world.outcome("e").await, "Running");
+    world.bind("f", asking("0"));
+    let why = "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3";
+    assert_eq!(
+        world.outcome("f").await,
+        format!("Failed OutOfpods: Pod was rejected: {why}")
+    );
+    // A new keeper leaves it at that.
+    let pod = serde_json::from_value(world.server.get(&World::path("f"))).unwrap();
+    world.pods = pods_on(&world.server, &world.clock, "sim=1:cpu=2,pods=3");
+    world.pods.observe(Delta::Reset(vec![pod]));
+    assert!(world.pods.pop_due(world.clock.now()).is_none());
+}
+
+#[tokio::test]
+async fn pods_that_end_leave_their_room() {
+    let mut world = World::on("sim=1:cpu=2");
+    let mut short = asking("2");
+    short["restartPolicy"] = json!("Never");
+    world.bind("a", short);
+    world.server.change(
+        &World::path("a"),
+        json!({"metadata": {"annotations": {"orlop.io/run-for": "5s"}}}),
+    );
+    let seen = serde_json::from_value(world.server.get(&World::path("a"))).unwrap();
+    world.pods.observe(Delta::Applied(seen));
+    assert_eq!(world.outcome("a").await, "Running");
+    world.clock.advance(Duration::from_secs(5));
+    assert_eq!(world.outcome("a").await, "Succeeded");
+    world.bind("b", asking("2"));
+    assert_eq!(world.outcome("b").await, "Running");
+}
+
+#[tokio::test]
+async fn pods_wait_for_room_while_they_wait_to_start() {
+    let mut world = World::on("sim=1:cpu=2");
+    world.bind("a", asking("2"));
+    world.server.change(
+        &World::path("a"),
+        json!({"metadata": {"annotations": {"orlop.io/start-delay": "5s"}}}),
+    );
+    let seen = serde_json::from_value(world.server.get(&World::path("a"))).unwrap();
+    world.pods.observe(Delta::Applied(seen));
+    // It was let in before it starts: nobody else gets its room.
+    assert_eq!(world.outcome("a").await, "Pending");
+    world.bind("b", asking("2"));
+    assert!(world.outcome("b").await.starts_with("Failed OutOfcpu"));
+    world.clock.advance(Duration::from_secs(5));
+    assert_eq!(world.outcome("a").await, "Running");
+}
+
+#[tokio::test]
+async fn pods_in_the_wrong_place_are_refused_at_the_second_look() {
+    let mut world = World::on("sim=1:label=disk=ssd,taint=gone:NoExecute");
+    let tolerated = json!([{"operator": "Exists"}]);
+    let selecting = |disk: &str| json!({"nodeSelector": {"disk": disk}, "tolerations": tolerated});
+    world.bind("ssd", selecting("ssd"));
+    assert_eq!(world.outcome("ssd").await, "Running");
+    world.bind("hdd", selecting("hdd"));
+    world.bind("plain", json!({}));
+    world.bind("windows", json!({"os": {"name": "windows"}, "tolerations": tolerated}));
+    for name in ["hdd", "plain", "windows"] {
+        assert_eq!(
+            world.outcome(name).await,
+            "Pending",
+            "{name}: the node may have changed"
+        );
+    }
+    world.clock.advance(RETRY);
+    let place = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    assert_eq!(
+        world.outcome("hdd").await,
+        format!("Failed NodeAffinity: Pod was rejected: {place}")
+    );
+    let taint = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+    assert_eq!(
+        world.outcome("plain").await,
+        format!("Failed TaintToleration: Pod was rejected: {taint}")
+    );
+    assert!(world.outcome("windows").await.starts_with("Failed PodOSNotSupported: "));
+    assert_eq!(world.told().len(), 3);
+
+    // Heard of in time: somebody gave the node the label.
+    world.bind("late", selecting("nvme"));
+    assert_eq!(world.outcome("late").await, "Pending");
+    let traits = NodeTraits {
+        labels: [("disk".to_string(), "nvme".to_string())].into(),
+        ..world.pods.seen.traits(0).unwrap()
+    };
+    world.pods.seen.learn(0, traits, None);
+    world.clock.advance(RETRY);
+    assert_eq!(world.outcome("late").await, "Running");
+}
+
+#[tokio::test]
+async fn nodes_under_pressure_take_no_more() {
+    let mut world = World::on("sim=1");
+    let traits = world.pods.seen.traits(0).unwrap();
+    world.pods.seen.learn(0, traits, Some(Fault::DiskPressure));
+    world.bind("a", json!({}));
+    world.act().await;
+    world.clock.advance(RETRY);
+    assert_eq!(
+        world.outcome("a").await,
+        "Failed Evicted: Pod was rejected: The node had condition: [DiskPressure]. "
+    );
+}
+
+#[tokio::test]
+async fn a_critical_pod_pushes_others_off() {
+    let mut world = World::on("sim=1:cpu=2");
+    world.bind("small", asking("500m"));
+    world.bind("large", asking("1500m"));
+    assert_eq!(world.outcome("large").await, "Running");
+    let mut critical = asking("1");
+    critical["priority"] = json!(2_000_000_000);
+    world.bind("critical", critical);
+    assert_eq!(world.outcome("critical").await, "Running");
+    assert_eq!(
+        world.outcome("large").await,
+        "Failed Preempting: Preempted in order to admit critical pod"
+    );
+    assert_eq!(world.outcome("small").await, "Running");
+    let conditions = world.server.conditions(&World::path("large"));
+    assert!(conditions.contains("DisruptionTarget=True@0"), "{conditions}");
+    assert_eq!(
+        world.told(),
+        ["sim-0 large Preempting: Preempted in order to admit critical pod"]
+    );
+}
+
+#[tokio::test]
+async fn nobody_is_judged_by_a_node_that_was_not_seen() {
+    let mut world = World::on("sim=1:cpu=2");
+    world.pods.seen = NodeCache::new(world.pods.options.nodes.clone());
+    world.bind("a", asking("3"));
+    assert_eq!(world.outcome("a").await, "Pending");
+    world.pods.seen.registered(0);
+    world.clock.advance(NODE_WAIT);
+    assert!(world.outcome("a").await.starts_with("Failed OutOfcpu"));
 }
