@@ -809,9 +809,8 @@ fn quantity(_: &Corpus, random: &mut Random) -> Size {
                 output = output.max(text.len());
                 let _ = (sum.value(), sum.milli_value(), sum.as_f64(), sum.is_whole(), sum.sign());
             }
-            let canonical = other.canonical();
-            let again = Quantity::parse(&canonical).expect("what is written can be read");
-            assert_eq!(again.canonical(), canonical, "{b}");
+            let again = Quantity::parse(&other.canonical()).expect("what is written can be read");
+            assert_eq!(again.nanos(), other.nanos(), "{b}");
         }
         (a, b) => output = [a.err(), b.err()].into_iter().flatten().map(|e| e.len()).sum(),
     }
