@@ -265,7 +265,7 @@ impl fmt::Display for Problem {
 /// hundred thousand, and each is told twice.
 pub const MAX_PROBLEMS: usize = 100;
 /// The most bytes of a value, a path or a detail in a problem.
-const MAX_SHOWN: usize = 16 * 1024;
+pub(crate) const MAX_SHOWN: usize = 16 * 1024;
 
 /// How a value is shown in a problem: strings quoted, everything else as JSON. Of a huge one only the start.
 pub fn shown(value: Option<&Value>) -> String {

@@ -13,11 +13,16 @@ use super::build::{Builder, zero};
 use super::{Ty, Type, TypeRef, schema};
 use super::{is_plain_time, micro_time_text, parse_micro_time, parse_time, time_text};
 use crate::duration::{duration_text, parse_duration};
+use crate::field::MAX_SHOWN;
 use crate::quantity::Quantity;
 
 /// How deep lists and objects may nest. A few levels fewer than serde_json reads, so that what was accepted can still
 /// be read back inside a list or a watch event.
 pub const MAX_DEPTH: u32 = 120;
+
+/// A stack on which values of that depth can be read, changed and written in every format. YAML takes the most: some
+/// kilobytes a level, several times that in code that is not optimised.
+pub const STACK_BYTES: usize = 8 * 1024 * 1024;
 
 /// Kubernetes reports no more than this many.
 const MAX_PROBLEMS: usize = 100;
@@ -151,7 +156,7 @@ impl Cx {
         if !path.is_empty() {
             path.push('.');
         }
-        path.push_str(name);
+        path.push_str(start(name));
         let text = format!("{what} field {path:?}");
         if !self.problems.contains(&text) {
             self.problems.push(text);
@@ -162,6 +167,11 @@ impl Cx {
         self.failure.get_or_insert(text);
         E::custom("refused")
     }
+}
+
+/// A name as it is told.
+fn start(name: &str) -> &str {
+    &name[..name.floor_char_boundary(MAX_SHOWN)]
 }
 
 /// Where we are: kept on the stack, written out only when something is wrong.
@@ -187,9 +197,13 @@ impl<'a> Path<'a> {
         Path { up: Some(self), step }
     }
 
+    /// Of a path with huge keys in it only the start: it is written for every problem below.
     fn write(&self, out: &mut String) {
         if let Some(up) = self.up {
             up.write(out);
+        }
+        if out.len() > MAX_SHOWN {
+            return;
         }
         match &self.step {
             Step::Root => {}
@@ -198,7 +212,7 @@ impl<'a> Path<'a> {
                 if !out.is_empty() {
                     out.push('.');
                 }
-                out.push_str(name);
+                out.push_str(start(name));
             }
         }
     }

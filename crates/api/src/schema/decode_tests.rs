@@ -329,3 +329,16 @@ mod properties {
         }
     }
 }
+
+/// The path to a problem is written for each: below a huge key that would be a gigabyte soon.
+#[test]
+fn huge_names_are_cut_where_they_are_told() {
+    let key = "k".repeat(500_000);
+    let unknown = (0..20_000).map(|i| (format!("x{i}"), json!(1)));
+    let props = Value::Object(unknown.collect());
+    let body =
+        json!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"properties": {key: props}}}}]}});
+    let got = decode("apiextensions/v1.CustomResourceDefinition", body).unwrap();
+    assert_eq!(got.problems.len(), 100);
+    assert!(got.problems.iter().all(|text| text.len() < 40_000));
+}

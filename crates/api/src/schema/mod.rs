@@ -19,7 +19,7 @@ use names::Names;
 
 pub(crate) use build::Builder;
 pub use build::zero;
-pub use decode::{DecodeError, Decoded, MAX_DEPTH, TypeMeta, decode_json, from_value, peek_type};
+pub use decode::{DecodeError, Decoded, MAX_DEPTH, STACK_BYTES, TypeMeta, decode_json, from_value, peek_type};
 pub(crate) use decode::{any_json, base64_bytes, base64_text, float};
 pub use syntax::json_syntax_error;
 pub(crate) use time::{is_plain_time, micro_time_text, parse_micro_time, parse_time, time_text, unless_zero};

@@ -96,6 +96,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 /// runs beside it.
 pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_stack_size(orlop_api::schema::STACK_BYTES)
         .enable_all()
         .build()
         .context("no threads to run on")?;

@@ -160,6 +160,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Err(problems) => bail!("the configuration is refused:\n{}", problems.join("\n")),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_stack_size(orlop_api::schema::STACK_BYTES)
         .enable_all()
         .build()
         .context("no threads to run on")?;
