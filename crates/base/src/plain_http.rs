@@ -69,7 +69,7 @@ mod tests {
                 if !is_plain {
                     stream.read_exact(&mut next).await.unwrap();
                 }
-                (is_plain, next[0])
+                (is_plain, next[0], stream)
             });
             tokio::task::yield_now().await;
             client.write_all(&said[2..]).await.unwrap();
@@ -79,8 +79,7 @@ mod tests {
                 assert!(answer.starts_with("HTTP/1.0 400 Bad Request\r\n\r\n"));
                 assert!(answer.ends_with("Client sent an HTTP request to an HTTPS server.\n"));
             }
-            drop(client);
-            let (is_plain, next) = asked.await.unwrap();
+            let (is_plain, next, _stream) = asked.await.unwrap();
             assert_eq!(is_plain, plain);
             assert!(plain || next == said[0], "nothing is taken from a handshake");
         }

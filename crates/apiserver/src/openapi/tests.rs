@@ -30,7 +30,7 @@ fn content(response: Response<Body>) -> Vec<u8> {
     match response.into_body() {
         Body::Whole(bytes) => bytes.unwrap_or_default().to_vec(),
         Body::Chunks(chunks) => chunks.flatten().collect(),
-        Body::Watch(_) | Body::Stream(..) => panic!("no stream"),
+        Body::Watch(_) | Body::Stream(..) | Body::Followed(..) => panic!("no stream"),
     }
 }
 
