@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use orlop_base::Clock;
 use tokio::sync::watch;
 
 use crate::log::{Checkpoint, Log, LogError, Outcome, Transaction};
@@ -153,13 +154,14 @@ impl<R: Record> Writer<R> {
 
     pub fn run(mut self) {
         /// Even if the thread panics nobody may wait for an answer that never comes.
-        struct Abandon<R: Record>(Arc<Queue<R>>);
+        struct Abandon<R: Record>(Arc<Queue<R>>, Arc<Shared<R>>, Clock);
         impl<R: Record> Drop for Abandon<R> {
             fn drop(&mut self) {
                 self.0.abandon();
+                self.1.health.failed(self.2.now().into(), "the store is closed".into());
             }
         }
-        let _abandon = Abandon(self.queue.clone());
+        let _abandon = Abandon(self.queue.clone(), self.shared.clone(), self.options.clock.clone());
         loop {
             let has_history = !self.shared.state.read().past.is_empty();
             match self.queue.take(has_history.then_some(self.tick)) {
@@ -205,7 +207,12 @@ impl<R: Record> Writer<R> {
         }
         drop(transactions);
         match outcomes {
-            Ok(outcomes) => self.apply(micros, batch, verdicts, outcomes),
+            Ok(outcomes) => {
+                if !outcomes.is_empty() && self.shared.health.is_failing() {
+                    self.shared.health.recovered();
+                }
+                self.apply(micros, batch, verdicts, outcomes)
+            }
             Err(error) => self.refuse(batch, verdicts, &error),
         }
     }
@@ -265,6 +272,9 @@ impl<R: Record> Writer<R> {
     /// The log could not take the batch. A conflict with what is durable is still a conflict; the rest is unknown.
     fn refuse(&mut self, batch: Vec<Request<R>>, verdicts: Vec<Verdict<R>>, error: &LogError) {
         tracing::error!(%error, transactions = batch.len(), "cannot write the log");
+        self.shared
+            .health
+            .failed(self.options.clock.now().into(), error.to_string());
         Counters::add(&self.shared.counters.unavailable, batch.len());
         for (request, verdict) in batch.into_iter().zip(verdicts) {
             let answer = match verdict {
