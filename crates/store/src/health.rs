@@ -27,10 +27,11 @@ impl Health {
         self.0.lock().is_some()
     }
 
-    pub fn failed(&self, now: SystemTime, error: String) {
+    /// Whether it was good before.
+    pub fn failed(&self, now: SystemTime, error: String) -> bool {
         let mut failure = self.0.lock();
         let since = failure.as_ref().map_or(now, |failure| failure.since);
-        *failure = Some(LogFailure { since, error });
+        failure.replace(LogFailure { since, error }).is_none()
     }
 
     pub fn recovered(&self) -> Option<LogFailure> {
