@@ -74,7 +74,7 @@ fn through(mode: Mode, services: u32, time: Duration) -> Result<String, String> 
         detect_local: DetectLocal::Ranges(vec!["10.244.0.0/16".parse().expect("a range")]),
         ..Settings::default()
     };
-    settings.userspace.service_ranges = vec!["10.96.0.0/12".parse().expect("a range")];
+    settings.service_ranges = vec!["10.96.0.0/12".parse().expect("a range")];
     let plan = plan(&world, services);
     let _backend = world.node().netns.enter(|| {
         let mut backend = backend::create(mode, &settings, runtime.handle())?;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
+use orlop_proxy::Settings;
 use orlop_proxy::backend::{self, Mode};
 use orlop_proxy::plan::{Change, Endpoint, Family, Key, Node, Plan, Protocol, ServicePort};
-use orlop_proxy::{Settings, settings::UserspaceSettings};
 
 const ENDPOINTS: u32 = 5;
 /// Changes of one endpoint, of which the middle one is told.
@@ -60,10 +60,7 @@ fn measure(mode: Mode, services: u32) -> Result<String, String> {
         .build();
     let runtime = runtime.map_err(|e| e.to_string())?;
     let settings = Settings {
-        userspace: UserspaceSettings {
-            service_ranges: vec!["10.96.0.0/12".parse().expect("a range")],
-            ..Settings::default().userspace
-        },
+        service_ranges: vec!["10.96.0.0/12".parse().expect("a range")],
         ..Settings::default()
     };
     let text = |e: backend::Error| e.to_string();

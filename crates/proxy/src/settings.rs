@@ -35,6 +35,9 @@ pub struct Settings {
     pub node_port_ranges: Vec<IpNet>,
     /// `nodePortAddresses: [primary]`: the node's own addresses only.
     pub node_ports_on_primary: bool,
+    /// The service ranges: a packet to an address in them that no rule takes must not leave the machine. In userspace
+    /// mode they are made local, with one route each where the process may do that. Empty: not known.
+    pub service_ranges: Vec<IpNet>,
     /// Families that this machine can do.
     pub v4: bool,
     pub v6: bool,
@@ -59,8 +62,6 @@ pub struct IpvsSettings {
 pub struct UserspaceSettings {
     /// How long a UDP client may be silent.
     pub udp_idle_timeout: Duration,
-    /// The service ranges, made local with one route each where the process may do that.
-    pub service_ranges: Vec<IpNet>,
     pub bind: Option<IpAddr>,
 }
 
@@ -73,6 +74,7 @@ impl Default for Settings {
             localhost_node_ports: false,
             node_port_ranges: vec![],
             node_ports_on_primary: false,
+            service_ranges: vec![],
             v4: true,
             v6: true,
             ipvs: IpvsSettings {
@@ -85,7 +87,6 @@ impl Default for Settings {
             },
             userspace: UserspaceSettings {
                 udp_idle_timeout: Duration::from_millis(250),
-                service_ranges: vec![],
                 bind: None,
             },
         }
@@ -99,6 +100,15 @@ impl Settings {
             Family::V4 => self.v4,
             Family::V6 => self.v6,
         }
+    }
+
+    /// The service ranges of a family, none within another.
+    pub fn service_ranges_of(&self, family: Family) -> Vec<IpNet> {
+        let ranges = self
+            .service_ranges
+            .iter()
+            .filter(|range| Family::of(range.addr()) == family);
+        IpNet::aggregate(&ranges.map(IpNet::trunc).collect())
     }
 
     /// The mark that asks for masquerading.

@@ -15,6 +15,7 @@
 //! - While an fsync runs the next batch gathers in the queue; nothing ever waits for a timer to fill a batch.
 
 mod compact;
+mod health;
 pub mod log;
 mod queue;
 mod range;
@@ -30,6 +31,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use health::LogFailure;
 pub use log::{EmbeddedLog, EmbeddedOptions, Log, OpenError};
 pub use range::{Page, RangeError, RangeQuery};
 pub use record::{Event, EventKind, Item, Record};

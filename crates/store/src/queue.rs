@@ -14,6 +14,9 @@ const ROOM: usize = 4096;
 /// A batch ends after this many transactions or bytes, so that one slow fsync answers nobody too late.
 const BATCH_TXNS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
+/// Bytes of one transaction. Far above what the API server lets an object have: what is larger must not reach the log,
+/// where a frame has a length that recovery believes.
+const TXN_BYTES: usize = 32 << 20;
 /// How long a batch waits for as many as came together lately.
 const GATHER: Duration = Duration::from_micros(400);
 const GATHER_MAX: usize = 32;
@@ -92,6 +95,11 @@ impl<R: Record> Queue<R> {
     }
 
     pub async fn send(&self, txn: Txn<R>) -> Result<Revision, CommitError<R>> {
+        let bytes = weight(&txn);
+        if bytes > TXN_BYTES {
+            let limit = TXN_BYTES;
+            return Err(CommitError::TooLarge { bytes, limit });
+        }
         // Given back by `take`.
         self.room.acquire().await.map_err(|_| CommitError::Closed)?.forget();
         let (answer, answered) = oneshot::channel();

@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::compact::Bounds;
+use crate::health::{Health, LogFailure};
 use crate::log::{Log, LogMeter, OpenError};
 use crate::queue::Queue;
 use crate::state::State;
@@ -70,6 +71,7 @@ pub(crate) struct Shared<R> {
     pub state: RwLock<State<R>>,
     pub counters: Counters,
     pub meter: Arc<LogMeter>,
+    pub health: Health,
 }
 
 struct Handle<R: Record> {
@@ -88,6 +90,7 @@ impl<R: Record> Store<R> {
             state: RwLock::new(state),
             counters: Counters::default(),
             meter: log.meter(),
+            health: Health::default(),
         });
         let queue = Arc::new(Queue::new());
         let (running, stopped) = watch::channel(());
@@ -176,6 +179,12 @@ impl<R: Record> Store<R> {
         self.handle.queue.close();
         let mut stopped = self.handle.stopped.clone();
         while stopped.changed().await.is_ok() {}
+    }
+
+    /// Whether writes work. An error from the first write that the log could not take until one that it took again, and
+    /// for good once the writer thread has ended.
+    pub fn health(&self) -> Result<(), LogFailure> {
+        self.handle.shared.health.get()
     }
 
     pub fn stats(&self) -> Stats {

@@ -75,12 +75,18 @@ impl<R> From<Vec<Op<R>>> for Txn<R> {
     }
 }
 
-/// Why a transaction was not committed. Nothing of it is visible in any of these cases.
+/// Why a transaction was not committed. Nothing of it is visible in any of these cases, and nothing of it comes back
+/// after a restart unless it is `Unknown`.
 pub enum CommitError<R> {
     /// The first comparison that did not hold, and what the key held instead.
     Conflict { key: Arc<str>, current: Option<Item<R>> },
     /// The log could not be written (disk full, read-only, I/O error). Says what to do; the next write tries again.
     Unavailable(String),
+    /// As `Unavailable`, and what the log holds of the transaction could neither be made durable nor be undone yet. It
+    /// is not visible now, but may be after a restart.
+    Unknown(String),
+    /// More bytes than a transaction may have.
+    TooLarge { bytes: usize, limit: usize },
     /// The store was closed.
     Closed,
 }
@@ -94,6 +100,12 @@ impl<R> fmt::Debug for CommitError<R> {
                 .field("current", current)
                 .finish(),
             CommitError::Unavailable(why) => f.debug_tuple("Unavailable").field(why).finish(),
+            CommitError::Unknown(why) => f.debug_tuple("Unknown").field(why).finish(),
+            CommitError::TooLarge { bytes, limit } => f
+                .debug_struct("TooLarge")
+                .field("bytes", bytes)
+                .field("limit", limit)
+                .finish(),
             CommitError::Closed => f.write_str("Closed"),
         }
     }
@@ -109,7 +121,10 @@ impl<R> fmt::Display for CommitError<R> {
             } => {
                 write!(f, "{key} was last changed at revision {}", item.mod_revision)
             }
-            CommitError::Unavailable(why) => f.write_str(why),
+            CommitError::Unavailable(why) | CommitError::Unknown(why) => f.write_str(why),
+            CommitError::TooLarge { bytes, limit } => {
+                write!(f, "request is too large: {bytes} bytes, limit {limit}")
+            }
             CommitError::Closed => f.write_str("the store is closed"),
         }
     }

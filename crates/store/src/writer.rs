@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use orlop_base::Clock;
 use tokio::sync::watch;
 
 use crate::log::{Checkpoint, Log, LogError, Outcome, Transaction};
@@ -17,6 +18,10 @@ use crate::{Action, CommitError, Event, Expect, Item, RangeQuery, Record, Revisi
 
 /// Events forgotten after a batch beyond those it added: catches up without making a batch slow.
 const TRIM_EXTRA: usize = 256;
+/// While writes fail and nobody tries, how often to find out whether they work again.
+const PROBE: Duration = Duration::from_millis(500);
+/// How long those whose transaction is undecided wait for the log to be repaired before they are told that.
+const HOLD_MICROS: i64 = 5_000_000;
 
 pub(crate) struct Writer<R: Record> {
     shared: Arc<Shared<R>>,
@@ -26,6 +31,14 @@ pub(crate) struct Writer<R: Record> {
     /// How often to look for history that has become too old while nobody writes.
     tick: Duration,
     snapshot: Option<Snapshot>,
+    held: Option<Held<R>>,
+}
+
+/// A batch that failed, and that could not be undone yet. There is one at most: until it is, nothing else is written.
+struct Held<R> {
+    requests: Vec<Request<R>>,
+    error: LogError,
+    since: i64,
 }
 
 /// A checkpoint under way in its own thread.
@@ -148,26 +161,38 @@ impl<R: Record> Writer<R> {
             options,
             tick,
             snapshot: None,
+            held: None,
         }
     }
 
     pub fn run(mut self) {
         /// Even if the thread panics nobody may wait for an answer that never comes.
-        struct Abandon<R: Record>(Arc<Queue<R>>);
+        struct Abandon<R: Record>(Arc<Queue<R>>, Arc<Shared<R>>, Clock);
         impl<R: Record> Drop for Abandon<R> {
             fn drop(&mut self) {
                 self.0.abandon();
+                self.1.health.failed(self.2.now().into(), "the store is closed".into());
             }
         }
-        let _abandon = Abandon(self.queue.clone());
+        let _abandon = Abandon(self.queue.clone(), self.shared.clone(), self.options.clock.clone());
         loop {
             let has_history = !self.shared.state.read().past.is_empty();
-            match self.queue.take(has_history.then_some(self.tick)) {
+            let patience = match self.shared.health.is_failing() {
+                true => Some(self.tick.min(PROBE)),
+                false => has_history.then_some(self.tick),
+            };
+            match self.queue.take(patience) {
                 Work::Commit(batch) => self.commit(batch),
-                Work::Idle => self.trim(),
+                Work::Idle => {
+                    self.probe();
+                    self.trim();
+                }
                 Work::Stop => break,
             }
             self.checkpoint();
+        }
+        if self.repair().is_err() {
+            self.give_up_held();
         }
         if let Some(snapshot) = self.snapshot.take() {
             snapshot.cancel.store(true, Ordering::Relaxed);
@@ -194,7 +219,8 @@ impl<R: Record> Writer<R> {
         let outcomes = if transactions.is_empty() {
             Ok(Vec::new())
         } else {
-            self.log.commit(micros, &transactions)
+            let repaired = repair(&mut *self.log, &mut self.held);
+            repaired.and_then(|()| self.log.commit(micros, &transactions))
         };
         let counters = &self.shared.counters;
         if !transactions.is_empty() {
@@ -205,8 +231,13 @@ impl<R: Record> Writer<R> {
         }
         drop(transactions);
         match outcomes {
-            Ok(outcomes) => self.apply(micros, batch, verdicts, outcomes),
-            Err(error) => self.refuse(batch, verdicts, &error),
+            Ok(outcomes) => {
+                if !outcomes.is_empty() {
+                    self.recovered();
+                }
+                self.apply(micros, batch, verdicts, outcomes)
+            }
+            Err(error) => self.refuse(micros, batch, verdicts, error),
         }
     }
 
@@ -263,9 +294,10 @@ impl<R: Record> Writer<R> {
     }
 
     /// The log could not take the batch. A conflict with what is durable is still a conflict; the rest is unknown.
-    fn refuse(&mut self, batch: Vec<Request<R>>, verdicts: Vec<Verdict<R>>, error: &LogError) {
-        tracing::error!(%error, transactions = batch.len(), "cannot write the log");
+    fn refuse(&mut self, micros: i64, batch: Vec<Request<R>>, verdicts: Vec<Verdict<R>>, error: LogError) {
+        self.failed(&error, batch.len());
         Counters::add(&self.shared.counters.unavailable, batch.len());
+        let mut undecided = Vec::new();
         for (request, verdict) in batch.into_iter().zip(verdicts) {
             let answer = match verdict {
                 Verdict::Conflict {
@@ -273,9 +305,80 @@ impl<R: Record> Writer<R> {
                     current,
                     pending: false,
                 } => CommitError::Conflict { key, current },
+                _ if error.undecided => {
+                    undecided.push(request);
+                    continue;
+                }
                 _ => CommitError::Unavailable(error.to_string()),
             };
             let _ = request.answer.send(Err(answer));
+        }
+        if error.undecided {
+            debug_assert!(
+                self.held.is_none(),
+                "nothing is written before what is undecided is decided"
+            );
+            self.held = Some(Held {
+                requests: undecided,
+                error,
+                since: micros,
+            });
+        }
+        self.limit_held(micros);
+    }
+
+    fn failed(&self, error: &LogError, transactions: usize) {
+        let is_first = self
+            .shared
+            .health
+            .failed(self.options.clock.now().into(), error.to_string());
+        if is_first {
+            tracing::error!(%error, transactions, "failed to write the log; refusing writes until that works");
+        } else {
+            tracing::debug!(%error, transactions, "failed to write the log again");
+        }
+    }
+
+    fn recovered(&self) {
+        if self.shared.health.is_failing()
+            && let Some(failure) = self.shared.health.recovered()
+        {
+            tracing::info!(error = failure.error, "recovered from failed writes of the log");
+        }
+    }
+
+    fn repair(&mut self) -> Result<(), LogError> {
+        repair(&mut *self.log, &mut self.held)
+    }
+
+    /// While nobody writes, finds out whether writes that failed would work again.
+    fn probe(&mut self) {
+        if !self.shared.health.is_failing() {
+            return;
+        }
+        let micros = self.options.clock.now().as_microsecond();
+        match self.repair().and_then(|()| self.log.probe(micros)) {
+            Ok(()) => self.recovered(),
+            Err(error) => self.failed(&error, 0),
+        }
+        self.limit_held(micros);
+    }
+
+    fn limit_held(&mut self, now: i64) {
+        if self
+            .held
+            .as_ref()
+            .is_some_and(|held| now.saturating_sub(held.since) >= HOLD_MICROS)
+        {
+            self.give_up_held();
+        }
+    }
+
+    fn give_up_held(&mut self) {
+        if let Some(held) = self.held.take() {
+            for request in held.requests {
+                let _ = request.answer.send(Err(CommitError::Unknown(held.error.to_string())));
+            }
         }
     }
 
@@ -317,6 +420,20 @@ impl<R: Record> Writer<R> {
             Err(error) => tracing::warn!(%error, "cannot start a thread to write a snapshot; the log keeps growing"),
         }
     }
+}
+
+/// Undoes what failed; those who wait for that can be told that nothing of theirs happened.
+fn repair<R>(log: &mut dyn Log, held: &mut Option<Held<R>>) -> Result<(), LogError> {
+    log.repair()?;
+    if let Some(mut held) = held.take() {
+        held.error.undecided = false;
+        for request in held.requests {
+            let _ = request
+                .answer
+                .send(Err(CommitError::Unavailable(held.error.to_string())));
+        }
+    }
+    Ok(())
 }
 
 fn join(snapshot: Snapshot) {

@@ -142,6 +142,8 @@ impl Registry {
         match self.store.commit(Txn { ops }).await {
             Ok(revision) => Ok(Some(revision)),
             Err(CommitError::Conflict { .. }) => Ok(None),
+            Err(e @ CommitError::Unknown(_)) => Err(Status::timeout(e.to_string())),
+            Err(e @ CommitError::TooLarge { .. }) => Err(Status::too_large(e.to_string())),
             Err(e) => Err(Status::unavailable(e.to_string())),
         }
     }

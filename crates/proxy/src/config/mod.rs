@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::backend::Mode;
 use crate::plan::Node;
-use crate::settings::{DetectLocal, IpvsSettings, Settings, UserspaceSettings};
+use crate::settings::{DetectLocal, IpvsSettings, Settings};
 use document::Document;
 
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
@@ -310,10 +310,7 @@ impl Config {
             node_port_ranges: self.node_port_ranges.clone(),
             node_ports_on_primary: self.node_ports_on_primary,
             ipvs: self.ipvs_settings.clone(),
-            userspace: UserspaceSettings {
-                service_ranges: service_ranges.to_vec(),
-                ..Settings::default().userspace
-            },
+            service_ranges: service_ranges.to_vec(),
             ..Settings::default()
         }
     }

@@ -261,6 +261,6 @@ pub fn settings() -> Settings {
         detect_local: DetectLocal::Ranges(vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/32".parse().unwrap()]),
         ..Settings::default()
     };
-    settings.userspace.service_ranges = vec!["10.96.0.0/16".parse().unwrap(), "fd00:96::/112".parse().unwrap()];
+    settings.service_ranges = vec!["10.96.0.0/16".parse().unwrap(), "fd00:96::/112".parse().unwrap()];
     settings
 }

@@ -26,8 +26,19 @@ pub trait Log: Send {
     fn replay(&mut self, sink: &mut dyn FnMut(Replayed)) -> Result<Revision, OpenError>;
 
     /// Makes a batch durable, in order; returns one outcome per transaction. On an error nothing of the batch
-    /// happened, and the next call tries anew.
+    /// happened, unless it is `undecided`; the next call tries anew.
     fn commit(&mut self, micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<Outcome>, LogError>;
+
+    /// Undoes what failed commits may have left. When this returns well, nothing of an undecided batch happened.
+    fn repair(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Finds out whether the log can be written, by doing it. Asked now and then after a failure while nobody commits.
+    fn probe(&mut self, micros: i64) -> Result<(), LogError> {
+        let _ = micros;
+        Ok(())
+    }
 
     /// Asked now and then, with the bytes of the live state: a log that has outgrown it returns a job that writes the
     /// state down, so that the log can be shortened. At most one such job runs at a time.
@@ -89,11 +100,13 @@ pub trait Checkpoint: Send {
 
 /// The log could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {path}: {source}; nothing was changed, {advice}", path = path.display())]
+#[error("cannot write {path}: {source}; {changed}, {advice}", path = path.display(), changed = self.changed())]
 pub struct LogError {
     pub path: PathBuf,
     pub source: std::io::Error,
     pub advice: &'static str,
+    /// Whether a restart would find the batch is not known before `Log::repair` has worked.
+    pub undecided: bool,
 }
 
 impl LogError {
@@ -109,6 +122,14 @@ impl LogError {
             path: path.into(),
             source,
             advice,
+            undecided: false,
+        }
+    }
+
+    fn changed(&self) -> &'static str {
+        match self.undecided {
+            true => "whether this write will be there after a restart is not known",
+            false => "nothing was changed",
         }
     }
 }
@@ -125,6 +146,11 @@ pub enum OpenError {
         file = file.display()
     )]
     Corrupt { file: PathBuf, offset: u64, reason: String },
+    #[error(
+        "{what}; restore the data directory from a backup, or delete {mark} to start without what is lost",
+        mark = mark.display()
+    )]
+    Lost { what: String, mark: PathBuf },
     #[error("the record under {key} cannot be read: {reason}")]
     Record { key: String, reason: String },
     #[error("cannot start the store's writer thread: {0}")]

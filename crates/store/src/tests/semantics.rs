@@ -11,6 +11,18 @@ const A: &str = "/registry/pods/ns/a";
 const B: &str = "/registry/pods/ns/b";
 
 #[tokio::test]
+async fn a_transaction_has_a_size_that_it_may_not_exceed() {
+    let store = memory(Options::default());
+    let put = |bytes: usize| {
+        let record = Arc::new(Bytes::from(vec![0; bytes]));
+        Op::new("/registry/pods/ns/a", Expect::Any, Action::Put(record))
+    };
+    let error = store.commit(put(32 << 20)).await.unwrap_err();
+    assert!(matches!(error, CommitError::TooLarge { .. }), "{error}");
+    store.commit(put(31 << 20)).await.unwrap();
+}
+
+#[tokio::test]
 async fn revisions_count_transactions_that_change_something() {
     let store = memory(Options::default());
     assert_eq!((store.revision(), store.compacted()), (1, 0));

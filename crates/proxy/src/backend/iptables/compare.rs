@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::names::{KUBELET_FIREWALL, SERVICES, is_of_service};
+use super::names::{KUBELET_FIREWALL, is_of_service};
 use super::render::{self, Chain, Context, SHARED, Table};
 use super::saved::{Saved, is_ours, target};
 use super::script::Script;
@@ -58,10 +58,7 @@ pub fn compare<'a>(saved: &Saved, context: &Context, ports: impl Iterator<Item =
         script.write_group(differ);
     }
     for ((table, name), rules) in shared {
-        let tail = match (table, name) {
-            (Table::Nat, SERVICES) => render::tail(context),
-            _ => vec![],
-        };
+        let tail = render::tail(context, table, name);
         counts.add(table, rules.len() + tail.len());
         compare_shared(saved, table, name, rules, tail, &mut script);
     }

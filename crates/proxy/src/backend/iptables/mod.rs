@@ -312,6 +312,7 @@ impl Facts {
             node_ip,
             node_ports,
             localhost_node_ports,
+            service_ranges: settings.service_ranges_of(family),
             tcp_be_liberal: fs::read_to_string(TCP_BE_LIBERAL).is_ok_and(|value| value.trim() != "0"),
             random_fully: installed.random_fully,
             is_large: false,

@@ -9,7 +9,8 @@
 //!             │      └─► KUBE-EXT-x (external address) ─► SVC or SVL ──┘
 //!             │      └─► KUBE-FW-x (load balancer with source ranges) ─► KUBE-EXT-x
 //!             └────────► KUBE-NODEPORTS ─► KUBE-EXT-x
-//!  filter: KUBE-SERVICES, KUBE-EXTERNAL-SERVICES refuse what has no endpoints; KUBE-PROXY-FIREWALL what came by a load
+//!  filter: KUBE-SERVICES, KUBE-EXTERNAL-SERVICES refuse what has no endpoints, and KUBE-SERVICES at its end what goes to
+//!          any service address: nat has taken all that a service has. KUBE-PROXY-FIREWALL refuses what came by a load
 //!          balancer address and was let through by no source range; KUBE-NODEPORTS accepts health checks.
 //! ```
 //!
@@ -73,6 +74,8 @@ pub struct Context {
     pub node_ip: Option<IpAddr>,
     pub node_ports: NodePorts,
     pub localhost_node_ports: bool,
+    /// Where cluster addresses come from, none within another.
+    pub service_ranges: Vec<IpNet>,
     /// The kernel's connection tracking takes segments outside the window: none are dropped as invalid.
     pub tcp_be_liberal: bool,
     /// `MASQUERADE --random-fully` is known.
@@ -181,8 +184,34 @@ fn guards_localhost(context: &Context) -> bool {
     context.localhost_node_ports && context.family == Family::V4
 }
 
-/// The rules behind all others in the nat table's KUBE-SERVICES.
-pub fn tail(context: &Context) -> Vec<String> {
+/// The rules behind all others in a chain that services share.
+pub fn tail(context: &Context, table: Table, chain: &str) -> Vec<String> {
+    match (table, chain) {
+        (Table::Nat, SERVICES) => to_node_ports(context),
+        (Table::Filter, SERVICES) => refuse_unknown(context),
+        _ => vec![],
+    }
+}
+
+/// A service's port is no service address any more when its packets come here. What still is would leave the machine by
+/// whatever route there is. Upstream does this in nftables mode only (`cluster-ips-check`).
+fn refuse_unknown(context: &Context) -> Vec<String> {
+    let comment = comment("reject traffic to unknown ports and addresses of services");
+    let target = reject(context.family);
+    let ranges = context.service_ranges.iter();
+    ranges
+        .map(|range| format!("-d {range} {comment} -j {target}"))
+        .collect()
+}
+
+fn reject(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "REJECT --reject-with icmp-port-unreachable",
+        Family::V6 => "REJECT --reject-with icmp6-port-unreachable",
+    }
+}
+
+fn to_node_ports(context: &Context) -> Vec<String> {
     let comment = comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain");
     match &context.node_ports {
         NodePorts::AllLocal => {
@@ -346,16 +375,9 @@ impl Service<'_> {
     /// Why packets are refused, and the target that does it.
     fn refuse(&self, refusal: Option<Refusal>) -> Option<(String, &'static str)> {
         let text = &self.names.text;
-        refusal.map(|refusal| match (refusal, self.context.family) {
-            (Refusal::Drop, _) => (format!("{text} has no local endpoints"), "DROP"),
-            (Refusal::Reject, Family::V4) => (
-                format!("{text} has no endpoints"),
-                "REJECT --reject-with icmp-port-unreachable",
-            ),
-            (Refusal::Reject, Family::V6) => (
-                format!("{text} has no endpoints"),
-                "REJECT --reject-with icmp6-port-unreachable",
-            ),
+        refusal.map(|refusal| match refusal {
+            Refusal::Drop => (format!("{text} has no local endpoints"), "DROP"),
+            Refusal::Reject => (format!("{text} has no endpoints"), reject(self.context.family)),
         })
     }
 

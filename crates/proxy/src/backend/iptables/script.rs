@@ -61,12 +61,12 @@ impl Script {
         self.removed.push(line(table, chain, rule));
     }
 
-    /// Rules of a service, in order. KUBE-SERVICES of the nat table ends with those for node ports, so new ones go
-    /// before all others there; elsewhere behind.
+    /// Rules of a service, in order. KUBE-SERVICES ends with rules for all services (node ports in the nat table, refusals
+    /// in the filter table), so new ones go before all others there; elsewhere behind.
     pub fn add(&mut self, table: Table, chain: &str, rules: &[&str]) {
         let lines = rules.iter().map(|rule| line(table, chain, rule));
-        match (table, chain) {
-            (Table::Nat, SERVICES) => self.inserted.extend(lines.rev()),
+        match chain {
+            SERVICES => self.inserted.extend(lines.rev()),
             _ => self.appended.extend(lines),
         }
     }

@@ -308,7 +308,8 @@ impl Expressions<'_> {
             Statement::In(set) => self.lookup(*set, set.parts(), false),
             Statement::NotIn(set) => self.lookup(*set, set.parts(), true),
             Statement::SourceIn(set) => self.lookup(*set, &[Part::Source], false),
-            Statement::Source { range, not } => self.source(*range, *not),
+            Statement::Source { range, not } => self.range(Part::Source, *range, *not),
+            Statement::Destination(range) => self.range(Part::Destination, *range, false),
             Statement::Interface { name, prefix, not } => self.interface(name, *prefix, *not),
             Statement::MarkFrom(set) => {
                 self.load(set.parts());
@@ -416,8 +417,13 @@ impl Expressions<'_> {
         });
     }
 
-    fn source(&mut self, range: IpNet, not: bool) {
-        let offset = if self.family == Family::V4 { 12 } else { 8 };
+    fn range(&mut self, side: Part, range: IpNet, not: bool) {
+        let offset = match (side, self.family) {
+            (Part::Source, Family::V4) => 12,
+            (Part::Source, Family::V6) => 8,
+            (_, Family::V4) => 16,
+            (_, Family::V6) => 24,
+        };
         let network = octets(range.network());
         self.payload(OTHER_REGISTER, NETWORK_HEADER, offset, network.len() as u32);
         self.mask(&octets(range.netmask()), &vec![0; network.len()]);
@@ -661,6 +667,7 @@ mod tests {
                     "10.244.0.0/16".parse().unwrap(),
                     "fd00:244::/56".parse().unwrap(),
                 ]),
+                service_ranges: vec!["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
                 ..Settings::default()
             };
             for family in Family::ALL {

@@ -4,6 +4,8 @@
 //! ```text
 //!  for this node ─► input (before IPVS) ─┬─► firewall ─► from-local ─► services ─► unknown ─► IPVS ─► postrouting
 //!  of this node ──► output (before IPVS) ┘   drop        mark          drop, mark   reject             masquerade
+//!  of this node ──► output ─┬─► unallocated     reject
+//!  through it ────► forward ┘
 //! ```
 //!
 //! Upstream has the same in iptables and ipsets (pkg/proxy/ipvs, v1.36); there, Local policies without endpoints on the
@@ -68,6 +70,7 @@ pub enum Statement {
         range: IpNet,
         not: bool,
     },
+    Destination(IpNet),
     Interface {
         name: String,
         prefix: bool,
@@ -121,6 +124,12 @@ const OUTPUT: Hook = Hook {
     number: 3,
     priority: -99,
 };
+/// Addresses of services are this machine's own, so only others come here.
+const FORWARD: Hook = Hook {
+    kind: "filter",
+    number: 2,
+    priority: 0,
+};
 const POSTROUTING: Hook = Hook {
     kind: "nat",
     number: 4,
@@ -142,13 +151,17 @@ pub fn chains(settings: &Settings, family: Family, marks: (u32, u32)) -> Vec<Cha
         jump("firewall", "source ranges of load balancers"),
         jump("from-local", "processes of this node, under external policy Local"),
         jump("services", "policies and masquerading"),
+        jump("unallocated", "service addresses that no service has"),
     ];
+    let forward = vec![jump("unallocated", "service addresses that no service has")];
     vec![
         chain("firewall", None, firewall()),
         chain("from-local", None, from_local()),
         chain("services", None, services(settings, family)),
         chain("unknown", None, unknown()),
+        chain("unallocated", None, unallocated(settings, family)),
         chain("input", Some(INPUT), input),
+        chain("forward", Some(FORWARD), forward),
         chain("output", Some(OUTPUT), output),
         chain("postrouting", Some(POSTROUTING), postrouting(settings, marks)),
     ]
@@ -231,6 +244,22 @@ fn unknown() -> Vec<Rule> {
             "not the host's own ports by a service address",
         ),
     ]
+}
+
+/// They would leave the machine by whatever route there is.
+fn unallocated(settings: &Settings, family: Family) -> Vec<Rule> {
+    let ranges = settings.service_ranges_of(family).into_iter();
+    let known = rule(
+        vec![Statement::In(Set::Addresses), Statement::Return],
+        "a service's address",
+    );
+    let unknown = ranges.map(|range| {
+        rule(
+            vec![Statement::Destination(range), Statement::Reject],
+            "no service has it",
+        )
+    });
+    std::iter::once(known).chain(unknown).collect()
 }
 
 fn postrouting(settings: &Settings, (mask, marks): (u32, u32)) -> Vec<Rule> {

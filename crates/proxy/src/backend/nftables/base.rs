@@ -212,7 +212,6 @@ fn cluster_ips_check(settings: &Settings, family: Family) -> Vec<Rule> {
     let known = Rule::new([Statement::In(Container::ClusterIps), Statement::Reject])
         .saying("Reject traffic to invalid ports of ClusterIPs");
     let ranges = settings
-        .userspace
         .service_ranges
         .iter()
         .filter(|range| family_of(range) == family);

@@ -96,7 +96,7 @@ impl Userspace {
     }
 
     fn with_limits(settings: Settings, runtime: Handle, connections: usize, udp_clients: usize) -> Userspace {
-        let mut ranges = settings.userspace.service_ranges.clone();
+        let mut ranges = settings.service_ranges.clone();
         ranges.retain(|range| has_family(&settings, Family::of(range.addr())));
         let routes = Routes::new(ranges);
         let machine = Machine {

@@ -47,7 +47,7 @@ fn settings() -> Settings {
         localhost_node_ports: true,
         ..Settings::default()
     };
-    settings.userspace.service_ranges = vec!["10.96.0.0/12".parse().unwrap()];
+    settings.service_ranges = vec!["10.96.0.0/12".parse().unwrap()];
     settings
 }
 

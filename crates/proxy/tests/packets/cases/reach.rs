@@ -49,11 +49,21 @@ pub fn cluster_ip(bed: &mut Bed) {
             // Routed here by someone: answers must come back this way.
             bed.check("outside", protocol, to, Served(ALL, Node));
         }
-        // The same address at a port that no service has.
+        // The same address at a port that no service has, and an address that no service has: neither leaves the node.
         let mut other = web.cluster(family);
         other.set_port(81);
-        if bed.mode == Mode::Userspace {
-            bed.check("client", Tcp, other, Refused);
+        let nobody = Svc::new("nobody", 99, &[]).cluster(family);
+        let unallocated = match bed.mode {
+            // As kube-proxy does.
+            Mode::Nftables => Dropped,
+            _ => Refused,
+        };
+        for protocol in [Tcp, Udp] {
+            for from in ["client", "a1", "outside", "host"] {
+                bed.check(from, protocol, other, Refused);
+            }
+            bed.check("client", protocol, nobody, unallocated);
+            bed.check("host", protocol, nobody, unallocated);
         }
     }
 }

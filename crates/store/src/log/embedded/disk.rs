@@ -2,12 +2,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) trait Disk: Send + Sync + 'static {
     /// A new, empty, private file; one of that name is replaced.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// An existing file, to be written over in place.
+    fn update(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// An existing file, to be written at its end.
     fn append(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -20,6 +22,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
 
 pub(crate) trait DiskFile: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Not for files opened with `append`: they are written at their end wherever this says.
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes content and length durable.
     fn sync(&mut self) -> io::Result<()>;
     fn truncate(&mut self, len: u64) -> io::Result<()>;
@@ -36,12 +40,12 @@ impl Disk for RealDisk {
             _ => {}
         }
         Ok(Box::new(
-            OpenOptions::new()
-                .append(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(path)?,
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?,
         ))
+    }
+
+    fn update(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(OpenOptions::new().write(true).open(path)?))
     }
 
     fn append(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -69,6 +73,10 @@ impl Disk for RealDisk {
 impl DiskFile for File {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         Write::write_all(self, bytes)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
     }
 
     fn sync(&mut self) -> io::Result<()> {

@@ -1,10 +1,12 @@
 //! A disk for tests: any operation can be made to fail, and the power can be cut.
 //!
 //! It keeps, beside the real files, what would survive a power cut: content as of the last sync of each file, names as of
-//! the last sync of the directory. What came later may survive in part.
+//! the last sync of the directory. What came later may survive in part. What was there when a sync failed counts as
+//! written all the same, as it does for Linux: later syncs leave it out unless it is written again.
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +23,7 @@ pub enum Call {
     Create,
     Append,
     Write,
+    WriteAt,
     Sync,
     Truncate,
     Rename,
@@ -31,7 +34,8 @@ pub enum Call {
 
 #[derive(Default)]
 struct World {
-    failing: HashMap<Call, io::ErrorKind>,
+    /// How, and how often still.
+    failing: HashMap<Call, (io::ErrorKind, usize)>,
     names: HashMap<PathBuf, usize>,
     durable_names: HashMap<PathBuf, usize>,
     contents: Vec<Content>,
@@ -41,6 +45,45 @@ struct World {
 struct Content {
     live: Vec<u8>,
     durable: Vec<u8>,
+    /// Bytes before this were given up by a sync that failed, but for those in `rewritten`.
+    dropped: usize,
+    rewritten: Vec<Range<usize>>,
+}
+
+impl Content {
+    fn new(bytes: Vec<u8>) -> Content {
+        Content {
+            live: bytes.clone(),
+            durable: bytes,
+            ..Content::default()
+        }
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        let end = at + bytes.len();
+        self.live.resize(self.live.len().max(end), 0);
+        self.live[at..end].copy_from_slice(bytes);
+        self.rewritten.push(at..end);
+    }
+
+    fn fail_sync(&mut self) {
+        self.dropped = self.live.len();
+        self.rewritten.clear();
+    }
+
+    fn sync(&mut self) {
+        let before = std::mem::replace(&mut self.durable, self.live.clone());
+        for at in 0..self.dropped.min(self.durable.len()) {
+            if !self.rewritten.iter().any(|range| range.contains(&at)) {
+                self.durable[at] = before.get(at).copied().unwrap_or(0);
+            }
+        }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.live.truncate(len);
+        self.dropped = self.dropped.min(len);
+    }
 }
 
 #[derive(Clone, Default)]
@@ -53,8 +96,14 @@ struct FaultyFile {
 }
 
 impl World {
-    fn check(&self, call: Call) -> io::Result<()> {
-        self.failing.get(&call).map_or(Ok(()), |kind| Err((*kind).into()))
+    fn check(&mut self, call: Call) -> io::Result<()> {
+        match self.failing.get_mut(&call) {
+            Some((kind, left)) if *left > 0 => {
+                *left -= 1;
+                Err((*kind).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add(&mut self, path: &Path, content: Content) -> usize {
@@ -66,7 +115,15 @@ impl World {
 
 impl FaultyDisk {
     pub fn fail(&self, call: Call, kind: io::ErrorKind) {
-        self.0.lock().failing.insert(call, kind);
+        self.0.lock().failing.insert(call, (kind, usize::MAX));
+    }
+
+    pub fn fail_once(&self, call: Call, kind: io::ErrorKind) {
+        self.0.lock().failing.insert(call, (kind, 1));
+    }
+
+    pub fn heal_call(&self, call: Call) {
+        self.0.lock().failing.remove(&call);
     }
 
     pub fn heal(&self) {
@@ -88,13 +145,7 @@ impl FaultyDisk {
             if let Some(id) = survivor {
                 let torn = tear(&mut world.contents[*id], random);
                 std::fs::write(&path, &torn).unwrap();
-                now.add(
-                    &path,
-                    Content {
-                        live: torn.clone(),
-                        durable: torn,
-                    },
-                );
+                now.add(&path, Content::new(torn));
             }
         }
         now.durable_names = now.names.clone();
@@ -115,10 +166,7 @@ fn tear(content: &mut Content, random: &mut Random) -> Vec<u8> {
         }
     }
     // Two names may lead to one file; it looks the same under both.
-    *content = Content {
-        live: torn.clone(),
-        durable: torn.clone(),
-    };
+    *content = Content::new(torn.clone());
     torn
 }
 
@@ -135,8 +183,20 @@ impl Disk for FaultyDisk {
         }))
     }
 
+    fn update(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let mut world = self.0.lock();
+        world.check(Call::Append)?;
+        let real = RealDisk.update(path)?;
+        let id = *world.names.get(path).expect("every file was made here");
+        Ok(Box::new(FaultyFile {
+            world: self.0.clone(),
+            id,
+            real,
+        }))
+    }
+
     fn append(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let world = self.0.lock();
+        let mut world = self.0.lock();
         world.check(Call::Append)?;
         let real = RealDisk.append(path)?;
         let id = *world.names.get(path).expect("every file was made here");
@@ -191,23 +251,35 @@ impl DiskFile for FaultyFile {
             &bytes[..bytes.len() * 2 / 3]
         };
         self.real.write_all(written)?;
-        world.contents[self.id].live.extend_from_slice(written);
+        let content = &mut world.contents[self.id];
+        content.write(content.live.len(), written);
         fate
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut world = self.world.lock();
+        world.check(Call::WriteAt)?;
+        self.real.write_at(offset, bytes)?;
+        world.contents[self.id].write(offset as usize, bytes);
+        Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {
         let mut world = self.world.lock();
-        world.check(Call::Sync)?;
+        let fate = world.check(Call::Sync);
         let content = &mut world.contents[self.id];
-        content.durable = content.live.clone();
-        Ok(())
+        match fate {
+            Ok(()) => content.sync(),
+            Err(_) => content.fail_sync(),
+        }
+        fate
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         let mut world = self.world.lock();
         world.check(Call::Truncate)?;
         self.real.truncate(len)?;
-        world.contents[self.id].live.truncate(len as usize);
+        world.contents[self.id].truncate(len as usize);
         Ok(())
     }
 }

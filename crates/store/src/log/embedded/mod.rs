@@ -4,16 +4,19 @@
 //! lock                          flock'ed; the owner's pid
 //! log-<first revision>.orl      batches, one frame each, appended and synced before anyone is answered
 //! snapshot-<revision>.orl       the live state at a revision; written beside the log, then older files go
+//! mark                          up to where the log is known to be durable
 //! *.tmp                         unfinished; removed at open
 //! ```
 //!
 //! The active segment is made at the first commit that needs one. After a failure its state is unknown beyond `good`,
-//! the length up to which it is durable: nothing more is written before it has been cut back to that, so what was
-//! answered as failed cannot come back after a restart.
+//! the length up to which it is durable: nothing more is written before it has been cut back to that, or left for a new
+//! segment whose header says where it ends, so what was answered as failed cannot come back after a restart. As long as
+//! neither works, whether the batch will be there after a restart is not known, and is not claimed to be.
 
 mod disk;
 mod frame;
 mod lock;
+mod mark;
 mod recovery;
 mod snapshot;
 
@@ -33,8 +36,10 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use self::disk::{Disk, DiskFile, RealDisk};
-use self::frame::{HEADER, Header, Magic};
+use self::frame::{HEADER, Header, Link, Magic};
 use self::lock::DirLock;
+use self::mark::{Mark, Marked};
+use self::recovery::Active;
 use super::{Checkpoint, Log, LogError, LogMeter, OpenError, Outcome, Replayed, Transaction};
 use crate::Revision;
 
@@ -62,6 +67,9 @@ pub struct EmbeddedLog {
     /// The last durable revision.
     revision: Revision,
     active: Option<Segment>,
+    /// The segment before the active one.
+    previous: Link,
+    mark: Mark,
     inventory: Arc<Mutex<Inventory>>,
     meter: Arc<LogMeter>,
     buffer: Vec<u8>,
@@ -72,10 +80,13 @@ pub struct EmbeddedLog {
 /// The file that is being appended to.
 struct Segment {
     path: PathBuf,
+    first: Revision,
     /// None: to be opened anew before use.
     file: Option<Box<dyn DiskFile>>,
     /// Durable up to here.
     good: u64,
+    /// The checksum of the last frame before `good`.
+    chain: u32,
     health: Health,
 }
 
@@ -84,7 +95,8 @@ enum Health {
     Good,
     /// A write failed: there may be something beyond `good`.
     Longer,
-    /// A sync failed: the same, and the kernel may have dropped what it could not write. Take a new file afterwards.
+    /// A sync failed: the same, and the kernel may have dropped what it could not write. Or there may be a segment that
+    /// goes on from `good`. Take a new file afterwards.
     Suspect,
 }
 
@@ -153,6 +165,8 @@ impl EmbeddedLog {
             options,
             revision: 1,
             active: None,
+            previous: Link::default(),
+            mark: Mark::new(dir),
             inventory: Arc::default(),
             meter: Arc::default(),
             buffer: Vec::new(),
@@ -160,46 +174,94 @@ impl EmbeddedLog {
         })
     }
 
-    /// Appends the buffer and makes it durable.
-    fn append(&mut self) -> Result<(), LogError> {
-        self.repair()?;
+    /// Sees to it that there is a segment that can be appended to.
+    fn prepare(&mut self) -> Result<(), LogError> {
+        self.undo()?;
         if self.active.is_none() {
-            let path = self.dir.join(segment_name(self.revision + 1));
-            let created = self.create(&path);
-            self.active = Some(created.map_err(|error| LogError::new(&path, error))?);
+            self.active = Some(self.create(self.previous)?);
         }
-        let segment = self.active.as_mut().expect("made above");
-        segment
-            .append(&self.buffer, &self.meter)
-            .map_err(|error| LogError::new(&segment.path, error))?;
-        self.inventory.lock().active_bytes = segment.good;
         Ok(())
     }
 
-    /// Cuts off what a failure may have left. Until this works nothing can be written.
-    fn repair(&mut self) -> Result<(), LogError> {
+    /// Appends a frame and makes it durable; `revision` is the last one afterwards. After `prepare`.
+    fn append(&mut self, revision: Revision, payload: impl FnOnce(&mut Vec<u8>)) -> Result<(), LogError> {
+        let segment = self.active.as_mut().expect("prepared before");
+        self.buffer.clear();
+        let chain = frame::frame(&mut self.buffer, segment.chain, payload);
+        let appended = segment.append(&self.buffer, chain, &self.meter);
+        let written = self.buffer.len() as u64;
+        if self.buffer.capacity() > BUFFER_KEPT {
+            self.buffer = Vec::new();
+        }
+        if let Err(error) = appended {
+            let mut error = LogError::new(&segment.path, error);
+            // Part of a frame is no frame.
+            let may_be_whole = segment.health == Health::Suspect;
+            // At once, so that a restart does not find the failed batch; if it fails too, before the next append.
+            if let Err(undoing) = self.undo() {
+                tracing::error!(error = %undoing, "failed to undo a failed write; refusing writes until that works");
+                error.undecided = may_be_whole;
+            }
+            return Err(error);
+        }
+        self.revision = revision;
+        // Before anyone is answered: who finds less than this knows that it was acknowledged.
+        self.mark.raise(Marked {
+            segment: segment.first,
+            revision,
+        });
+        let disk_bytes = {
+            let mut inventory = self.inventory.lock();
+            inventory.active_bytes = segment.good;
+            inventory.bytes()
+        };
+        self.meter.disk_bytes.store(disk_bytes, Ordering::Relaxed);
+        self.meter.written_bytes.fetch_add(written, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Cuts off what a failure may have left, or leaves it behind. Until this works nothing can be written.
+    fn undo(&mut self) -> Result<(), LogError> {
         let Some(segment) = &mut self.active else { return Ok(()) };
         if segment.health == Health::Good {
             return Ok(());
         }
-        segment
-            .cut(&*self.disk)
-            .map_err(|error| LogError::new(&segment.path, error))?;
-        if segment.health == Health::Suspect {
-            self.seal();
+        let Err(error) = segment.cut(&*self.disk) else {
+            if segment.health == Health::Suspect {
+                self.seal();
+            } else {
+                segment.health = Health::Good;
+            }
+            return Ok(());
+        };
+        // From here on there may be a segment that says where this one ends, even if making it fails half-way.
+        segment.health = Health::Suspect;
+        let error = LogError::new(&segment.path, error);
+        let (first, link) = (segment.first, segment.link());
+        let link = if self.is_replaced_by_next(first) {
+            self.previous
         } else {
-            segment.health = Health::Good;
-        }
+            link
+        };
+        let next = self.create(link).map_err(|_| error)?;
+        self.seal();
+        self.active = Some(next);
         Ok(())
+    }
+
+    /// A segment without batches has the name that the next one will have.
+    fn is_replaced_by_next(&self, first: Revision) -> bool {
+        first == self.revision + 1
     }
 
     /// The next commit starts a new segment.
     fn seal(&mut self) {
         if let Some(segment) = self.active.take() {
+            let is_replaced = self.is_replaced_by_next(segment.first);
             let mut inventory = self.inventory.lock();
             inventory.active_bytes = 0;
-            // One without batches has the name that the next one will have, and is replaced by it.
-            if segment.good > HEADER as u64 {
+            if !is_replaced {
+                self.previous = segment.link();
                 inventory.sealed.push(Sealed {
                     path: segment.path,
                     bytes: segment.good,
@@ -208,31 +270,57 @@ impl EmbeddedLog {
         }
     }
 
-    /// A segment whose header is durable before it has its name, so that a crash leaves none without.
-    fn create(&self, path: &Path) -> io::Result<Segment> {
+    /// A segment whose header is durable before it has its name, so that a crash leaves none without; and one that has
+    /// its name before the mark tells of it.
+    fn create(&mut self, link: Link) -> Result<Segment, LogError> {
+        let first = self.revision + 1;
+        let path = self.dir.join(segment_name(first));
+        let created = self.create_file(&path, first, link).and_then(|(file, chain)| {
+            let marked = Marked {
+                segment: first,
+                revision: self.revision,
+            };
+            self.mark.store(&*self.disk, marked)?;
+            Ok((file, chain))
+        });
+        let (file, chain) = created.map_err(|error| LogError::new(&path, error))?;
+        Ok(Segment {
+            path,
+            first,
+            file: Some(file),
+            good: HEADER as u64,
+            chain,
+            health: Health::Good,
+        })
+    }
+
+    fn create_file(&self, path: &Path, first: Revision, link: Link) -> io::Result<(Box<dyn DiskFile>, u32)> {
         let unfinished = path.with_extension("tmp");
         let mut file = self.disk.create(&unfinished)?;
-        file.write_all(
-            &Header {
-                revision: self.revision + 1,
-                count: 0,
-            }
-            .encode(Magic::Log),
-        )?;
+        let header = Header {
+            revision: first,
+            count: 0,
+            link,
+        };
+        let (header, chain) = header.encode(Magic::Log);
+        file.write_all(&header)?;
         file.sync()?;
         self.disk.rename(&unfinished, path)?;
         self.disk.sync_dir(&self.dir)?;
-        Ok(Segment {
-            path: path.into(),
-            file: Some(file),
-            good: HEADER as u64,
-            health: Health::Good,
-        })
+        Ok((file, chain))
     }
 }
 
 impl Segment {
-    fn append(&mut self, bytes: &[u8], meter: &LogMeter) -> io::Result<()> {
+    fn link(&self) -> Link {
+        Link {
+            segment: self.first,
+            end: self.good,
+            chain: self.chain,
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8], chain: u32, meter: &LogMeter) -> io::Result<()> {
         let file = self.file.as_mut().expect("a segment in good health is open");
         if let Err(error) = file.write_all(bytes) {
             self.health = Health::Longer;
@@ -246,6 +334,7 @@ impl Segment {
         }
         meter.synced(start.elapsed());
         self.good += bytes.len() as u64;
+        self.chain = chain;
         Ok(())
     }
 
@@ -264,50 +353,56 @@ impl Log for EmbeddedLog {
     fn replay(&mut self, sink: &mut dyn FnMut(Replayed)) -> Result<Revision, OpenError> {
         let recovered = recovery::recover(&self.dir, &*self.disk, sink)?;
         self.revision = recovered.revision;
+        self.previous = recovered.previous;
         let mut inventory = self.inventory.lock();
         inventory.sealed = recovered.sealed;
         inventory.snapshot = recovered.snapshot;
-        if let Some(Sealed { path, bytes }) = recovered.active {
-            let mut file = self.disk.append(&path).map_err(OpenError::io(&path))?;
-            // The last process may have died between writing and syncing. What we show from now on must stay.
-            file.sync().map_err(OpenError::io(&path))?;
+        if let Some(Active { first, bytes, chain }) = recovered.active {
+            let path = self.dir.join(segment_name(first));
+            let file = self.disk.append(&path).map_err(OpenError::io(&path))?;
+            // Before what it replaces goes: the mark must not name a segment that was removed.
+            let marked = Marked {
+                segment: first,
+                revision: self.revision,
+            };
+            let stored = self.mark.store(&*self.disk, marked);
+            stored.map_err(OpenError::io(mark::mark_path(&self.dir)))?;
             inventory.active_bytes = bytes;
             self.active = Some(Segment {
                 path,
+                first,
                 file: Some(file),
                 good: bytes,
+                chain,
                 health: Health::Good,
             });
         }
+        recovery::remove(&*self.disk, &recovered.superfluous);
         self.meter.disk_bytes.store(inventory.bytes(), Ordering::Relaxed);
         Ok(self.revision)
     }
 
     fn commit(&mut self, micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<Outcome>, LogError> {
-        self.buffer.clear();
-        frame::frame(&mut self.buffer, |out| frame::put_batch(out, micros, batch));
-        let appended = self.append();
-        let written = self.buffer.len() as u64;
-        if self.buffer.capacity() > BUFFER_KEPT {
-            self.buffer = Vec::new();
-        }
-        if let Err(error) = appended {
-            self.meter.failures.fetch_add(1, Ordering::Relaxed);
-            // At once, so that a restart does not find the failed batch; if it fails too, before the next append.
-            if let Err(error) = self.repair() {
-                tracing::error!(%error, "cannot cut off a failed write; refusing writes until that works");
-            }
-            return Err(error);
-        }
-        self.revision += batch.len() as u64;
-        self.meter.written_bytes.fetch_add(written, Ordering::Relaxed);
-        self.meter
-            .disk_bytes
-            .store(self.inventory.lock().bytes(), Ordering::Relaxed);
+        let revision = self.revision + batch.len() as u64;
+        self.prepare()
+            .and_then(|()| self.append(revision, |out| frame::put_batch(out, micros, batch)))
+            .inspect_err(|_| {
+                self.meter.failures.fetch_add(1, Ordering::Relaxed);
+            })?;
         Ok(batch
             .iter()
             .map(|transaction| Outcome::Committed(transaction.revision))
             .collect())
+    }
+
+    fn repair(&mut self) -> Result<(), LogError> {
+        self.undo()
+    }
+
+    fn probe(&mut self, micros: i64) -> Result<(), LogError> {
+        let revision = self.revision;
+        self.prepare()?;
+        self.append(revision, |out| frame::put_void(out, revision + 1, micros))
     }
 
     fn checkpoint(&mut self, live_bytes: u64) -> Option<Box<dyn Checkpoint>> {
@@ -336,6 +431,7 @@ impl Log for EmbeddedLog {
             disk: self.disk.clone(),
             inventory: self.inventory.clone(),
             meter: self.meter.clone(),
+            sealed: self.revision,
             superseded,
             expected: live_bytes,
             retry_at: log_bytes + self.options.snapshot_bytes / 4,

@@ -1,15 +1,18 @@
 //! Reading the directory back: the newest whole snapshot and the segments after it.
 //!
-//! A broken end of the last segment is what a crash leaves: it was never acknowledged, so it is cut off and reported.
-//! Anything else that does not fit together is damage to acknowledged data, and refused.
+//! A broken end of the last segment is what a crash leaves, if it lies beyond the mark: it was never acknowledged, so it
+//! is cut off and reported. Anything else that does not fit together is damage to acknowledged data, and refused.
+//!
+//! A directory without a mark is one of version 1, or one whose owner removed the mark to start with what is left.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
-use super::frame::{self, FRAME, HEADER, Header, Magic, Next};
-use super::{Sealed, snapshot};
+use super::frame::{self, Format, Link, Magic, NO_HEADER, Next, Opened};
+use super::mark::{self, Marked};
+use super::{Sealed, segment_name, snapshot};
 use crate::Revision;
 use crate::log::{OpenError, Replayed};
 
@@ -20,8 +23,26 @@ pub struct Recovered {
     pub revision: Revision,
     pub sealed: Vec<Sealed>,
     /// The segment to go on with, if there is one that ends at `revision`.
-    pub active: Option<Sealed>,
+    pub active: Option<Active>,
+    /// The segment before the active one.
+    pub previous: Link,
     pub snapshot: Option<(PathBuf, u64)>,
+    /// Files to be removed.
+    pub superfluous: Vec<PathBuf>,
+}
+
+pub struct Active {
+    pub first: Revision,
+    pub bytes: u64,
+    pub chain: u32,
+}
+
+/// The snapshot to start from.
+struct Base {
+    revision: Revision,
+    /// The log up to this revision is in it and superfluous.
+    replaced: Revision,
+    file: Option<(PathBuf, u64)>,
 }
 
 /// What is in the directory, ascending by revision.
@@ -66,25 +87,28 @@ pub fn recover(dir: &Path, disk: &dyn Disk, sink: &mut dyn FnMut(Replayed)) -> R
         // to one file and to remove others because of it.
         disk.sync_dir(dir).map_err(OpenError::io(dir))?;
     }
+    let marked = mark::load(dir).map_err(OpenError::io(mark::mark_path(dir)))?;
     let mut superfluous = listing.unfinished;
-    let (base, snapshot) = base(listing.snapshots, &listing.segments, &mut superfluous, sink)?;
+    let base = base(listing.snapshots, &listing.segments, &mut superfluous, sink)?;
+    if let Some(marked) = marked {
+        check_files(dir, &base, &listing.segments, marked)?;
+    }
 
     let mut reader = Reader {
+        dir,
         disk,
         sink,
-        base,
-        last: base,
+        base: base.revision,
+        marked,
+        last: base.revision,
         payload: Vec::new(),
     };
-    let (mut sealed, mut active) = (Vec::new(), None);
-    let count = listing.segments.len();
+    let mut sealed = Vec::new();
+    let (mut newest, mut last) = (None, None);
     for (index, (first, path)) in listing.segments.iter().enumerate() {
+        let next = listing.segments.get(index + 1);
         // Wholly before the snapshot: the crash came before it could be removed.
-        if listing
-            .segments
-            .get(index + 1)
-            .is_some_and(|(next, _)| *next <= base + 1)
-        {
+        if next.is_some_and(|(next, _)| *next <= base.revision + 1) {
             superfluous.push(path.clone());
             continue;
         }
@@ -96,67 +120,178 @@ pub fn recover(dir: &Path, disk: &dyn Disk, sink: &mut dyn FnMut(Replayed)) -> R
                 reason,
             });
         }
-        let is_last = index + 1 == count;
-        let Some(read) = reader.segment(*first, path, is_last)? else {
+        let until = match next {
+            Some((_, next)) => Until::Next(link_to(*first, next)?),
+            None => Until::Torn,
+        };
+        let Some(read) = reader.segment(*first, path, until)? else {
             continue;
         };
-        let bytes = read.bytes;
-        match is_last && read.last == reader.last.max(base) {
-            true => {
-                active = Some(Sealed {
-                    path: path.clone(),
-                    bytes,
-                })
-            }
-            false => sealed.push(Sealed {
+        newest = Some(read.link());
+        match next {
+            None => last = Some((path, read)),
+            Some(_) => sealed.push(Sealed {
                 path: path.clone(),
-                bytes,
+                bytes: read.bytes,
             }),
         }
     }
-    let revision = reader.last.max(base);
-    for path in superfluous {
-        if let Err(error) = disk.remove(&path) {
-            tracing::warn!(path = %path.display(), %error, "cannot remove a superseded file");
+    let revision = reader.last;
+    if let Some(marked) = marked
+        && marked.revision > revision
+    {
+        return Err(lost(
+            dir,
+            &format!("the log ends at revision {revision}"),
+            revision,
+            marked,
+        ));
+    }
+
+    let mut active = None;
+    if let Some((path, read)) = last {
+        make_durable(disk, path, &read).map_err(OpenError::io(path))?;
+        let first = read.opened.header.revision;
+        if read.opened.format == Format::V2 && read.last == revision {
+            newest = Some(read.opened.header.link);
+            active = Some(Active {
+                first,
+                bytes: read.bytes,
+                chain: read.chain,
+            });
+        } else if first != revision + 1 {
+            // One without batches has the name that the next one will have, and is replaced by it.
+            sealed.push(Sealed {
+                path: path.clone(),
+                bytes: read.bytes,
+            });
         }
+    }
+    if let (None, Some(marked)) = (&active, marked) {
+        // Nothing is written now that would tell of another one.
+        let named = dir.join(segment_name(marked.segment));
+        superfluous.retain(|path| *path != named || marked.segment <= base.replaced);
     }
     Ok(Recovered {
         revision,
         sealed,
         active,
-        snapshot,
+        previous: newest.unwrap_or_default(),
+        snapshot: base.file,
+        superfluous,
     })
 }
 
+pub fn remove(disk: &dyn Disk, superfluous: &[PathBuf]) {
+    for path in superfluous {
+        if let Err(error) = disk.remove(path) {
+            tracing::warn!(path = %path.display(), %error, "failed to remove a superseded file");
+        }
+    }
+}
+
+/// What was acknowledged after `last` is not there.
+fn lost(dir: &Path, what: &str, last: Revision, marked: Marked) -> OpenError {
+    OpenError::Lost {
+        what: format!(
+            "{what}, but revisions {} to {} were acknowledged",
+            last + 1,
+            marked.revision
+        ),
+        mark: mark::mark_path(dir),
+    }
+}
+
+/// Files whose names must be there.
+fn check_files(dir: &Path, base: &Base, segments: &[(Revision, PathBuf)], marked: Marked) -> Result<(), OpenError> {
+    let missing = |first| {
+        Err(OpenError::Lost {
+            what: format!("{} is missing", dir.join(segment_name(first)).display()),
+            mark: mark::mark_path(dir),
+        })
+    };
+    if marked.segment > base.replaced && !segments.iter().any(|(first, _)| *first == marked.segment) {
+        return missing(marked.segment);
+    }
+    // The snapshot holds what was written while it was, so there was a segment for that; it may have been removed when
+    // the next one had begun.
+    let goes_on = base.replaced + 1..=base.revision + 1;
+    if base.revision > base.replaced && !segments.iter().any(|(first, _)| goes_on.contains(first)) {
+        return missing(base.replaced + 1);
+    }
+    Ok(())
+}
+
+/// What the next segment says about the end of this one.
+fn link_to(first: Revision, next: &Path) -> Result<Option<Link>, OpenError> {
+    let mut file = File::open(next).map_err(OpenError::io(next))?;
+    let opened = frame::read_header(Magic::Log, &mut file).map_err(OpenError::io(next))?;
+    // What is wrong with its header is said when its turn comes.
+    Ok(opened
+        .ok()
+        .map(|opened| opened.header.link)
+        .filter(|link| link.segment == first))
+}
+
+/// The last process may have died between writing and syncing, or its sync may have failed and the kernel forgotten that
+/// there is something to write. What we show from now on must stay.
+fn make_durable(disk: &dyn Disk, path: &Path, read: &ReadSegment) -> io::Result<()> {
+    let mut file = disk.update(path)?;
+    if let Some(start) = read.unmarked {
+        let mut from = File::open(path)?;
+        from.seek(SeekFrom::Start(start))?;
+        let mut rest = from.take(read.bytes - start);
+        let mut offset = start;
+        let mut some = vec![0; 1 << 20];
+        loop {
+            let count = frame::read_up_to(&mut rest, &mut some)?;
+            if count == 0 {
+                break;
+            }
+            file.write_at(offset, &some[..count])?;
+            offset += count as u64;
+        }
+    }
+    file.sync()
+}
+
 /// Hands over the newest snapshot that can be read, and says which one it was.
-#[allow(clippy::type_complexity, reason = "used once, right above")]
 fn base(
     snapshots: Vec<(Revision, PathBuf)>,
     segments: &[(Revision, PathBuf)],
     superfluous: &mut Vec<PathBuf>,
     sink: &mut dyn FnMut(Replayed),
-) -> Result<(Revision, Option<(PathBuf, u64)>), OpenError> {
+) -> Result<Base, OpenError> {
     let mut broken: Option<(PathBuf, String)> = None;
-    let mut found = None;
+    let mut found: Option<Base> = None;
     for (revision, path) in snapshots.into_iter().rev() {
         if found.is_some() {
             superfluous.push(path);
             continue;
         }
         match snapshot::load(&path).map_err(OpenError::io(&path))? {
-            Ok((inside, items)) if inside == revision => {
+            Ok(loaded) if loaded.revision == revision => {
                 let bytes = std::fs::metadata(&path).map_err(OpenError::io(&path))?.len();
+                let (replaced, items) = (loaded.replaced, loaded.items);
                 sink(Replayed::Base { revision, items });
-                found = Some((revision, path, bytes));
+                found = Some(Base {
+                    revision,
+                    replaced,
+                    file: Some((path, bytes)),
+                });
             }
-            Ok((inside, _)) => broken = Some((path, format!("it holds revision {inside}"))),
+            Ok(loaded) => broken = Some((path, format!("it holds revision {}", loaded.revision))),
             Err(reason) => broken = Some((path, reason)),
         }
     }
-    let base = found.as_ref().map_or(EMPTY, |(revision, ..)| *revision);
+    let base = found.unwrap_or(Base {
+        revision: EMPTY,
+        replaced: EMPTY,
+        file: None,
+    });
     if let Some((file, reason)) = broken {
         // Only good if the log still reaches back to before it was written.
-        if segments.first().is_none_or(|(first, _)| *first > base + 1) {
+        if segments.first().is_none_or(|(first, _)| *first > base.revision + 1) {
             return Err(OpenError::Corrupt {
                 file,
                 offset: 0,
@@ -166,27 +301,53 @@ fn base(
         tracing::warn!(path = %file.display(), reason, "ignoring a broken snapshot; the log has everything it had");
         superfluous.push(file);
     }
-    Ok((base, found.map(|(_, path, bytes)| (path, bytes))))
+    Ok(base)
 }
 
 struct Reader<'a> {
+    dir: &'a Path,
     disk: &'a dyn Disk,
     sink: &'a mut dyn FnMut(Replayed),
     base: Revision,
+    marked: Option<Marked>,
     /// The last revision handed over, or the base's.
     last: Revision,
     payload: Vec<u8>,
 }
 
 struct ReadSegment {
+    opened: Opened,
     /// The last revision in it.
     last: Revision,
     bytes: u64,
+    chain: u32,
+    /// Where that begins of which the mark does not say that it is durable.
+    unmarked: Option<u64>,
+}
+
+impl ReadSegment {
+    /// What the segment after it says of it.
+    fn link(&self) -> Link {
+        Link {
+            segment: self.opened.header.revision,
+            end: self.bytes,
+            chain: self.chain,
+        }
+    }
+}
+
+/// How a segment ends.
+#[derive(Clone, Copy)]
+enum Until {
+    /// There is another one, which may say where.
+    Next(Option<Link>),
+    /// It is the last one: there may be part of a frame.
+    Torn,
 }
 
 impl Reader<'_> {
     /// None if nothing of the segment is left.
-    fn segment(&mut self, first: Revision, path: &Path, is_last: bool) -> Result<Option<ReadSegment>, OpenError> {
+    fn segment(&mut self, first: Revision, path: &Path, until: Until) -> Result<Option<ReadSegment>, OpenError> {
         let io = || OpenError::io(path);
         let corrupt = |offset, reason: String| OpenError::Corrupt {
             file: path.into(),
@@ -196,37 +357,84 @@ impl Reader<'_> {
         let file = File::open(path).map_err(io())?;
         let length = file.metadata().map_err(io())?.len();
         let mut file = BufReader::with_capacity(256 << 10, file);
-        let mut header = [0; HEADER];
-        if frame::read_up_to(&mut file, &mut header).map_err(io())? < HEADER {
-            if !is_last {
-                return Err(corrupt(0, "the header is incomplete".into()));
+        let opened = match frame::read_header(Magic::Log, &mut file).map_err(io())? {
+            Ok(opened) => opened,
+            Err(reason) if reason == NO_HEADER && matches!(until, Until::Torn) => {
+                let what = format!("{} is damaged at byte 0: {reason}", path.display());
+                match self.marked {
+                    Some(marked) if marked.segment == first => {
+                        let mark = mark::mark_path(self.dir);
+                        return Err(OpenError::Lost { what, mark });
+                    }
+                    _ => self.check_mark(&what, first - 1)?,
+                }
+                tracing::warn!(path = %path.display(), bytes = length, "removed a torn log: it had no whole header");
+                self.disk.remove(path).map_err(io())?;
+                return Ok(None);
             }
-            tracing::warn!(path = %path.display(), bytes = length, "cut a torn end off the log: it had no whole header");
-            self.disk.remove(path).map_err(io())?;
-            return Ok(None);
-        }
-        let header = Header::decode(Magic::Log, &header).map_err(|reason| corrupt(0, reason))?;
-        if header.revision != first {
-            return Err(corrupt(0, format!("it holds revisions from {}", header.revision)));
+            Err(reason) => return Err(corrupt(0, reason)),
+        };
+        if opened.header.revision != first {
+            let reason = format!("it holds revisions from {}", opened.header.revision);
+            return Err(corrupt(0, reason));
         }
 
-        let mut offset = HEADER as u64;
-        let mut last = first - 1;
+        let format = opened.format;
+        let mut read = ReadSegment {
+            opened,
+            last: first - 1,
+            bytes: format.header() as u64,
+            chain: opened.chain,
+            unmarked: None,
+        };
         loop {
-            match frame::next_frame(&mut file, &mut self.payload).map_err(io())? {
-                Next::End => return Ok(Some(ReadSegment { last, bytes: offset })),
-                Next::Frame => {
-                    last = self.batch(last).map_err(|reason| corrupt(offset, reason))?;
-                    offset += (FRAME + self.payload.len()) as u64;
+            let offset = read.bytes;
+            if let Until::Next(Some(link)) = until
+                && offset >= link.end
+            {
+                if (offset, read.chain) != (link.end, link.chain) {
+                    return Err(corrupt(
+                        offset,
+                        format!("it does not end at byte {} as the next file says", link.end),
+                    ));
+                }
+                return Ok(Some(read));
+            }
+            match frame::next_frame(format, &mut file, &mut self.payload).map_err(io())? {
+                Next::End => {
+                    if let Until::Next(Some(link)) = until {
+                        return Err(corrupt(offset, format!("it was {} bytes long", link.end)));
+                    }
+                    return Ok(Some(read));
+                }
+                Next::Frame(head) => {
+                    if head.previous.is_some_and(|previous| previous != read.chain) {
+                        return Err(corrupt(offset, "a frame does not follow the one before it".into()));
+                    }
+                    read.last = self.batch(read.last).map_err(|reason| corrupt(offset, reason))?;
+                    read.bytes += (format.frame() + self.payload.len()) as u64;
+                    read.chain = if format == Format::V2 { head.crc } else { 0 };
+                    if self.marked.is_some_and(|marked| read.last > marked.revision) {
+                        read.unmarked.get_or_insert(offset);
+                    }
                 }
                 Next::Broken(reason) => {
-                    if !is_last {
+                    if let Until::Next(_) = until {
                         return Err(corrupt(offset, reason.into()));
                     }
-                    self.cut(path, file.into_inner(), offset, length, last)?;
-                    return Ok(Some(ReadSegment { last, bytes: offset }));
+                    self.cut(path, file.into_inner(), &read, length, reason)?;
+                    return Ok(Some(read));
                 }
             }
+        }
+    }
+
+    /// Fails if something after this revision was acknowledged: then a broken end is no trace of a crash.
+    fn check_mark(&self, what: &str, last: Revision) -> Result<(), OpenError> {
+        let last = last.max(self.base);
+        match self.marked {
+            Some(marked) if marked.revision > last => Err(lost(self.dir, what, last, marked)),
+            _ => Ok(()),
         }
     }
 
@@ -251,12 +459,13 @@ impl Reader<'_> {
         Ok(revision)
     }
 
-    fn cut(&self, path: &Path, mut file: File, offset: u64, length: u64, last: Revision) -> Result<(), OpenError> {
+    fn cut(&self, path: &Path, mut file: File, read: &ReadSegment, length: u64, reason: &str) -> Result<(), OpenError> {
         let io = || OpenError::io(path);
+        let (offset, last) = (read.bytes, read.last);
         let mut tail = Vec::new();
         file.seek(SeekFrom::Start(offset)).map_err(io())?;
         file.read_to_end(&mut tail).map_err(io())?;
-        if let Some(after) = frame::find_batch(&tail, last) {
+        if let Some(after) = frame::find_batch(read.opened.format, &tail, last) {
             let reason = format!(
                 "the frame is broken, but a whole one follows at byte {}",
                 offset + after as u64
@@ -267,6 +476,10 @@ impl Reader<'_> {
                 reason,
             });
         }
+        self.check_mark(
+            &format!("{} is damaged at byte {offset}: {reason}", path.display()),
+            last,
+        )?;
         tracing::warn!(
             path = %path.display(),
             bytes = length - offset,

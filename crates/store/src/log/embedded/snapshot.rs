@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::disk::Disk;
-use super::frame::{self, HEADER, Header, Magic, Next};
+use super::frame::{self, Format, Header, Link, Magic, Next, Opened};
 use super::{Inventory, snapshot_name};
 use crate::Revision;
 use crate::log::{BaseItem, Checkpoint, LogError, LogMeter};
@@ -21,26 +21,44 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// Bytes between syncs: one large sync at the end would make the log's own wait behind it.
 const SYNC_BYTES: usize = 8 << 20;
 
-/// Everything in the snapshot, or why it cannot be used.
-pub fn load(path: &Path) -> io::Result<Result<(Revision, Vec<BaseItem>), String>> {
-    let mut file = BufReader::with_capacity(FRAME_BYTES, File::open(path)?);
-    let mut header = [0; HEADER];
-    if frame::read_up_to(&mut file, &mut header)? < HEADER {
-        return Ok(Err("the header is incomplete".into()));
-    }
-    let header = match Header::decode(Magic::Snapshot, &header) {
-        Ok(header) => header,
-        Err(reason) => return Ok(Err(reason)),
-    };
-    Ok(load_items(&mut file, header.count)?.map(|items| (header.revision, items)))
+pub struct Loaded {
+    pub revision: Revision,
+    /// The log up to this revision is superfluous.
+    pub replaced: Revision,
+    pub items: Vec<BaseItem>,
 }
 
-fn load_items(file: &mut dyn Read, count: u64) -> io::Result<Result<Vec<BaseItem>, String>> {
+/// Everything in the snapshot, or why it cannot be used.
+pub fn load(path: &Path) -> io::Result<Result<Loaded, String>> {
+    let mut file = BufReader::with_capacity(FRAME_BYTES, File::open(path)?);
+    let opened = match frame::read_header(Magic::Snapshot, &mut file)? {
+        Ok(opened) => opened,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let Header { revision, link, .. } = opened.header;
+    let replaced = match opened.format {
+        Format::V1 => revision,
+        Format::V2 => link.segment.saturating_sub(1),
+    };
+    Ok(load_items(&mut file, opened)?.map(|items| Loaded {
+        revision,
+        replaced,
+        items,
+    }))
+}
+
+fn load_items(file: &mut dyn Read, opened: Opened) -> io::Result<Result<Vec<BaseItem>, String>> {
+    let count = opened.header.count;
+    let mut chain = opened.chain;
     let mut items = Vec::new();
     let mut payload = Vec::new();
     loop {
-        match frame::next_frame(file, &mut payload)? {
-            Next::Frame => {
+        match frame::next_frame(opened.format, file, &mut payload)? {
+            Next::Frame(head) if head.previous.is_some_and(|previous| previous != chain) => {
+                return Ok(Err("a frame does not follow the one before it".into()));
+            }
+            Next::Frame(head) => {
+                chain = head.crc;
                 if let Err(reason) = frame::get_items(&payload, &mut items) {
                     return Ok(Err(reason));
                 }
@@ -58,6 +76,8 @@ pub struct Job {
     pub disk: Arc<dyn Disk>,
     pub inventory: Arc<Mutex<Inventory>>,
     pub meter: Arc<LogMeter>,
+    /// The last revision of the log when the snapshot began.
+    pub sealed: Revision,
     /// What it makes superfluous.
     pub superseded: Vec<PathBuf>,
     /// Bytes it is going to take, roughly.
@@ -76,7 +96,12 @@ impl Checkpoint for Job {
     ) -> Result<(), LogError> {
         let path = self.dir.join(snapshot_name(revision));
         let unfinished = path.with_extension("tmp");
-        match self.write_file(&unfinished, &path, Header { revision, count }, items, cancel) {
+        let link = Link {
+            segment: self.sealed + 1,
+            ..Link::default()
+        };
+        let header = Header { revision, count, link };
+        match self.write_file(&unfinished, &path, header, items, cancel) {
             Ok(None) => {
                 let _ = self.disk.remove(&unfinished);
                 Ok(())
@@ -109,7 +134,8 @@ impl Job {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let mut file = self.disk.create(unfinished)?;
-        let mut buffer = header.encode(Magic::Snapshot).to_vec();
+        let (header, mut chain) = header.encode(Magic::Snapshot);
+        let mut buffer = header.to_vec();
         let (mut written, mut unsynced) = (0, 0);
         let mut some = Vec::new();
         loop {
@@ -128,7 +154,7 @@ impl Job {
                 break;
             }
             if !some.is_empty() {
-                frame::frame(&mut buffer, |out| frame::put_items(out, &some));
+                chain = frame::frame(&mut buffer, chain, |out| frame::put_items(out, &some));
             }
             file.write_all(&buffer)?;
             written += buffer.len() as u64;

@@ -12,9 +12,9 @@ use super::*;
 use crate::plan::{Endpoint, Node, Protocol};
 
 pub fn context(family: Family) -> Context {
-    let range = match family {
-        Family::V4 => "10.0.0.0/8",
-        Family::V6 => "fd00:10::/64",
+    let (range, services) = match family {
+        Family::V4 => ("10.0.0.0/8", "172.30.0.0/16"),
+        Family::V6 => ("fd00:10::/64", "fd00:172::/112"),
     };
     Context {
         family,
@@ -24,6 +24,7 @@ pub fn context(family: Family) -> Context {
         node_ip: Some(node().address(family).unwrap()),
         node_ports: NodePorts::AllLocal,
         localhost_node_ports: false,
+        service_ranges: vec![services.parse().unwrap()],
         tcp_be_liberal: false,
         random_fully: true,
         is_large: false,

@@ -105,15 +105,11 @@ impl Model {
 
     /// The order of services in shared chains says nothing; that the tail comes last does.
     pub fn in_order(mut self, context: &Context) -> Model {
-        let tail = render::tail(context);
         for (table, name) in render::SHARED {
             if let Some(rules) = self.chains.get_mut(&(table, name.to_string())) {
-                let end = if (table, name) == (Table::Nat, names::SERVICES) {
-                    assert!(rules.ends_with(&tail), "{rules:?} ends with {tail:?}");
-                    rules.len() - tail.len()
-                } else {
-                    rules.len()
-                };
+                let tail = render::tail(context, table, name);
+                assert!(rules.ends_with(&tail), "{rules:?} ends with {tail:?}");
+                let end = rules.len() - tail.len();
                 rules[..end].sort();
             }
         }

@@ -74,7 +74,7 @@ fn settings() -> Settings {
         detect_local: DetectLocal::Ranges(vec!["10.0.0.0/8".parse().unwrap(), "fd00:10::/64".parse().unwrap()]),
         ..Settings::default()
     };
-    settings.userspace.service_ranges = vec!["172.30.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
+    settings.service_ranges = vec!["172.30.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
     settings
 }
 

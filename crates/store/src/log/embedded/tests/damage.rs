@@ -50,6 +50,7 @@ fn prefix(batches: &[Vec<Writes>], count: usize) -> Replay {
     expected
 }
 
+/// A directory with this segment and no mark: its owner removed it, to start with what is left.
 fn dir_with(bytes: &[u8]) -> tempfile::TempDir {
     let dir = scratch();
     std::fs::write(dir.path().join(segment_name(2)), bytes).unwrap();
@@ -79,32 +80,267 @@ fn cut_at_every_byte() {
     }
 }
 
+/// The revision after each count of batches.
+fn revisions(batches: &[Vec<Writes>]) -> Vec<Revision> {
+    (0..=batches.len())
+        .map(|count| prefix(batches, count).revision)
+        .collect()
+}
+
+/// Refused with advice, and nothing touched; after following the advice there is what is left.
+fn check_refused(dir: &Path, bytes: &[u8], left: Replay) {
+    let error = open(dir).err().expect("acknowledged writes are missing");
+    let mark = dir.join("mark");
+    let advice = format!(
+        "restore the data directory from a backup, or delete {} to start without what is lost",
+        mark.display()
+    );
+    assert!(matches!(error, OpenError::Lost { .. }), "{error}");
+    assert!(error.to_string().ends_with(&advice), "{error}");
+    assert_eq!(std::fs::read(dir.join(segment_name(2))).unwrap(), bytes, "left alone");
+    std::fs::remove_file(mark).unwrap();
+    check_usable(dir, left);
+}
+
+#[test]
+fn a_log_cut_below_the_mark_is_refused() {
+    let (_dir, bytes, ends, batches) = sample();
+    for (count, revision) in revisions(&batches).into_iter().enumerate() {
+        for cut in 0..=bytes.len() {
+            let dir = dir_with(&bytes[..cut]);
+            set_mark(dir.path(), 2, revision);
+            match ends.iter().filter(|end| **end <= cut as u64).count().checked_sub(1) {
+                Some(whole) if whole >= count => check_usable(dir.path(), prefix(&batches, whole)),
+                whole => check_refused(dir.path(), &bytes[..cut], prefix(&batches, whole.unwrap_or(0))),
+            }
+        }
+    }
+}
+
 #[test]
 fn any_changed_byte_is_noticed() {
     let (_dir, bytes, ends, batches) = sample();
     let last_frame = ends[ends.len() - 2];
+    let marks: Vec<_> = std::iter::once(None)
+        .chain(revisions(&batches).into_iter().map(Some))
+        .collect();
     for at in 0..bytes.len() {
         for mask in [0x01, 0x80] {
             let mut changed = bytes.clone();
             changed[at] ^= mask;
-            let dir = dir_with(&changed);
-            if at as u64 >= last_frame {
-                check_usable(dir.path(), prefix(&batches, batches.len() - 1));
-                continue;
+            for mark in &marks {
+                let dir = dir_with(&changed);
+                if let Some(revision) = mark {
+                    set_mark(dir.path(), 2, *revision);
+                }
+                if at as u64 >= last_frame {
+                    let left = prefix(&batches, batches.len() - 1);
+                    match mark.is_some_and(|revision| revision > left.revision) {
+                        true => check_refused(dir.path(), &changed, left),
+                        false => check_usable(dir.path(), left),
+                    }
+                    continue;
+                }
+                let error = open(dir.path())
+                    .err()
+                    .expect("damage to what was acknowledged is refused");
+                let OpenError::Corrupt { file, offset, .. } = error else {
+                    panic!("{error}")
+                };
+                let frame = ends.iter().rev().find(|end| **end <= at as u64).copied().unwrap_or(0);
+                assert_eq!((file, offset), (dir.path().join(segment_name(2)), frame));
+                assert_eq!(
+                    std::fs::read(dir.path().join(segment_name(2))).unwrap(),
+                    changed,
+                    "left alone"
+                );
             }
-            let error = open(dir.path())
-                .err()
-                .expect("damage to what was acknowledged is refused");
-            let OpenError::Corrupt { file, offset, .. } = error else {
-                panic!("{error}")
-            };
-            let frame = ends.iter().rev().find(|end| **end <= at as u64).copied().unwrap_or(0);
-            assert_eq!((file, offset), (dir.path().join(segment_name(2)), frame));
-            assert_eq!(
-                std::fs::read(dir.path().join(segment_name(2))).unwrap(),
-                changed,
-                "left alone"
-            );
+        }
+    }
+}
+
+fn copy_dir(from: &Path) -> tempfile::TempDir {
+    let to = scratch();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, to.path().join(path.file_name().unwrap())).unwrap();
+    }
+    to
+}
+
+#[test]
+fn any_one_file_damaged_shortened_or_gone_loses_nothing_unnoticed() {
+    let (dir, _, _, batches) = sample();
+    let (mut log, state) = open(dir.path()).unwrap();
+    log.options.snapshot_bytes = 0;
+    let job = log.checkpoint(0).unwrap();
+    // One batch while the snapshot is being written, which holds it too; one later.
+    let (during, later) = (
+        vec![put("/registry/d/1", "during")],
+        vec![put("/registry/d/2", "later")],
+    );
+    commit(&mut log, std::slice::from_ref(&during)).unwrap();
+    let mut expected = prefix(&batches, batches.len());
+    assert_eq!(expected, state);
+    expected.apply(9, &during);
+    let items = expected.items();
+    let count = items.len() as u64;
+    job.write(9, count, &mut items.into_iter(), &false.into()).unwrap();
+    commit(&mut log, std::slice::from_ref(&later)).unwrap();
+    expected.apply(10, &later);
+    drop(log);
+
+    let check = |case: &str, file: &str, change: &dyn Fn(&Path)| {
+        let copy = copy_dir(dir.path());
+        change(&copy.path().join(file));
+        match open(copy.path()) {
+            Ok((_, seen)) => assert_eq!(seen.state, expected.state, "{case} {file}"),
+            Err(error) => assert!(error.to_string().contains("from a backup"), "{case} {file}: {error}"),
+        }
+    };
+    for file in [segment_name(9), snapshot_name(9), "mark".into()] {
+        let bytes = std::fs::read(dir.path().join(&file)).unwrap();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x04;
+            check("changed", &file, &|path| std::fs::write(path, &changed).unwrap());
+            check("cut", &file, &|path| std::fs::write(path, &bytes[..at]).unwrap());
+        }
+        check("removed", &file, &|path| std::fs::remove_file(path).unwrap());
+    }
+
+    // A power cut can leave an older mark: that of the beginning of the segment, or that of the one before.
+    for (segment, revision) in [(9, 10), (9, 8), (2, 8)] {
+        let copy = copy_dir(dir.path());
+        set_mark(copy.path(), segment, revision);
+        std::fs::remove_file(copy.path().join(segment_name(9))).unwrap();
+        let error = open(copy.path()).err().expect("the last log is gone").to_string();
+        assert!(
+            error.contains(&format!("{} is missing", segment_name(9))) && error.contains("mark"),
+            "{error}"
+        );
+        std::fs::remove_file(copy.path().join("mark")).unwrap();
+        assert_eq!(open(copy.path()).unwrap().1.revision, 9, "as advised");
+    }
+}
+
+#[test]
+fn a_directory_without_its_log_is_refused() {
+    let (dir, ..) = sample();
+    std::fs::remove_file(dir.path().join(segment_name(2))).unwrap();
+    let error = open(dir.path()).err().unwrap().to_string();
+    assert!(error.contains(&format!("{} is missing", segment_name(2))), "{error}");
+}
+
+#[test]
+fn a_frame_of_another_log_is_refused() {
+    // The same revisions and lengths, whole checksums; only the chain tells.
+    let (_dir, mut bytes, ends, _) = sample();
+    let other = scratch();
+    let (mut log, _) = open(other.path()).unwrap();
+    commit(
+        &mut log,
+        &[
+            vec![put("/registry/a/1", "uno")],
+            vec![put("/registry/a/2", "due"), put("/registry/b/1", "x")],
+        ],
+    )
+    .unwrap();
+    commit(&mut log, &[vec![put("/registry/a/1", "three")]]).unwrap();
+    drop(log);
+    let frame = ends[1] as usize..ends[2] as usize;
+    let foreign = std::fs::read(other.path().join(segment_name(2))).unwrap();
+    bytes[frame.clone()].copy_from_slice(&foreign[frame]);
+    let error = open(dir_with(&bytes).path()).err().unwrap().to_string();
+    assert!(error.contains("does not follow the one before it"), "{error}");
+}
+
+/// Files as version 1 had them.
+mod version_1 {
+    use super::*;
+
+    fn file(magic: &[u8; 8], revision: Revision, count: u64, payloads: &[Vec<u8>]) -> Vec<u8> {
+        let mut out = magic.to_vec();
+        out.extend(1u32.to_le_bytes());
+        out.extend(revision.to_le_bytes());
+        out.extend(count.to_le_bytes());
+        out.extend(crc32fast::hash(&out).to_le_bytes());
+        for payload in payloads {
+            let length = (payload.len() as u32).to_le_bytes();
+            let crc = crc32fast::hash(&[&length[..], payload].concat());
+            out.extend(length);
+            out.extend(crc.to_le_bytes());
+            out.extend(payload);
+        }
+        out
+    }
+
+    pub fn segment(first: Revision, batches: &[Vec<Writes>]) -> Vec<u8> {
+        let mut revision = first - 1;
+        let payload = |batch: &Vec<Writes>| {
+            let transactions: Vec<Transaction<'_>> = batch
+                .iter()
+                .map(|writes| {
+                    revision += 1;
+                    let writes = writes.iter().map(|(key, value)| (key, value.as_ref())).collect();
+                    Transaction {
+                        revision,
+                        compares: Vec::new(),
+                        writes,
+                    }
+                })
+                .collect();
+            let mut out = Vec::new();
+            frame::put_batch(&mut out, 1_000_000, &transactions);
+            out
+        };
+        file(b"ORLOPLOG", first, 0, &batches.iter().map(payload).collect::<Vec<_>>())
+    }
+
+    pub fn snapshot(state: &Replay) -> Vec<u8> {
+        let mut payload = Vec::new();
+        let items = state.items();
+        frame::put_items(&mut payload, &items);
+        file(b"ORLOPSNP", state.revision, items.len() as u64, &[payload])
+    }
+}
+
+#[test]
+fn files_of_version_1_are_read_and_left_behind() {
+    let (_dir, _, _, batches) = sample();
+    for torn in [0, 1, 30] {
+        for with_snapshot in [false, true] {
+            let dir = scratch();
+            let mut expected = prefix(&batches, batches.len());
+            let mut bytes = version_1::segment(2, &batches);
+            if with_snapshot {
+                let state = prefix(&batches, 2);
+                std::fs::write(
+                    dir.path().join(snapshot_name(state.revision)),
+                    version_1::snapshot(&state),
+                )
+                .unwrap();
+                bytes = version_1::segment(state.revision + 1, &batches[2..]);
+                (expected.base, expected.transactions) =
+                    (state.revision, expected.transactions.split_off(&(state.revision + 1)));
+            }
+            let first = if with_snapshot { expected.base + 1 } else { 2 };
+            let path = dir.path().join(segment_name(first));
+            std::fs::write(&path, [&bytes[..], &vec![7; torn]].concat()).unwrap();
+            check_usable(dir.path(), expected);
+            assert_eq!(std::fs::read(&path).unwrap(), bytes, "not appended to");
+            assert!(dir.path().join(segment_name(9)).exists());
+
+            std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+            let error = open(dir.path()).err().unwrap().to_string();
+            assert!(error.contains("it ends inside a frame"), "{error}");
+            std::fs::write(&path, &bytes).unwrap();
+
+            let (mut log, state) = open(dir.path()).unwrap();
+            snapshot(&mut log, &state);
+            drop(log);
+            assert!(!path.exists(), "the snapshot replaced it");
+            assert_eq!(open(dir.path()).unwrap().1.state, state.state);
         }
     }
 }
@@ -125,7 +361,7 @@ fn an_old_frame_at_the_end_is_refused() {
     let (_dir, mut bytes, ends, _) = sample();
     bytes.extend_from_within(ends[1] as usize..ends[2] as usize);
     let error = open(dir_with(&bytes).path()).err().unwrap().to_string();
-    assert!(error.contains("revision 4 follows revision 8"), "{error}");
+    assert!(error.contains("does not follow the one before it"), "{error}");
 }
 
 #[test]
@@ -143,7 +379,10 @@ fn damage_before_the_last_segment_is_refused() {
 
     std::fs::write(path(2), &first[..first.len() - 1]).unwrap();
     let message = open(dir.path()).err().unwrap().to_string();
-    let expected = format!("{} is damaged at byte 32: it ends inside a frame", path(2).display());
+    let expected = format!(
+        "{} is damaged at byte {HEADER}: it ends inside a frame",
+        path(2).display()
+    );
     assert!(message.starts_with(&expected), "{message}");
 
     std::fs::write(path(2), &first).unwrap();
@@ -218,7 +457,7 @@ fn what_a_snapshot_replaced_is_removed_at_open() {
     names.sort();
     assert_eq!(
         names,
-        ["lock".into(), segment_name(9), snapshot_name(8)].map(std::ffi::OsString::from)
+        ["lock".into(), segment_name(9), "mark".into(), snapshot_name(8)].map(std::ffi::OsString::from)
     );
 }
 

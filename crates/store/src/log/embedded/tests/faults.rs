@@ -71,9 +71,17 @@ fn nothing_is_written_before_a_failed_write_is_cut_off() {
     disk.fail(Call::Sync, ErrorKind::Other);
     disk.fail(Call::Truncate, ErrorKind::ReadOnlyFilesystem);
     let path = dir.path().join(segment_name(2));
-    commit(&mut log, &one(1)).expect_err("refused");
+    let error = commit(&mut log, &one(1)).expect_err("refused");
+    assert!(
+        error.undecided && error.to_string().contains("after a restart is not known"),
+        "{error}"
+    );
     let left = std::fs::read(&path).unwrap();
-    commit(&mut log, &one(2)).expect_err("refused without touching the file");
+    let error = commit(&mut log, &one(2)).expect_err("refused without touching the file");
+    assert!(
+        !error.undecided && error.to_string().contains("nothing was changed"),
+        "{error}"
+    );
     assert_eq!(std::fs::read(&path).unwrap(), left);
     disk.heal();
     assert_eq!(commit(&mut log, &one(3)).unwrap(), 3);
@@ -84,6 +92,60 @@ fn nothing_is_written_before_a_failed_write_is_cut_off() {
     );
     drop(log);
     assert_eq!(open_on(&disk, dir.path()).1, expected);
+}
+
+#[test]
+fn what_cannot_be_cut_off_is_left_behind() {
+    for started in [false, true] {
+        let (dir, disk) = (scratch(), FaultyDisk::default());
+        let (mut log, mut expected) = open_on(&disk, dir.path());
+        if started {
+            commit(&mut log, &one(0)).unwrap();
+            expected.apply(2, &one(0)[0]);
+        } else {
+            log.prepare().unwrap();
+        }
+        disk.fail_once(Call::Sync, ErrorKind::Other);
+        disk.fail(Call::Truncate, ErrorKind::PermissionDenied);
+        let error = commit(&mut log, &one(1)).expect_err("refused");
+        assert!(!error.undecided, "{error}");
+        drop(log);
+        let (mut log, seen) = open_on(&disk, dir.path());
+        assert_eq!(seen, expected, "what was refused is not there");
+        let revision = commit(&mut log, &one(2)).unwrap();
+        expected.apply(revision, &one(2)[0]);
+        drop(log);
+        assert_eq!(open_on(&disk, dir.path()).1, expected);
+    }
+}
+
+#[test]
+fn a_probe_is_a_write_that_changes_nothing() {
+    let (dir, disk) = (scratch(), FaultyDisk::default());
+    let (mut log, mut expected) = open_on(&disk, dir.path());
+    for n in 0..3 {
+        log.probe(1).unwrap();
+        log.probe(1).unwrap();
+        if n == 1 {
+            log.seal();
+        }
+        let revision = commit(&mut log, &one(n)).unwrap();
+        expected.apply(revision, &one(n)[0]);
+        disk.fail(Call::Sync, ErrorKind::Other);
+        log.probe(1).expect_err("the disk cannot be written");
+        disk.heal();
+    }
+    drop(log);
+    let (mut log, seen) = open_on(&disk, dir.path());
+    assert_eq!(seen, expected);
+    // A segment with nothing else in it is replaced, and never removed under another name.
+    log.probe(1).unwrap();
+    grow_and_snapshot(&mut log, &mut expected, &disk, None).unwrap();
+    log.probe(1).unwrap();
+    log.seal();
+    grow_and_snapshot(&mut log, &mut expected, &disk, None).unwrap();
+    drop(log);
+    assert_eq!(open_on(&disk, dir.path()).1.state, expected.state);
 }
 
 #[test]
@@ -141,6 +203,7 @@ fn grow_and_snapshot(
 enum Step {
     Commit(Vec<Vec<(u8, Option<u8>)>>),
     Fail(Call),
+    FailOnce(Call),
     Heal,
     TakeJob,
     RunJob { cancelled: bool },
@@ -155,6 +218,7 @@ fn step() -> impl Strategy<Value = Step> {
         Call::Create,
         Call::Append,
         Call::Write,
+        Call::WriteAt,
         Call::Sync,
         Call::Truncate,
         Call::Rename,
@@ -163,7 +227,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]);
     prop_oneof![
         10 => proptest::collection::vec(txn, 1..4).prop_map(Step::Commit),
-        3 => call.prop_map(Step::Fail),
+        3 => call.clone().prop_map(Step::Fail),
+        2 => call.prop_map(Step::FailOnce),
         3 => Just(Step::Heal),
         2 => Just(Step::TakeJob),
         2 => any::<bool>().prop_map(|cancelled| Step::RunJob { cancelled }),
@@ -179,7 +244,7 @@ struct Machine {
     job: Option<Box<dyn Checkpoint>>,
     /// All that was acknowledged, and the state it makes.
     acknowledged: Replay,
-    /// A batch that was refused while what it left could not be cut off. The one thing whose fate is open.
+    /// A batch of which the log did not say that nothing of it happened. The one thing whose fate is open.
     open: Option<Vec<Writes>>,
 }
 
@@ -187,6 +252,7 @@ impl Machine {
     fn step(&mut self, step: Step) {
         match step {
             Step::Fail(call) => self.disk.fail(call, ErrorKind::StorageFull),
+            Step::FailOnce(call) => self.disk.fail_once(call, ErrorKind::StorageFull),
             Step::Heal => self.disk.heal(),
             Step::Commit(batch) => {
                 let txn = |writes: Vec<(u8, Option<u8>)>| -> Writes {
@@ -231,11 +297,13 @@ impl Machine {
                 }
                 self.open = None;
             }
-            Err(_) => {
-                let is_cut = log.active.as_ref().is_none_or(|segment| segment.health == Health::Good);
-                if is_cut {
+            Err(error) => {
+                let is_undone = log.active.as_ref().is_none_or(|segment| segment.health == Health::Good);
+                if is_undone {
                     self.open = None;
-                } else if self.open.is_none() {
+                }
+                if error.undecided {
+                    assert!(self.open.is_none(), "one at a time");
                     self.open = Some(batch);
                 }
             }
@@ -287,5 +355,235 @@ proptest! {
         }
         machine.restart(None);
         machine.restart(Some(7));
+    }
+}
+
+/// A whole store on a disk that fails: what its users are told is what they find, also after restarts.
+mod store {
+    use std::time::Duration;
+
+    use orlop_base::Clock;
+
+    use super::*;
+    use crate::{Action, CommitError, Expect, Op, Options, Store};
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Told {
+        Committed,
+        Refused,
+        Unknown,
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write,
+        Fail(Call),
+        FailOnce(Call),
+        Heal,
+        Restart { power_cut: Option<u64> },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let call = proptest::sample::select(vec![
+            Call::Append,
+            Call::Create,
+            Call::Write,
+            Call::WriteAt,
+            Call::Sync,
+            Call::Sync,
+            Call::Truncate,
+            Call::Rename,
+            Call::SyncDir,
+        ]);
+        prop_oneof![
+            8 => Just(Step::Write),
+            3 => call.clone().prop_map(Step::Fail),
+            3 => call.prop_map(Step::FailOnce),
+            2 => Just(Step::Heal),
+            2 => proptest::option::of(any::<u64>()).prop_map(|power_cut| Step::Restart { power_cut }),
+        ]
+    }
+
+    struct World {
+        dir: tempfile::TempDir,
+        disk: FaultyDisk,
+        clock: Clock,
+        store: Option<Store<Bytes>>,
+        told: Vec<Told>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let mut world = World {
+                dir: scratch(),
+                disk: FaultyDisk::default(),
+                clock: Clock::manual("2026-01-02T03:04:05Z".parse().unwrap()),
+                store: None,
+                told: Vec::new(),
+            };
+            world.open();
+            world
+        }
+
+        fn open(&mut self) {
+            let options = EmbeddedOptions { snapshot_bytes: 300 };
+            let log = EmbeddedLog::open_on(Arc::new(self.disk.clone()), self.dir.path(), options).unwrap();
+            // The writer looks around every ten milliseconds.
+            let options = Options {
+                history_age: Duration::from_millis(160),
+                clock: self.clock.clone(),
+                ..Options::default()
+            };
+            self.store = Some(Store::open(Box::new(log), options).unwrap());
+        }
+
+        fn store(&self) -> &Store<Bytes> {
+            self.store.as_ref().unwrap()
+        }
+
+        fn key(n: usize) -> String {
+            format!("/registry/pods/ns/{n}")
+        }
+
+        async fn write(&mut self) -> Told {
+            let text = Arc::new(Bytes::from(vec![b'x'; self.told.len() % 40]));
+            let op = Op::new(World::key(self.told.len()), Expect::Any, Action::Put(text));
+            let store = self.store().clone();
+            let mut commit = std::pin::pin!(store.commit(op));
+            let answer = tokio::select! {
+                answer = &mut commit => answer,
+                () = tokio::time::sleep(Duration::from_millis(40)) => {
+                    // Undecided. Nobody waits for ever.
+                    self.clock.advance(Duration::from_secs(6));
+                    commit.await
+                }
+            };
+            let told = match answer {
+                Ok(_) => Told::Committed,
+                Err(CommitError::Unavailable(why)) => {
+                    assert!(why.contains("nothing was changed"), "{why}");
+                    Told::Refused
+                }
+                Err(CommitError::Unknown(why)) => {
+                    assert!(why.contains("after a restart is not known"), "{why}");
+                    Told::Unknown
+                }
+                Err(other) => panic!("{other}"),
+            };
+            assert!(told == Told::Committed || self.store().health().is_err() || self.is_recovering());
+            self.told.push(told);
+            told
+        }
+
+        /// A write that failed may have been followed by a probe that did not.
+        fn is_recovering(&self) -> bool {
+            self.store().stats().unavailable > 0
+        }
+
+        fn check(&self) {
+            for (n, told) in self.told.iter().enumerate() {
+                let is_there = self.store().get(&World::key(n)).is_some();
+                match told {
+                    Told::Committed => assert!(is_there, "write {n} was acknowledged"),
+                    Told::Refused => assert!(!is_there, "write {n} was refused"),
+                    Told::Unknown => {}
+                }
+            }
+        }
+
+        fn restart(&mut self, power_cut: Option<u64>) {
+            self.store = None;
+            self.disk.heal();
+            if let Some(seed) = power_cut {
+                self.disk.cut_power(self.dir.path(), &mut Random::seeded(seed));
+            }
+            self.open();
+            self.check();
+            // What was seen once is there for good.
+            for n in 0..self.told.len() {
+                if self.told[n] == Told::Unknown {
+                    let is_there = self.store().get(&World::key(n)).is_some();
+                    self.told[n] = if is_there { Told::Committed } else { Told::Refused };
+                }
+            }
+        }
+
+        async fn recovers(&self) {
+            for _ in 0..200 {
+                if self.store().health().is_ok() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            panic!("still failing: {:?}", self.store().health());
+        }
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.unwrap().block_on(test);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_users_are_told_is_what_they_find(steps in proptest::collection::vec(step(), 1..40)) {
+            run(async {
+                let mut world = World::new();
+                for step in steps {
+                    match step {
+                        Step::Write => {
+                            world.write().await;
+                        }
+                        Step::Fail(call) => world.disk.fail(call, ErrorKind::Other),
+                        Step::FailOnce(call) => world.disk.fail_once(call, ErrorKind::Other),
+                        Step::Heal => world.disk.heal(),
+                        Step::Restart { power_cut } => world.restart(power_cut),
+                    }
+                    world.check();
+                }
+                world.disk.heal();
+                world.recovers().await;
+                assert_eq!(world.write().await, Told::Committed);
+                world.check();
+                world.restart(None);
+                world.restart(Some(7));
+            });
+        }
+    }
+
+    #[test]
+    fn a_write_that_cannot_be_undone_is_refused_once_it_is() {
+        run(async {
+            let mut world = World::new();
+            assert_eq!(world.write().await, Told::Committed);
+            assert_eq!(world.store().health(), Ok(()));
+            world.disk.fail(Call::Sync, ErrorKind::Other);
+            world.disk.fail(Call::Truncate, ErrorKind::Other);
+            let store = world.store().clone();
+            let put = |n: usize| Op::new(World::key(n), Expect::Any, Action::Put(Arc::new(Bytes::new())));
+            let undecided = tokio::spawn(async move { store.commit(put(1)).await });
+            while world.store().health().is_ok() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(world.store().health().unwrap_err().since, world.clock.now().into());
+            world.clock.advance(Duration::from_secs(1));
+            let later = world.store().commit(put(2)).await.unwrap_err();
+            assert!(matches!(later, CommitError::Unavailable(_)), "{later}");
+            let since = world.store().health().unwrap_err().since;
+            assert!(since < world.clock.now().into(), "since the first failure");
+            assert!(!undecided.is_finished(), "nobody knows yet");
+
+            // The disk takes writes again, but what was written cannot be cut off.
+            world.disk.heal_call(Call::Sync);
+            world.recovers().await;
+            let answer = undecided.await.unwrap().unwrap_err();
+            assert!(matches!(answer, CommitError::Unavailable(_)), "{answer}");
+            world.told.extend([Told::Refused, Told::Refused]);
+            assert_eq!(world.write().await, Told::Committed);
+            world.restart(None);
+            world.restart(Some(3));
+        });
     }
 }

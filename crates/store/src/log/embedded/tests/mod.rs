@@ -112,6 +112,11 @@ pub fn commit(log: &mut EmbeddedLog, batch: &[Writes]) -> Result<Revision, LogEr
     Ok(revision)
 }
 
+/// Writes the mark of a log whose segment began with `segment` and that was durable up to `revision`.
+pub fn set_mark(dir: &Path, segment: Revision, revision: Revision) {
+    Mark::new(dir).store(&RealDisk, Marked { segment, revision }).unwrap();
+}
+
 pub fn open(dir: &Path) -> Result<(EmbeddedLog, Replay), OpenError> {
     let mut log = EmbeddedLog::open(dir, EmbeddedOptions::default())?;
     let seen = replay(&mut log)?;
