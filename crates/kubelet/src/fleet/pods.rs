@@ -396,7 +396,10 @@ impl Pods {
         if news {
             return self.plan(uid, now);
         }
+        // What is not admitted yet is due already.
+        let open = matches!(kept.admission, Admission::Open { .. });
         if reshaped
+            && !open
             && kept.reported == Some(kept.life.stage)
             && let Some(next) = kept.next()
         {
