@@ -1,6 +1,7 @@
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use orlop_base::clock::Shift;
 use orlop_base::{Clock, Shutdown};
 use tokio::sync::mpsc;
 use tracing::field::{Field, Visit};
@@ -29,7 +30,7 @@ fn said(news: Option<News>) -> String {
 #[test]
 fn an_outage_is_said_when_it_begins_changes_and_ends() {
     let (start, refused) = (Instant::now(), Error::Forbidden(Box::new(Status::default())));
-    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let at = |seconds: u64| start.later(Duration::from_secs(seconds));
     // begun and ended at which second, how, and what is said of it
     let steps: [(u64, u64, Option<Error>, &str); 14] = [
         (0, 0, None, ""),
@@ -81,7 +82,7 @@ fn a_server_that_dies_is_one_reason() {
         (60, "invalid peer certificate: UnknownIssuer", true),
         (80, "invalid peer certificate: UnknownIssuer", false),
     ] {
-        let now = start + Duration::from_secs(seconds);
+        let now = start.later(Duration::from_secs(seconds));
         let news = state.observe(now, now, Some(&broken(text)));
         assert_eq!(news, expected.then(|| News::Away(text.to_string())), "{text}");
     }
@@ -91,7 +92,7 @@ fn a_server_that_dies_is_one_reason() {
 fn the_reasons_of_an_outage_are_bounded() {
     let (mut state, start) = (State::default(), Instant::now());
     let lines = (0..1000).filter(|n| {
-        let now = start + Duration::from_secs(20 * n);
+        let now = start.later(Duration::from_secs(20 * n));
         state.observe(now, now, Some(&broken(&n.to_string()))).is_some()
     });
     assert_eq!(lines.count(), REASONS_MAX);
