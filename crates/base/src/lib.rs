@@ -1,6 +1,6 @@
 //! What the standard library lacks and every crate of Orlop needs: a clock that tests can hold still, a seeded random
-//! source, a shutdown signal, a bounded accept loop and the table of who is
-//! connected. Kept tiny on purpose; nothing here knows about Kubernetes.
+//! source, a shutdown signal, a bounded accept loop, the table of who is connected, verbosities of log lines. Kept tiny on
+//! purpose.
 
 pub mod accept;
 pub mod clock;
@@ -9,6 +9,7 @@ pub mod join;
 pub mod plain_http;
 pub mod random;
 pub mod shutdown;
+pub mod verbosity;
 
 pub use accept::accept;
 pub use clock::Clock;

@@ -11,11 +11,13 @@ use http_body_util::{BodyExt, Full};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
 use crate::error::{BoxError, Error, Result, Trouble};
 use crate::path::with_query;
+use crate::reachability::Reachability;
 
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests in flight at once, watches not counted: half of what a server lets one client change at a time, so that
@@ -32,6 +34,7 @@ pub struct Api {
     transport: Transport,
     timeout: Duration,
     room: Arc<Semaphore>,
+    reachability: Reachability,
 }
 
 #[derive(Clone)]
@@ -111,8 +114,9 @@ const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 impl Api {
-    pub fn new(client: kube::Client) -> Api {
-        Api::over(Transport::Kube(client))
+    /// `component`: who asks, for log lines.
+    pub fn new(client: kube::Client, component: &str) -> Api {
+        Api::over(Transport::Kube(client), component)
     }
 
     /// Straight into a service of this process.
@@ -127,17 +131,27 @@ impl Api {
         let service = service
             .map_response(|response: Response<B>| response.map(|body| body.map_err(Into::into).boxed_unsync()))
             .map_err(Into::into);
-        Api::over(Transport::Direct {
+        let transport = Transport::Direct {
             service: BoxCloneSyncService::new(service),
             user_agent: HeaderValue::from_str(user_agent).expect("a component's own name is a header value"),
-        })
+        };
+        Api::over(transport, user_agent)
     }
 
-    fn over(transport: Transport) -> Api {
+    fn over(transport: Transport, component: &str) -> Api {
         Api {
             transport,
             timeout: DEFAULT_TIMEOUT,
             room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            reachability: Reachability::new(component),
+        }
+    }
+
+    /// Part of the same component as `other`: that the server is away is logged once for both.
+    pub fn of_component(self, other: &Api) -> Api {
+        Api {
+            reachability: other.reachability.clone(),
+            ..self
         }
     }
 
@@ -253,10 +267,7 @@ impl Api {
             let bytes = response.into_body().collect().await.map_err(Error::transport)?;
             Ok(bytes.to_bytes())
         };
-        let bytes = match tokio::time::timeout(self.timeout, answered).await {
-            Ok(answered) => answered?,
-            Err(_) => return Err(Error::Unavailable(Trouble::Timeout(self.timeout))),
-        };
+        let bytes = self.in_time(answered).await?;
         serde_json::from_slice(&bytes).map_err(|source| Error::Unreadable {
             request: described(method, uri),
             source,
@@ -266,10 +277,17 @@ impl Api {
     /// A GET whose answer goes on and on: the time limit is for its beginning.
     pub(crate) async fn open(&self, uri: &str) -> Result<ResponseBody> {
         let request = request(&Method::GET, uri, None, Bytes::new())?;
-        match tokio::time::timeout(self.timeout, self.send(request)).await {
-            Ok(response) => Ok(response?.into_body()),
+        Ok(self.in_time(self.send(request)).await?.into_body())
+    }
+
+    async fn in_time<T>(&self, answered: impl Future<Output = Result<T>>) -> Result<T> {
+        let began = Instant::now();
+        let outcome = match tokio::time::timeout(self.timeout, answered).await {
+            Ok(outcome) => outcome,
             Err(_) => Err(Error::Unavailable(Trouble::Timeout(self.timeout))),
-        }
+        };
+        self.reachability.observe(began, &outcome);
+        outcome
     }
 
     /// A successful response, its body yet to be read.

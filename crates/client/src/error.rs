@@ -141,8 +141,12 @@ impl Error {
         }
     }
 
+    /// A request that failed on its way; unless what failed was another request that had to come first (for a token, say).
     pub(crate) fn transport(source: impl Into<BoxError>) -> Error {
-        Error::Unavailable(Trouble::Transport(source.into()))
+        match source.into().downcast::<Error>() {
+            Ok(error) => *error,
+            Err(source) => Error::Unavailable(Trouble::Transport(source)),
+        }
     }
 
     /// The refusal, if the server answered with one.
@@ -165,16 +169,25 @@ impl Error {
         matches!(self, Error::TooManyRequests { .. } | Error::Unavailable(_))
     }
 
+    /// Whether there was no answer at all: `Api` has logged that the server is away, and nobody else needs to.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Error::Unavailable(Trouble::Transport(_) | Trouble::Timeout(_)))
+    }
+
     /// This error and its causes in one line, for logs.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(next) = cause {
-            text = format!("{text}: {next}");
-            cause = next.source();
-        }
-        text
+        chain(self)
     }
+}
+
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
 }
 
 #[cfg(test)]

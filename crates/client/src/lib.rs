@@ -5,7 +5,7 @@
 //! fields it uses. `api` is the request layer that the rest stands on; `informer` turns lists and watches into one
 //! ordered stream of changes that never loses one.
 //!
-//! Invariants: every request has a time limit; every queue has a bound; an informer ends only when told to.
+//! Invariants: every request has a time limit; that the server is away is logged once, by `Api`, whoever noticed; every queue has a bound; an informer ends only when told to.
 //!
 //! Left out on purpose: client-side rate limits (the server's 429 is honoured instead; a bound on requests in flight
 //! keeps it rare) and shared caches beyond the small `Store`.
@@ -20,6 +20,7 @@ pub mod informer;
 pub mod leader;
 mod lines;
 pub mod path;
+mod reachability;
 pub mod store;
 pub mod transport;
 
@@ -30,4 +31,5 @@ pub use informer::{Delta, Selection, watch};
 pub use kube::Client as KubeClient;
 pub use kube::client::Body as KubeBody;
 pub use leader::{Election, Leadership, elect};
+pub use reachability::Failures;
 pub use store::{Object, Store, reflect};

@@ -138,7 +138,7 @@ mod tests {
         let fake = Fake::new();
         fake.answer(200, r#"{"kind":"Node","metadata":{"name":"n"}}"#);
         let client = in_process(fake.service(), "test/1").unwrap();
-        let api = crate::Api::new(client);
+        let api = crate::Api::new(client, "test");
         let node: serde_json::Value = api.get("/api/v1/nodes/n").await.unwrap();
         assert_eq!(node["metadata"]["name"], "n");
         let seen = fake.requests();

@@ -11,7 +11,7 @@ async fn main() {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let kubeconfig = std::env::var_os("KUBECONFIG").expect("KUBECONFIG is set");
     let client = transport::from_kubeconfig(Some(kubeconfig.as_ref()), None, "kube-controller-manager");
-    let api = Api::new(client.await.expect("a usable kubeconfig"));
+    let api = Api::new(client.await.expect("a usable kubeconfig"), "kube-controller-manager");
     let chosen = |def: &&&orlop_controllers::Def| names.is_empty() || names.iter().any(|name| name == def.name);
     let shared = api.clone();
     let options = Options {

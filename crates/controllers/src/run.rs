@@ -37,7 +37,7 @@ async fn lead(options: Options) -> Result<(), &'static str> {
     if !election.acquired().await {
         return Ok(());
     }
-    tracing::info!("leading: the controllers start");
+    tracing::info!("started controllers");
     tokio::select! {
         _ = work(&options) => Ok(()),
         _ = election.lost() => match options.shutdown.is_triggered() {
@@ -60,7 +60,7 @@ async fn work(options: &Options) {
     for def in &options.controllers {
         let api = match def.account {
             "" => options.api.clone(),
-            account => (options.account)(account),
+            account => (options.account)(account).of_component(&options.api),
         };
         let setup = Setup::new(
             def,

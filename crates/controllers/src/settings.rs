@@ -40,7 +40,7 @@ pub struct Settings {
     pub endpoint_updates_batch_period: Duration,
     /// `--mirroring-max-endpoints-per-subset`
     pub mirroring_max_endpoints_per_subset: usize,
-    /// `--terminated-pod-gc-threshold`: ended pods that may lie about; zero for any number.
+    /// `--terminated-pod-gc-threshold`: terminated pods that can exist before the garbage collector deletes them; zero: disabled.
     pub terminated_pod_gc_threshold: usize,
     /// `--enable-dynamic-provisioning`: claims that find no volume have one made for them.
     pub enable_dynamic_provisioning: bool,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orlop_base::Shutdown;
-use orlop_client::{Api, DeleteOptions, Error, path};
+use orlop_client::{Api, DeleteOptions, Error, Failures, path};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -20,7 +20,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// `changed`: someone changed one of the objects.
 pub async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown: Shutdown) {
-    let (mut retry, mut ours_before) = (RETRY, true);
+    let (mut retry, mut ours_before, mut failures) = (RETRY, true, Failures::default());
     loop {
         let wait = tokio::select! {
             ensured = ensure(&api, &resources) => match ensured {
@@ -29,10 +29,13 @@ pub async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown
                         tracing::info!("the service kube-dns has a selector, so it is someone else's: it is left alone");
                     }
                     (retry, ours_before) = (RETRY, ours);
+                    failures.succeeded();
                     RESYNC
                 }
                 Err(error) => {
-                    tracing::warn!("the objects of the cluster's DNS could not be written, again in {retry:?}: {}", error.chain());
+                    if failures.is_news(&error) {
+                        tracing::warn!(err = error.chain(), "failed to write service kube-dns and its endpoint slices; retrying");
+                    }
                     let wait = retry;
                     retry = retry.saturating_mul(2).min(RETRY_MAX);
                     wait

@@ -190,5 +190,5 @@ async fn over_tls(running: &Running, directory: &std::path::Path) {
     std::fs::write(&file, kubeconfig).unwrap();
     let master = format!("https://{}", running.address);
     let client = transport::from_kubeconfig(Some(&file), Some(&master), "test/1").await;
-    walk_through(Api::new(client.unwrap())).await;
+    walk_through(Api::new(client.unwrap(), "test")).await;
 }

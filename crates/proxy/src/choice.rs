@@ -8,7 +8,7 @@ const PREFERRED: [Mode; 3] = [Mode::Iptables, Mode::Nftables, Mode::Userspace];
 /// The mode to run in, and why it is this one; or why the one asked for can't be had.
 pub fn choose(asked: Option<Mode>, supported: &dyn Fn(Mode) -> Result<(), String>) -> Result<(Mode, String), String> {
     if let Some(mode) = asked {
-        supported(mode).map_err(|why| format!("mode {mode} can't be had on this machine: {why}"))?;
+        supported(mode).map_err(|why| format!("mode {mode} is not supported on this node: {why}"))?;
         return Ok((mode, "as configured".to_string()));
     }
     let mut reasons = vec![];
@@ -42,7 +42,7 @@ mod tests {
         );
         assert_eq!(chosen(Some(Mode::Ipvs), &Mode::ALL).unwrap(), "ipvs: as configured");
         let refused = chosen(Some(Mode::Ipvs), &[Mode::Iptables]).unwrap_err();
-        assert_eq!(refused, "mode ipvs can't be had on this machine: nothing there");
+        assert_eq!(refused, "mode ipvs is not supported on this node: nothing there");
         assert!(chosen(None, &[]).is_err());
     }
 }

@@ -519,7 +519,7 @@ impl Shell {
                 self.report(synced);
             }
             Err(error) => {
-                tracing::error!("services can't be brought about in mode {mode}: {error}");
+                tracing::error!(%mode, err = %error, "failed to sync proxy rules");
                 self.options.metrics.failed(match mode {
                     Mode::Nftables => "nftables_sync_failures_total",
                     _ => "iptables_restore_failures_total",
@@ -593,7 +593,9 @@ async fn service_ranges(api: &Api) -> Vec<IpNet> {
             ranges.filter_map(|range| range.parse().ok()).collect()
         }
         Err(error) => {
-            tracing::info!("the ranges of service addresses are not known: {error}");
+            if !error.is_away() {
+                tracing::info!(err = error.chain(), "failed to list service CIDRs");
+            }
             vec![]
         }
     }

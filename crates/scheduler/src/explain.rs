@@ -68,10 +68,8 @@ impl Core {
             let mut scores = node_scores(profile, columns, cluster, pod, &fitting);
             add_cluster_scores(profile, cluster, pod, &fitting, &mut scores)?;
             for account in &mut accounts {
-                if let Some(mut lines) = scores.remove(&account.id) {
-                    // In the order of the profile, whichever road each came by.
-                    lines.sort_by_key(|(i, _)| *i);
-                    account.scores = lines.into_iter().map(|(_, line)| line).collect();
+                if let Some(lines) = scores.remove(&account.id) {
+                    account.scores = in_order(Some(lines));
                     account.total = Some(account.scores.iter().map(|s| s.weight * s.normalized).sum());
                 }
             }
@@ -82,6 +80,31 @@ impl Core {
             })
         })
     }
+}
+
+impl Core {
+    /// Every plugin's score of each of these nodes, which passed the filters, in the order of the profile.
+    pub fn scores(
+        &mut self,
+        profile: usize,
+        cluster: &Cluster,
+        pod: &PodInfo,
+        nodes: &[NodeId],
+    ) -> Result<Vec<(NodeId, Vec<ScoreAccount>)>, String> {
+        self.look(profile, cluster, pod, |profile, columns, _| {
+            columns.catch_up(profile, cluster, pod);
+            let mut scores = node_scores(profile, columns, cluster, pod, nodes);
+            add_cluster_scores(profile, cluster, pod, nodes, &mut scores)?;
+            Ok(nodes.iter().map(|id| (*id, in_order(scores.remove(id)))).collect())
+        })
+    }
+}
+
+/// In the order of the profile, whichever road each came by.
+fn in_order(lines: Option<Vec<(usize, ScoreAccount)>>) -> Vec<ScoreAccount> {
+    let mut lines = lines.unwrap_or_default();
+    lines.sort_by_key(|(i, _)| *i);
+    lines.into_iter().map(|(_, line)| line).collect()
 }
 
 fn filters(profile: &Profile, columns: &Columns, prepared: &Prepared, pod: &PodInfo, node: &NodeInfo) -> NodeAccount {

@@ -21,7 +21,7 @@ pub struct Diagnosis {
 pub struct FitError {
     pub all_nodes: usize,
     pub diagnosis: Diagnosis,
-    /// What preemption has to say.
+    /// What PostFilter plugins have to say.
     pub post_filter: String,
 }
 

@@ -98,10 +98,12 @@ pub(super) async fn client_authority(api: &Api) -> Option<String> {
             .filter(|pem| !pem.is_empty())
             .map(str::to_string),
         Err(e) => {
-            tracing::warn!(
-                "client certificates are not accepted here, tokens are: {at}: {}",
-                e.chain()
-            );
+            let err = e.chain();
+            match e.is_away() {
+                // The client has logged it.
+                true => tracing::debug!(err, "failed to get the client CA; client certificates are not accepted"),
+                false => tracing::warn!(err, "failed to get the client CA; client certificates are not accepted"),
+            }
             None
         }
     }

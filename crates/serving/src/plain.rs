@@ -45,7 +45,7 @@ pub async fn serve(listener: TcpListener, pages: Arc<dyn Pages>, shutdown: Shutd
             }
         }
     };
-    let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
+    let failed = |e| tracing::warn!(err = %e, "failed to accept connection");
     orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
 }
 

@@ -107,7 +107,11 @@ impl Reviews {
         let at = path::collection("authentication.k8s.io/v1", None, "tokenreviews");
         let answer: Result<Value, Error> = self.authentication.create(&at, &body).await;
         let review = answer
-            .inspect_err(|e| tracing::warn!("a token could not be checked: {}", e.chain()))
+            .inspect_err(|e| {
+                if !e.is_away() {
+                    tracing::warn!(err = e.chain(), "failed to review token");
+                }
+            })
             .ok()?;
         let authenticated = review["status"]["authenticated"] == true;
         let user: Option<User> = authenticated

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -398,15 +398,120 @@ fn a_plugin_that_is_not_there_is_refused() {
          - schedulerName: my-scheduler-2\n  plugins: {score: {enabled: [{name: MyCustomPluginA}]}}\n",
     )
     .unwrap();
-    let output = Command::new(orlop())
-        .args(["scheduler", "--config"])
-        .arg(&file)
+    let (data, written) = (directory.path().join("data"), directory.path().join("out.yaml"));
+    let commands = [
+        ("scheduler", "--config", "--write-config-to", written),
+        ("up", "--scheduler-config", "--data-dir", data),
+    ];
+    let how_to = "docs/how-to/add-a-scheduler-plugin.md";
+    for (command, flag, other, path) in commands {
+        let mut refused = Command::new(orlop());
+        let output = refused.args([command, flag]).arg(&file).arg(other).arg(path).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("MyCustomPluginA"), "{said}");
+        assert!(said.contains(how_to), "{said}");
+    }
+    assert!(orlop_testkit::workspace_root().join(how_to).is_file());
+}
+
+/// The binary under the name of one of Kubernetes' is that component.
+#[test]
+fn a_link_with_a_name_of_kubernetes_is_that_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = [
+        "kube-apiserver",
+        "kube-scheduler",
+        "kube-controller-manager",
+        "kubelet",
+        "kube-proxy",
+    ];
+    for name in names {
+        let link = directory.path().join(name);
+        std::os::unix::fs::symlink(orlop(), &link).unwrap();
+        let said = |argument: &str| {
+            let output = Command::new(&link).arg(argument).output().unwrap();
+            assert!(output.status.success(), "{name} {argument}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert!(
+            said("--help").contains(&format!("Usage: {name} [OPTIONS]")),
+            "{}",
+            said("--help")
+        );
+        assert!(
+            said("--version").starts_with("Kubernetes v1.36."),
+            "{}",
+            said("--version")
+        );
+    }
+    // And does what it says: the scheduler writes its configuration.
+    let written = directory.path().join("scheduler.yaml");
+    let status = Command::new(directory.path().join("kube-scheduler"))
         .arg("--write-config-to")
-        .arg(directory.path().join("out.yaml"))
-        .output()
+        .arg(&written)
+        .status()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("MyCustomPluginA"), "{said}");
+    assert!(status.success());
+    let text = std::fs::read_to_string(written).unwrap();
+    assert!(text.contains("kind: KubeSchedulerConfiguration"), "{text}");
+}
+
+/// A port that hangs up on whoever comes. Gives its kubeconfig and how many have come.
+fn dead_server(directory: &std::path::Path, name: &str) -> (PathBuf, Arc<AtomicUsize>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = tries.clone();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            drop(connection);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let kubeconfig = directory.join(format!("{name}.kubeconfig"));
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(&kubeconfig, text.to_string()).unwrap();
+    (kubeconfig, tries)
+}
+
+/// Components whose API server is away say so, once each, while they go on trying.
+#[test]
+fn a_component_without_its_server_says_so_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let all = ["scheduler", "controller-manager"].map(|command| {
+        let (kubeconfig, tries) = dead_server(directory.path(), command);
+        let log = directory.path().join(command);
+        let file = std::fs::File::create(&log).unwrap();
+        let child = Command::new(orlop())
+            .args([command, "--secure-port=0", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        (Process(child), tries, log)
+    });
+    for (_process, tries, log) in &all {
+        // An election alone tries every few seconds; a scheduler's informers make that many tries in the first second.
+        let wanted = if log.ends_with("scheduler") { 50 } else { 2 };
+        eventually("it goes on trying", || {
+            (tries.load(Ordering::Relaxed) >= wanted).then_some(())
+        });
+        let text = std::fs::read_to_string(log).unwrap();
+        let loud: Vec<&str> = (text.lines())
+            .filter(|l| l.contains("WARN") || l.contains("ERROR"))
+            .collect();
+        assert_eq!(loud.len(), 1, "{text}");
+        assert!(loud[0].contains("failed to reach the API server; retrying"), "{text}");
+    }
 }
 
 /// Whoever reads what a command prints may stop at any time.

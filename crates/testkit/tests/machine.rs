@@ -340,7 +340,7 @@ fn all_gone(cluster: &Cluster, groups: &[&str]) {
     assert!(of_pods.is_empty(), "{of_pods:?}");
     assert!(units.contains("kubepods-burstable.slice"), "{units}");
     assert!(
-        !cluster.server.log().contains("can't be weighed"),
+        !cluster.server.log().contains("failed to update QoS cgroups"),
         "{}",
         cluster.server.log()
     );

@@ -92,8 +92,8 @@ async fn pods_get_nodes_and_reasons() {
     let why = why_not(&server, "large", "cpu");
     assert_eq!(
         why,
-        "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). preemption: 0/3 nodes are \
-         available: 1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
+        "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new claims to \
+         deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
     );
     let event = eventually("a warning tells", || {
         let text = server.run("kubectl get events --field-selector reason=FailedScheduling,involvedObject.name=large -o jsonpath='{.items[0].message}'");
@@ -217,7 +217,8 @@ async fn important_pods_preempt() {
     let why = why_not(&server, "patient", "preemption");
     assert_eq!(
         why,
-        "0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
+        "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: not eligible due to \
+         preemptionPolicy=Never."
     );
     server.run("kubectl delete pod patient --grace-period=0 --force");
     apply(&server, &asks("urgent", "2", json!({"priorityClassName": "high"})));

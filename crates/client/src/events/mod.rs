@@ -373,7 +373,7 @@ async fn write_patiently(api: &Api, report: &Report, mut random: Random) {
         };
         tokio::time::sleep(jittered(delay, 0.25, &mut random)).await;
     }
-    tracing::warn!(event = %name, tries = TRIES, "failed to write event, retry limit exceeded");
+    tracing::debug!(event = %name, tries = TRIES, "failed to write event, retry limit exceeded");
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use crate::backoff::Backoff;
 use crate::error::{Error, Status, Trouble};
 use crate::lines::Lines;
 use crate::path::with_query;
+use crate::reachability::Failures;
 
 /// A server sends a bookmark every minute or so; after this long without a line the connection is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(150);
@@ -96,6 +97,7 @@ where
         selection,
         sink,
         backoff: Backoff::new(Random::from_entropy()),
+        failures: Failures::default(),
         random: Random::from_entropy(),
         streams_lists: true,
         position: None,
@@ -112,6 +114,7 @@ struct Informer<T> {
     selection: Selection,
     sink: mpsc::Sender<Delta<T>>,
     backoff: Backoff,
+    failures: Failures,
     random: Random,
     /// Until the server says it can't.
     streams_lists: bool,
@@ -274,14 +277,14 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                 // Once is no failure but the way of slow watches; time and again is.
                 if !self.backoff.has_failed() {
                     self.backoff.next_delay();
-                    tracing::info!("the watch of {path} fell behind; listing it again");
+                    tracing::info!(path, "watch expired; listing again");
                     continue;
                 }
             }
             // An API server whose etcd is too old for them answers with an internal error.
             let refused = matches!(error, Error::Invalid(_) | Error::Unavailable(Trouble::Server(_)));
             if self.streams_lists && self.position.is_none() && refused {
-                tracing::info!("no streaming lists of {path} here ({error}); listing in pages");
+                tracing::info!(path, err = %error, "streaming lists are not supported; listing in pages");
                 self.streams_lists = false;
                 continue;
             }
@@ -289,7 +292,11 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                 Error::TooManyRequests { retry_after, .. } => self.backoff.next_delay().max(*retry_after),
                 _ => self.backoff.next_delay(),
             };
-            tracing::warn!("watching {path} failed, again in {delay:.1?}: {}", error.chain());
+            if self.failures.is_news(&error) {
+                tracing::warn!(path, err = error.chain(), "failed to watch; retrying");
+            } else {
+                tracing::debug!(path, err = error.chain(), ?delay, "failed to watch; retrying");
+            }
             tokio::time::sleep(delay).await;
         }
     }
@@ -410,6 +417,7 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                     }
                     self.position = Some(Position::After(line));
                     self.backoff.reset();
+                    self.failures.succeeded();
                 }
             }
         }
@@ -435,10 +443,8 @@ impl<T: DeserializeOwned + Send> Informer<T> {
 
     fn report_unreadable(&self, partial: &Partial, error: &serde_json::Error) {
         let PartialMeta { namespace, name, .. } = &partial.metadata;
-        tracing::error!(
-            "{}: the object {namespace}/{name} can't be read and is left out: {error}",
-            self.selection.path
-        );
+        let path = &self.selection.path;
+        tracing::error!(path, namespace, name, err = %error, "failed to decode object; ignoring it");
     }
 
     /// None if nobody receives any more.

@@ -21,6 +21,7 @@ use crate::api::Api;
 use crate::backoff::jittered;
 use crate::error::{Error, Result};
 use crate::path;
+use crate::reachability::Failures;
 
 /// Candidates wait up to this much longer, in parts of the retry period, so that they do not all try at once.
 const JITTER: f64 = 1.2;
@@ -130,6 +131,7 @@ pub fn elect(api: Api, config: Config, shutdown: Shutdown) -> Election {
         observed: None,
         held_until: Instant::now(),
         random: Random::from_entropy(),
+        failures: Failures::default(),
     };
     Election {
         state: receiver,
@@ -153,6 +155,7 @@ struct Elector {
     /// When the lease that we last wrote runs out at the earliest.
     held_until: Instant,
     random: Random,
+    failures: Failures,
 }
 
 impl Elector {
@@ -169,19 +172,20 @@ impl Elector {
 
     async fn acquire_and_hold(&mut self) {
         let lock = format!("{}/{}", self.config.namespace, self.config.name);
-        tracing::info!("attempting to acquire leader lease {lock}");
+        tracing::info!(lock, "attempting to acquire leader lease");
         while !self.tried().await {
             let pause = jittered(self.config.retry_period, JITTER, &mut self.random);
             tokio::time::sleep(pause).await;
         }
-        tracing::info!("acquired lease {lock}");
+        tracing::info!(lock, "successfully acquired lease");
         self.state.send_replace(Leadership::Leading);
         loop {
             tokio::time::sleep(self.config.retry_period).await;
             // Nor later than when others may take what we last wrote for run out.
             let deadline = Instant::now().later(self.config.renew_deadline).min(self.held_until);
             if !matches!(tokio::time::timeout_at(deadline, self.renewed()).await, Ok(true)) {
-                break tracing::warn!("lost lease {lock}");
+                // Whoever was elected learns that it leads no more, and says what it makes of it.
+                break tracing::info!(lock, "failed to renew lease");
             }
         }
     }
@@ -208,17 +212,21 @@ impl Elector {
         if self.observed.as_ref().is_some_and(ours) && self.lease.is_some() {
             match self.act().await {
                 Ok(held) => return held,
-                Err(error) => tracing::debug!("the lease was changed or can't be written: {}", error.chain()),
+                Err(error) => tracing::debug!(err = error.chain(), "failed to update lease optimistically"),
             }
         }
         match self.read_and_act().await {
-            Ok(held) => held,
-            Err(error @ (Error::Conflict(_) | Error::AlreadyExists(_))) => {
-                tracing::debug!("another was quicker: {error}");
-                false
+            Ok(held) => {
+                self.failures.succeeded();
+                held
             }
             Err(error) => {
-                tracing::warn!("the lease can't be read or written: {}", error.chain());
+                let lost_race = matches!(error, Error::Conflict(_) | Error::AlreadyExists(_));
+                if !lost_race && self.failures.is_news(&error) {
+                    tracing::warn!(err = error.chain(), "failed to retrieve or update lease");
+                } else {
+                    tracing::debug!(err = error.chain(), "failed to retrieve or update lease");
+                }
                 false
             }
         }
@@ -303,7 +311,7 @@ impl Elector {
     async fn release(&mut self) {
         let released = tokio::time::timeout(self.config.renew_deadline, self.try_release());
         if let Ok(Err(error)) = released.await {
-            tracing::warn!("the lease can't be released: {}", error.chain());
+            tracing::warn!(err = error.chain(), "failed to release lease");
         }
     }
 

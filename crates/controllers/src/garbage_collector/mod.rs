@@ -114,7 +114,7 @@ impl Collector {
                 // The watch of its kind will show it. Should it go before that, the next look finds out.
                 Live::There(_) => waiting = Some(format!("{place} has not been seen yet")),
                 Live::Unknown(Address::NoNamespace) => {
-                    tracing::debug!("{place}: refused, an object without a namespace can't have an owner in one");
+                    tracing::debug!(object = %place, "ignoring owner in a namespace: the object has none");
                 }
                 Live::Unknown(_) => waiting = Some(format!("{place}: nobody serves this kind")),
             }
@@ -167,7 +167,7 @@ impl Collector {
             };
             match api.delete(&path, &options).await {
                 Ok(()) => {
-                    tracing::debug!("deleted {} ({})", item.place, policy.name());
+                    tracing::debug!(object = %item.place, propagation = policy.name(), "deleted object");
                     return Ok(Next::Done);
                 }
                 Err(Error::NotFound(_)) => return Ok(Next::Done),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orlop_base::Shutdown;
-use orlop_client::{Api, Delta, EventType, ObjectReference, Selection, path};
+use orlop_client::{Api, Delta, EventType, Failures, ObjectReference, Selection, path};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -112,9 +112,11 @@ impl Drop for Monitor {
 /// Until the shutdown, which whoever runs this waits for.
 pub async fn run(api: Api, known: Arc<Known>, shutdown: Shutdown) {
     let mut monitors: BTreeMap<Resource, Monitor> = BTreeMap::new();
+    let mut failures = Failures::default();
     loop {
         match discovery::discover(&api).await {
             Ok(found) => {
+                failures.succeeded();
                 follow(&api, &known, &shutdown, &found, &mut monitors);
                 if !*known.ready.borrow() {
                     first_states(&monitors).await;
@@ -122,10 +124,9 @@ pub async fn run(api: Api, known: Arc<Known>, shutdown: Shutdown) {
                 }
             }
             Err(error) => {
-                tracing::warn!(
-                    "the garbage collector can't learn which kinds there are: {}",
-                    error.chain()
-                );
+                if failures.is_news(&error) {
+                    tracing::warn!(err = error.chain(), "garbage collector failed to discover resources");
+                }
                 if monitors.is_empty() {
                     tokio::time::sleep(DISCOVER_AGAIN).await;
                     continue;
@@ -154,11 +155,8 @@ fn follow(
         !wanted.contains(resource) && !found.failed.contains_key(&resource.api_version)
     });
     for (resource, monitor) in gone.collect::<Vec<_>>() {
-        tracing::debug!(
-            "the garbage collector no longer watches {} {}",
-            resource.api_version,
-            resource.name
-        );
+        let (version, name) = (&resource.api_version, &resource.name);
+        tracing::debug!(version, resource = name, "garbage collector stopped watching resource");
         let ty = monitor.ty.clone();
         drop(monitor);
         known.change(|graph, news| graph.forget_kind(&ty, news));
@@ -197,9 +195,10 @@ async fn first_states(monitors: &BTreeMap<Resource, Monitor>) {
     if waited.await.is_err() {
         let late = monitors.iter().filter(|(_, monitor)| !*monitor.synced.borrow());
         let late: Vec<&str> = late.map(|(resource, _)| resource.name.as_str()).collect();
+        let resources = late.join(", ");
         tracing::warn!(
-            "the garbage collector starts without having seen all of {}",
-            late.join(", ")
+            resources,
+            "garbage collector starts without having synced all resources"
         );
     }
 }

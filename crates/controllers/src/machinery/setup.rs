@@ -143,7 +143,7 @@ async fn work<R: Reconcile>(
             // A panic costs this turn, not the controller.
             let one = std::panic::AssertUnwindSafe(one_turn(name, &queue, &key, &*reconciler, turn));
             if one.catch_unwind().await.is_err() {
-                tracing::error!("{name}: the turn of {key} broke an invariant");
+                tracing::error!(controller = name, key = key.to_string(), "reconcile panicked");
                 queue.retry(key.clone());
             }
             queue.done(&key);
@@ -173,13 +173,15 @@ async fn one_turn<R: Reconcile>(name: &str, queue: &Queue, key: &Key, reconciler
 
 /// Races are part of the work, and so is a first failure; what stays is worth a line.
 fn report(name: &str, key: &Key, failure: &Failure, failures: u32) {
-    let race = matches!(
-        failure,
-        Failure::Api(orlop_client::Error::Conflict(_)) | Failure::NotYet(_)
-    );
-    if race || failures < 3 {
-        tracing::debug!("{name}: {key}: {failure}");
+    let is_quiet = match failure {
+        Failure::NotYet(_) => true,
+        // That the API server is away is logged by the client, once.
+        Failure::Api(error) => matches!(error, orlop_client::Error::Conflict(_)) || error.is_away(),
+    };
+    let (key, err) = (key.to_string(), failure.to_string());
+    if is_quiet || failures < 3 {
+        tracing::debug!(controller = name, key, err, "failed to reconcile; retrying");
     } else if failures.is_power_of_two() {
-        tracing::warn!("{name}: {key}: {failure} (failed {failures} times)");
+        tracing::warn!(controller = name, key, err, failures, "failed to reconcile; retrying");
     }
 }

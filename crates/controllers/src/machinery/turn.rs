@@ -172,7 +172,7 @@ impl Turn {
     pub(super) async fn settle(self) {
         let written = self.written.into_inner();
         if !written.is_empty() && tokio::time::timeout(PATIENCE, join_all(written)).await.is_err() {
-            tracing::warn!("a cache has not shown a write for {PATIENCE:?}; going on without it");
+            tracing::warn!(waited = ?PATIENCE, "informer cache has not observed the write; continuing without it");
         }
     }
 }

@@ -42,7 +42,7 @@ fn start(setup: &Setup) {
     };
     let ranges = match Ranges::new(&settings.cluster_cidrs, prefix, &settings.service_cluster_ip_ranges) {
         Ok(ranges) => Arc::new(Mutex::new(ranges)),
-        Err(error) => return tracing::error!("{} does not run: {error}", DEF.name),
+        Err(error) => return tracing::error!(controller = DEF.name, err = %error, "failed to start controller"),
     };
     let (queue, nodes) = (setup.queue("cidrallocator_node"), setup.cache::<Node>());
     let (wake, held) = (queue.clone(), ranges.clone());

@@ -70,7 +70,7 @@ fn weigh_classes(parts: &Parts) -> impl Future<Output = ()> + Send + use<> {
             let pods = workers.pods();
             let active = pods.iter().map(|pod| &**pod).filter(|pod| !has_ended(pod));
             if let Err(error) = cgroups.update_classes(active).await {
-                tracing::warn!("classes of pods can't be weighed: {error}");
+                tracing::warn!(err = %error, "failed to update QoS cgroups");
             }
         }
     }

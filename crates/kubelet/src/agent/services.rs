@@ -61,7 +61,7 @@ impl Services {
         let heard = tokio::time::timeout(PATIENCE, synced.wait_for(|synced| *synced)).await;
         if !matches!(heard, Ok(Ok(_))) {
             self.gave_up.store(true, Ordering::Relaxed);
-            tracing::warn!("the API server does not tell of services: containers start without variables for them");
+            tracing::warn!("services have not been synced; starting containers without service environment variables");
         }
     }
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::events::{Event, EventType, Recorder};
-use orlop_client::{Api, Delta, Error, Selection, path};
+use orlop_client::{Api, Delta, Error, Failures, Selection, path};
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages::Image;
 use parking_lot::Mutex;
@@ -245,11 +245,14 @@ impl Shared {
     }
 
     async fn watch_runtime(&self) {
+        // What was said last: once for each change.
+        let mut failure: Option<String> = None;
         loop {
             let runtime = &self.settings.runtime;
             let mut view = self.runtime.borrow().clone();
             match runtime.status().await {
                 Ok(status) => {
+                    failure = None;
                     if status::is_runtime_ready(&status) {
                         view.ready_at = Some(self.settings.clock.now());
                     }
@@ -259,7 +262,13 @@ impl Shared {
                         view.version = Some(version);
                     }
                 }
-                Err(error) => tracing::error!("the container runtime does not say how it is: {error}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    if failure.as_ref() != Some(&text) {
+                        tracing::error!(err = text, "failed to get container runtime status");
+                    }
+                    failure = Some(text);
+                }
             }
             let said = |view: &RuntimeView| (view.status.clone(), view.version.clone(), view.ready_at.is_some());
             let changed = said(&view) != said(&self.runtime.borrow());
@@ -387,27 +396,38 @@ impl Shared {
     async fn report(&self, api: &Api) {
         self.record(&("Starting", "Starting kubelet.".to_string()));
         if self.settings.config.register_node {
-            let mut pause = REGISTER_FIRST;
+            let (mut pause, mut failures) = (REGISTER_FIRST, Failures::default());
             while let Err(error) = self.register(api).await {
-                tracing::error!("the node can't be registered, again in {pause:?}: {}", error.chain());
+                if failures.is_news(&error) {
+                    tracing::error!(
+                        node = self.name(),
+                        err = error.chain(),
+                        "failed to register node; retrying"
+                    );
+                }
                 tokio::time::sleep(pause).await;
                 pause = pause.saturating_mul(2).min(REGISTER_LAST);
             }
-            tracing::info!("node {} is registered", self.name());
+            tracing::info!(node = self.name(), "successfully registered node");
         }
         let mut random = Random::from_entropy();
         let every = self.settings.config.node_status_report_frequency;
         // None: at once.
         let mut due: Option<Instant> = None;
+        let mut failures = Failures::default();
         loop {
             match self.sync(api, due.is_none_or(|at| Instant::now() >= at)).await {
                 // Nodes that report together once shall not do so ever after: a half to one and a half times the period.
                 Ok(true) => {
+                    failures.succeeded();
                     let spread = 0.5 + random.below(1001) as f64 / 1000.0;
                     due = Some(Instant::now().later(every.mul_f64(spread)));
                 }
                 Ok(false) => {}
-                Err(error) => tracing::error!("the node's status can't be written: {}", error.chain()),
+                Err(error) if failures.is_news(&error) => {
+                    tracing::error!(node = self.name(), err = error.chain(), "failed to update node status");
+                }
+                Err(_) => {}
             }
             let pause = self.settings.config.node_status_update_frequency;
             let _ = tokio::time::timeout(pause, self.changed.notified()).await;
@@ -469,15 +489,21 @@ impl Shared {
         let seconds = self.settings.config.node_lease_duration_seconds;
         let mut turns = tokio::time::interval(Duration::from_secs_f64(f64::from(seconds) * 0.25));
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut known: Option<Lease> = None;
+        let (mut known, mut failures): (Option<Lease>, _) = (None, Failures::default());
         // Before the node is there the lease could not name its owner.
         let mut nodes = self.node.subscribe();
         let _ = nodes.wait_for(|node| node.metadata.uid.is_some()).await;
         loop {
             turns.tick().await;
             match self.renew(api, known.take(), seconds).await {
-                Ok(lease) => known = Some(lease),
-                Err(error) => tracing::error!("the node's lease can't be renewed: {}", error.chain()),
+                Ok(lease) => {
+                    known = Some(lease);
+                    failures.succeeded();
+                }
+                Err(error) if failures.is_news(&error) => {
+                    tracing::error!(node = self.name(), err = error.chain(), "failed to update node lease");
+                }
+                Err(_) => {}
             }
         }
     }

@@ -116,9 +116,13 @@ impl Tokens {
             &key.service_account,
             "token",
         );
+        let mut is_away = false;
         let answer = match api.create::<TokenRequest>(&path, &request.body).await {
             Ok(answer) => read(answer),
-            Err(error) => Err(error.chain()),
+            Err(error) => {
+                is_away = error.is_away();
+                Err(error.chain())
+            }
         };
         match (answer, known) {
             (Ok(token), _) => {
@@ -127,12 +131,10 @@ impl Tokens {
                 Ok(token)
             }
             (Err(error), Some(token)) if clock.now() < token.expires => {
-                tracing::warn!(
-                    namespace = key.namespace,
-                    service_account = key.service_account,
-                    error,
-                    "couldn't renew a token"
-                );
+                if !is_away {
+                    let account = format!("{}/{}", key.namespace, key.service_account);
+                    tracing::warn!(account, err = error, "failed to refresh service account token");
+                }
                 Ok(token)
             }
             (Err(error), Some(_)) => {

@@ -286,11 +286,10 @@ impl Job {
             // Another pod of that name, most likely: the next try looks first.
             Error::Conflict(_) => Outcome::Failed,
             error => {
-                tracing::warn!(
-                    "the status of pod {} can't be written: {}",
-                    policy::described(&self.pod),
-                    error.chain()
-                );
+                if !error.is_away() {
+                    let pod = policy::described(&self.pod);
+                    tracing::warn!(pod, err = error.chain(), "failed to update status for pod");
+                }
                 Outcome::Failed
             }
         });

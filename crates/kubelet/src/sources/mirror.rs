@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use orlop_base::Shutdown;
 use orlop_client::api::{DeleteOptions, Preconditions};
-use orlop_client::{Api, Error, path};
+use orlop_client::{Api, Error, Failures, path};
 use serde::de::IgnoredAny;
 use tokio::sync::watch;
 
@@ -98,6 +98,7 @@ pub async fn run(
     shutdown: Shutdown,
 ) {
     let keep = async {
+        let mut failures = Failures::default();
         loop {
             let node = nodes.borrow_and_update().clone();
             let picture = pictures.borrow_and_update().clone();
@@ -105,8 +106,13 @@ pub async fn run(
             for step in plan(&picture, &node) {
                 if let Err(error) = apply(&api, &step).await {
                     failed = true;
-                    tracing::error!("a mirror pod can't be put right: {}", error.chain());
+                    if failures.is_news(&error) {
+                        tracing::error!(err = error.chain(), "failed to sync mirror pod");
+                    }
                 }
+            }
+            if !failed {
+                failures.succeeded();
             }
             let pause = match failed {
                 true => AGAIN,
@@ -148,7 +154,10 @@ async fn apply(api: &Api, step: &Step) -> Result<(), Error> {
             api.create::<IgnoredAny>(&at, pod).await.map(|_| ())
         }
         Step::Delete { namespace, name, uid } => {
-            tracing::info!("deleting the mirror pod {namespace}/{name}: its static pod is gone or another");
+            tracing::info!(
+                pod = format!("{namespace}/{name}"),
+                "deleting mirror pod: its static pod is gone or has changed"
+            );
             let options = DeleteOptions {
                 grace_period_seconds: Some(0),
                 preconditions: Some(Preconditions {

@@ -15,7 +15,7 @@ use orlop_serving::{Page, Pages};
 use super::controllers::ControllersArgs;
 use super::election::ElectionArgs;
 use super::serving::ServingArgs;
-use super::{level_of, parse_bool, signals};
+use super::{parse_bool, signals};
 use crate::accounts::Accounts;
 use crate::signing::KeyFiles;
 
@@ -35,9 +35,6 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
           default_missing_value = "true", value_parser = parse_bool)]
     use_service_account_credentials: bool,
-    /// How much to log: 0 to 10
-    #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
-    verbosity: u8,
     #[command(flatten, next_help_heading = "Keys of the cluster")]
     keys: KeyFiles,
     #[command(flatten, next_help_heading = "Leader election")]
@@ -46,13 +43,6 @@ pub struct Args {
     serving: ServingArgs,
     #[command(flatten, next_help_heading = "Controllers")]
     controllers: ControllersArgs,
-}
-
-impl Args {
-    /// What `-v` is as a level of our own log.
-    pub fn log_level(&self) -> &'static str {
-        level_of(self.verbosity, "info,orlop_controllers=debug,orlop_client=debug")
-    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -71,7 +61,7 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
     let master = args.master.as_deref();
     let connect = async |kubeconfig: Option<&Path>| {
         let client = transport::from_kubeconfig(kubeconfig, master, NAME).await?;
-        anyhow::Ok(Api::new(client))
+        anyhow::Ok(Api::new(client, NAME))
     };
     let api = connect(args.kubeconfig.as_deref()).await?;
     let metrics = Arc::new(Metrics::default());

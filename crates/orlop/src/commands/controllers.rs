@@ -45,7 +45,7 @@ pub struct ControllersArgs {
     /// The same for a node that has yet to report for the first time [default: 1m]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
     node_startup_grace_period: Option<Duration>,
-    /// Nodes a second, in a zone, whose pods may be made to leave because the node failed [default: 0.1]
+    /// Nodes per second in a zone whose pods are evicted because the node failed [default: 0.1]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     node_eviction_rate: Option<f64>,
     /// The same in a large zone of which much has failed [default: 0.01]
@@ -63,7 +63,7 @@ pub struct ControllersArgs {
     /// How long a changed pod waits for others before slices are written [default: 0s]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
     endpointslice_updates_batch_period: Option<Duration>,
-    /// Ended pods that may lie about; 0 for any number [default: 12500]
+    /// Number of terminated pods that can exist before the pod garbage collector deletes them (0: disabled) [default: 12500]
     #[arg(long, value_name = "N", hide_short_help = true)]
     terminated_pod_gc_threshold: Option<usize>,
     /// Volumes that a lost node may still have mounted stay with it
@@ -165,7 +165,7 @@ impl ControllersArgs {
             ("--unhealthy-zone-threshold", settings.unhealthy_zone_threshold),
         ] {
             if !(rate.is_finite() && rate >= 0.0) {
-                bail!("{flag}: {rate} is no rate; a number from 0 on is wanted");
+                bail!("{flag}: invalid rate {rate}: must be >= 0");
             }
         }
         if let Some(file) = &self.root_ca_file {
@@ -229,7 +229,7 @@ mod tests {
             outcome.map(|_| ()).unwrap_err().to_string()
         };
         assert!(refused("--controllers=nonsense").starts_with("--controllers: \"nonsense\" is not in the list"));
-        assert!(refused("--node-eviction-rate=-1").starts_with("--node-eviction-rate: -1 is no rate"));
+        assert!(refused("--node-eviction-rate=-1").starts_with("--node-eviction-rate: invalid rate -1: must be >= 0"));
         assert!(refused("--root-ca-file=/nowhere").contains("/nowhere can't be read"));
     }
 }

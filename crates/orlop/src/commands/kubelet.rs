@@ -16,7 +16,7 @@ use orlop_runtime::cri::CriRuntime;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{level_of, parse_bool};
+use super::parse_bool;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -41,9 +41,6 @@ pub struct Args {
     /// Where those programs are
     #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
     image_credential_provider_bin_dir: Option<PathBuf>,
-    /// How much to log: 0 to 10
-    #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
-    verbosity: u8,
     #[command(flatten, next_help_heading = "The node")]
     node: NodeArgs,
     #[command(flatten, next_help_heading = "In place of the configuration's")]
@@ -112,7 +109,7 @@ struct FieldArgs {
     /// Port to serve on
     #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     port: Option<i64>,
-    /// Port to say on that the agent is alive; 0 for none
+    /// Port of the healthz endpoint (0: disabled)
     #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     healthz_port: Option<i64>,
     /// Serve those who don't say who they are
@@ -134,16 +131,6 @@ struct FieldArgs {
     /// Features to switch on or off
     #[arg(long, value_name = "NAME=BOOL", value_delimiter = ',')]
     feature_gates: Vec<String>,
-}
-
-impl Args {
-    /// What `-v` is as a level of our own log.
-    pub fn log_level(&self) -> &'static str {
-        level_of(
-            self.verbosity,
-            "info,orlop_kubelet=debug,orlop_runtime=debug,orlop_client=debug",
-        )
-    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -172,7 +159,10 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let identity = identity(&args.node, &config)?;
     let api = match &args.kubeconfig {
-        Some(path) => Some(Api::new(transport::from_kubeconfig(Some(path), None, "kubelet").await?)),
+        Some(path) => {
+            let client = transport::from_kubeconfig(Some(path), None, "kubelet").await?;
+            Some(Api::new(client, "kubelet"))
+        }
         None => None,
     };
     let endpoint = &config.container_runtime_endpoint;
@@ -221,7 +211,7 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
     });
     let agent = agent.await.map_err(anyhow::Error::msg)?;
     if let Some(address) = agent.address() {
-        tracing::info!(%address, node = agent.keeper().identity().name, "the node agent serves");
+        tracing::info!(%address, node = agent.keeper().identity().name, "started kubelet");
     }
     tokio::select! {
         _ = interrupt.recv() => {}

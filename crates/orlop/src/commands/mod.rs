@@ -13,17 +13,20 @@ mod signals;
 pub mod up;
 mod version;
 
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::logging::LoggingArgs;
 
 /// Kubernetes 1.36 in one binary.
 #[derive(Parser)]
 #[command(name = "orlop", version, about, propagate_version = true, max_term_width = 100)]
 struct Cli {
-    /// Write log lines as text or JSON.
-    #[arg(long, global = true, default_value = "text", value_parser = ["text", "json"])]
-    log_format: String,
+    #[command(flatten)]
+    logging: LoggingArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -50,15 +53,9 @@ enum Command {
 
 /// 0 done, 1 failed, 2 wrong usage (clap exits with 2 by itself).
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let level = match &cli.command {
-        Command::Scheduler(args) => args.log_level(),
-        Command::ControllerManager(args) => args.log_level(),
-        Command::Kubelet(args) => args.log_level(),
-        Command::Proxy(args) => args.log_level(),
-        _ => "info",
-    };
-    crate::logging::start(cli.log_format == "json", level);
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let cli = parse(&line).unwrap_or_else(|error| error.exit());
+    crate::logging::start(&cli.logging);
     let result = match cli.command {
         Command::Up(args) => up::run(*args),
         Command::Apiserver(args) => apiserver::run(args),
@@ -78,14 +75,54 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What `-v` is as a level of our own log; `detailed` is what a component tells in detail before everything does.
-fn level_of(verbosity: u8, detailed: &'static str) -> &'static str {
-    match verbosity {
-        0..=3 => "info",
-        4..=5 => detailed,
-        6..=7 => "debug",
-        _ => "trace",
+/// The command in a line of arguments. A link with the name of one of Kubernetes' binaries is the command that stands for it.
+fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
+    let name = line.first().map(Path::new).and_then(Path::file_name);
+    match name.and_then(OsStr::to_str) {
+        Some("kube-apiserver") => parse_alone(line, "kube-apiserver", "apiserver", Command::Apiserver),
+        Some("kube-scheduler") => parse_alone(line, "kube-scheduler", "scheduler", Command::Scheduler),
+        Some("kube-controller-manager") => parse_alone(
+            line,
+            "kube-controller-manager",
+            "controller-manager",
+            Command::ControllerManager,
+        ),
+        Some("kubelet") => parse_alone(line, "kubelet", "kubelet", Command::Kubelet),
+        Some("kube-proxy") => parse_alone(line, "kube-proxy", "proxy", Command::Proxy),
+        _ => Cli::try_parse_from(line),
     }
+}
+
+/// A command's arguments without the command's name before them.
+#[derive(Parser)]
+#[command(max_term_width = 100)]
+struct Alone<A: Args> {
+    #[command(flatten)]
+    logging: LoggingArgs,
+    #[command(flatten)]
+    args: A,
+}
+
+fn parse_alone<A: Args>(
+    line: &[OsString],
+    name: &'static str,
+    stands_for: &str,
+    command: impl FnOnce(A) -> Command,
+) -> Result<Cli, clap::Error> {
+    let cli = Cli::command();
+    let about = cli.find_subcommand(stands_for).and_then(clap::Command::get_about);
+    let alone = Alone::<A>::command()
+        .name(name)
+        .bin_name(name)
+        .about(about.cloned().unwrap_or_default())
+        // `Kubernetes v1.36.…`, as those binaries say it.
+        .display_name("Kubernetes")
+        .version(orlop_apiserver::discovery::GIT_VERSION);
+    let alone = Alone::<A>::from_arg_matches(&alone.try_get_matches_from(line)?)?;
+    Ok(Cli {
+        logging: alone.logging,
+        command: command(alone.args),
+    })
 }
 
 /// A flag's value in Go's notation.
@@ -100,5 +137,64 @@ fn parse_bool(text: &str) -> Result<bool, String> {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("true or false is wanted".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Cli, clap::Error> {
+        parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_name_of_kubernetes_is_its_command() {
+        type Is = fn(&Command) -> bool;
+        let names: [(&str, Is); 5] = [
+            ("kube-apiserver", |c| matches!(c, Command::Apiserver(_))),
+            ("kube-scheduler", |c| matches!(c, Command::Scheduler(_))),
+            ("kube-controller-manager", |c| {
+                matches!(c, Command::ControllerManager(_))
+            }),
+            ("kubelet", |c| matches!(c, Command::Kubelet(_))),
+            ("kube-proxy", |c| matches!(c, Command::Proxy(_))),
+        ];
+        for (name, is) in names {
+            for line in [format!("/usr/local/bin/{name} -v 4"), format!("{name} --v=4")] {
+                let cli = parsed(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
+                assert!(is(&cli.command), "{line}");
+            }
+            let help = parsed(&format!("{name} --help")).err().expect("help").to_string();
+            assert!(help.contains(&format!("Usage: {name} [OPTIONS]")), "{help}");
+            let version = parsed(&format!("{name} --version"))
+                .err()
+                .expect("a version")
+                .to_string();
+            assert!(version.starts_with("Kubernetes v1.36."), "{version}");
+            let wrong = parsed(&format!("{name} --nothing-of-the-kind")).err().expect("refused");
+            assert!(wrong.to_string().contains(&format!("Usage: {name}")), "{wrong}");
+        }
+        assert!(matches!(
+            parsed("orlop scheduler -v 4").unwrap().command,
+            Command::Scheduler(_)
+        ));
+        assert!(parsed("kube-something scheduler").is_ok(), "any other name is ours");
+    }
+
+    #[test]
+    fn every_command_has_verbosity() {
+        let manifest = "kube-scheduler --authentication-kubeconfig=/etc/kubernetes/scheduler.conf --leader-elect=true \
+                        --kubeconfig=/etc/kubernetes/scheduler.conf -v=2";
+        for line in [
+            manifest,
+            "orlop up -v 4",
+            "orlop -v 4 up",
+            "orlop apiserver --v=4",
+            "orlop kubelet -v=4",
+            "orlop proxy -v4",
+        ] {
+            parsed(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
     }
 }

@@ -12,7 +12,7 @@ use orlop_proxy::config::{self, Override};
 use orlop_proxy::{Config, Metrics, Options, Settings, engine};
 use serde_json::{Value, json};
 
-use super::{level_of, parse_bool, signals};
+use super::{parse_bool, signals};
 
 const NAME: &str = "kube-proxy";
 /// The kernel ends almost anything else first. Upstream: `KubeProxyOOMScoreAdj`.
@@ -35,9 +35,6 @@ pub struct Args {
     /// Follow the ConfigMap kube-proxy in kube-system: a change of its mode switches the mode under way
     #[arg(long)]
     follow_config_map: bool,
-    /// How much to log: 0 to 10
-    #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
-    verbosity: u8,
     #[command(flatten, next_help_heading = "In place of the configuration's fields")]
     fields: FieldArgs,
 }
@@ -202,11 +199,6 @@ impl FieldArgs {
 }
 
 impl Args {
-    /// What `-v` is as a level of our own log.
-    pub fn log_level(&self) -> &'static str {
-        level_of(self.verbosity, "info,orlop_proxy=debug,orlop_client=debug")
-    }
-
     fn configuration(&self) -> anyhow::Result<Config> {
         let text = match &self.config {
             None => String::new(),
@@ -254,7 +246,7 @@ async fn proxy(args: Args, config: Config) -> anyhow::Result<()> {
     let given = Some(PathBuf::from(&config.kubeconfig)).filter(|path| !path.as_os_str().is_empty());
     let kubeconfig = args.kubeconfig.clone().or(given);
     let client = transport::from_kubeconfig(kubeconfig.as_deref(), args.master.as_deref(), NAME).await?;
-    let options = options(config, Api::new(client), args.follow_config_map, shutdown)?;
+    let options = options(config, Api::new(client, NAME), args.follow_config_map, shutdown)?;
     orlop_proxy::run(options).await.map_err(anyhow::Error::msg)
 }
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::election::ElectionArgs;
 use super::serving::ServingArgs;
-use super::{level_of, parse_bool, parse_duration, signals};
+use super::{parse_bool, parse_duration, signals};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,9 +35,6 @@ pub struct Args {
     /// Features to switch on or off
     #[arg(long, value_name = "NAME=BOOL", value_delimiter = ',')]
     feature_gates: Vec<String>,
-    /// How much to log: 0 to 10
-    #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
-    verbosity: u8,
     #[command(flatten, next_help_heading = "Leader election")]
     election: ElectionArgs,
     #[command(flatten, next_help_heading = "Serving")]
@@ -71,13 +68,6 @@ struct DeprecatedArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     contention_profiling: Option<bool>,
-}
-
-impl Args {
-    /// What `-v` is as a level of our own log.
-    pub fn log_level(&self) -> &'static str {
-        level_of(self.verbosity, "info,orlop_scheduler=debug,orlop_client=debug")
-    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -114,7 +104,7 @@ async fn schedule(args: Args, config: Config) -> anyhow::Result<()> {
     let master = args.master.as_deref();
     let connect = async |kubeconfig: Option<&Path>| {
         let client = transport::from_kubeconfig(kubeconfig, master, "kube-scheduler").await?;
-        anyhow::Ok(Api::new(client))
+        anyhow::Ok(Api::new(client, "kube-scheduler"))
     };
     let kubeconfig = match config.client_connection.kubeconfig.as_str() {
         // Differs from upstream: there --kubeconfig counts for nothing beside --config.
@@ -331,15 +321,12 @@ mod tests {
             assert!(error.contains(part), "{line}: {error}");
         }
         // As in the manifest of a cluster that kubeadm made.
-        let manifest = args(
+        args(
             "--authentication-kubeconfig=/etc/kubernetes/scheduler.conf --bind-address=127.0.0.1 \
              --authorization-kubeconfig=/etc/kubernetes/scheduler.conf --kubeconfig=/etc/kubernetes/scheduler.conf \
-             --leader-elect=true -v=2",
+             --leader-elect=true",
         );
-        assert_eq!(manifest.log_level(), "info");
-        let odd =
-            args("--v 6 --pod-max-in-unschedulable-pods-duration 1m30s --feature-gates A=true --feature-gates B=false");
-        assert_eq!(odd.log_level(), "debug");
+        let odd = args("--pod-max-in-unschedulable-pods-duration 1m30s --feature-gates A=true --feature-gates B=false");
         assert_eq!(
             odd.deprecated.pod_max_in_unschedulable_pods_duration,
             Duration::from_secs(90)

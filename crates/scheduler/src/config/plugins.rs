@@ -243,6 +243,10 @@ fn registered_twice(name: &str, point: Point) -> String {
     format!("plugin {name:?} already registered as {:?}", point.interface())
 }
 
+/// For whoever names a plugin of their own: none is loaded at run time.
+const HOW_TO: &str = "a plugin of your own is compiled in or asked over HTTP as an extender: see \
+                      docs/how-to/add-a-scheduler-plugin.md";
+
 fn check_name(plugin: &Named, point: Option<Point>, cx: &Context<'_>, p: &mut Problems) -> bool {
     let name = plugin.name.as_str();
     if cx.registry.find(name).is_some() {
@@ -255,8 +259,8 @@ fn check_name(plugin: &Named, point: Option<Point>, cx: &Context<'_>, p: &mut Pr
         p.invalid(&plugin.path, name, cx.version.invalid_plugin());
     } else {
         let what = point.map_or("plugin", Point::interface);
-        let why = defaults::instead_of(name).map_or_else(String::new, |why| format!(": {why}"));
-        p.invalid(&path, name, format!("{what} {name:?} does not exist{why}"));
+        let advice = defaults::instead_of(name).map_or_else(|| format!("; {HOW_TO}"), |why| format!(": {why}"));
+        p.invalid(&path, name, format!("{what} {name:?} does not exist{advice}"));
     }
     false
 }

@@ -24,6 +24,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use orlop_base::v;
 use orlop_client::{Api, Error, Status, path};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -151,7 +152,11 @@ impl Extender {
         let (kept, filtered) = match kept {
             Ok(done) => done,
             Err(error) if self.0.config.ignorable => {
-                tracing::info!(extender = self.name(), "skipped, as it may fail: {error}");
+                tracing::info!(
+                    extender = self.name(),
+                    err = error,
+                    "Skipping extender as it returned error and has ignorable flag set"
+                );
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -185,7 +190,12 @@ impl Extender {
                     }
                 }
             }
-            Err(error) => tracing::debug!(extender = self.name(), "gives no scores: {error}"),
+            Err(error) => v!(
+                5,
+                extender = self.name(),
+                error,
+                "Failed to run extender's priority function. No score given by this extender."
+            ),
         }
     }
 
@@ -200,11 +210,20 @@ impl Extender {
         match answer.and_then(read) {
             Ok(changed) => changed,
             Err(error) if ignorable => {
-                tracing::info!(extender = self.name(), "skipped, as it may fail: {error}");
+                v!(
+                    2,
+                    extender = self.name(),
+                    err = error,
+                    "Skipped extender as it returned error and has ignorable flag set"
+                );
                 candidates
             }
             Err(error) => {
-                tracing::warn!(extender = self.name(), "no preemption: {error}");
+                tracing::warn!(
+                    extender = self.name(),
+                    err = error,
+                    "failed to run extender's preemption"
+                );
                 vec![]
             }
         }
@@ -223,7 +242,11 @@ impl Extender {
         match answer.and_then(refused) {
             Ok(()) => Ok(()),
             Err(error) if self.0.config.ignorable => {
-                tracing::info!(extender = self.name(), "skipped in binding, as it may fail: {error}");
+                tracing::info!(
+                    extender = self.name(),
+                    err = error,
+                    "Skipping extender in bind as it returned error and has ignorable flag set"
+                );
                 self.bind_ourselves(pod, node).await
             }
             Err(message) => Err(Error::Invalid(Box::new(Status {

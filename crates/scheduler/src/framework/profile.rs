@@ -35,7 +35,7 @@ impl Profile {
             pre_enqueue: at(&|p| p.pre_enqueue().is_some()),
             pre_filter: filter.clone(),
             filter,
-            post_filter: at(&|p| p.name() == "DefaultPreemption"),
+            post_filter: at(&|p| ["DynamicResources", "DefaultPreemption"].contains(&p.name())),
             score: at(&|p| p.score().is_some())
                 .into_iter()
                 .map(|i| (i, weights[i]))

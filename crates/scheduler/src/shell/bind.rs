@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use orlop_base::v;
 use orlop_client::{Api, Error, EventType, path};
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
@@ -12,7 +13,7 @@ use super::inbox::Input;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
 use crate::framework::points::{Progress, Write};
-use crate::queue::Outcome;
+use crate::queue::{Outcome, QueuedPod};
 use crate::timing::{ERROR, SUCCESS};
 
 impl Engine {
@@ -46,7 +47,7 @@ impl Engine {
     }
 
     /// What PreBind wanted is written; the binding waits until it is seen to have happened.
-    pub(super) fn pre_bound(&mut self, uid: Arc<str>, result: Result<(), String>) {
+    pub(super) fn pre_bound(&mut self, uid: Arc<str>, result: Result<(), BindingError>) {
         match result {
             Ok(()) => {
                 if let Some(attempt) = self.binding.get_mut(&uid) {
@@ -54,7 +55,10 @@ impl Engine {
                 }
                 self.check_pre_bind(&uid);
             }
-            Err(message) => self.give_up(&uid, format!("running PreBind plugin: {message}")),
+            Err(BindingError { message, is_away }) => {
+                let message = format!("running PreBind plugin: {message}");
+                self.give_up(&uid, BindingError { message, is_away });
+            }
         }
     }
 
@@ -109,6 +113,12 @@ impl Engine {
         };
         let (api, outbox) = (self.api.clone(), self.outbox.clone());
         let (pod, node) = (pod.clone(), attempt.node.clone());
+        v!(
+            3,
+            pod = pod.key.to_string(),
+            node = &*node,
+            "Attempting to bind pod to node"
+        );
         if let Some(extender) = self.extenders.iter().find(|e| e.binds(&pod.class.spec)).cloned() {
             tokio::spawn(async move {
                 let result = extender.bind(&pod, &node).await;
@@ -142,7 +152,9 @@ impl Engine {
             Ok(()) => self.finish(&uid),
             Err(error) => {
                 let why = error.status().map_or_else(|| error.chain(), |s| s.message.clone());
-                self.give_up(&uid, format!("{}{why}", self.binder(&uid)));
+                let message = format!("{}{why}", self.binder(&uid));
+                let is_away = error.is_away();
+                self.give_up(&uid, BindingError { message, is_away });
             }
         }
     }
@@ -181,6 +193,14 @@ impl Engine {
         self.queue.done(uid);
         self.waiting.remove(uid);
         self.reported.remove(uid);
+        v!(
+            2,
+            pod = pod.key.to_string(),
+            node = &*attempt.node,
+            evaluatedNodes = attempt.evaluated,
+            feasibleNodes = attempt.feasible,
+            "Successfully bound pod to node"
+        );
         let note = format!("Successfully assigned {} to {}", pod.key, attempt.node);
         self.record(attempt.profile, pod, EventType::Normal, "Scheduled", "Binding", note);
         let name = &self.core.profiles[attempt.profile].name;
@@ -199,7 +219,8 @@ impl Engine {
     }
 
     /// The binding failed: whatever was assumed is forgotten and the pod waits again.
-    pub(super) fn give_up(&mut self, uid: &str, message: String) {
+    pub(super) fn give_up(&mut self, uid: &str, error: impl Into<BindingError>) {
+        let BindingError { message, is_away } = error.into();
         let Some(Attempt {
             queued,
             node,
@@ -210,7 +231,7 @@ impl Engine {
         else {
             return;
         };
-        tracing::debug!(pod = %queued.pod.key, "{message}");
+        v!(1, pod = queued.pod.key.to_string(), "Failed to bind pod");
         // Room was made: others may fit now.
         self.announce_release(&queued.pod, &node);
         if !self.waiting.contains_key(uid) {
@@ -222,6 +243,15 @@ impl Engine {
             self.metrics.attempt("error", name, started.elapsed());
             self.queue.done(uid);
             return;
+        }
+        if is_away {
+            v!(
+                4,
+                pod = queued.pod.key.to_string(),
+                err = message,
+                "Error scheduling pod; retrying"
+            );
+            return self.retry(profile, queued, message, started);
         }
         self.error(profile, queued, message, started);
     }
@@ -235,7 +265,16 @@ impl Engine {
     }
 
     /// Something went wrong that is nobody's verdict: back off and try again.
-    pub(super) fn error(&mut self, profile: usize, queued: crate::queue::QueuedPod, message: String, started: Instant) {
+    pub(super) fn error(&mut self, profile: usize, queued: QueuedPod, message: String, started: Instant) {
+        tracing::error!(
+            pod = queued.pod.key.to_string(),
+            err = message,
+            "Error scheduling pod; retrying"
+        );
+        self.retry(profile, queued, message, started);
+    }
+
+    fn retry(&mut self, profile: usize, queued: QueuedPod, message: String, started: Instant) {
         let name = &self.core.profiles[profile].name;
         self.metrics.attempt("error", name, started.elapsed());
         let pod = queued.pod.clone();
@@ -249,14 +288,33 @@ fn gone(node: &str) -> String {
     format!("node {node:?} is gone")
 }
 
-async fn write_all(api: &Api, writes: Vec<Write>) -> Result<(), String> {
+/// Why a pod is not bound.
+pub(super) struct BindingError {
+    message: String,
+    /// The API server did not answer: that is logged already.
+    is_away: bool,
+}
+
+impl From<String> for BindingError {
+    fn from(message: String) -> BindingError {
+        BindingError {
+            message,
+            is_away: false,
+        }
+    }
+}
+
+async fn write_all(api: &Api, writes: Vec<Write>) -> Result<(), BindingError> {
     for write in writes {
         let done = match write.method {
             "PATCH" => api.patch_merge::<IgnoredAny>(&write.path, &write.body).await,
             "PUT" => api.replace::<IgnoredAny>(&write.path, &write.body).await,
             _ => api.create::<IgnoredAny>(&write.path, &write.body).await,
         };
-        done.map_err(|e| format!("{}: {}", write.path, e.chain()))?;
+        done.map_err(|e| BindingError {
+            message: format!("{}: {}", write.path, e.chain()),
+            is_away: e.is_away(),
+        })?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{Clock, Shutdown, v, v10_enabled};
 use orlop_client::{Api, Election, Recorder};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
@@ -16,7 +16,7 @@ use super::inbox::{Input, Kinds, watch_all};
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeId;
 use crate::cluster::pod::PodInfo;
-use crate::cycle::{Choice, Core, Failure};
+use crate::cycle::{Choice, Core, Failure, Feasible};
 use crate::extender::Extender;
 use crate::fit_error::FitError;
 use crate::framework::event::{Event, Hint};
@@ -80,6 +80,9 @@ pub(super) struct Attempt {
     pub sampled: bool,
     /// Waits for what PreBind wants to see, until then.
     pub pre_bind: Option<Timestamp>,
+    /// Nodes that were looked at for it, and those of them that would do.
+    pub evaluated: usize,
+    pub feasible: usize,
 }
 
 /// What plugins tell the queue.
@@ -296,6 +299,7 @@ impl Engine {
             return;
         };
         if pod.is_terminating() {
+            v!(3, pod = pod.key.to_string(), "Skip schedule deleting pod");
             let note = format!("skip schedule deleting pod: {}", pod.key);
             self.warn(profile, &pod, "FailedScheduling", "Scheduling", note);
             self.queue.done(&pod.uid);
@@ -305,6 +309,7 @@ impl Engine {
             self.queue.done(&pod.uid);
             return;
         }
+        v!(3, pod = pod.key.to_string(), "Attempting to schedule pod");
         let started = Instant::now();
         self.cycles += 1;
         let decision = self.decide(profile, &pod).await;
@@ -319,7 +324,7 @@ impl Engine {
 
     async fn decide(&mut self, profile: usize, pod: &Arc<PodInfo>) -> Result<Choice, Failure> {
         let extenders = self.interested_extenders(pod);
-        if extenders.is_empty() {
+        if extenders.is_empty() && !v10_enabled!() {
             return self.core.schedule(profile, &self.cluster, pod);
         }
         let mut feasible = self.core.feasible(profile, &self.cluster, pod)?;
@@ -339,13 +344,56 @@ impl Engine {
                 })));
             }
         }
+        if extenders.is_empty() {
+            self.log_scores(profile, pod, &feasible, &[]);
+            return self.core.choose(profile, &self.cluster, pod, &feasible, None);
+        }
         let mut extra = vec![0; feasible.nodes.len()];
         for extender in &extenders {
             let question = extender.prioritize_question(&self.cluster, pod, &feasible.nodes);
             let answer = extender.ask(question).await;
             extender.add_scores(answer, &self.cluster, &feasible.nodes, &mut extra);
         }
+        self.log_scores(profile, pod, &feasible, &extra);
         self.core.choose(profile, &self.cluster, pod, &feasible, Some(&extra))
+    }
+
+    /// Every plugin's score of every node, as it counts: with its weight. Only worked out if somebody wants to know.
+    // Upstream: prioritizeNodes in pkg/scheduler/schedule_one.go (v1.36)
+    fn log_scores(&mut self, profile: usize, pod: &PodInfo, feasible: &Feasible, extra: &[i64]) {
+        if !v10_enabled!() || (feasible.nodes.len() == 1 && extra.is_empty()) {
+            return;
+        }
+        let Ok(scores) = self.core.scores(profile, &self.cluster, pod, &feasible.nodes) else {
+            // The decision fails for the same reason, and that is logged.
+            return;
+        };
+        let name = |id: NodeId| self.cluster.node(id).map_or("", |node| &*node.name);
+        let key = pod.key.to_string();
+        for (id, lines) in &scores {
+            for line in lines {
+                let (plugin, score) = (line.plugin, line.weight * line.normalized);
+                v!(
+                    10,
+                    pod = key,
+                    plugin,
+                    node = name(*id),
+                    score,
+                    "Plugin scored node for pod"
+                );
+            }
+        }
+        for (at, (id, lines)) in scores.iter().enumerate() {
+            let plugins: i64 = lines.iter().map(|line| line.weight * line.normalized).sum();
+            let score = plugins + extra.get(at).copied().unwrap_or(0);
+            v!(
+                10,
+                pod = key,
+                node = name(*id),
+                score,
+                "Calculated node's final score for pod"
+            );
+        }
     }
 
     pub(super) fn interested_extenders(&self, pod: &PodInfo) -> Vec<Extender> {

@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use orlop_base::clock::rfc3339;
+use orlop_base::v;
 use orlop_client::{Api, DeleteOptions, Error, Event, EventType, ObjectReference, Preconditions, path};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -16,12 +17,19 @@ use crate::cluster::node::NodeId;
 use crate::cluster::pod::PodInfo;
 use crate::fit_error::FitError;
 use crate::framework::verdict::Rejection;
-use crate::preemption::{Candidate, Preemption, best};
+use crate::plugins::dynamic_resources;
+use crate::preemption::{Candidate, DefaultPreemption, Preemption, best};
 use crate::queue::{Outcome, QueuedPod};
-use crate::timing::SUCCESS;
+use crate::timing::{ERROR, SUCCESS};
 
 /// Evictions for one pod at the same time.
 const EVICTIONS: usize = 16;
+
+/// Eviction does not help.
+struct Hopeless {
+    message: String,
+    voids_promise: bool,
+}
 
 impl Engine {
     /// No node will do: see whether eviction helps, and let the pod wait.
@@ -31,18 +39,23 @@ impl Engine {
             // Nobody rejected it: it waits like any other pod, and a first node makes it try again.
             let name = &self.core.profiles[profile].name;
             self.metrics.attempt("unschedulable", name, started.elapsed());
+            v!(
+                2,
+                pod = pod.key.to_string(),
+                "Unable to schedule pod; no nodes are registered to the cluster; waiting"
+            );
             self.warn(profile, &pod, "FailedScheduling", "Scheduling", error.message());
             self.report(&pod, "Unschedulable", &error.message(), None);
             return self.requeue(queued, Outcome::Error);
         }
-        let asked = Instant::now();
-        let nominated = self.preempt(profile, &pod, &mut error).await;
-        if self.preemption[profile].is_some() {
-            let helps = nominated.as_deref().is_some_and(|node| !node.is_empty());
-            let outcome = if helps { SUCCESS } else { "Unschedulable" };
-            self.observe_point("PostFilter", profile, outcome, asked.elapsed());
-        }
+        let nominated = self.run_post_filter(profile, &pod, &mut error).await;
         let message = error.message();
+        v!(
+            2,
+            pod = pod.key.to_string(),
+            err = message,
+            "Unable to schedule pod; no fit; waiting"
+        );
         let name = &self.core.profiles[profile].name;
         self.metrics.attempt("unschedulable", name, started.elapsed());
         self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
@@ -64,6 +77,12 @@ impl Engine {
         let pod = queued.pod.clone();
         // Of the one node in question.
         let message = one_node(node, by, rejection).message();
+        v!(
+            2,
+            pod = pod.key.to_string(),
+            err = message,
+            "Unable to schedule pod; no fit; waiting"
+        );
         let name = &self.core.profiles[profile].name;
         self.metrics.attempt("unschedulable", name, started.elapsed());
         self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
@@ -77,31 +96,93 @@ impl Engine {
         );
     }
 
-    /// Finds pods to evict and starts doing so. Gives the node that was promised; `Some("")` voids an old promise.
-    async fn preempt(&mut self, profile: usize, pod: &Arc<PodInfo>, error: &mut FitError) -> Option<Arc<str>> {
-        let args = self.preemption[profile]?;
+    /// The PostFilter plugins in their order, until one helps; `error` is told what they say. Gives the node that was
+    /// promised; `Some("")` voids an old promise.
+    // Upstream: RunPostFilterPlugins in pkg/scheduler/framework/runtime (v1.36)
+    async fn run_post_filter(&mut self, profile: usize, pod: &Arc<PodInfo>, error: &mut FitError) -> Option<Arc<str>> {
+        let asked = Instant::now();
+        let plugins = &self.core.profiles[profile];
+        if plugins.post_filter.is_empty() {
+            v!(
+                3,
+                "No PostFilter plugins are registered, so no preemption will be performed"
+            );
+            return None;
+        }
+        let names: Vec<&'static str> = (plugins.post_filter.iter())
+            .map(|place| plugins.plugins[*place].name())
+            .collect();
+        let (mut reasons, mut nominated, mut outcome) = (vec![], None, "Unschedulable");
+        for name in names {
+            if name == dynamic_resources::NAME {
+                match dynamic_resources::post_filter(&self.core.profiles[profile], pod, &error.diagnosis) {
+                    Ok(reason) => reasons.push(reason.to_string()),
+                    Err(message) => {
+                        (reasons, outcome) = (vec![message.to_string()], ERROR);
+                        break;
+                    }
+                }
+            } else if let Some(args) = self.preemption[profile].filter(|_| name == "DefaultPreemption") {
+                match self.preempt(profile, pod, error, &args).await {
+                    Ok(node) => {
+                        (reasons, nominated, outcome) = (vec![], Some(node), SUCCESS);
+                        break;
+                    }
+                    Err(Hopeless { message, voids_promise }) => {
+                        reasons.push(message);
+                        nominated = voids_promise.then(|| "".into());
+                    }
+                }
+            }
+        }
+        self.observe_point("PostFilter", profile, outcome, asked.elapsed());
+        error.post_filter = reasons.join(", ");
+        v!(
+            5,
+            pod = pod.key.to_string(),
+            status = error.post_filter,
+            "Status after running PostFilter plugins for pod"
+        );
+        nominated
+    }
+
+    /// Finds pods to evict and starts doing so. Gives the node that was promised.
+    async fn preempt(
+        &mut self,
+        profile: usize,
+        pod: &Arc<PodInfo>,
+        error: &FitError,
+        args: &DefaultPreemption,
+    ) -> Result<Arc<str>, Hopeless> {
         self.metrics.preemption_attempt();
-        let candidates = match self.core.preempt(profile, &self.cluster, pod, &error.diagnosis, &args) {
+        let candidates = match self.core.preempt(profile, &self.cluster, pod, &error.diagnosis, args) {
             Preemption::Candidates(candidates) => candidates,
             Preemption::Hopeless { message, clear } => {
-                error.post_filter = message;
-                let void = clear && self.cluster.nominated.node_of(&pod.uid).is_some();
-                if void {
+                let voids_promise = clear && self.cluster.nominated.node_of(&pod.uid).is_some();
+                if voids_promise {
                     self.cluster.nominated.remove(&pod.uid);
                 }
-                return void.then(|| "".into());
+                return Err(Hopeless { message, voids_promise });
             }
         };
         let candidates = self.ask_extenders(pod, candidates).await;
         let Some(chosen) = best(candidates) else {
-            error.post_filter = "preemption: no candidate node for preemption".to_string();
-            return None;
+            return Err(Hopeless {
+                message: "preemption: no candidate node for preemption".to_string(),
+                voids_promise: false,
+            });
         };
         let node = chosen.name.clone();
+        v!(
+            2,
+            node = &*node,
+            pod = pod.key.to_string(),
+            "the target node for the preemption is determined"
+        );
         self.cluster.nominated.add(pod.clone(), &node);
         self.void_lesser_promises(pod, &node);
         self.evict(profile, pod, chosen);
-        Some(node)
+        Ok(node)
     }
 
     async fn ask_extenders(&mut self, pod: &Arc<PodInfo>, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
@@ -127,7 +208,7 @@ impl Engine {
             tokio::spawn(async move {
                 let patch = json!({"status": {"nominatedNodeName": null}});
                 if let Err(e) = api.patch_strategic::<IgnoredAny>(&at, &patch).await {
-                    tracing::debug!("{at}: {}", e.chain());
+                    tracing::debug!(path = at, err = e.chain(), "failed to clear nominated node name");
                 }
             });
         }
@@ -136,6 +217,13 @@ impl Engine {
     fn evict(&mut self, profile: usize, pod: &Arc<PodInfo>, chosen: Candidate) {
         self.metrics.preemption_victims(chosen.victims.len());
         for victim in &chosen.victims {
+            v!(
+                2,
+                preemptor = pod.key.to_string(),
+                victim = victim.key.to_string(),
+                node = &*chosen.name,
+                "Preemptor Pod preempted victim Pod"
+            );
             let note = format!("Preempted by pod {} on node {}", pod.uid, chosen.name);
             let mut event = event(victim, EventType::Normal, "Preempted", "Preempting", note);
             event.related = Some(reference(pod));
@@ -170,7 +258,7 @@ impl Engine {
     pub(super) fn preempted(&mut self, uid: Arc<str>, result: Result<(), String>) {
         self.preempting.remove(&uid);
         if let Err(message) = result {
-            tracing::warn!(pod = %uid, "preemption failed: {message}");
+            tracing::error!(pod = %uid, err = message, "failed to preempt");
             self.cluster.nominated.remove(&uid);
         }
         let now = self.clock.now();
@@ -200,7 +288,7 @@ impl Engine {
             let patch = json!({"status": status});
             match api.patch_strategic::<IgnoredAny>(&at, &patch).await {
                 Ok(_) | Err(Error::NotFound(_)) => {}
-                Err(e) => tracing::debug!("{at}: {}", e.chain()),
+                Err(e) => tracing::debug!(path = at, err = e.chain(), "failed to update pod condition"),
             }
         });
     }

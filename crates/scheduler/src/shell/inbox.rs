@@ -7,6 +7,7 @@ use orlop_client::{Api, Delta, Selection};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use super::bind::BindingError;
 use crate::model::{
     CsiDriver, CsiNode, CsiStorageCapacity, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
     PodDisruptionBudget, ReplicationController, Service, StorageClass, VolumeAttachment, Workload,
@@ -27,7 +28,7 @@ pub enum Input {
     /// What must come before the binding was written (or not).
     PreBound {
         uid: Arc<str>,
-        result: Result<(), String>,
+        result: Result<(), BindingError>,
     },
     /// Evictions for this pod were asked for; an error names the victim that would not go.
     Preempted {

@@ -43,6 +43,8 @@ impl Engine {
             step: Instant::now(),
             sampled: self.is_sampled(),
             pre_bind: None,
+            evaluated: choice.evaluated,
+            feasible: choice.feasible,
         };
         let uid = pod.uid.clone();
         self.binding.insert(uid.clone(), attempt);

@@ -22,7 +22,7 @@ use orlop_scheduler::cycle::{Core, Failure};
 use orlop_scheduler::fit_error::FitError;
 use orlop_scheduler::framework::points::Plugin;
 use orlop_scheduler::framework::profile::Profile;
-use orlop_scheduler::plugins;
+use orlop_scheduler::plugins::{self, dynamic_resources};
 use orlop_scheduler::preemption::{Candidate, DefaultPreemption, Preemption, best};
 use serde_json::{Value, json};
 
@@ -293,22 +293,20 @@ impl Fixture {
         }
     }
 
-    /// `fits`, or why not; with what preemption says.
+    /// `fits`, or why not; with what PostFilter says under the default profile.
     pub fn message(&mut self, pod: &str) -> String {
         let Some(mut error) = self.fit_error(pod) else {
             return "fits".to_string();
         };
         if !self.cluster.is_empty() {
-            match self.core.preempt(
-                0,
-                &self.cluster,
-                &self.pods[pod],
-                &error.diagnosis,
-                &DefaultPreemption::default(),
-            ) {
-                Preemption::Hopeless { message, .. } => error.post_filter = message,
-                Preemption::Candidates(_) => {}
-            }
+            let (pod, args) = (&self.pods[pod], DefaultPreemption::default());
+            error.post_filter = match dynamic_resources::post_filter(&self.core.profiles[0], pod, &error.diagnosis) {
+                Err(message) => message.to_string(),
+                Ok(claims) => match self.core.preempt(0, &self.cluster, pod, &error.diagnosis, &args) {
+                    Preemption::Hopeless { message, .. } => format!("{claims}, {message}"),
+                    Preemption::Candidates(_) => String::new(),
+                },
+            };
         }
         error.message()
     }

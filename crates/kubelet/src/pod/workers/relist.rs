@@ -136,11 +136,8 @@ fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
         false => vec![],
     };
     for (uid, listed) in orphans {
-        tracing::info!(
-            "{}/{} ({uid}) is known to no source: it is ended",
-            listed.namespace,
-            listed.name
-        );
+        let pod = format!("{}/{}", listed.namespace, listed.name);
+        tracing::info!(pod, uid, "killing orphaned pod");
         let mail = Mail {
             pod: Arc::new(remnant(uid, listed)),
             requests: Requests {

@@ -122,11 +122,13 @@ fn plugins_that_cannot_be_there_are_refused() {
     for (plugins, wanted) in [
         (
             "{score: {enabled: [{name: Nope}]}}",
-            "plugins.score.enabled[0].name: Invalid value: \"Nope\": ScorePlugin \"Nope\" does not exist",
+            "plugins.score.enabled[0].name: Invalid value: \"Nope\": ScorePlugin \"Nope\" does not exist; a plugin of your own is compiled in or asked over HTTP \
+             as an extender: see docs/how-to/add-a-scheduler-plugin.md",
         ),
         (
             "{multiPoint: {enabled: [{name: Nope}]}}",
-            "plugins.multiPoint.enabled[0].name: Invalid value: \"Nope\": plugin \"Nope\" does not exist",
+            "plugins.multiPoint.enabled[0].name: Invalid value: \"Nope\": plugin \"Nope\" does not exist; a plugin of your own is compiled in or asked over HTTP \
+             as an extender: see docs/how-to/add-a-scheduler-plugin.md",
         ),
         (
             "{score: {enabled: [{weight: 1}]}}",

@@ -100,8 +100,8 @@ async fn others_take_the_place_of_a_pod_whose_binding_failed() {
         .until("the first is being bound", || world.server.asked().len() == 1)
         .await;
     world.server.add_pod("q", "2");
-    let full = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
-                1 No preemption victims found for incoming pod.";
+    let full = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: \
+                0/1 nodes are available: 1 No preemption victims found for incoming pod.";
     world
         .until("the second finds no room", || world.server.conditions("q") == [full])
         .await;

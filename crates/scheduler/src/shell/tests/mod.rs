@@ -2,6 +2,7 @@
 //! bound twice.
 
 mod bindings;
+mod decisions;
 mod figures;
 mod input;
 mod permits;
