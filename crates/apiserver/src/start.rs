@@ -56,7 +56,7 @@ pub enum StartError {
 pub struct Running {
     pub server: Arc<Server>,
     pub address: SocketAddr,
-    pub pki: Pki,
+    pub pki: Arc<Pki>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -151,7 +151,7 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
     Ok(Running {
         server,
         address,
-        pki,
+        pki: Arc::new(pki),
         tasks,
     })
 }

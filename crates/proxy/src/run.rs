@@ -223,6 +223,10 @@ impl Pages for MetricsPages {
         match path {
             "/metrics" => Some(Page::metrics(self.0.render())),
             "/healthz" => Some(Page::plain(200, "ok".to_string())),
+            "/proxyMode" => Some(match self.0.mode() {
+                Some(mode) => Page::plain(200, mode.as_str().to_string()),
+                None => Page::plain(503, "not known yet\n".to_string()),
+            }),
             _ => None,
         }
     }
