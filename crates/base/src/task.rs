@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
@@ -68,6 +68,7 @@ struct Shared {
     members: Mutex<HashMap<u64, Entry>>,
     next: AtomicU64,
     failed: watch::Sender<Option<String>>,
+    aborted: AtomicBool,
     left: Notify,
 }
 
@@ -102,13 +103,14 @@ impl Scope {
         F::Output: Send + 'static,
     {
         let (id, member) = self.member(future);
-        // A member signs off when it is over, which may be before its handle is entered here: the lock makes it wait.
-        let mut members = self.0.members.lock();
         let handle = tokio::spawn(member);
-        if let Some(entry) = members.get_mut(&id) {
+        // Unless it is over already.
+        if let Some(entry) = self.0.members.lock().get_mut(&id) {
             entry.abort = Some(handle.abort_handle());
         }
-        drop(members);
+        if self.0.aborted.load(Ordering::SeqCst) {
+            handle.abort();
+        }
         handle
     }
 
@@ -139,8 +141,9 @@ impl Scope {
         message.ok().and_then(|m| m.clone()).unwrap_or_default()
     }
 
-    /// Ends all members at their next await.
+    /// Ends all members at their next await, and those that they start meanwhile.
     pub fn abort(&self) {
+        self.0.aborted.store(true, Ordering::SeqCst);
         let handles: Vec<AbortHandle> = self.0.members.lock().values().filter_map(|m| m.abort.clone()).collect();
         handles.iter().for_each(AbortHandle::abort);
     }
@@ -238,6 +241,13 @@ mod tests {
         assert_eq!(scope.failed().await, "inner 7");
         scope.abort();
         scope.emptied().await;
+        assert!(
+            scope
+                .spawn(std::future::pending::<()>())
+                .await
+                .unwrap_err()
+                .is_cancelled()
+        );
         assert!(other.await.unwrap_err().is_cancelled());
         assert!(main.await.unwrap_err().is_cancelled());
     }
