@@ -146,7 +146,7 @@ impl Record {
 /// The pause after so many failures in a row.
 fn backoff(failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
-    (BACKOFF * (1 << doublings)).min(BACKOFF_MAX)
+    BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX)
 }
 
 /// What a test can do to a component.
@@ -222,7 +222,7 @@ impl Supervisor {
         let component = self.find(name)?;
         component.wanted.send_replace(wanted);
         let is_done = |record: &Record| (record.state == State::Stopped) != wanted;
-        let _ = timeout(DRAIN * 2, async {
+        let _ = timeout(DRAIN.saturating_mul(2), async {
             while !is_done(&component.record.lock()) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -377,7 +377,7 @@ mod tests {
         assert!(!record.state.is_healthy());
         record.started(now);
         assert_eq!(record.restarts, 1);
-        assert_eq!(record.ended(End::Returned, short, now), Some(BACKOFF * 2));
+        assert_eq!(record.ended(End::Returned, short, now), Some(BACKOFF.saturating_mul(2)));
         record.started(now);
         // It had recovered in between.
         assert_eq!(record.ended(End::Failed("y".into()), RECOVERED, now), Some(BACKOFF));

@@ -229,8 +229,8 @@ fn start_keeper(options: &Options, config: Arc<Config>, recorder: Option<Recorde
         options.runtime.clone(),
         options.network.clone(),
         options.shutdown.clone(),
-    ));
-    tasks.spawn(network::advise(
+    )));
+    tasks.spawn(orlop_base::in_scope(network::advise(
         keeper.runtime(),
         options.runtime.clone(),
         options.network.clone(),
