@@ -480,8 +480,8 @@ impl Server {
         let outcome = match (info.verb, kind.verbs) {
             ("create", Verbs::CreateOnly) => registry.create_only(kind, bytes, headers, ctx).await?,
             ("get" | "list", Verbs::ReadOnly) if usage::serves(kind) => Outcome::ok(self.measured(kind, info).await?),
-            ("get", Verbs::ReadOnly) => Outcome::ok(computed::get(kind, &info.name)?),
-            ("list", Verbs::ReadOnly) => Outcome::ok(computed::list(kind)),
+            ("get", Verbs::ReadOnly) => Outcome::ok(computed::get(self, kind, &info.name)?),
+            ("list", Verbs::ReadOnly) => Outcome::ok(computed::list(self, kind)),
             ("list", _) => {
                 let options = ListOptions::parse(kind, info)?;
                 let page = registry.page(kind, &options)?;
@@ -541,7 +541,7 @@ impl Server {
         if info.path.starts_with("//") {
             return Ok(respond::page_not_found());
         }
-        if let Some(mut response) = health::respond(&self.health, &info.path, &info.query) {
+        if let Some(mut response) = health::respond(self, &info.path, &info.query) {
             respond::never_sniff(&mut response);
             return Ok(response);
         }
@@ -596,8 +596,11 @@ impl Server {
             .filter(|k| k.is_stored() && k.stored_as.is_empty())
             .map(|k| (k.store_prefix(), store.count(&kinds::key_prefix(k, None))))
             .collect();
-        self.metrics
-            .render(&store.stats(), &objects, &self.connections.counts())
+        let mut text = self
+            .metrics
+            .render(&store.stats(), &objects, &self.connections.counts());
+        health::write_metrics(self, &mut text);
+        text
     }
 }
 

@@ -2,18 +2,53 @@
 
 use orlop_api::core::component_status::component;
 use orlop_api::{KindDef, Status, Value};
+use orlop_base::supervisor::{Record, State};
 use serde_json::json;
 
-/// All there are now. The store is the one component that this process can vouch for.
-fn all(kind: &KindDef) -> Vec<Value> {
-    match kind.kind {
-        "ComponentStatus" => vec![component("etcd-0", Ok("ok"))],
-        _ => vec![],
+use crate::chain::Server;
+
+/// The components that upstream asks about, and the ports that it asks.
+const PROBED: [(&str, u16); 2] = [("controller-manager", 10257), ("scheduler", 10259)];
+
+/// All there are now: those that run in this process, which alone it can vouch for.
+fn all(server: &Server, kind: &KindDef) -> Vec<Value> {
+    if kind.kind != "ComponentStatus" {
+        return vec![];
+    }
+    let components = &server.health.components;
+    let found = PROBED
+        .iter()
+        .filter_map(|(name, port)| Some((*name, *port, components.get(name)?)));
+    let mut all: Vec<Value> = found.map(|(name, port, record)| status(name, port, &record)).collect();
+    let store = &server.registry.store;
+    all.push(match store.is_running() && store.takes_writes() {
+        true => component("etcd-0", Ok("ok")),
+        false => component("etcd-0", Err("the store's log can't be written")),
+    });
+    all
+}
+
+/// As upstream's probe of the component's port would put it.
+fn status(name: &str, port: u16, record: &Record) -> Value {
+    match record.state {
+        State::Running => component(name, Ok("ok")),
+        State::Stopped => {
+            let at = format!("127.0.0.1:{port}");
+            let refused = format!("Get \"https://{at}/healthz\": dial tcp {at}: connect: connection refused");
+            component(name, Err(&refused))
+        }
+        State::BackOff => component(
+            name,
+            Err(&format!("back-off restarting failed component: {}", record.error)),
+        ),
+        State::Stalled => component(name, Err("HTTP probe failed: context deadline exceeded")),
     }
 }
 
-pub fn get(kind: &KindDef, name: &str) -> Result<Value, Status> {
-    let found = all(kind).into_iter().find(|object| object["metadata"]["name"] == name);
+pub fn get(server: &Server, kind: &KindDef, name: &str) -> Result<Value, Status> {
+    let found = all(server, kind)
+        .into_iter()
+        .find(|object| object["metadata"]["name"] == name);
     // Upstream: component statuses are the one resource whose absence is told in the singular.
     let resource = if kind.kind == "ComponentStatus" {
         kind.singular
@@ -23,8 +58,8 @@ pub fn get(kind: &KindDef, name: &str) -> Result<Value, Status> {
     found.ok_or_else(|| Status::not_found(kind.group, resource, name))
 }
 
-pub fn list(kind: &KindDef) -> Value {
-    let mut items = all(kind);
+pub fn list(server: &Server, kind: &KindDef) -> Value {
+    let mut items = all(server, kind);
     for object in &mut items {
         let members = object.as_object_mut().expect("made as an object");
         members.remove("kind");

@@ -1,11 +1,19 @@
-//! /healthz, /livez, /readyz: all checks, one check, and all with their names.
+//! /healthz, /livez, /readyz: all checks, one check, and all with their names. Beside Kubernetes' own there is one for
+//! each component that runs in this process.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::Response;
+use orlop_base::Supervisor;
 
+use crate::chain::Server;
+use crate::metrics::{header, line};
 use crate::request::Query;
 use crate::respond::{self, Body};
+
+/// Loops of `housekeeping` that follow the store.
+pub const FOLLOWERS: usize = 3;
 
 /// What the server knows about its own health.
 #[derive(Default)]
@@ -14,97 +22,259 @@ pub struct Health {
     pub bootstrapped: AtomicBool,
     /// No new work: the server is on its way down.
     pub stopping: AtomicBool,
+    /// How many of the server's own loops follow the store now.
+    pub following: AtomicUsize,
+    /// What runs in this process: the server's own loops and, in `orlop up`, all the other components.
+    pub components: Supervisor,
+}
+
+/// One look at everything that a check can be about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Snapshot {
+    bootstrapped: bool,
+    stopping: bool,
+    followers: usize,
+    /// The store's writer thread is there.
+    store_runs: bool,
+    /// The last write to the store's log worked.
+    log_works: bool,
+}
+
+impl Snapshot {
+    fn take(server: &Server) -> Snapshot {
+        let (health, store) = (&server.health, &server.registry.store);
+        Snapshot {
+            bootstrapped: health.bootstrapped.load(Ordering::Acquire),
+            stopping: health.stopping.load(Ordering::Acquire),
+            followers: health.following.load(Ordering::Acquire),
+            store_runs: store.is_running(),
+            log_works: store.takes_writes(),
+        }
+    }
 }
 
 struct Check {
     name: &'static str,
     ready_only: bool,
-    passes: fn(&Health) -> bool,
+    passes: fn(&Snapshot) -> bool,
 }
 
 const CHECKS: &[Check] = &[
     Check {
         name: "ping",
         ready_only: false,
+        // Whoever gets an answer got one.
         passes: |_| true,
     },
     Check {
         name: "log",
         ready_only: false,
-        passes: |_| true,
+        passes: |s| s.store_runs && s.log_works,
     },
     Check {
         name: "etcd",
         ready_only: false,
-        passes: |_| true,
+        passes: |s| s.store_runs,
     },
     Check {
         name: "etcd-readiness",
         ready_only: true,
-        passes: |_| true,
+        passes: |s| s.store_runs && s.log_works,
     },
     Check {
         name: "informer-sync",
         ready_only: true,
-        passes: |_| true,
+        passes: |s| s.followers >= FOLLOWERS,
     },
     Check {
         name: "poststarthook/rbac/bootstrap-roles",
         ready_only: false,
-        passes: |h| h.bootstrapped.load(Ordering::Acquire),
+        passes: |s| s.bootstrapped,
     },
     Check {
         name: "poststarthook/scheduling/bootstrap-system-priority-classes",
         ready_only: false,
-        passes: |h| h.bootstrapped.load(Ordering::Acquire),
+        passes: |s| s.bootstrapped,
     },
     Check {
         name: "poststarthook/start-system-namespaces-controller",
         ready_only: false,
-        passes: |h| h.bootstrapped.load(Ordering::Acquire),
+        passes: |s| s.bootstrapped,
     },
     Check {
         name: "shutdown",
         ready_only: true,
-        passes: |h| !h.stopping.load(Ordering::Acquire),
+        passes: |s| !s.stopping,
     },
 ];
 
-pub fn respond(health: &Health, path: &str, query: &Query) -> Option<Response<Body>> {
+/// Names and outcomes of the checks at an endpoint. A component is no reason to restart the process: it is at `readyz`
+/// only, before the last check, and one that somebody stopped passes.
+fn outcomes(endpoint: &str, snapshot: &Snapshot, components: &[(&'static str, bool)]) -> Vec<(&'static str, bool)> {
+    let is_ready = endpoint == "readyz";
+    // A restart does not empty a full disk, and reads go on meanwhile.
+    let snapshot = &Snapshot {
+        log_works: snapshot.log_works || !is_ready,
+        ..*snapshot
+    };
+    let own = CHECKS.iter().filter(|c| is_ready || !c.ready_only);
+    let mut all: Vec<_> = own.map(|c| (c.name, (c.passes)(snapshot))).collect();
+    if is_ready {
+        let end = all.len() - 1;
+        all.splice(end..end, components.iter().copied());
+    }
+    all
+}
+
+fn look(server: &Server, endpoint: &str) -> Vec<(&'static str, bool)> {
+    let components = server.health.components.all();
+    let components: Vec<_> = components
+        .iter()
+        .map(|(name, r)| (*name, r.state.is_healthy()))
+        .collect();
+    outcomes(endpoint, &Snapshot::take(server), &components)
+}
+
+pub fn respond(server: &Server, path: &str, query: &Query) -> Option<Response<Body>> {
     let words: Vec<&str> = path.trim_matches('/').splitn(2, '/').collect();
     let endpoint = match words[0] {
         "healthz" | "livez" | "readyz" => words[0],
         _ => return None,
     };
-    let applies = |c: &&Check| endpoint == "readyz" || !c.ready_only;
+    let checks = look(server, endpoint);
+    let plain = "text/plain; charset=utf-8";
     if let Some(one) = words.get(1).filter(|w| !w.is_empty()) {
-        let check = CHECKS.iter().filter(applies).find(|c| c.name == *one)?;
-        return Some(match (check.passes)(health) {
-            true => respond::plain(200, "text/plain; charset=utf-8", "ok"),
-            false => respond::plain(
-                500,
-                "text/plain; charset=utf-8",
-                "internal server error: check failed\n",
-            ),
+        let (_, passes) = checks.iter().find(|(name, _)| name == one)?;
+        return Some(match passes {
+            true => respond::plain(200, plain, "ok"),
+            false => respond::plain(500, plain, "internal server error: check failed\n"),
         });
     }
     let excluded: Vec<&str> = query.all("exclude").collect();
-    let mut text = String::new();
-    let mut failed = vec![];
-    for check in CHECKS.iter().filter(applies) {
-        if excluded.contains(&check.name) {
-            text.push_str(&format!("[+]{} excluded: ok\n", check.name));
-        } else if (check.passes)(health) {
-            text.push_str(&format!("[+]{} ok\n", check.name));
-        } else {
-            failed.push(check.name);
-            text.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
+    let (text, failed) = render(&checks, &excluded);
+    Some(match (failed, query.flag("verbose")) {
+        (false, false) => respond::plain(200, plain, "ok"),
+        (false, true) => respond::plain(200, plain, format!("{text}{endpoint} check passed\n")),
+        (true, _) => respond::plain(500, plain, format!("{text}{endpoint} check failed\n")),
+    })
+}
+
+/// A line for each check, and whether one of them failed.
+fn render(checks: &[(&'static str, bool)], excluded: &[&str]) -> (String, bool) {
+    let (mut text, mut failed) = (String::new(), false);
+    for (name, passes) in checks {
+        let _ = match (excluded.contains(name), passes) {
+            (true, _) => writeln!(text, "[+]{name} excluded: ok"),
+            (false, true) => writeln!(text, "[+]{name} ok"),
+            (false, false) => writeln!(text, "[-]{name} failed: reason withheld"),
+        };
+        failed |= !passes && !excluded.contains(name);
+    }
+    (text, failed)
+}
+
+/// Checks under Kubernetes' name, and what became of the components.
+pub fn write_metrics(server: &Server, out: &mut String) {
+    let name = "kubernetes_healthcheck";
+    header(
+        out,
+        name,
+        "gauge",
+        "This metric records the result of a single healthcheck.",
+    );
+    for endpoint in ["healthz", "livez", "readyz"] {
+        for (check, passes) in look(server, endpoint) {
+            line(
+                out,
+                name,
+                &format!("name=\"{check}\",type=\"{endpoint}\""),
+                u8::from(passes),
+            );
         }
     }
-    let plain = "text/plain; charset=utf-8";
-    Some(match (failed.is_empty(), query.flag("verbose")) {
-        (true, false) => respond::plain(200, plain, "ok"),
-        (true, true) => respond::plain(200, plain, format!("{text}{endpoint} check passed\n")),
-        (false, _) => respond::plain(500, plain, format!("{text}{endpoint} check failed\n")),
-    })
+    let components = server.health.components.all();
+    let help = "1 for the state that the component is in.";
+    header(out, "orlop_component_state", "gauge", help);
+    for (component, record) in &components {
+        let labels = format!("component=\"{component}\",state=\"{}\"", record.state);
+        line(out, "orlop_component_state", &labels, 1);
+    }
+    let help = "Restarts of a component that ended or panicked.";
+    header(out, "orlop_component_restarts_total", "counter", help);
+    for (component, record) in &components {
+        let labels = format!("component=\"{component}\"");
+        line(out, "orlop_component_restarts_total", &labels, record.restarts);
+    }
+    let help = "Panics that made a component fail.";
+    header(out, "orlop_component_panics_total", "counter", help);
+    for (component, record) in &components {
+        let labels = format!("component=\"{component}\"");
+        line(out, "orlop_component_panics_total", &labels, record.panics);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: Snapshot = Snapshot {
+        bootstrapped: true,
+        stopping: false,
+        followers: FOLLOWERS,
+        store_runs: true,
+        log_works: true,
+    };
+
+    fn failing(endpoint: &str, snapshot: &Snapshot) -> Vec<&'static str> {
+        let all = outcomes(endpoint, snapshot, &[("scheduler", true)]);
+        all.into_iter()
+            .filter(|(_, passes)| !passes)
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    /// A check that no state of the server makes fail tells nothing. `ping` alone is about being asked at all.
+    #[test]
+    fn every_check_but_ping_can_fail() {
+        let ill = [
+            Snapshot {
+                bootstrapped: false,
+                ..WELL
+            },
+            Snapshot { stopping: true, ..WELL },
+            Snapshot {
+                followers: FOLLOWERS - 1,
+                ..WELL
+            },
+            Snapshot {
+                store_runs: false,
+                ..WELL
+            },
+            Snapshot {
+                log_works: false,
+                ..WELL
+            },
+        ];
+        assert!(failing("readyz", &WELL).is_empty());
+        let failed: Vec<&str> = ill.iter().flat_map(|s| failing("readyz", s)).collect();
+        let never: Vec<&str> = CHECKS.iter().map(|c| c.name).filter(|n| !failed.contains(n)).collect();
+        assert_eq!(never, ["ping"]);
+        assert_eq!(failing("livez", &ill[3]), ["log", "etcd"]);
+        assert!(failing("livez", &ill[4]).is_empty());
+        assert_eq!(failing("readyz", &ill[4]), ["log", "etcd-readiness"]);
+    }
+
+    #[test]
+    fn a_component_that_failed_makes_the_server_unready_and_nothing_else() {
+        let all = outcomes("readyz", &WELL, &[("scheduler", false), ("kubelet", true)]);
+        let (text, failed) = render(&all, &[]);
+        assert!(
+            failed && text.ends_with("[-]scheduler failed: reason withheld\n[+]kubelet ok\n[+]shutdown ok\n"),
+            "{text}"
+        );
+        let (text, failed) = render(&all, &["scheduler"]);
+        assert!(!failed && text.contains("[+]scheduler excluded: ok\n"), "{text}");
+        let names: Vec<_> = outcomes("livez", &WELL, &[("scheduler", false)]);
+        assert!(names.iter().all(|(name, _)| *name != "scheduler"));
+    }
 }

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_api::{KindDef, Status, Value};
 use orlop_base::clock::Shift;
-use orlop_store::Watcher;
+use orlop_store::{Op, Watcher};
 use serde_json::json;
 
 use crate::admission::resource_quota;
@@ -29,16 +30,40 @@ const RESYNC_EVERY: Duration = Duration::from_secs(300);
 /// After a write that failed (a full disk, say), how long to wait before looking again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// An object that every cluster has.
+const PROBED: &str = "/registry/namespaces/kube-system";
+
 const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// Runs until shutdown.
 pub async fn run(server: Arc<Server>, ca_pem: String) {
+    // A run before this one may have ended in a panic.
+    server.health.following.store(0, Ordering::Release);
     tokio::join!(
         furnish_namespaces(&server, &ca_pem),
         aggregate_roles(&server),
         recount_quotas(&server),
-        sweep_events(&server)
+        sweep_events(&server),
+        probe_log(&server)
     );
+}
+
+/// The store says that its log can't be written until a write has worked: tries one while nobody else does.
+async fn probe_log(server: &Arc<Server>) {
+    loop {
+        tokio::select! {
+            _ = tokio::time::sleep(RETRY_AFTER) => {}
+            _ = server.shutdown.wait() => return,
+        }
+        let store = &server.registry.store;
+        let Some(item) = store.get(PROBED).filter(|_| !store.takes_writes()) else {
+            continue;
+        };
+        // What is there already, if nobody has changed it meanwhile. How it went shows in the store's state.
+        let _ = store
+            .commit(Op::update(item.key.clone(), item.mod_revision, item.record.clone()))
+            .await;
+    }
 }
 
 fn core_kind(plural: &str) -> &'static KindDef {
@@ -56,6 +81,8 @@ struct Changes<'s> {
     server: &'s Arc<Server>,
     resources: [&'static str; 3],
     watchers: Vec<Watcher<Object>>,
+    /// Counted among those that follow the store.
+    follows: bool,
     resync_at: tokio::time::Instant,
 }
 
@@ -65,6 +92,7 @@ impl<'s> Changes<'s> {
             server,
             resources,
             watchers: vec![],
+            follows: false,
             resync_at: tokio::time::Instant::now().later(RESYNC_EVERY),
         }
     }
@@ -100,6 +128,9 @@ impl<'s> Changes<'s> {
                 .expect("a watch from now on is always possible")
         };
         self.watchers = self.resources.iter().map(|r| watch(r)).collect();
+        if !std::mem::replace(&mut self.follows, true) {
+            self.server.health.following.fetch_add(1, Ordering::AcqRel);
+        }
         (!self.server.shutdown.is_triggered()).then_some(Dirty::Everything)
     }
 

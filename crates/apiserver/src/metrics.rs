@@ -250,11 +250,11 @@ impl Histogram {
     }
 }
 
-fn header(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(crate) fn header(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
+pub(crate) fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
     let _ = if labels.is_empty() {
         writeln!(out, "{name} {value}")
     } else {

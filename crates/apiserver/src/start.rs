@@ -4,8 +4,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use orlop_api::Status;
+use orlop_base::supervisor::Start;
 use orlop_base::{BoxFuture, clock::rfc3339};
 use orlop_base::{Clock, Connections, Shutdown, join_all};
 use orlop_store::Store;
@@ -19,11 +21,15 @@ use crate::authz::Authorizer;
 use crate::chain::Server;
 use crate::config::Config;
 use crate::connect::Nodes;
+use crate::health::FOLLOWERS;
 use crate::internal::Internal;
 use crate::object::Object;
 use crate::pki::{Pki, PkiError};
 use crate::registry::Registry;
 use crate::{bootstrap, housekeeping, kinds, serve};
+
+/// How long a start waits for the server's own loops to have begun.
+const FOLLOWED: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -50,7 +56,7 @@ pub enum StartError {
 pub struct Running {
     pub server: Arc<Server>,
     pub address: SocketAddr,
-    pub pki: Pki,
+    pub pki: Arc<Pki>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -132,16 +138,77 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
     create_defaults(&server, &pki).await.map_err(StartError::Bootstrap)?;
     server.health.bootstrapped.store(true, Ordering::Release);
     let tls = pki.server_tls_config()?;
-    let tasks = vec![
-        tokio::spawn(serve::serve(server.clone(), listener, tls)),
-        tokio::spawn(housekeeping::run(server.clone(), pki.ca.certificate.clone())),
-    ];
+    let housekeeping = supervise(&server, "housekeeping", keep_house(&server, &pki));
+    // Whoever finds the server up finds it ready, too.
+    let followed = async {
+        while server.health.following.load(Ordering::Acquire) < FOLLOWERS {
+            tokio::task::yield_now().await;
+        }
+    };
+    let _ = tokio::time::timeout(FOLLOWED, followed).await;
+    let serving = supervise(&server, "serving", accept_connections(&server, listener, tls, address)?);
+    let tasks = vec![housekeeping, serving];
     Ok(Running {
         server,
         address,
-        pki,
+        pki: Arc::new(pki),
         tasks,
     })
+}
+
+/// A loop of the server's own: restarted if it panics, until the server stops.
+fn supervise(server: &Arc<Server>, name: &'static str, start: Start) -> JoinHandle<()> {
+    let components = &server.health.components;
+    components.add(
+        name,
+        true,
+        server.shutdown.clone(),
+        server.registry.clock.clone(),
+        start,
+    )
+}
+
+fn keep_house(server: &Arc<Server>, pki: &Pki) -> Start {
+    let (server, ca) = (server.clone(), pki.ca.certificate.clone());
+    Box::new(move |shutdown| {
+        let run = housekeeping::run(server.clone(), ca.clone());
+        Box::pin(async move {
+            tokio::select! {
+                _ = run => {}
+                _ = shutdown.wait() => {}
+            }
+            Ok(())
+        })
+    })
+}
+
+/// The socket is kept, so that clients wait while the loop is started anew and are not refused.
+fn accept_connections(
+    server: &Arc<Server>,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    address: SocketAddr,
+) -> Result<Start, StartError> {
+    let failed = |source| StartError::Listen { address, source };
+    let (server, listener) = (server.clone(), listener.into_std().map_err(failed)?);
+    Ok(Box::new(move |shutdown| {
+        let listener = listener.try_clone().and_then(TcpListener::from_std);
+        let (server, tls) = (server.clone(), tls.clone());
+        Box::pin(async move {
+            let stopped_alone = async {
+                shutdown.wait().await;
+                // When the whole server stops, requests under way may finish.
+                if server.shutdown.is_triggered() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                _ = serve::serve(server.clone(), listener.map_err(|e| e.to_string())?, tls) => {}
+                _ = stopped_alone => {}
+            }
+            Ok(())
+        })
+    }))
 }
 
 fn create_private_dir(path: &std::path::Path) -> std::io::Result<()> {

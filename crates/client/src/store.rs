@@ -72,8 +72,8 @@ pub fn store<T: Object>() -> (Writer<T>, Store<T>) {
 pub fn reflect<T: Object>(api: Api, selection: Selection, shutdown: Shutdown) -> Store<T> {
     let (mut writer, store) = store();
     let (sender, mut deltas) = mpsc::channel(QUEUE);
-    tokio::spawn(informer::watch(api, selection, sender, shutdown));
-    tokio::spawn(async move {
+    orlop_base::spawn(informer::watch(api, selection, sender, shutdown));
+    orlop_base::spawn(async move {
         while let Some(delta) = deltas.recv().await {
             writer.observe(delta);
         }

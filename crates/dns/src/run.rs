@@ -159,13 +159,13 @@ async fn start(options: Options) -> Result<Running, String> {
     for listener in listeners {
         server::serve(&handler, listener, &end);
     }
-    tokio::spawn(follower.follow(options.api.clone(), options.shutdown.clone()));
+    orlop_base::spawn(follower.follow(options.api.clone(), options.shutdown.clone()));
     let reachable = metrics_at.filter(|at| !at.ip().is_loopback()).map(|at| at.port());
     let resources = options.publish.map(|publish| {
         let endpoints = endpoints(&listening, &publish.addresses);
         resources::resources(&publish.service_ips, &publish.node, &endpoints, reachable)
     });
-    let ended = tokio::spawn(end_well(
+    let ended = orlop_base::spawn(end_well(
         options.api,
         resources,
         changed,
@@ -213,7 +213,7 @@ async fn start_pages(
             let listener = TcpListener::bind(address).await;
             let listener = listener.map_err(|e| format!("DNS can't listen: {address}: {e}"))?;
             *place = listener.local_addr().ok();
-            tokio::spawn(plain::serve(listener, pages, end.clone()));
+            orlop_base::spawn(plain::serve(listener, pages, end.clone()));
         }
     }
     Ok(bound)
@@ -353,7 +353,7 @@ fn informer<T: DeserializeOwned + Send + 'static>(
     shutdown: &Shutdown,
 ) -> mpsc::Receiver<Delta<T>> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
+    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     receiver
 }
 

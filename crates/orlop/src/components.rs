@@ -1,29 +1,75 @@
-//! What runs beside the API server in one process, and in which order it starts and stops.
+//! What runs beside the API server in one process: each component is supervised, and can be stopped and started.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use orlop_apiserver::pki::{Pki, San, Subject};
 use orlop_apiserver::{NodesInside, Pipe, Running};
-use orlop_base::{Clock, Random, Shutdown};
+use orlop_base::supervisor::Start;
+use orlop_base::{BoxFuture, Clock, Random, Shutdown, Supervisor};
 use orlop_client::Api;
 use orlop_controllers::{Def, Settings};
 use orlop_kubelet::{agent, fleet};
+use orlop_runtime::Runtime;
 use orlop_scheduler::config::Config as SchedulerConfig;
 use orlop_scheduler::metrics::Metrics;
+use orlop_scheduler::serving::SchedulerPages;
 use orlop_scheduler::shell;
+use orlop_serving::{ALWAYS_ALLOWED, Certificate, Pages};
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use crate::commands::ManagerPages;
 use crate::node::NodePlan;
 use crate::services::{self, ServicesPlan};
 use crate::signing;
 
+pub const SCHEDULER: &str = "scheduler";
+pub const CONTROLLER_MANAGER: &str = "controller-manager";
+pub const KUBELET: &str = "kubelet";
+pub const PROXY: &str = "proxy";
+pub const DNS: &str = "dns";
+pub const FLEET: &str = "simulated-nodes";
+
+/// All that `orlop up` may start, and that can be left out.
+pub const NAMES: [&str; 6] = [SCHEDULER, CONTROLLER_MANAGER, KUBELET, PROXY, DNS, FLEET];
+
+/// The certificate of a component's port. A new one is made at every start.
+const CERTIFICATE_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Components under way. They stop before the server does, so that their last words are heard.
 #[derive(Default)]
 pub struct Components {
+    supervisor: Supervisor,
     shutdown: Shutdown,
+    /// Left out for now.
+    disabled: Vec<String>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Components {
+    pub fn new(running: &Running, disabled: Vec<String>) -> Components {
+        Components {
+            supervisor: running.server.health.components.clone(),
+            disabled,
+            ..Components::default()
+        }
+    }
+
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
+    }
+
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
+    }
+
+    /// A task of its own that ends at the shutdown, and is waited for.
+    pub fn keep(&mut self, task: JoinHandle<()>) {
+        self.tasks.push(task);
+    }
+
     pub async fn stop(self) {
         self.shutdown.trigger();
         for task in self.tasks {
@@ -31,70 +77,101 @@ impl Components {
         }
     }
 
+    fn add(&mut self, name: &'static str, start: Start) {
+        let wanted = !self.disabled.iter().any(|disabled| disabled == name);
+        let task = (self.supervisor).add(name, wanted, self.shutdown.clone(), Clock::System, start);
+        self.tasks.push(task);
+    }
+
     /// The scheduler, as kube-scheduler's user and with its rights.
-    pub fn start_scheduler(&mut self, running: &Running, config: SchedulerConfig) {
+    pub fn start_scheduler(&mut self, running: &Running, config: SchedulerConfig, port: u16) {
         let service = orlop_apiserver::in_process::service(running.server.clone(), "system:kube-scheduler", &[]);
-        let options = shell::Options {
-            api: Api::in_process(service, "orlop-scheduler"),
-            config,
-            clock: Clock::System,
-            seed: Random::from_entropy().next_u64(),
-            metrics: Arc::new(Metrics::default()),
-            // One process has the data directory, so the name may stay the same: after a crash the lease is ours still.
-            identity: Some("orlop-up".to_string()),
-            shutdown: self.shutdown.clone(),
+        let (api, pki) = (Api::in_process(service, "orlop-scheduler"), running.pki.clone());
+        let start = move |shutdown: Shutdown| {
+            let metrics = Arc::new(Metrics::for_lease(&config.leader_election.resource_name));
+            let pages = Arc::new(SchedulerPages::new(metrics.clone(), &config, shutdown.clone()));
+            let port = ComponentPort::new("kube-scheduler", port, &pki, &api, pages, &shutdown);
+            let options = shell::Options {
+                api: api.clone(),
+                config: config.clone(),
+                clock: Clock::System,
+                seed: Random::from_entropy().next_u64(),
+                metrics,
+                // One process has the data directory, so the name may stay the same: after a crash the lease is ours
+                // still.
+                identity: Some("orlop-up".to_string()),
+                shutdown,
+            };
+            Box::pin(async move {
+                port.serve().await;
+                shell::run(options).await
+            }) as BoxFuture<'static, Result<(), String>>
         };
-        self.tasks.push(tokio::spawn(async move {
-            if let Err(e) = shell::run(options).await {
-                tracing::error!("the scheduler stopped: {e}");
-            }
-        }));
+        self.add(SCHEDULER, Box::new(start));
     }
 
     /// The controllers, each as its service account and with its rights.
-    pub fn start_controllers(&mut self, running: &Running, controllers: Vec<&'static Def>, settings: Settings) {
+    pub fn start_controllers(
+        &mut self,
+        running: &Running,
+        controllers: Vec<&'static Def>,
+        settings: Settings,
+        port: u16,
+    ) {
         let server = running.server.clone();
-        let account = move |account: &str| {
-            let user = format!("system:serviceaccount:kube-system:{account}");
-            let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
-            let service = orlop_apiserver::in_process::service(server.clone(), &user, &groups);
-            Api::in_process(service, "kube-controller-manager")
-        };
         let manager = "system:kube-controller-manager";
-        let service = orlop_apiserver::in_process::service(running.server.clone(), manager, &[]);
-        let options = orlop_controllers::Options {
-            api: Api::in_process(service, "kube-controller-manager"),
-            account: Box::new(account),
-            controllers,
-            settings: signing::with_keys_of(&running.pki, settings),
-            // One process has the data directory: nobody to be elected against.
-            election: None,
-            clock: Clock::System,
-            metrics: Arc::new(orlop_controllers::Metrics::default()),
-            shutdown: self.shutdown.clone(),
+        let service = orlop_apiserver::in_process::service(server.clone(), manager, &[]);
+        let (api, pki) = (Api::in_process(service, "kube-controller-manager"), running.pki.clone());
+        let start = move |shutdown: Shutdown| {
+            let server = server.clone();
+            let account = move |account: &str| {
+                let user = format!("system:serviceaccount:kube-system:{account}");
+                let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
+                let service = orlop_apiserver::in_process::service(server.clone(), &user, &groups);
+                Api::in_process(service, "kube-controller-manager")
+            };
+            let metrics = Arc::new(orlop_controllers::Metrics::default());
+            let pages = Arc::new(ManagerPages {
+                metrics: metrics.clone(),
+                elected: false,
+                shutdown: shutdown.clone(),
+            });
+            let port = ComponentPort::new("kube-controller-manager", port, &pki, &api, pages, &shutdown);
+            let options = orlop_controllers::Options {
+                api: api.clone(),
+                account: Box::new(account),
+                controllers: controllers.clone(),
+                settings: signing::with_keys_of(&pki, settings.clone()),
+                // One process has the data directory: nobody to be elected against.
+                election: None,
+                clock: Clock::System,
+                metrics,
+                shutdown,
+            };
+            Box::pin(async move {
+                port.serve().await;
+                orlop_controllers::run(options).await.map_err(str::to_string)
+            }) as BoxFuture<'static, Result<(), String>>
         };
-        self.tasks.push(tokio::spawn(async move {
-            if let Err(e) = orlop_controllers::run(options).await {
-                tracing::error!("the controllers stopped: {e}");
-            }
-        }));
+        self.add(CONTROLLER_MANAGER, Box::new(start));
     }
 
     /// This machine's node agent, as its node's user and with its rights.
     pub fn start_node(&mut self, running: &Running, plan: NodePlan) {
         let user = format!("system:node:{}", plan.identity.name);
         let service = orlop_apiserver::in_process::service(running.server.clone(), &user, &["system:nodes"]);
-        let api = Api::in_process(service, "orlop-kubelet");
-        let options = plan.options(api, &running.pki, self.shutdown.clone());
-        self.tasks.push(tokio::spawn(async move {
-            let outcome = match options {
-                Ok(options) => agent::run(options).await,
-                Err(error) => Err(error),
+        let (api, pki) = (Api::in_process(service, "orlop-kubelet"), running.pki.clone());
+        // Kept from one attempt to the next: a simulated runtime has its containers in memory.
+        let mut runtime: Option<Arc<dyn Runtime>> = None;
+        let start = move |shutdown: Shutdown| {
+            let options = match &runtime {
+                Some(runtime) => Ok(runtime.clone()),
+                None => plan.runtime().inspect(|made| runtime = Some(made.clone())),
             };
-            if let Err(e) = outcome {
-                tracing::error!("the node agent stopped: {e}");
-            }
-        }));
+            let options = options.and_then(|runtime| plan.clone().options(runtime, api.clone(), &pki, shutdown));
+            Box::pin(async move { agent::run(options?).await }) as BoxFuture<'static, Result<(), String>>
+        };
+        self.add(KUBELET, Box::new(start));
     }
 
     /// What makes services reachable from this machine: the proxy, as kube-proxy's user and with its rights, and DNS.
@@ -103,18 +180,15 @@ impl Components {
             |user: &str, groups: &[&str]| orlop_apiserver::in_process::service(running.server.clone(), user, groups);
         let admin = Api::in_process(service("system:orlop:services", &["system:masters"]), "orlop");
         let api = Api::in_process(service("system:kube-proxy", &[]), "kube-proxy");
-        let dns = services::dns(plan.clone(), admin.clone(), self.shutdown.clone());
-        self.tasks.push(tokio::spawn(async move {
-            if let Err(e) = dns.await {
-                tracing::error!("DNS stopped: {e}");
-            }
-        }));
-        let shutdown = self.shutdown.clone();
-        self.tasks.push(tokio::spawn(async move {
-            if let Err(e) = services::proxy(plan, admin, api, shutdown).await {
-                tracing::error!("the proxy stopped: {e}");
-            }
-        }));
+        let (dns_plan, dns_api) = (plan.clone(), admin.clone());
+        let dns = move |shutdown| {
+            Box::pin(services::dns(dns_plan.clone(), dns_api.clone(), shutdown)) as BoxFuture<'static, _>
+        };
+        self.add(DNS, Box::new(dns));
+        let proxy = move |shutdown| {
+            Box::pin(services::proxy(plan.clone(), admin.clone(), api.clone(), shutdown)) as BoxFuture<'static, _>
+        };
+        self.add(PROXY, Box::new(proxy));
     }
 
     /// Simulated nodes. Their keeper speaks for all of them, which no node's user may.
@@ -122,17 +196,86 @@ impl Components {
         let service =
             orlop_apiserver::in_process::service(running.server.clone(), "system:orlop:fleet", &["system:masters"]);
         let api = Api::in_process(service, "orlop-fleet");
-        let (kubelets, run) = fleet::prepare(api, options, Clock::System, self.shutdown.clone());
-        running.server.nodes.set_inside(Arc::new(SimulatedNodes(kubelets)));
-        self.tasks.push(tokio::spawn(run));
+        let nodes = SimulatedNodes::default();
+        running.server.nodes.set_inside(Arc::new(nodes.clone()));
+        let start = move |shutdown: Shutdown| {
+            let (kubelets, run) = fleet::prepare(api.clone(), options.clone(), Clock::System, shutdown);
+            *nodes.0.lock() = Some(kubelets);
+            Box::pin(async move {
+                run.await;
+                Ok(())
+            }) as BoxFuture<'static, Result<(), String>>
+        };
+        self.add(FLEET, Box::new(start));
     }
 }
 
-/// The API server's way to nodes that have no port.
-struct SimulatedNodes(fleet::Kubelets);
+/// The API server's way to nodes that have no port: those of the attempt under way.
+#[derive(Clone, Default)]
+struct SimulatedNodes(Arc<Mutex<Option<fleet::Kubelets>>>);
 
 impl NodesInside for SimulatedNodes {
     fn dial(&self, node: &str) -> Option<Box<dyn Pipe>> {
-        Some(Box::new(self.0.dial(node)?))
+        Some(Box::new(self.0.lock().as_ref()?.dial(node)?))
     }
+}
+
+/// A component's own port on loopback, as kubeadm has it, with a certificate of the cluster.
+struct ComponentPort {
+    port: u16,
+    options: Result<orlop_serving::Options, String>,
+}
+
+impl ComponentPort {
+    fn new(
+        name: &'static str,
+        port: u16,
+        pki: &Pki,
+        api: &Api,
+        pages: Arc<dyn Pages>,
+        shutdown: &Shutdown,
+    ) -> ComponentPort {
+        let certificate = serving_certificate(pki, name);
+        let options = certificate.map(|certificate| orlop_serving::Options {
+            bind: Ipv4Addr::LOCALHOST.into(),
+            port,
+            certificate,
+            name,
+            always_allow_paths: ALWAYS_ALLOWED.map(str::to_string).to_vec(),
+            authentication: api.clone(),
+            authorization: api.clone(),
+            pages,
+            clock: Clock::System,
+            shutdown: shutdown.clone(),
+        });
+        ComponentPort { port, options }
+    }
+
+    /// A port that another process has is no reason not to work.
+    async fn serve(self) {
+        if self.port == 0 {
+            return;
+        }
+        let started = match self.options {
+            Ok(options) => orlop_serving::start(options).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = started {
+            tracing::warn!(port = self.port, err = %error, "failed to serve health and metrics of a component");
+        }
+    }
+}
+
+fn serving_certificate(pki: &Pki, name: &str) -> Result<Certificate, String> {
+    let subject = Subject {
+        common_name: name,
+        organizations: &[],
+    };
+    let sans = ["localhost", "127.0.0.1", "::1"].map(San::parse);
+    let made = pki.issue_server(subject, &sans, CERTIFICATE_AGE, Clock::System.now());
+    let made = made.map_err(|e| format!("no certificate for {name}: {e}"))?;
+    Ok(Certificate::Given {
+        certificate: made.certificate,
+        key: made.key,
+    })
 }

@@ -12,6 +12,7 @@ mod accounts;
 mod bench;
 mod commands;
 mod components;
+mod control;
 mod fleet;
 mod logging;
 mod node;

@@ -56,6 +56,9 @@ pub struct NodeArgs {
     /// Port of the node agent; 0 takes any free one [default: 10250]
     #[arg(long, value_name = "PORT")]
     kubelet_port: Option<u16>,
+    /// Port of the node agent's healthz endpoint on 127.0.0.1; 0 serves nothing
+    #[arg(long, value_name = "PORT", default_value_t = 10248)]
+    kubelet_healthz_port: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +90,7 @@ enum Choice {
 }
 
 /// A node to be started.
+#[derive(Clone)]
 pub struct NodePlan {
     pub identity: Identity,
     choice: Choice,
@@ -197,8 +201,7 @@ impl NodeArgs {
         if text.is_none() {
             flags.push(("clusterDomain", json!("cluster.local")));
             flags.extend(dns.map(|address| ("clusterDNS", json!([address]))));
-            // Whoever wants to know whether this process is alive asks the API server.
-            flags.push(("healthzPort", json!(0)));
+            flags.push(("healthzPort", json!(self.kubelet_healthz_port)));
             // A machine to try things on is taken as it is.
             flags.push(("failSwapOn", json!(false)));
             if matches!(choice, Choice::Simulated { .. }) {
@@ -282,8 +285,31 @@ impl NodePlan {
         &self.pod_cidr
     }
 
+    /// What runs the containers. A simulated one has them in memory: it is to outlive the agent.
+    pub fn runtime(&self) -> Result<Arc<dyn Runtime>, String> {
+        Ok(match &self.choice {
+            Choice::Cri(endpoint) => {
+                let runtime = CriRuntime::connect(endpoint);
+                Arc::new(runtime.map_err(|e| format!("{endpoint} can't be used: {e}"))?)
+            }
+            Choice::Simulated { .. } => Arc::new(Simulated::new(simulated::Options {
+                clock: Clock::System,
+                pod_ranges: vec![self.pod_cidr.clone()],
+                seed: Random::from_entropy().next_u64(),
+                logs: true,
+                ..simulated::Options::default()
+            })),
+        })
+    }
+
     /// What the agent is started with. An error says why it can't be.
-    pub fn options(self, api: Api, pki: &Pki, shutdown: Shutdown) -> Result<agent::Options, String> {
+    pub fn options(
+        self,
+        runtime: Arc<dyn Runtime>,
+        api: Api,
+        pki: &Pki,
+        shutdown: Shutdown,
+    ) -> Result<agent::Options, String> {
         let clock = Clock::System;
         let is_real = self.is_real();
         // A folder that somebody chose is theirs to make.
@@ -293,19 +319,6 @@ impl NodePlan {
             let path = self.files.manifests.display();
             tracing::warn!(%path, err = %error, "failed to make the folder of static pods");
         }
-        let runtime: Arc<dyn Runtime> = match &self.choice {
-            Choice::Cri(endpoint) => {
-                let runtime = CriRuntime::connect(endpoint);
-                Arc::new(runtime.map_err(|e| format!("{endpoint} can't be used: {e}"))?)
-            }
-            Choice::Simulated { .. } => Arc::new(Simulated::new(simulated::Options {
-                clock: clock.clone(),
-                pod_ranges: vec![self.pod_cidr.clone()],
-                seed: Random::from_entropy().next_u64(),
-                logs: true,
-                ..simulated::Options::default()
-            })),
-        };
         let name = format!("system:node:{}", self.identity.name);
         let subject = Subject {
             common_name: &name,

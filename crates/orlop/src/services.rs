@@ -24,6 +24,12 @@ pub struct ServicesArgs {
     /// in kube-system says; at first the first of them that this machine can do]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     proxy_mode: Option<ModeArg>,
+    /// Port of the proxy's metrics and mode on 127.0.0.1; 0 serves nothing
+    #[arg(long, value_name = "PORT", default_value_t = 10249)]
+    proxy_metrics_port: u16,
+    /// Port of the proxy's healthz endpoint, which load balancers ask; 0 serves nothing
+    #[arg(long, value_name = "PORT", default_value_t = 10256)]
+    proxy_healthz_port: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +49,8 @@ fn parse_mode(text: &str) -> Result<ModeArg, String> {
 #[derive(Clone)]
 pub struct ServicesPlan {
     mode: Option<Mode>,
+    metrics_port: u16,
+    healthz_port: u16,
     dns_address: IpAddr,
     node_name: String,
     node_addresses: Vec<IpAddr>,
@@ -67,6 +75,8 @@ impl ServicesArgs {
         };
         Some(ServicesPlan {
             mode,
+            metrics_port: self.proxy_metrics_port,
+            healthz_port: self.proxy_healthz_port,
             dns_address: config.service_address(DNS_PLACE),
             node_name: node.identity.name.clone(),
             node_addresses: node.identity.addresses.clone(),
@@ -97,6 +107,8 @@ pub async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown)
         api,
         config: Config {
             cluster_cidrs: plan.pod_range.parse().into_iter().collect(),
+            metrics: endpoint(Ipv4Addr::LOCALHOST, plan.metrics_port),
+            healthz: endpoint(Ipv4Addr::UNSPECIFIED, plan.healthz_port),
             ..Config::default()
         },
         node_name: plan.node_name,
@@ -108,6 +120,11 @@ pub async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown)
         shutdown,
     };
     orlop_proxy::run(options).await
+}
+
+/// None for port 0.
+fn endpoint(ip: Ipv4Addr, port: u16) -> Option<SocketAddr> {
+    (port != 0).then(|| SocketAddr::new(ip.into(), port))
 }
 
 /// Answers for the names of the cluster until the shutdown.

@@ -196,7 +196,7 @@ impl HealthPorts {
                 endpoints: endpoints.clone(),
                 health: self.health.clone(),
             });
-            tokio::spawn(plain::serve(listener, pages, open.shutdown.clone()));
+            orlop_base::spawn(plain::serve(listener, pages, open.shutdown.clone()));
         }
         Ok(open)
     }

@@ -85,6 +85,11 @@ fn programming_bounds() -> Vec<f64> {
 }
 
 impl Metrics {
+    /// None before the first sync.
+    pub fn mode(&self) -> Option<Mode> {
+        self.state.lock().mode
+    }
+
     pub fn set_mode(&self, mode: Mode, families: Vec<&'static str>) {
         let mut state = self.state.lock();
         state.mode = Some(mode);

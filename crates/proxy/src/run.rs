@@ -180,14 +180,14 @@ fn start<T: DeserializeOwned + Send + 'static>(
     wrap: fn(Delta<T>) -> Input,
 ) {
     let (sender, mut deltas) = mpsc::channel(QUEUE);
-    tokio::spawn(informer::watch(
+    orlop_base::spawn(informer::watch(
         options.api.clone(),
         selection,
         sender,
         options.shutdown.clone(),
     ));
     let inputs = inputs.clone();
-    tokio::spawn(async move {
+    orlop_base::spawn(async move {
         while let Some(delta) = deltas.recv().await {
             if inputs.send(wrap(delta)).await.is_err() {
                 break;
@@ -207,7 +207,7 @@ async fn serve(options: &Options, health: &Arc<Health>) -> Result<(), String> {
         let Some(address) = address else { continue };
         match TcpListener::bind(address).await {
             Ok(listener) => {
-                tokio::spawn(plain::serve(listener, pages, options.shutdown.clone()));
+                orlop_base::spawn(plain::serve(listener, pages, options.shutdown.clone()));
             }
             Err(e) if config.bind_address_hard_fail => return Err(format!("no {what} port: {address}: {e}")),
             Err(e) => tracing::warn!("no {what} port: {address} can't be listened on: {e}"),
@@ -223,6 +223,10 @@ impl Pages for MetricsPages {
         match path {
             "/metrics" => Some(Page::metrics(self.0.render())),
             "/healthz" => Some(Page::plain(200, "ok".to_string())),
+            "/proxyMode" => Some(match self.0.mode() {
+                Some(mode) => Page::plain(200, mode.as_str().to_string()),
+                None => Page::plain(503, "not known yet\n".to_string()),
+            }),
             _ => None,
         }
     }

@@ -155,7 +155,7 @@ async fn listen(options: Options) -> Result<SocketAddr, String> {
         clock: options.clock,
         shutdown: options.shutdown,
     });
-    tokio::spawn(serve(server, listener, TlsAcceptor::from(Arc::new(tls))));
+    orlop_base::spawn(serve(server, listener, TlsAcceptor::from(Arc::new(tls))));
     Ok(address)
 }
 

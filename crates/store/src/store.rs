@@ -1,6 +1,7 @@
 //! The store as its users see it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -177,6 +178,21 @@ impl<R: Record> Store<R> {
     /// Commits what waits, refuses what comes, stops the writer thread and releases the log. Reads keep working.
     pub async fn close(&self) {
         self.handle.queue.close();
+        self.stopped().await;
+    }
+
+    /// The last write to the log worked. Reads go on meanwhile, and the next write tries again.
+    pub fn takes_writes(&self) -> bool {
+        !self.handle.shared.counters.log_failed.load(Ordering::Relaxed)
+    }
+
+    /// The writer thread is there: the store was not closed, nor did the thread panic.
+    pub fn is_running(&self) -> bool {
+        self.handle.stopped.has_changed().is_ok()
+    }
+
+    /// Waits until the writer thread is gone.
+    pub async fn stopped(&self) {
         let mut stopped = self.handle.stopped.clone();
         while stopped.changed().await.is_ok() {}
     }

@@ -14,6 +14,10 @@ pub struct Ran {
 }
 
 impl Ran {
+    pub fn succeeded(&self) -> bool {
+        self.code == Some(0)
+    }
+
     /// What it printed, or the end of the test.
     #[track_caller]
     pub fn ok(self) -> String {

@@ -430,12 +430,20 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
         .stream(&format!("{MAPS}?watch=true&fieldSelector=metadata.name%3Dafter"), &[])
         .await;
     assert_eq!(http.get("/livez").await.status, 200);
+    let readyz = http.get("/readyz").await;
+    assert_eq!(readyz.status, 500);
+    assert!(readyz.text().contains("[-]log failed"), "{}", readyz.text());
+    let statuses = server.run("kubectl get componentstatuses etcd-0 --no-headers 2>/dev/null");
+    assert!(statuses.contains("Unhealthy"), "{statuses}");
     for _ in 0..3 {
         assert!(http.post(MAPS, &map(999)).await.status.is_server_error());
     }
 
     // Space again: writes again, with no restart.
     std::fs::remove_file(&filler).unwrap();
+    eventually("the server finds by itself that its disk works", || {
+        server.sh("kubectl get --raw /readyz").succeeded().then_some(())
+    });
     let after = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "after"}});
     let deadline = std::time::Instant::now() + orlop_testkit::PATIENCE;
     while http.post(MAPS, &after).await.status != 201 {
@@ -455,4 +463,219 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
     assert_eq!(names(&http).await, expected);
     http.get(&format!("{MAPS}/after")).await.expect(200);
     drop(server);
+}
+
+/// `orlop component`, for this server.
+fn component(server: &Server, arguments: &str) -> String {
+    let program = orlop_testkit::orlop();
+    server.run(&format!(
+        "{} component {arguments} --data-dir {}",
+        program.display(),
+        server.data_dir().display()
+    ))
+}
+
+/// The state of a component as `orlop component ls` has it.
+fn state_of(server: &Server, name: &str) -> String {
+    let table = component(server, "ls");
+    let row = table.lines().find(|line| line.split_whitespace().next() == Some(name));
+    let row = row.unwrap_or_else(|| panic!("{name} is not listed:\n{table}"));
+    row.split_whitespace().nth(1).unwrap().to_string()
+}
+
+/// Waits for a deployment's pods to be up, which takes controllers, scheduler and node.
+fn deploys(server: &Server, name: &str) {
+    server.run(&format!("kubectl create deployment {name} --image=nginx --replicas=2"));
+    eventually("new pods run", || {
+        let ready = server.run(&format!(
+            "kubectl get deployment {name} -o jsonpath={{.status.readyReplicas}}"
+        ));
+        (ready == "2").then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn components_that_panic_or_end_come_back_and_nothing_is_lost() {
+    let launch = Launch::up()
+        .arg("--nodes=1")
+        .arg("--runtime=simulated")
+        .arg("--simulate=2");
+    let mut server = launch.start();
+    server.expect_panics();
+    deploys(&server, "before");
+    let pods = "kubectl get pods -l app=before --sort-by=.metadata.uid \
+                -o jsonpath='{range .items[*]}{.metadata.uid} {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}'";
+    let before = server.run(pods);
+    let http = server.http().await;
+    let all = [
+        "scheduler",
+        "controller-manager",
+        "kubelet",
+        "simulated-nodes",
+        "housekeeping",
+        "serving",
+    ];
+    for fault in ["panic", "end"] {
+        all.iter()
+            .for_each(|name| drop(component(&server, &format!("{fault} {name}"))));
+        // Each is down for a second at least, and all that time it is seen.
+        let mut seen = BTreeSet::new();
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let readyz = http.get("/readyz").await;
+            let failed = |name: &&&str| readyz.text().contains(&format!("[-]{name} failed"));
+            seen.extend(all.iter().filter(failed).copied());
+            if readyz.status == 200 && seen.len() == all.len() {
+                break;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{fault}: seen {seen:?}; {}",
+                readyz.text()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let metrics = http.get("/metrics").await.text();
+    for name in all {
+        for line in [
+            format!("orlop_component_restarts_total{{component=\"{name}\"}} 2\n"),
+            format!("orlop_component_panics_total{{component=\"{name}\"}} 1\n"),
+            format!("kubernetes_healthcheck{{name=\"{name}\",type=\"readyz\"}} 1\n"),
+        ] {
+            assert!(metrics.contains(&line), "{line}");
+        }
+    }
+    deploys(&server, "after");
+    assert_eq!(
+        server.run(pods),
+        before,
+        "the pods of before are the same, and were not restarted"
+    );
+    let log = server.log();
+    assert!(
+        !log.contains("all nodes are NotReady") && !log.contains("made to leave"),
+        "{log}"
+    );
+}
+
+/// What a suspended laptop does. The lease is short, so that the stall can be, too.
+#[test]
+fn a_stall_of_the_process_costs_the_scheduler_its_lease_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("scheduler.yaml");
+    let config = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+                  leaderElection: {leaderElect: true, leaseDuration: 2s, renewDeadline: 1s, retryPeriod: 500ms}\n";
+    std::fs::write(&file, config).unwrap();
+    let server = Launch::up()
+        .arg("--simulate=1")
+        .arg(format!("--scheduler-config={}", file.display()))
+        .start();
+    deploys(&server, "before");
+    nix::sys::signal::kill(server.pid(), Signal::SIGSTOP).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    nix::sys::signal::kill(server.pid(), Signal::SIGCONT).unwrap();
+    let continued = std::time::Instant::now();
+    deploys(&server, "after");
+    assert!(
+        continued.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        continued.elapsed()
+    );
+    eventually("the server is ready again", || {
+        server.sh("kubectl get --raw /readyz").succeeded().then_some(())
+    });
+}
+
+#[test]
+fn components_are_left_out_stopped_and_started() {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();
+    // One of the ports is taken by somebody else.
+    let (scheduler, taken, healthz) = (free(), free(), free());
+    let ports = [port(&scheduler), port(&taken), port(&healthz)];
+    drop((scheduler, healthz));
+    let server = Launch::up()
+        .arg("--nodes=1")
+        .arg("--runtime=simulated")
+        .arg("--no-scheduler")
+        .arg(format!("--scheduler-port={}", ports[0]))
+        .arg(format!("--controller-manager-port={}", ports[1]))
+        .arg(format!("--kubelet-healthz-port={}", ports[2]))
+        .start();
+    assert_eq!(state_of(&server, "scheduler"), "stopped");
+    assert_eq!(state_of(&server, "controller-manager"), "running");
+    assert_eq!(
+        server.run("kubectl get --raw /readyz"),
+        "ok",
+        "nothing is wrong with what nobody wants"
+    );
+    let status = |name: &str| server.run(&format!("kubectl get cs {name} --no-headers 2>/dev/null"));
+    assert!(
+        status("scheduler").contains("connection refused"),
+        "{}",
+        status("scheduler")
+    );
+    assert!(status("controller-manager").contains("Healthy"));
+    eventually("the taken port is reported", || {
+        server
+            .log()
+            .contains("failed to serve health and metrics of a component")
+            .then_some(())
+    });
+    eventually("the node agent says that it is healthy", || {
+        let asked = server.sh(&format!("curl -sf http://127.0.0.1:{}/healthz", ports[2]));
+        asked.succeeded().then_some(())
+    });
+
+    eventually("the account of pods", || {
+        server.sh("kubectl get sa default").succeeded().then_some(())
+    });
+    server.run("kubectl run p --image=nginx");
+    component(&server, "start scheduler");
+    server.run("kubectl wait --for=condition=Ready pod/p --timeout=60s");
+    assert_eq!(
+        status("scheduler").split_whitespace().collect::<Vec<_>>(),
+        ["scheduler", "Healthy", "ok"]
+    );
+    // Its metrics are for those whom the cluster lets see them.
+    let identity = server.identity();
+    let (certificate, key) = identity.certificate.unwrap();
+    for (name, pem) in [
+        ("ca.crt", &identity.ca),
+        ("admin.crt", &certificate),
+        ("admin.key", &key),
+    ] {
+        std::fs::write(server.home().join(name), pem).unwrap();
+    }
+    let at = format!("--cacert ca.crt https://127.0.0.1:{}", ports[0]);
+    let metrics = eventually("the scheduler serves", || {
+        let asked = server.sh(&format!("curl -sf --cert admin.crt --key admin.key {at}/metrics"));
+        asked.succeeded().then(|| asked.ok())
+    });
+    assert!(metrics.contains("scheduler_schedule_attempts_total"), "{metrics}");
+    assert_eq!(server.run(&format!("curl -s {at}/healthz")), "ok");
+    assert_eq!(
+        server.run(&format!("curl -s -o /dev/null -w '%{{http_code}}' {at}/metrics")),
+        "403"
+    );
+
+    component(&server, "stop scheduler");
+    assert_eq!(state_of(&server, "scheduler"), "stopped");
+    server.fails(&format!("curl -s {at}/healthz"));
+    server.run("kubectl run q --image=nginx");
+    component(&server, "stop kubelet");
+    component(&server, "start scheduler");
+    component(&server, "start kubelet");
+    server.run("kubectl wait --for=condition=Ready pod/p pod/q --timeout=60s");
+    let program = orlop_testkit::orlop();
+    let refused = server.fails(&format!(
+        "{} component stop etcd --data-dir {}",
+        program.display(),
+        server.data_dir().display()
+    ));
+    assert!(
+        refused.contains("there are: ") && refused.contains("scheduler"),
+        "{refused}"
+    );
 }

@@ -224,7 +224,7 @@ impl Recorder {
             dropped: Arc::default(),
             clock,
         };
-        (recorder, tokio::spawn(writer.run(queue, shutdown)))
+        (recorder, orlop_base::spawn(writer.run(queue, shutdown)))
     }
 
     /// The same queue for another reporting controller, as for another profile of a scheduler.

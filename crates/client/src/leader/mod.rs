@@ -135,7 +135,7 @@ pub fn elect(api: Api, config: Config, shutdown: Shutdown) -> Election {
     };
     Election {
         state: receiver,
-        task: tokio::spawn(elector.run(shutdown)),
+        task: orlop_base::spawn(elector.run(shutdown)),
     }
 }
 

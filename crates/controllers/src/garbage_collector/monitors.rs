@@ -173,10 +173,10 @@ fn begin(api: &Api, known: &Arc<Known>, shutdown: &Shutdown, resource: &Resource
     let ty = known.graph.lock().ty(&resource.api_version, &resource.kind);
     let (sender, mut deltas) = mpsc::channel(QUEUE);
     let selection = Selection::all(path::collection(&resource.api_version, None, &resource.name));
-    tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
+    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let (progress, synced) = watch::channel(false);
     let (known, of) = (known.clone(), ty.clone());
-    let task = tokio::spawn(async move {
+    let task = orlop_base::spawn(async move {
         while let Some(delta) = deltas.recv().await {
             known.observe(&of, delta);
             progress.send_if_modified(|synced| !std::mem::replace(synced, true));

@@ -321,14 +321,14 @@ impl Caches {
         let cache = Cache::default();
         let (sender, mut deltas) = mpsc::channel(QUEUE);
         let selection = Selection::all(path::collection(T::API_VERSION, None, T::RESOURCE));
-        tokio::spawn(orlop_client::watch(
+        orlop_base::spawn(orlop_client::watch(
             self.api.clone(),
             selection,
             sender,
             self.shutdown.clone(),
         ));
         let following = cache.clone();
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             while let Some(delta) = deltas.recv().await {
                 following.observe(delta);
             }

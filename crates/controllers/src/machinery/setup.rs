@@ -109,7 +109,7 @@ impl Setup {
         let shutdown = self.shutdown;
         let begin = |task: BoxFuture<'static, ()>| {
             let (syncs, shutdown) = (syncs.clone(), shutdown.clone());
-            tokio::spawn(async move {
+            orlop_base::spawn(async move {
                 tokio::select! {
                     _ = shutdown.wait() => {}
                     _ = async { syncs.await; task.await } => {}
@@ -139,7 +139,7 @@ async fn work<R: Reconcile>(
         let key = queue.next().await;
         let (queue, reconciler) = (queue.clone(), reconciler.clone());
         let turn = Turn::new(api.clone(), caches.clone(), rights.clone());
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             // A panic costs this turn, not the controller.
             let one = std::panic::AssertUnwindSafe(one_turn(name, &queue, &key, &*reconciler, turn));
             if one.catch_unwind().await.is_err() {

@@ -50,7 +50,7 @@ impl Leftovers {
     pub fn wait(&self, key: &Key, collections: Vec<String>) {
         self.forget(key);
         let (this, of) = (self.clone(), key.clone());
-        let task = tokio::spawn(async move {
+        let task = orlop_base::spawn(async move {
             let empty = collections.into_iter().map(|path| this.until_empty(path));
             tokio::select! {
                 _ = this.shutdown.wait() => {}
@@ -69,7 +69,7 @@ impl Leftovers {
     async fn until_empty(&self, path: String) {
         let (sender, mut deltas) = mpsc::channel(QUEUE);
         // Ends when nobody receives any more.
-        tokio::spawn(orlop_client::watch(
+        orlop_base::spawn(orlop_client::watch(
             self.api.clone(),
             Selection::all(path),
             sender,

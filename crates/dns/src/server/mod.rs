@@ -70,8 +70,8 @@ pub async fn listen(address: SocketAddr) -> Result<Listener, String> {
 
 /// Serves until the shutdown.
 pub fn serve(handler: &Arc<Handler>, listener: Listener, shutdown: &Shutdown) {
-    tokio::spawn(udp::serve(handler.clone(), Arc::new(listener.udp), shutdown.clone()));
-    tokio::spawn(tcp::serve(handler.clone(), listener.tcp, shutdown.clone()));
+    orlop_base::spawn(udp::serve(handler.clone(), Arc::new(listener.udp), shutdown.clone()));
+    orlop_base::spawn(tcp::serve(handler.clone(), listener.tcp, shutdown.clone()));
 }
 
 /// What answers, whatever the transport.

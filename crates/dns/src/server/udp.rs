@@ -30,9 +30,11 @@ pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 /// Serves until the shutdown, whatever a packet does to the task that reads it.
 pub async fn serve(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown) {
     loop {
-        let reading = tokio::spawn(read(handler.clone(), socket.clone(), shutdown.clone()));
-        match reading.await {
-            Err(error) if error.is_panic() => tracing::error!("a packet could not be handled: {error}"),
+        // In a set, so that it ends with this task however that ends.
+        let mut reading = tokio::task::JoinSet::new();
+        reading.spawn(read(handler.clone(), socket.clone(), shutdown.clone()));
+        match reading.join_next().await {
+            Some(Err(error)) if error.is_panic() => tracing::error!("a packet could not be handled: {error}"),
             _ => return,
         }
     }

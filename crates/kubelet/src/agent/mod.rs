@@ -138,8 +138,16 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
         server::start(parts.server(&options, &keeper, listener, shown))?;
     }
     if config.healthz_port != 0 {
-        let (listener, _) = server::bind(config.healthz_bind_address, config.healthz_port).await?;
-        tasks.spawn(server::healthz::serve(listener, options.shutdown.clone()));
+        match server::bind(config.healthz_bind_address, config.healthz_port).await {
+            Ok((listener, _)) => {
+                tasks.spawn(orlop_base::in_scope(server::healthz::serve(
+                    listener,
+                    options.shutdown.clone(),
+                )));
+            }
+            // Upstream: the node works without it.
+            Err(error) => tracing::warn!(err = %error, "failed to start the healthz server"),
+        }
     }
     tidy::start(&parts, &options, &keeper, &mut tasks);
     let workers = parts.workers.clone();
@@ -151,8 +159,8 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
         graces: shutdown::graces(&config),
         place: options.logind,
     };
-    tasks.spawn(ender.run(options.shutdown.clone()));
-    tasks.spawn(carry::run(parts, options.shutdown.clone()));
+    tasks.spawn(orlop_base::in_scope(ender.run(options.shutdown.clone())));
+    tasks.spawn(orlop_base::in_scope(carry::run(parts, options.shutdown.clone())));
     Ok(Agent {
         keeper,
         workers,
@@ -216,19 +224,19 @@ fn start_keeper(options: &Options, config: Arc<Config>, recorder: Option<Recorde
             let _ = task.await;
         });
     }
-    tasks.spawn(network::follow(
+    tasks.spawn(orlop_base::in_scope(network::follow(
         keeper.pod_cidr(),
         options.runtime.clone(),
         options.network.clone(),
         options.shutdown.clone(),
-    ));
-    tasks.spawn(network::advise(
+    )));
+    tasks.spawn(orlop_base::in_scope(network::advise(
         keeper.runtime(),
         options.runtime.clone(),
         options.network.clone(),
         |line| tracing::warn!("{line}"),
         options.shutdown.clone(),
-    ));
+    )));
     keeper
 }
 

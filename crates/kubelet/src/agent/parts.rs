@@ -84,7 +84,9 @@ impl Parts {
             // Pods that start at once need them.
             if !node_level.set_up().await {
                 let shutdown = shutdown.clone();
-                tasks.spawn(async move { node_level.keep_trying(shutdown).await });
+                tasks.spawn(orlop_base::in_scope(
+                    async move { node_level.keep_trying(shutdown).await },
+                ));
             }
         }
         // Pods that only seem to run need no devices.

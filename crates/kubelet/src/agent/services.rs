@@ -36,9 +36,9 @@ impl Services {
         if let Some(api) = api {
             let (sender, mut deltas) = mpsc::channel(QUEUE);
             let selection = Selection::all(path::collection("v1", None, "services"));
-            tokio::spawn(orlop_client::watch::<Service>(api, selection, sender, shutdown));
+            orlop_base::spawn(orlop_client::watch::<Service>(api, selection, sender, shutdown));
             let known = services.known.clone();
-            tokio::spawn(async move {
+            orlop_base::spawn(async move {
                 while let Some(delta) = deltas.recv().await {
                     observe(&mut known.write(), delta);
                     synced.send_replace(true);

@@ -40,7 +40,7 @@ pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut Join
         settings(parts, options.control_groups),
         Arc::new(move |uid| state_of(&workers, uid)),
     );
-    tasks.spawn(collector.clone().run(options.shutdown.clone()));
+    tasks.spawn(orlop_base::in_scope(collector.clone().run(options.shutdown.clone())));
     // A runtime that only seems to run pods uses up nothing.
     if options.control_groups {
         let evictor = Evictor::new(
@@ -61,10 +61,10 @@ pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut Join
             },
             hooks(parts, keeper),
         );
-        tasks.spawn(evictor.run(options.shutdown.clone()));
+        tasks.spawn(orlop_base::in_scope(evictor.run(options.shutdown.clone())));
     }
     if let Some(cpus) = parts.cpus.clone() {
-        tasks.spawn(share_cpus(cpus, parts, options.shutdown.clone()));
+        tasks.spawn(orlop_base::in_scope(share_cpus(cpus, parts, options.shutdown.clone())));
     }
     if let Some(devices) = &parts.devices {
         let (mut amounts, keeper, shutdown) = (devices.amounts(), keeper.clone(), options.shutdown.clone());
@@ -76,14 +76,18 @@ pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut Join
                 }
             }
         };
-        tasks.spawn(async move {
+        tasks.spawn(orlop_base::in_scope(async move {
             tokio::select! {
                 () = follow => {}
                 () = shutdown.wait() => {}
             }
-        });
+        }));
     }
-    tasks.spawn(watch_volumes(parts, keeper, options.shutdown.clone()));
+    tasks.spawn(orlop_base::in_scope(watch_volumes(
+        parts,
+        keeper,
+        options.shutdown.clone(),
+    )));
 }
 
 /// Keeps running containers on the CPUs they may run on.

@@ -159,7 +159,7 @@ impl Devices {
         };
         tracing::info!("a plugin for {resource_name} has registered at {endpoint}");
         let (devices, shutdown) = (self.clone(), self.inner.shutdown.clone());
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             tokio::select! {
                 () = devices.follow(&resource_name, plugin) => {}
                 () = shutdown.wait() => {}

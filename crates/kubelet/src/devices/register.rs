@@ -23,7 +23,7 @@ pub(super) fn listen(devices: Devices) -> Result<(), String> {
     }
     let listener = UnixListener::bind(&socket).map_err(|e| format!("{} can't be made: {e}", socket.display()))?;
     let shutdown = devices.inner.shutdown.clone();
-    tokio::spawn(async move {
+    orlop_base::spawn(async move {
         tokio::select! {
             () = accept(listener, devices) => {}
             () = shutdown.wait() => {}

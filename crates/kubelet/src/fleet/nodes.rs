@@ -165,7 +165,7 @@ pub fn pod_net(node: usize) -> [u8; 3] {
 pub async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, seen: NodeCache) {
     let (sender, changes) = mpsc::channel(64);
     let selection = Selection::all(path::collection("v1", None, "nodes")).with_labels("orlop.io/simulated=true");
-    tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
+    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let nodes = Nodes {
         api,
         told: Mutex::new(vec![Told::default(); options.nodes.count()]),

@@ -76,7 +76,7 @@ pub async fn keep(
 ) {
     let (sender, changes) = mpsc::channel(256);
     let selection = Selection::all(path::collection("v1", None, "pods")).with_fields("spec.nodeName!=");
-    tokio::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
+    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let mut pods = Pods {
         api,
         addresses: vec![Addresses::default(); options.nodes.count()],

@@ -122,7 +122,7 @@ impl Keeper {
     fn spawn<F: Future<Output = ()> + Send + 'static>(&self, run: impl FnOnce(Arc<Shared>) -> F) -> JoinHandle<()> {
         let shutdown = self.shared.settings.shutdown.clone();
         let work = run(self.shared.clone());
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             tokio::select! {
                 _ = work => {}
                 _ = shutdown.wait() => {}
@@ -285,7 +285,7 @@ impl Shared {
         let selection = Selection::all(path::collection("v1", None, "nodes"))
             .with_fields(&format!("metadata.name={}", self.name()));
         let (sender, mut deltas) = mpsc::channel(16);
-        tokio::spawn(orlop_client::watch::<Node>(
+        orlop_base::spawn(orlop_client::watch::<Node>(
             api,
             selection,
             sender,

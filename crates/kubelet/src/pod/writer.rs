@@ -89,7 +89,7 @@ impl Writer {
                 None => shutdown.wait().await,
             }
         };
-        (writer, tokio::spawn(task))
+        (writer, orlop_base::spawn(task))
     }
 
     /// The newest status of a pod. `finished`: nothing of it is left, so its object may go, if it is to be deleted.

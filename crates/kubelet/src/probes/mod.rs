@@ -163,7 +163,7 @@ impl Probes {
             began: clock.now(),
             clock,
         });
-        tokio::spawn(drive(shared.clone(), shutdown));
+        orlop_base::spawn(drive(shared.clone(), shutdown));
         Probes { shared }
     }
 
@@ -397,7 +397,7 @@ impl Shared {
                 pod_ip: pod.ip.clone(),
             };
             let shared = self.clone();
-            tokio::spawn(async move {
+            orlop_base::spawn(async move {
                 let container_id = attempt.container_id.clone();
                 let outcome = (shared.prober)(attempt).await;
                 shared.finish(&key, &container_id, now, outcome);

@@ -160,7 +160,7 @@ pub fn start(options: Options) -> Result<(), String> {
         clock: options.clock,
         log_dir: PathBuf::from("/var/log"),
     });
-    tokio::spawn(serve(
+    orlop_base::spawn(serve(
         server,
         options.listener,
         TlsAcceptor::from(Arc::new(tls)),

@@ -135,7 +135,7 @@ impl Mirrors {
 pub fn start(settings: Settings) -> Sources {
     let (sender, updates) = mpsc::channel(QUEUE);
     let (picture, pictures) = watch::channel(Picture::default());
-    tokio::spawn(async move {
+    orlop_base::spawn(async move {
         let shutdown = settings.shutdown.clone();
         tokio::select! {
             _ = run(settings, sender, picture) => {}
@@ -159,12 +159,12 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::
         awaited.push(Origin::File);
         let folder = Folder::new(folder, &settings.node_name);
         let every = config.file_check_frequency;
-        tokio::spawn(look_at_folder(folder, every, settings.clock.clone(), pods.clone()));
+        orlop_base::spawn(look_at_folder(folder, every, settings.clock.clone(), pods.clone()));
     }
     if !config.static_pod_url.is_empty() {
         awaited.push(Origin::Url);
         let (node, clock) = (settings.node_name.clone(), settings.clock.clone());
-        tokio::spawn(ask_address(settings.config.clone(), node, clock, pods.clone()));
+        orlop_base::spawn(ask_address(settings.config.clone(), node, clock, pods.clone()));
     }
     let (deltas, mut from_api) = mpsc::channel(QUEUE);
     if let Some(api) = &settings.api {
@@ -172,13 +172,13 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::
         let selection = Selection::all(path::collection("v1", None, "pods"))
             .with_fields(&format!("spec.nodeName={}", settings.node_name));
         let shutdown = settings.shutdown.clone();
-        tokio::spawn(orlop_client::watch::<Pod>(
+        orlop_base::spawn(orlop_client::watch::<Pod>(
             api.clone(),
             selection,
             deltas.clone(),
             shutdown.clone(),
         ));
-        tokio::spawn(mirror::run(
+        orlop_base::spawn(mirror::run(
             api.clone(),
             picture.subscribe(),
             settings.nodes.clone(),

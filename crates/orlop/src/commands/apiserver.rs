@@ -113,6 +113,10 @@ pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) 
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            // Nothing can be written any more, and what is in memory may be half of a change.
+            _ = running.server.registry.store.stopped() => {
+                anyhow::bail!("the store's writer thread panicked; start again: everything acknowledged is on disk")
+            }
         }
         tracing::info!("stopping");
         components.stop().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, bail};
-use orlop_base::{Clock, Shutdown};
+use orlop_base::{Clock, Shutdown, task};
 use orlop_client::{Api, transport};
 use orlop_controllers::{Def, Metrics, Options, Settings};
 use orlop_serving::health::{self, Check};
@@ -20,7 +20,7 @@ use crate::accounts::Accounts;
 use crate::signing::KeyFiles;
 
 /// kube-controller-manager's port.
-const PORT: u16 = 10257;
+pub const PORT: u16 = 10257;
 const NAME: &str = "kube-controller-manager";
 
 #[derive(clap::Args)]
@@ -84,7 +84,8 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
             Box::new(move |name| accounts.api(name))
         }
     };
-    let outcome = orlop_controllers::run(Options {
+    // A task that panics ends the process, which its supervisor starts again.
+    let outcome = task::guard(orlop_controllers::run(Options {
         api,
         account,
         controllers,
@@ -93,7 +94,7 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
         clock: Clock::System,
         metrics,
         shutdown: shutdown.clone(),
-    });
+    }));
     let outcome = outcome.await;
     shutdown.trigger();
     match outcome {
@@ -101,16 +102,17 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
             tracing::info!("stopped");
             Ok(())
         }
-        Err(error) => bail!(error),
-        Ok(()) => bail!("the controllers stopped by themselves"),
+        Err(panic) => bail!("a task of the controllers panicked: {panic}"),
+        Ok(Err(error)) => bail!(error),
+        Ok(Ok(())) => bail!("the controllers stopped by themselves"),
     }
 }
 
 /// What the controllers show on their own port.
-struct ManagerPages {
-    metrics: Arc<Metrics>,
-    elected: bool,
-    shutdown: Shutdown,
+pub struct ManagerPages {
+    pub metrics: Arc<Metrics>,
+    pub elected: bool,
+    pub shutdown: Shutdown,
 }
 
 impl Pages for ManagerPages {

@@ -151,7 +151,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("no threads to run on")?;
-    runtime.block_on(serve(args, config))
+    // A task that panics ends the process, which its supervisor starts again.
+    let outcome = runtime.block_on(orlop_base::task::guard(serve(args, config)));
+    outcome.map_err(|panic| anyhow::anyhow!("a task of the node agent panicked: {panic}"))?
 }
 
 async fn serve(args: Args, config: Config) -> anyhow::Result<()> {

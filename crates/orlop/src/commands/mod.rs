@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod bench;
+mod component;
 mod controller_manager;
 mod controllers;
 mod election;
@@ -16,6 +17,8 @@ mod version;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
+
+pub use controller_manager::ManagerPages;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -45,6 +48,8 @@ enum Command {
     Kubelet(Box<kubelet::Args>),
     /// Make services reachable on this machine, for any cluster
     Proxy(Box<proxy::Args>),
+    /// Look at, stop and start the components of a running `orlop up`
+    Component(component::Args),
     /// Load an API server and report rates and latencies
     Bench(bench::Args),
     /// Show the version of Orlop and of the Kubernetes API it serves
@@ -63,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Kubelet(args) => kubelet::run(*args),
         Command::Proxy(args) => proxy::run(*args),
+        Command::Component(args) => component::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Version(args) => version::run(args),
     };

@@ -247,7 +247,11 @@ async fn proxy(args: Args, config: Config) -> anyhow::Result<()> {
     let kubeconfig = args.kubeconfig.clone().or(given);
     let client = transport::from_kubeconfig(kubeconfig.as_deref(), args.master.as_deref(), NAME).await?;
     let options = options(config, Api::new(client, NAME), args.follow_config_map, shutdown)?;
-    orlop_proxy::run(options).await.map_err(anyhow::Error::msg)
+    // A task that panics ends the process, which its supervisor starts again.
+    let outcome = orlop_base::task::guard(orlop_proxy::run(options)).await;
+    outcome
+        .map_err(|panic| anyhow::anyhow!("a task of the proxy panicked: {panic}"))?
+        .map_err(anyhow::Error::msg)
 }
 
 fn options(config: Config, api: Api, follows_config_map: bool, shutdown: Shutdown) -> anyhow::Result<Options> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use orlop_base::{Clock, Random};
+use orlop_base::{Clock, Random, task};
 use orlop_client::{Api, transport};
 use orlop_scheduler::config::{self, Config, PluginRow};
 use orlop_scheduler::metrics::Metrics;
@@ -121,7 +121,8 @@ async fn schedule(args: Args, config: Config) -> anyhow::Result<()> {
         .start("kube-scheduler", port, &api, connect, Arc::new(pages), shutdown.clone());
     serve.await?;
     let elects = config.leader_election.leader_elect;
-    let outcome = shell::run(shell::Options {
+    // A task that panics ends the process, which its supervisor starts again.
+    let outcome = task::guard(shell::run(shell::Options {
         api,
         config,
         clock: Clock::System,
@@ -129,7 +130,7 @@ async fn schedule(args: Args, config: Config) -> anyhow::Result<()> {
         metrics,
         identity: None,
         shutdown: shutdown.clone(),
-    });
+    }));
     let outcome = outcome.await;
     shutdown.trigger();
     match outcome {
@@ -137,9 +138,10 @@ async fn schedule(args: Args, config: Config) -> anyhow::Result<()> {
             tracing::info!("stopped");
             Ok(())
         }
-        Err(error) => bail!(error),
-        Ok(()) if elects => bail!("leaderelection lost"),
-        Ok(()) => bail!("the scheduler stopped by itself"),
+        Err(panic) => bail!("a task of the scheduler panicked: {panic}"),
+        Ok(Err(error)) => bail!(error),
+        Ok(Ok(())) if elects => bail!("leaderelection lost"),
+        Ok(Ok(())) => bail!("the scheduler stopped by itself"),
     }
 }
 

@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use orlop_apiserver::Config;
 
 use super::controllers::ControllersArgs;
-use crate::components::Components;
+use crate::components::{self, Components};
+use crate::control;
 use crate::fleet::FleetArgs;
 use crate::node::{self, NodeArgs, NodePlan};
 use crate::services::ServicesArgs;
@@ -33,6 +34,30 @@ pub struct Args {
     /// A KubeSchedulerConfiguration for the scheduler
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
+    /// Components to leave out; `orlop component start NAME` starts them later
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = components::NAMES)]
+    disable: Vec<String>,
+    /// The same as --disable=scheduler
+    #[arg(long)]
+    no_scheduler: bool,
+    /// The same as --disable=controller-manager
+    #[arg(long, visible_alias = "no-controllers")]
+    no_controller_manager: bool,
+    /// The same as --disable=kubelet
+    #[arg(long)]
+    no_kubelet: bool,
+    /// The same as --disable=proxy
+    #[arg(long)]
+    no_proxy: bool,
+    /// The same as --disable=dns
+    #[arg(long)]
+    no_dns: bool,
+    /// Port of the scheduler's health, metrics and configuration on 127.0.0.1, with TLS; 0 serves nothing
+    #[arg(long, value_name = "PORT", default_value_t = orlop_scheduler::serving::DEFAULT_PORT)]
+    scheduler_port: u16,
+    /// Port of the controllers' health and metrics on 127.0.0.1, with TLS; 0 serves nothing
+    #[arg(long, value_name = "PORT", default_value_t = super::controller_manager::PORT)]
+    controller_manager_port: u16,
     #[command(flatten, next_help_heading = "This machine as a node")]
     node: NodeArgs,
     #[command(flatten, next_help_heading = "Services")]
@@ -43,8 +68,28 @@ pub struct Args {
     controllers: ControllersArgs,
 }
 
+impl Args {
+    /// The components to leave out.
+    fn disabled(&self) -> Vec<String> {
+        let short = [
+            (self.no_scheduler, components::SCHEDULER),
+            (self.no_controller_manager, components::CONTROLLER_MANAGER),
+            (self.no_kubelet, components::KUBELET),
+            (self.no_proxy, components::PROXY),
+            (self.no_dns, components::DNS),
+        ];
+        let short = short
+            .into_iter()
+            .filter(|(given, _)| *given)
+            .map(|(_, name)| name.to_string());
+        self.disable.iter().cloned().chain(short).collect()
+    }
+}
+
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
+    let disabled = args.disabled();
+    let (scheduler_port, manager_port) = (args.scheduler_port, args.controller_manager_port);
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
     let (controllers, settings) = (args.controllers.chosen()?, args.controllers.settings()?);
     let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
@@ -83,10 +128,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
                 fleet.nodes.count()
             );
         }
+        if !disabled.is_empty() {
+            println!(
+                "Left out: {}. `orlop component start NAME` starts a component.",
+                disabled.join(", ")
+            );
+        }
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
-        let mut components = Components::default();
-        components.start_scheduler(running, scheduler);
-        components.start_controllers(running, controllers, settings);
+        let mut components = Components::new(running, disabled);
+        components.start_scheduler(running, scheduler, scheduler_port);
+        components.start_controllers(running, controllers, settings, manager_port);
         if let Some(node) = node {
             components.start_node(running, node);
         }
@@ -95,6 +146,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         }
         if let Some(fleet) = fleet {
             components.start_fleet(running, fleet);
+        }
+        let control = control::start(
+            &data_dir,
+            components.supervisor().clone(),
+            components.shutdown().clone(),
+        );
+        match control {
+            Ok(task) => components.keep(task),
+            Err(error) => tracing::warn!(err = %error, "failed to listen for `orlop component`"),
         }
         components
     })
@@ -108,18 +168,22 @@ fn usual_address(node: Option<&NodePlan>) -> IpAddr {
     }
 }
 
-/// What the file says, or the defaults. Every problem of a bad file is named.
+/// What the file says, or the defaults. Every problem of a bad file is named. One process has the data directory: there
+/// is nobody to be elected against, and no lease to lose, unless the file asks for an election.
 fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::config::Config> {
     let Some(file) = file else {
-        return Ok(orlop_scheduler::config::Config::default());
+        let mut config = orlop_scheduler::config::Config::default();
+        config.leader_election.leader_elect = false;
+        return Ok(config);
     };
     let text = std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))?;
     let extra: Vec<_> = orlop_scheduler::plugins::EXTRA.iter().map(|e| e.row).collect();
     match orlop_scheduler::config::parse(&text, &extra) {
-        Ok((config, warnings)) => {
+        Ok((mut config, warnings)) => {
             for warning in warnings {
                 tracing::warn!("{}: {warning}", file.display());
             }
+            config.leader_election.leader_elect = asks_for_election(&text);
             Ok(config)
         }
         Err(problems) => {
@@ -133,6 +197,12 @@ fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::conf
     }
 }
 
+/// The default of the file's format is true; what counts here is whether somebody wrote so.
+fn asks_for_election(text: &str) -> bool {
+    let document: Result<serde_json::Value, _> = serde_saphyr::from_str(text);
+    document.is_ok_and(|document| document["leaderElection"]["leaderElect"] == true)
+}
+
 /// Root's state belongs to the machine, anyone else's to their home.
 pub fn default_data_dir() -> anyhow::Result<PathBuf> {
     if nix::unistd::geteuid().is_root() {
@@ -143,4 +213,47 @@ pub fn default_data_dir() -> anyhow::Result<PathBuf> {
         .or_else(|| home("HOME").map(|h| h.join(".local/share")))
         .map(|base| base.join("orlop"))
         .ok_or_else(|| anyhow::anyhow!("neither HOME nor XDG_DATA_HOME is set; say where to keep data with --data-dir"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn components_are_left_out_by_name() {
+        let parse = |line: &str| Cli::try_parse_from(std::iter::once("up").chain(line.split_whitespace()));
+        let disabled = |line: &str| parse(line).unwrap_or_else(|e| panic!("{e}")).args.disabled();
+        assert!(disabled("").is_empty());
+        assert_eq!(
+            disabled("--no-scheduler --disable proxy,dns"),
+            ["proxy", "dns", "scheduler"]
+        );
+        assert_eq!(disabled("--no-controllers"), ["controller-manager"]);
+        assert!(parse("--disable etcd").is_err());
+    }
+
+    #[test]
+    fn an_election_is_held_only_where_it_is_asked_for() {
+        let head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+        for (rest, elects) in [
+            ("", false),
+            ("leaderElection: {leaderElect: true}\n", true),
+            ("leaderElection: {leaderElect: false}\n", false),
+            ("leaderElection: {resourceName: mine}\n", false),
+        ] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), format!("{head}{rest}")).unwrap();
+            let config = scheduler_config(Some(file.path())).unwrap();
+            assert_eq!(config.leader_election.leader_elect, elects, "{rest}");
+        }
+        assert!(!scheduler_config(None).unwrap().leader_election.leader_elect);
+    }
 }

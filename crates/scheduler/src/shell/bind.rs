@@ -39,7 +39,7 @@ impl Engine {
             return self.pre_bound(pod.uid.clone(), Ok(()));
         }
         let (api, outbox) = (self.api.clone(), self.outbox.clone());
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             let result = write_all(&api, writes).await;
             let uid = pod.uid.clone();
             let _ = outbox.send(Input::PreBound { uid, result }).await;
@@ -120,14 +120,14 @@ impl Engine {
             "Attempting to bind pod to node"
         );
         if let Some(extender) = self.extenders.iter().find(|e| e.binds(&pod.class.spec)).cloned() {
-            tokio::spawn(async move {
+            orlop_base::spawn(async move {
                 let result = extender.bind(&pod, &node).await;
                 let uid = pod.uid.clone();
                 let _ = outbox.send(Input::Bound { uid, result }).await;
             });
             return;
         }
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             let at = path::subresource("v1", Some(&pod.key.namespace), "pods", &pod.key.name, "binding");
             let body = serde_json::json!({
                 "apiVersion": "v1", "kind": "Binding",

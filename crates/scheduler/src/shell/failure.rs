@@ -205,7 +205,7 @@ impl Engine {
         for other in lesser {
             self.cluster.nominated.remove(&other.uid);
             let (api, at) = (self.api.clone(), status_path(&other));
-            tokio::spawn(async move {
+            orlop_base::spawn(async move {
                 let patch = json!({"status": {"nominatedNodeName": null}});
                 if let Err(e) = api.patch_strategic::<IgnoredAny>(&at, &patch).await {
                     tracing::debug!(path = at, err = e.chain(), "failed to clear nominated node name");
@@ -235,7 +235,7 @@ impl Engine {
         self.preempting.insert(pod.uid.clone());
         let scheduler = self.core.profiles[profile].name.clone();
         let (api, outbox, uid, now) = (self.api.clone(), self.outbox.clone(), pod.uid.clone(), self.clock.now());
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
             let evict = |victim: &Arc<PodInfo>| evict_one(api.clone(), victim.clone(), message.clone(), rfc3339(now));
             let mut result = Ok(());
@@ -284,7 +284,7 @@ impl Engine {
             None => {}
         }
         let (api, at) = (self.api.clone(), status_path(pod));
-        tokio::spawn(async move {
+        orlop_base::spawn(async move {
             let patch = json!({"status": status});
             match api.patch_strategic::<IgnoredAny>(&at, &patch).await {
                 Ok(_) | Err(Error::NotFound(_)) => {}

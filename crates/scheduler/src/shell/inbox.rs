@@ -107,8 +107,8 @@ fn forward<T: DeserializeOwned + Send + 'static>(
     wrap: fn(Vec<Delta<T>>) -> Changes,
 ) {
     let (sink, mut source) = mpsc::channel(BATCH);
-    tokio::spawn(orlop_client::watch(api.clone(), selection, sink, shutdown.clone()));
-    tokio::spawn(async move {
+    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sink, shutdown.clone()));
+    orlop_base::spawn(async move {
         loop {
             let mut batch = Vec::new();
             if source.recv_many(&mut batch, BATCH).await == 0 {

@@ -295,7 +295,7 @@ impl Shared {
                 shown,
             },
         );
-        tokio::spawn(worker.run());
+        orlop_base::spawn(worker.run());
     }
 
     fn evict(&self, uid: &str, eviction: Eviction) {

@@ -1,0 +1,258 @@
+//! How `orlop component` talks to a running `orlop up`: a socket in the data directory for its owner only. One line each
+//! way: `VERB [NAME] [ARGUMENT]`, and `ok` or `error: …`; after `ok` comes what was asked for.
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use orlop_base::supervisor::{Fault, Record};
+use orlop_base::{Clock, Shutdown, Supervisor};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+const SOCKET: &str = "control.sock";
+/// A request that is longer is none.
+const REQUEST_MAX: u64 = 256;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Stopping a component may take its time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
+const CONNECTIONS_MAX: usize = 8;
+
+pub fn socket(data_dir: &Path) -> PathBuf {
+    data_dir.join(SOCKET)
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    List,
+    Stop(String),
+    Start(String),
+    Inject(String, Fault),
+}
+
+impl Request {
+    fn parse(line: &str) -> Result<Request, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["ls"] => Ok(Request::List),
+            ["stop", name] => Ok(Request::Stop(name.to_string())),
+            ["start", name] => Ok(Request::Start(name.to_string())),
+            ["panic", name] => Ok(Request::Inject(name.to_string(), Fault::Panic)),
+            ["end", name] => Ok(Request::Inject(name.to_string(), Fault::End)),
+            ["stall", name, seconds] => {
+                let seconds: u64 = seconds
+                    .parse()
+                    .map_err(|_| format!("invalid number of seconds: {seconds:?}"))?;
+                let fault = Fault::Stall(Duration::from_secs(seconds));
+                Ok(Request::Inject(name.to_string(), fault))
+            }
+            _ => Err(format!("unknown request: {line:?}")),
+        }
+    }
+}
+
+/// Serves until the shutdown. Whoever calls has the data directory to themselves, so a socket that is there is a crash's.
+pub fn start(data_dir: &Path, supervisor: Supervisor, shutdown: Shutdown) -> io::Result<JoinHandle<()>> {
+    let path = socket(data_dir);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(tokio::spawn(async move {
+        tokio::select! {
+            _ = accept(listener, supervisor) => {}
+            _ = shutdown.wait() => {}
+        }
+        let _ = std::fs::remove_file(path);
+    }))
+}
+
+async fn accept(listener: UnixListener, supervisor: Supervisor) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let permit = room
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let supervisor = supervisor.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = serve(stream, &supervisor).await {
+                        tracing::debug!(err = %error, "control connection ended");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(err = %error, "failed to accept a control connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: UnixStream, supervisor: &Supervisor) -> io::Result<()> {
+    // The socket was open to others for the moment before its mode was set.
+    let peer = stream.peer_cred()?.uid();
+    if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
+        return stream.write_all(b"error: permission denied\n").await;
+    }
+    let mut line = String::new();
+    let read = tokio::time::timeout(
+        REQUEST_TIMEOUT,
+        (&mut stream).take(REQUEST_MAX).read_to_string(&mut line),
+    );
+    read.await??;
+    let answer = match Request::parse(line.trim()) {
+        Ok(request) => carry_out(request, supervisor).await,
+        Err(error) => Err(error),
+    };
+    let text = match answer {
+        Ok(text) => format!("ok\n{text}"),
+        Err(error) => format!("error: {error}\n"),
+    };
+    tokio::time::timeout(REQUEST_TIMEOUT, stream.write_all(text.as_bytes())).await?
+}
+
+async fn carry_out(request: Request, supervisor: &Supervisor) -> Result<String, String> {
+    match request {
+        Request::List => Ok(table(&supervisor.all(), Clock::System.now())),
+        Request::Stop(name) => supervisor.set_wanted(&name, false).await.map(|()| String::new()),
+        Request::Start(name) => supervisor.set_wanted(&name, true).await.map(|()| String::new()),
+        Request::Inject(name, fault) => {
+            tracing::warn!(component = name, ?fault, "injecting fault");
+            supervisor.inject(&name, fault).map(|()| String::new())
+        }
+    }
+}
+
+fn table(components: &[(&'static str, Record)], now: Timestamp) -> String {
+    let mut text = format!(
+        "{:<20} {:<8} {:<9} {:<8} {}\n",
+        "NAME", "STATE", "RESTARTS", "AGE", "LAST ERROR"
+    );
+    for (name, record) in components {
+        let age = age(now.duration_since(record.since));
+        let line = format!(
+            "{name:<20} {:<8} {:<9} {age:<8} {}",
+            record.state, record.restarts, record.error
+        );
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn age(age: SignedDuration) -> String {
+    match age.as_secs().max(0) {
+        s @ 0..120 => format!("{s}s"),
+        s @ 120..7200 => format!("{}m", s / 60),
+        s @ 7200..172_800 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+/// Asks the `orlop up` that has this data directory. An error is its answer, or says that there is none.
+pub fn ask(data_dir: &Path, request: &str) -> anyhow::Result<String> {
+    let path = socket(data_dir);
+    let answer = exchange(&path, request).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
+            "no `orlop up` is running with the data directory {}; choose another with --data-dir",
+            data_dir.display()
+        ),
+        _ => anyhow::Error::new(error).context(format!("failed to use {}", path.display())),
+    })?;
+    match answer.split_once('\n') {
+        Some(("ok", text)) => Ok(text.to_string()),
+        _ => anyhow::bail!("{}", answer.trim_end().trim_start_matches("error: ")),
+    }
+}
+
+fn exchange(path: &Path, request: &str) -> io::Result<String> {
+    let mut stream = BlockingStream::connect(path)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(request.as_bytes())?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use orlop_base::supervisor::Start;
+
+    use super::*;
+
+    #[test]
+    fn requests() {
+        assert_eq!(Request::parse("ls"), Ok(Request::List));
+        assert_eq!(Request::parse("stop dns"), Ok(Request::Stop("dns".into())));
+        let stall = Request::Inject("dns".into(), Fault::Stall(Duration::from_secs(3)));
+        assert_eq!(Request::parse("stall dns 3"), Ok(stall));
+        for line in ["", "ls dns", "stop", "stop a b", "stall dns -1", "kill dns"] {
+            assert!(Request::parse(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn ages() {
+        let shown = |s: i64| age(SignedDuration::from_secs(s));
+        let all = [-5, 0, 119, 120, 7199, 7200, 172_800].map(shown);
+        assert_eq!(all, ["0s", "0s", "119s", "2m", "119m", "2h", "2d"]);
+    }
+
+    #[tokio::test]
+    async fn a_component_over_the_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let (supervisor, shutdown) = (Supervisor::default(), Shutdown::default());
+        let run: Start = Box::new(|shutdown| {
+            Box::pin(async move {
+                shutdown.wait().await;
+                Ok(())
+            })
+        });
+        let component = supervisor.add("it", true, shutdown.clone(), Clock::System, run);
+        // A crash leaves one behind.
+        drop(std::os::unix::net::UnixListener::bind(socket(dir.path())).unwrap());
+        let server = start(dir.path(), supervisor.clone(), shutdown.clone()).unwrap();
+        let mode = std::fs::metadata(socket(dir.path())).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let ask = async |request: &'static str| {
+            let dir = dir.path().to_path_buf();
+            tokio::task::spawn_blocking(move || ask(&dir, request).map_err(|e| e.to_string()))
+                .await
+                .unwrap()
+        };
+        let row = |text: &str| {
+            text.lines()
+                .nth(1)
+                .unwrap()
+                .split_whitespace()
+                .take(3)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(row(&ask("ls").await.unwrap()), "it running 0");
+        assert_eq!(ask("stop it").await, Ok(String::new()));
+        assert_eq!(row(&ask("ls").await.unwrap()), "it stopped 0");
+        assert!(ask("panic it").await.unwrap_err().contains("not running"));
+        assert_eq!(ask("start it").await, Ok(String::new()));
+        assert!(ask("stop other").await.unwrap_err().contains("there are: it"));
+        shutdown.trigger();
+        component.await.unwrap();
+        server.await.unwrap();
+        assert!(ask("ls").await.unwrap_err().contains("no `orlop up` is running"));
+    }
+}
