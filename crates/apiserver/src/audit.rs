@@ -238,7 +238,7 @@ impl AuditLog {
         let event = trail.line(stage, response, at);
         // One write a line, so that lines never mix. A full disk must not stop the API: it is reported once a request.
         if let Err(e) = self.file.lock().write_all(format!("{event}\n").as_bytes()) {
-            tracing::warn!("the audit log can't be written: {e}");
+            tracing::warn!(err = %e, "failed to write audit log");
         }
     }
 }
