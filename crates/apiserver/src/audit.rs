@@ -89,21 +89,11 @@ impl Trail {
 
     /// Names what is created, which the path does not.
     pub fn name_created(&mut self, body: &[u8]) {
-        #[derive(serde::Deserialize)]
-        struct Named<'a> {
-            #[serde(borrow)]
-            metadata: Metadata<'a>,
-        }
-        #[derive(serde::Deserialize)]
-        struct Metadata<'a> {
-            #[serde(borrow)]
-            name: std::borrow::Cow<'a, str>,
-        }
         if self.verb == "create"
             && let Some(object) = self.object.as_mut().filter(|object| object.get("name").is_none())
-            && let Ok(named) = serde_json::from_slice::<Named<'_>>(body)
+            && let Some(name) = name_in(body)
         {
-            object["name"] = named.metadata.name.into();
+            object["name"] = name.into();
         }
     }
 
@@ -141,6 +131,40 @@ impl Trail {
         }
         event
     }
+}
+
+/// The name of an object in JSON or protobuf, without the trouble of reading all of it.
+fn name_in(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        name: String,
+    }
+    if let Ok((_, message)) = orlop_api::protobuf::open(body) {
+        // The metadata is the first field of every kind, and the name the first of its own.
+        let name = std::str::from_utf8(first_field(first_field(message)?)?);
+        return name.ok().map(str::to_string);
+    }
+    let named = serde_json::from_slice::<Named>(body).ok()?;
+    Some(named.metadata.name)
+}
+
+/// The content of field 1 if a message begins with it.
+fn first_field(message: &[u8]) -> Option<&[u8]> {
+    let mut rest = message.strip_prefix(&[0x0a])?;
+    let mut length = 0;
+    for shift in [0, 7, 14, 21] {
+        let (byte, tail) = rest.split_first()?;
+        rest = tail;
+        length |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return rest.get(..length);
+        }
+    }
+    None
 }
 
 fn annotations((allowed, reason): &(bool, Arc<str>)) -> Value {
@@ -214,7 +238,7 @@ impl AuditLog {
         let event = trail.line(stage, response, at);
         // One write a line, so that lines never mix. A full disk must not stop the API: it is reported once a request.
         if let Err(e) = self.file.lock().write_all(format!("{event}\n").as_bytes()) {
-            tracing::warn!("the audit log can't be written: {e}");
+            tracing::warn!(err = %e, "failed to write audit log");
         }
     }
 }
@@ -310,5 +334,13 @@ mod tests {
         trail.name_created(br#"{"kind": "Pod", "metadata": {"labels": {}, "name": "p"}}"#);
         let line = trail.line(Stage::RequestReceived, None, Timestamp::UNIX_EPOCH);
         assert_eq!(line["objectRef"]["name"], "p");
+
+        let ty = orlop_api::schema::schema().get("core/v1.ConfigMap").unwrap();
+        let object = json!({"metadata": {"name": "m".repeat(200), "labels": {"a": "b"}}, "data": {"x": "y"}});
+        let message = orlop_api::protobuf::encode(&object, "v1", "ConfigMap", ty);
+        assert_eq!(name_in(&message), Some("m".repeat(200)));
+        for end in 0..message.len() {
+            name_in(&message[..end]);
+        }
     }
 }

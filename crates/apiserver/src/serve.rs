@@ -42,11 +42,11 @@ pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Arc<rustls::
         async move {
             let address = peer.address;
             if let Err(e) = connection(server, acceptor, stream, peer).await {
-                tracing::debug!(peer = %address, "connection ended: {e}");
+                tracing::debug!(peer = %address, err = %e, "ended connection");
             }
         }
     };
-    let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
+    let failed = |e| tracing::warn!(err = %e, "failed to accept connection");
     orlop_base::accept(listener, &server.connections, &server.shutdown, take, failed).await;
     let _ = tokio::time::timeout(DRAIN, server.connections.gone()).await;
 }

@@ -224,11 +224,13 @@ impl Table {
         Room::Free
     }
 
-    fn remove(&mut self, peer: &Peer) {
-        self.known.remove(&peer.number);
-        if self.strangers.remove(&peer.number).is_some() {
+    /// Whether it was there.
+    fn remove(&mut self, peer: &Peer) -> bool {
+        let is_stranger = self.strangers.remove(&peer.number).is_some();
+        if is_stranger {
             self.forget_stranger(peer);
         }
+        is_stranger || self.known.remove(&peer.number).is_some()
     }
 
     fn forget_stranger(&mut self, peer: &Peer) {
@@ -257,7 +259,11 @@ fn network(address: IpAddr) -> IpAddr {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.connections.table.lock().remove(&self.0);
+        let connections = &self.0.connections;
+        let is_there = connections.table.lock().remove(&self.0);
+        if is_there && self.0.time_left() == Some(Duration::ZERO) {
+            connections.expired.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -315,7 +321,6 @@ impl Peer {
     pub(crate) async fn cut(&self) {
         let late = async {
             self.overdue().await;
-            self.connections.expired.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(GRACE.min(self.connections.limits.first_request)).await;
         };
         tokio::select! {
@@ -434,6 +439,7 @@ mod tests {
         assert!((Duration::from_secs(90)..Duration::from_secs(96)).contains(&began.elapsed()));
         // Whoever does not go is cut.
         silent.0.cut().await;
+        drop(silent);
         assert_eq!(table.counts().expired, 1);
     }
 }

@@ -21,7 +21,7 @@ const QUESTION_MAX: usize = 4096;
 
 pub async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutdown) {
     let connections = Connections::new(Limits {
-        first_request: IDLE + MESSAGE,
+        first_request: IDLE.saturating_add(MESSAGE),
         ..Limits::of(CONNECTIONS_MAX)
     });
     let take = |stream, peer: Arc<Peer>| {

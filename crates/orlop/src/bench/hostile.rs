@@ -131,7 +131,7 @@ pub fn run(kubeconfig: &Path, settings: &Settings) -> anyhow::Result<()> {
             .and_then(process::usage)
             .map(|usage| usage.resident as f64 / 1e6);
         rows.push((seen, attack.done.load(Ordering::Relaxed), resident));
-        honest.block_on(sleep(WARM_UP));
+        honest.block_on(async { sleep(WARM_UP).await });
     }
     hostile.shutdown_timeout(Duration::from_secs(2));
     print(&idle, &rows, settings.clients);
