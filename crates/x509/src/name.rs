@@ -332,7 +332,7 @@ mod tests {
             (attribute(O, 18, b"a"), "that its type does not allow"),
             (node(), "more than one common name"),
         ] {
-            let with = read(&name(&[&[nodes()], &[attribute.clone()], &[node()]])).unwrap_err();
+            let with = read(&name(&[&[nodes()], std::slice::from_ref(&attribute), &[node()]])).unwrap_err();
             assert!(with.contains(wanted), "{with}");
             let beside = read(&name(&[&[nodes(), attribute], &[node()]])).unwrap_err();
             assert!(beside.contains(wanted), "{beside}");
@@ -369,8 +369,11 @@ mod tests {
             assert!(read(&name(&[&[broken], &[node()]])).is_err());
         }
         let uid = attribute(UID, UTF8, b"u");
-        assert_eq!(read(&name(&[&[uid.clone()]])).unwrap().user_uid(), Some("u"));
-        assert!(read(&name(&[&[uid.clone()], &[uid]])).is_err());
+        assert_eq!(
+            read(&name(&[std::slice::from_ref(&uid)])).unwrap().user_uid(),
+            Some("u")
+        );
+        assert!(read(&name(&[std::slice::from_ref(&uid), std::slice::from_ref(&uid)])).is_err());
     }
 
     #[test]
