@@ -549,7 +549,7 @@ impl Server {
             return Err(Status::method_not_allowed());
         }
         let config = &self.registry.config;
-        let address = format!("{}:{}", config.bind, config.port);
+        let address = config.external_address();
         if let Some(response) = discovery::respond(&info.path, headers, &address) {
             return Ok(respond::compressed(response, headers));
         }

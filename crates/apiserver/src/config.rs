@@ -1,6 +1,6 @@
 //! How an API server is set up. Plain values, valid once built; words (flags, files) become these at the edge.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::IpNet;
@@ -10,6 +10,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub bind: IpAddr,
     pub port: u16,
+    /// Where others reach the server; found out at the start if it is not said.
+    pub advertise: Option<IpAddr>,
     /// Names and addresses under which clients may know the server, beside the usual ones.
     pub extra_names: Vec<String>,
     /// The ranges of service addresses, the primary family first. Never empty.
@@ -46,6 +48,7 @@ impl Config {
             data_dir,
             bind: IpAddr::from([127, 0, 0, 1]),
             port: 6443,
+            advertise: None,
             extra_names: vec![],
             service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant range")],
             node_ports: (30000, 32767),
@@ -63,6 +66,17 @@ impl Config {
         }
     }
 
+    /// Where the server says it is, address and port: what it was told to say, or where it listens. One that listens on all
+    /// addresses names one that others can reach.
+    pub fn external_address(&self) -> String {
+        let ip = match self.advertise {
+            Some(ip) => ip,
+            None if self.bind.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+            None => self.bind,
+        };
+        SocketAddr::new(ip, self.port).to_string()
+    }
+
     /// The address of the `kubernetes` service: the first of the primary range.
     pub fn kubernetes_address(&self) -> IpAddr {
         self.service_address(1)
@@ -73,6 +87,32 @@ impl Config {
         match self.service_cidrs[0].network() {
             IpAddr::V4(base) => std::net::Ipv4Addr::from(u32::from(base) + n).into(),
             IpAddr::V6(base) => std::net::Ipv6Addr::from(u128::from(base) + u128::from(n)).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_names_an_address_that_others_reach() {
+        for (bind, advertise, wanted) in [
+            ("0.0.0.0", Some("192.0.2.7"), "192.0.2.7:6443"),
+            ("::", Some("2001:db8::7"), "[2001:db8::7]:6443"),
+            ("0.0.0.0", None, "127.0.0.1:6443"),
+            ("::", None, "127.0.0.1:6443"),
+            ("192.0.2.8", None, "192.0.2.8:6443"),
+            ("192.0.2.8", Some("192.0.2.7"), "192.0.2.7:6443"),
+            ("127.0.0.1", None, "127.0.0.1:6443"),
+            ("fd00::1", None, "[fd00::1]:6443"),
+        ] {
+            let config = Config {
+                bind: bind.parse().unwrap(),
+                advertise: advertise.map(|ip| ip.parse().unwrap()),
+                ..Config::new("/nowhere".into())
+            };
+            assert_eq!(config.external_address(), wanted, "{bind} {advertise:?}");
         }
     }
 }

@@ -15,7 +15,6 @@ use orlop_base::{Busy, Limits, Peer, plain_http};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::authn::CertIdentity;
 use crate::chain::{Connection, Server};
 use crate::respond::Body;
 
@@ -69,10 +68,8 @@ async fn connection(
     let Some(tls) = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await?? else {
         return Ok(());
     };
-    let certificate = match tls.get_ref().1.peer_certificates().and_then(|c| c.first()) {
-        Some(der) => Some(CertIdentity::from_der(der)?),
-        None => None,
-    };
+    let authenticator = &server.registry.authenticator;
+    let certificate = authenticator.client_certificate(tls.get_ref().1.peer_certificates(), server.registry.now());
     let client = Arc::new(Connection {
         peer: Some(peer.address.ip()),
         certificate,

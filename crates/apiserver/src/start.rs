@@ -100,6 +100,10 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
         .local_addr()
         .map_err(|source| StartError::Listen { address, source })?;
     config.port = address.port();
+    // Where it listens on one address alone, that is where it is, unless it was said otherwise.
+    if config.bind.is_unspecified() {
+        config.advertise = advertised(&config);
+    }
 
     let pki = Pki::load_or_create(&data_dir.join("pki"), &server_names(&config), clock.now())?;
     let issuer = TokenIssuer::new(
@@ -108,7 +112,9 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
         &pki.service_account_public_key,
     )?
     .with_api_audiences(config.api_audiences.clone());
-    let authenticator = Authenticator::new(Arc::new(issuer));
+    let clients = pki.client_authority()?;
+    let tls = pki.server_tls_config(&clients)?;
+    let authenticator = Authenticator::new(Arc::new(issuer)).with_client_authority(clients);
     let audit = match &config.audit_log {
         None => None,
         Some(path) => Some(Arc::new(AuditLog::open(path).map_err(|source| StartError::Audit {
@@ -137,7 +143,6 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
     });
     create_defaults(&server, &pki).await.map_err(StartError::Bootstrap)?;
     server.health.bootstrapped.store(true, Ordering::Release);
-    let tls = pki.server_tls_config()?;
     let housekeeping = supervise(&server, "housekeeping", keep_house(&server, &pki));
     // Whoever finds the server up finds it ready, too.
     let followed = async {
@@ -240,14 +245,23 @@ fn server_names(config: &Config) -> Vec<String> {
     names
 }
 
-/// The address under which others reach this server: the one it binds to, or this machine's outward one.
+/// The address under which others reach this server: the one it was told, the one it binds to, or this machine's outward
+/// one.
 fn advertised(config: &Config) -> Option<IpAddr> {
+    let told = config.advertise.filter(|ip| !ip.is_unspecified());
+    if told.is_some() {
+        return told;
+    }
     if !config.bind.is_unspecified() && !config.bind.is_loopback() {
         return Some(config.bind);
     }
-    // Choosing a route sends nothing: a datagram socket only looks up which address it would use.
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
+    outward("0.0.0.0:0", "192.0.2.1:9").or_else(|| outward("[::]:0", "[2001:db8::1]:9"))
+}
+
+/// Choosing a route sends nothing: a datagram socket only looks up which address it would use.
+fn outward(from: &str, to: &str) -> Option<IpAddr> {
+    let socket = UdpSocket::bind(from).ok()?;
+    socket.connect(to).ok()?;
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
 

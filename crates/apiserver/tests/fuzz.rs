@@ -911,7 +911,7 @@ fn certificate_request(corpus: &Corpus, random: &mut Random) -> Size {
         damage_bytes(&mut bytes, random);
         pem = String::from_utf8_lossy(&bytes).into_owned();
     }
-    let output = match pki::read_request(&pem) {
+    let output = match pki::CertificateRequest::from_pem(pem.as_bytes()) {
         Ok(asked) => format!("{asked:?}").len(),
         Err(e) => e.len(),
     };

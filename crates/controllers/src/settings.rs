@@ -143,8 +143,16 @@ pub trait Certificates: Debug + Send + Sync {
     fn can_sign(&self) -> bool;
 
     /// A certificate in PEM of what is asked for: subject, key and alternative names; for these usages, as the API names
-    /// them; for this long, or as long as the authority itself is good.
-    fn sign(&self, request: &str, usages: &[String], valid: Duration, now: Timestamp) -> Result<String, String>;
+    /// them; for this long, or as long as the authority itself is good. An error if the request, or the certificate, is
+    /// about anything but what was judged.
+    fn sign(
+        &self,
+        request: &str,
+        judged: &Asked,
+        usages: &[String],
+        valid: Duration,
+        now: Timestamp,
+    ) -> Result<String, String>;
 }
 
 /// Whom a certificate is asked for.
@@ -152,6 +160,8 @@ pub trait Certificates: Debug + Send + Sync {
 pub struct Asked {
     pub common_name: String,
     pub organizations: Vec<String>,
+    /// What else the subject says: object identifiers and values.
+    pub other_attributes: Vec<(String, String)>,
     pub dns_names: Vec<String>,
     pub emails: Vec<String>,
     pub addresses: Vec<String>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use orlop_apiserver::authn::{SecretTokens, ServiceAccountRef};
-use orlop_apiserver::pki::{self, Authority, Pki};
+use orlop_apiserver::pki::{Authority, COMMON_NAME, CertificateRequest, ORGANIZATION, Pki};
 use orlop_controllers::Settings;
 use orlop_controllers::settings::{Asked, Certificates, TokenSigner};
 
@@ -30,24 +30,42 @@ struct Requests(Option<Authority>);
 
 impl Certificates for Requests {
     fn read(&self, request: &str) -> Result<Asked, String> {
-        let asked = pki::read_request(request)?;
-        Ok(Asked {
-            common_name: asked.common_name,
-            organizations: asked.organizations,
-            dns_names: asked.dns_names,
-            emails: asked.emails,
-            addresses: asked.addresses,
-            uris: asked.uris,
-        })
+        Ok(asked(&CertificateRequest::from_pem(request.as_bytes())?))
     }
 
     fn can_sign(&self) -> bool {
         self.0.is_some()
     }
 
-    fn sign(&self, request: &str, usages: &[String], valid: Duration, now: Timestamp) -> Result<String, String> {
+    fn sign(
+        &self,
+        request: &str,
+        judged: &Asked,
+        usages: &[String],
+        valid: Duration,
+        now: Timestamp,
+    ) -> Result<String, String> {
         let authority = self.0.as_ref().ok_or("there is no authority to sign with")?;
-        authority.sign_request(request, usages, valid, now)
+        let read = CertificateRequest::from_pem(request.as_bytes())?;
+        if asked(&read) != *judged {
+            return Err("the request is not the one that was judged".to_string());
+        }
+        authority.sign_request(request, &read, usages, valid, now)
+    }
+}
+
+fn asked(request: &CertificateRequest) -> Asked {
+    let (subject, names) = (&request.subject, &request.alternative_names);
+    let is_other = |a: &&orlop_apiserver::pki::Attribute| a.oid != COMMON_NAME && a.oid != ORGANIZATION;
+    let others = subject.attributes().iter().filter(is_other);
+    Asked {
+        common_name: subject.common_name().to_string(),
+        organizations: subject.organizations().map(str::to_string).collect(),
+        other_attributes: others.map(|a| (a.oid.clone(), a.value.clone())).collect(),
+        dns_names: names.dns_names.clone(),
+        emails: names.emails.clone(),
+        addresses: names.addresses.iter().map(|ip| ip.to_string()).collect(),
+        uris: names.uris.clone(),
     }
 }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use orlop_client::{Api, path};
 use serde_json::{Value, json};
 
-use crate::reviews::{Lasting, Reviews, User, bearer};
+use crate::reviews::{Certified, Lasting, Reviews, User, bearer};
 
 /// How long the cluster's answer holds.
 const REMEMBERED: Duration = Duration::from_secs(10);
@@ -42,22 +42,24 @@ impl Access {
         }
     }
 
-    /// `certified` is who the client's certificate names, `header` the one for authorization.
+    /// `certified` is what the client's certificate says, `header` the one for authorization. A token counts where the
+    /// certificate is no good.
     pub async fn check(
         &self,
-        certified: Option<&User>,
+        certified: &Certified,
         header: Option<&str>,
         verb: &str,
         path: &str,
         now: Timestamp,
     ) -> Result<(), Denial> {
-        let user = match (certified, bearer(header)) {
-            (Some(user), _) => user.clone(),
-            (None, Some(token)) => {
+        let user = match (certified.user(now), bearer(header)) {
+            (Ok(Some(user)), _) => user.clone(),
+            (_, Some(token)) => {
                 let known = self.reviews.user_of_token(token, now).await;
                 known.ok_or(Denial::Unauthenticated)?
             }
-            (None, None) => User::anonymous(),
+            (Err(_), None) => return Err(Denial::Unauthenticated),
+            (Ok(None), None) => User::anonymous(),
         };
         if self.is_always_allowed(path) || user.groups.iter().any(|g| g == MASTERS) {
             return Ok(());

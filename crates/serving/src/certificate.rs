@@ -1,22 +1,27 @@
 //! The certificate to serve with: given, kept in a directory, or made for this run.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use orlop_x509::{CertificateContent, ClientAuthority};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
+use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Upstream: a certificate that signs itself is good for these names where nobody says better ones.
 pub const LOCAL_NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// Certificates of ours that end sooner than this are made anew.
+const RENEW_BEFORE_SECONDS: i64 = 30 * 24 * 3600;
 
 /// Where the certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,11 +45,12 @@ pub enum Certificate {
     Temporary,
 }
 
-/// TLS 1.2 or later, and these protocols above it; client certificates of the authority (PEM) are welcome but not required.
+/// TLS 1.2 or later, and these protocols above it; client certificates are asked for if there is an
+/// authority for them, and not required. Whether one is good is for `reviews::Certified` to find out.
 pub fn server_config(
     certificate: &Certificate,
     name: &str,
-    clients: Option<&str>,
+    clients: Option<&ClientAuthority>,
     protocols: &[&str],
     now: Timestamp,
 ) -> Result<ServerConfig, String> {
@@ -57,20 +63,12 @@ pub fn server_config(
     let key =
         PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| "the key of the serving certificate is no PEM")?;
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?;
     let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some(pem) => {
-            let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok));
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(|e| format!("the authority of client certificates can't be used: {e}"))?;
-            builder.with_client_cert_verifier(verifier)
-        }
+        Some(clients) => builder.with_client_cert_verifier(clients.in_handshake()),
     };
     let config = builder.with_single_cert(chain, key);
     let mut config = config.map_err(|e| format!("the serving certificate can't be used: {e}"))?;
@@ -90,7 +88,11 @@ fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String
                 directory.join(format!("{name}.key")),
             );
             if certificate.exists() && key.exists() {
-                return Ok((read(&certificate)?, read(&key)?));
+                let found = (read(&certificate)?, read(&key)?);
+                if !is_stale(&found, names, now) {
+                    return Ok(found);
+                }
+                tracing::info!(path = %certificate.display(), "replacing the self-signed serving certificate");
             }
             let made = self_signed(names, now)?;
             std::fs::create_dir_all(directory).map_err(|e| format!("{} can't be made: {e}", directory.display()))?;
@@ -99,6 +101,33 @@ fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String
             Ok(made)
         }
     }
+}
+
+/// Whether a certificate is one that we made and that no longer does: for other names, without its key, not valid now or
+/// soon no longer. What others put there is theirs to renew.
+fn is_stale((pem, key): &(String, String), names: &[String], now: Timestamp) -> bool {
+    let Ok(content) = CertificateContent::from_pem(pem) else {
+        return false;
+    };
+    let name = content.subject.common_name();
+    let is_ours = name
+        .rsplit_once('@')
+        .is_some_and(|(_, made)| made.parse::<i64>().is_ok());
+    if !(is_ours && content.is_self_issued) {
+        return false;
+    }
+    let Ok(key) = KeyPair::from_pem(key) else {
+        return true;
+    };
+    let (addresses, hosts): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.parse::<IpAddr>().is_ok());
+    let addresses: BTreeSet<IpAddr> = addresses.iter().filter_map(|ip| ip.parse().ok()).collect();
+    let has = &content.alternative_names;
+    let wanted: BTreeSet<&str> = hosts.iter().map(|host| host.as_str()).collect();
+    wanted != has.dns_names.iter().map(String::as_str).collect()
+        || addresses != has.addresses.iter().copied().collect()
+        || content.public_key != rcgen::PublicKeyData::subject_public_key_info(&key)
+        || !content.valid.contains(&now.as_second())
+        || *content.valid.end() < now.as_second().saturating_add(RENEW_BEFORE_SECONDS)
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -153,7 +182,29 @@ mod tests {
         let first = pair(&at, "it", now).unwrap();
         assert_eq!(pair(&at, "it", now).unwrap(), first);
         let config = |certificate: &Certificate, clients| server_config(certificate, "it", clients, &["h2"], now);
-        assert!(config(&at, Some(&first.0)).is_ok());
+        let clients = ClientAuthority::from_pem(&first.0).unwrap();
+        assert!(config(&at, Some(&clients)).is_ok());
+        // Made anew where it no longer does: other names, a clock that was ahead, about to end, another key.
+        let renamed = Certificate::Directory {
+            directory: directory.clone(),
+            names: vec!["n2".to_string()],
+        };
+        let second = pair(&renamed, "it", now).unwrap();
+        assert_ne!(second, first);
+        let day = |text: &str| text.parse::<Timestamp>().unwrap();
+        let third = pair(&renamed, "it", day("2026-10-15T12:00:00Z")).unwrap();
+        assert_ne!(third, second);
+        assert_eq!(pair(&renamed, "it", day("2026-10-16T12:00:00Z")).unwrap(), third);
+        let fourth = pair(&renamed, "it", day("2027-10-01T12:00:00Z")).unwrap();
+        assert_ne!(fourth, third);
+        std::fs::write(directory.join("it.key"), &first.1).unwrap();
+        let fifth = pair(&renamed, "it", day("2027-10-01T12:00:00Z")).unwrap();
+        assert!(fifth.1 != first.1 && fifth.0 != fourth.0);
+        // What others put there stays.
+        let own = rcgen::generate_simple_self_signed(vec!["x".to_string()]).unwrap();
+        std::fs::write(directory.join("it.crt"), own.cert.pem()).unwrap();
+        std::fs::write(directory.join("it.key"), own.signing_key.serialize_pem()).unwrap();
+        assert_eq!(pair(&renamed, "it", now).unwrap().0, own.cert.pem());
         std::fs::remove_dir_all(&directory).unwrap();
         assert_ne!(pair(&Certificate::Temporary, "it", now).unwrap(), first);
         let given = Certificate::Given {

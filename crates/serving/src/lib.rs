@@ -7,7 +7,6 @@
 //! /metrics/slis, /metrics/resources, the front proxy's headers; files and authorities are read once, at the start.
 
 mod access;
-mod any_certificate;
 pub mod certificate;
 pub mod health;
 mod held;
@@ -39,10 +38,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use access::{Access, Denial};
-pub use any_certificate::AnyCertificate;
 pub use certificate::Certificate;
 pub use held::Held;
-use reviews::User;
+pub use orlop_x509::{AnyCertificate, ClientAuthority};
+use reviews::Certified;
 
 /// What anyone may see unless it is said otherwise.
 pub const ALWAYS_ALLOWED: [&str; 3] = ["/healthz", "/readyz", "/livez"];
@@ -122,6 +121,8 @@ impl Page {
 
 struct Server {
     access: Access,
+    /// Without one, certificates are not asked for.
+    clients: Option<ClientAuthority>,
     pages: Arc<dyn Pages>,
     clock: Clock,
     shutdown: Shutdown,
@@ -138,10 +139,11 @@ async fn listen(options: Options) -> Result<SocketAddr, String> {
     let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
     let address = listener.local_addr().map_err(|e| e.to_string())?;
     let clients = access::client_authority(&options.authentication).await;
+    let clients = clients.map(|pem| ClientAuthority::from_pem(&pem)).transpose()?;
     let tls = certificate::server_config(
         &options.certificate,
         options.name,
-        clients.as_deref(),
+        clients.as_ref(),
         &["h2", "http/1.1"],
         options.clock.now(),
     )?;
@@ -151,6 +153,7 @@ async fn listen(options: Options) -> Result<SocketAddr, String> {
             options.authorization,
             options.always_allow_paths,
         ),
+        clients,
         pages: options.pages,
         clock: options.clock,
         shutdown: options.shutdown,
@@ -198,15 +201,15 @@ async fn connection(
     let Some(tls) = handshake(&acceptor, stream).await? else {
         return Ok(());
     };
-    let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let certified: Option<Arc<User>> = leaf.and_then(|der| User::of_certificate(der)).map(Arc::new);
+    let chain = tls.get_ref().1.peer_certificates();
+    let certified = Arc::new(Certified::new(server.clients.as_ref(), chain, server.clock.now()));
     let (shutdown, requests) = (server.shutdown.clone(), peer.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, certified, requests) = (server.clone(), certified.clone(), requests.clone());
         async move {
             let busy = requests.request();
-            let response = server.respond(&request, certified.as_deref()).await;
-            if response.status() != StatusCode::UNAUTHORIZED && is_credited(&request, certified.as_deref()) {
+            let response = server.respond(&request, &certified).await;
+            if response.status() != StatusCode::UNAUTHORIZED && is_credited(&request, &certified) {
                 requests.authenticated();
             }
             Ok::<_, Infallible>(response.map(|body| Held::new(body, busy)))
@@ -229,14 +232,14 @@ async fn connection(
 }
 
 /// Whether somebody who is not refused has said who they are.
-pub fn is_credited<B>(request: &Request<B>, certified: Option<&User>) -> bool {
-    certified.is_some() || request.headers().contains_key(AUTHORIZATION)
+pub fn is_credited<B>(request: &Request<B>, certified: &Certified) -> bool {
+    matches!(certified, Certified::User { .. }) || request.headers().contains_key(AUTHORIZATION)
 }
 
 type Answer = Response<Full<Bytes>>;
 
 impl Server {
-    async fn respond<B>(&self, request: &Request<B>, certified: Option<&User>) -> Answer {
+    async fn respond<B>(&self, request: &Request<B>, certified: &Certified) -> Answer {
         let header = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
         let verb = request.method().as_str().to_ascii_lowercase();
         let path = request.uri().path();

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_client::{Api, Error, path};
+use orlop_x509::{ClientAuthority, ClientCertificate};
 use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Answers of each kind remembered at most.
 const ANSWERS_MAX: usize = 4096;
@@ -36,25 +38,70 @@ impl User {
         }
     }
 
-    /// The common name is the user, every organisation a group. TLS has verified the chain.
-    pub fn of_certificate(der: &[u8]) -> Option<User> {
-        let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        let subject = certificate.subject();
-        let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_string);
-        let name = subject
-            .iter_common_name()
-            .last()
-            .and_then(text)
-            .filter(|name| !name.is_empty())?;
-        let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
+    /// The common name is the user, every organisation a group. None if there is no common name: that is nobody.
+    fn of_certificate(certificate: &ClientCertificate) -> Option<User> {
+        let subject = &certificate.subject;
+        let name = Some(subject.common_name()).filter(|name| !name.is_empty())?.to_string();
+        let mut groups: Vec<String> = subject.organizations().map(str::to_string).collect();
         groups.push("system:authenticated".to_string());
         Some(User {
             name,
+            uid: subject.user_uid().unwrap_or_default().to_string(),
             groups,
             ..User::default()
         })
     }
 }
+
+/// What a connection's client certificate says. Made once a connection.
+#[derive(Clone, Debug, Default)]
+pub enum Certified {
+    /// No certificate was shown, or it names nobody.
+    #[default]
+    Nobody,
+    /// One that is good for nothing: whoever shows it and nothing better is not served.
+    Invalid,
+    User {
+        user: User,
+        /// In seconds since the epoch.
+        valid: RangeInclusive<i64>,
+    },
+}
+
+impl Certified {
+    /// From what the client showed, the leaf first.
+    pub fn new(clients: Option<&ClientAuthority>, chain: Option<&[CertificateDer<'_>]>, now: Timestamp) -> Certified {
+        let (Some(clients), Some(chain)) = (clients, chain) else {
+            return Certified::Nobody;
+        };
+        match clients.verify(chain, now) {
+            Err(why) => {
+                tracing::debug!(err = %why, "failed to verify client certificate");
+                Certified::Invalid
+            }
+            Ok(certificate) => match User::of_certificate(&certificate) {
+                Some(user) => Certified::User {
+                    user,
+                    valid: certificate.valid,
+                },
+                None => Certified::Nobody,
+            },
+        }
+    }
+
+    /// Who it is: nobody without a certificate, an error with one that is not, or no longer, good.
+    pub fn user(&self, now: Timestamp) -> Result<Option<&User>, InvalidCertificate> {
+        match self {
+            Certified::Nobody => Ok(None),
+            Certified::User { user, valid } if valid.contains(&now.as_second()) => Ok(Some(user)),
+            Certified::User { .. } | Certified::Invalid => Err(InvalidCertificate),
+        }
+    }
+}
+
+/// A certificate was shown that is not good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidCertificate;
 
 /// How long answers hold.
 #[derive(Clone, Copy, Debug)]

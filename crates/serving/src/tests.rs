@@ -71,13 +71,14 @@ impl Pages for Shown {
 fn server(log: &Arc<Mutex<Vec<String>>>, pages: Arc<dyn Pages>) -> Server {
     Server {
         access: Access::new(cluster(log), cluster(log), ALWAYS_ALLOWED.map(str::to_string).to_vec()),
+        clients: None,
         pages,
         clock: Clock::manual("2026-11-16T00:00:00Z".parse().unwrap()),
         shutdown: Shutdown::default(),
     }
 }
 
-async fn get(server: &Server, path: &str, token: &str, certified: Option<&User>) -> (u16, String) {
+async fn get(server: &Server, path: &str, token: &str, certified: &Certified) -> (u16, String) {
     let mut request = Request::get(path);
     if !token.is_empty() {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -93,29 +94,41 @@ async fn who_may_see_what() {
     let log = Arc::default();
     let pages = Arc::new(Shown::default());
     let server = server(&log, pages.clone());
-    let admin = User {
-        name: "admin".to_string(),
-        groups: vec!["system:masters".to_string()],
-        ..User::default()
+    let admin = |valid| {
+        let user = reviews::User {
+            name: "admin".to_string(),
+            groups: vec!["system:masters".to_string()],
+            ..reviews::User::default()
+        };
+        Certified::User { user, valid }
     };
+    let (admin, expired) = (admin(0..=i64::MAX), admin(0..=1));
+    let (none, invalid) = (Certified::Nobody, Certified::Invalid);
+    let unauthorized = || "Unauthorized".to_string();
     let forbidden = |user: &str, path: &str| format!("forbidden: User \\\"{user}\\\" cannot get path \\\"{path}\\\"");
     let cases = [
-        ("/healthz", "", None, 200, "ok".to_string()),
+        ("/healthz", "", &none, 200, "ok".to_string()),
         (
             "/livez?verbose",
             "",
-            None,
+            &none,
             200,
             "[+]ping ok\nlivez check passed\n".to_string(),
         ),
-        ("/readyz", "", None, 500, "[-]sync failed".to_string()),
-        ("/metrics", "", None, 403, forbidden("system:anonymous", "/metrics")),
-        ("/metrics", "bad", None, 401, "Unauthorized".to_string()),
-        ("/healthz", "bad", None, 401, "Unauthorized".to_string()),
-        ("/metrics", "good", None, 200, "up 1\n".to_string()),
-        ("/configz", "good", None, 403, forbidden("ann", "/configz")),
-        ("/configz", "", Some(&admin), 200, "{}".to_string()),
-        ("/none", "", Some(&admin), 404, "404 page not found\n".to_string()),
+        ("/readyz", "", &none, 500, "[-]sync failed".to_string()),
+        ("/metrics", "", &none, 403, forbidden("system:anonymous", "/metrics")),
+        ("/metrics", "bad", &none, 401, "Unauthorized".to_string()),
+        ("/healthz", "bad", &none, 401, "Unauthorized".to_string()),
+        ("/metrics", "good", &none, 200, "up 1\n".to_string()),
+        ("/configz", "good", &none, 403, forbidden("ann", "/configz")),
+        ("/configz", "", &admin, 200, "{}".to_string()),
+        // A bad certificate is no obstacle to a good token, and worth nothing by itself.
+        ("/metrics", "good", &invalid, 200, "up 1\n".to_string()),
+        ("/metrics", "good", &expired, 200, "up 1\n".to_string()),
+        ("/healthz", "", &invalid, 401, unauthorized()),
+        ("/configz", "", &expired, 401, unauthorized()),
+        ("/configz", "bad", &expired, 401, unauthorized()),
+        ("/none", "", &admin, 404, "404 page not found\n".to_string()),
     ];
     for (path, token, certified, code, text) in cases {
         let answer = get(&server, path, token, certified).await;
@@ -130,10 +143,10 @@ async fn who_may_see_what() {
     ];
     assert_eq!(*log.lock(), asked);
     server.clock.advance(Duration::from_secs(11));
-    assert_eq!(get(&server, "/metrics", "good", None).await.0, 200);
+    assert_eq!(get(&server, "/metrics", "good", &none).await.0, 200);
     assert_eq!(log.lock().len(), 4);
     pages.ready.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(get(&server, "/readyz", "", None).await, (200, "ok".to_string()));
+    assert_eq!(get(&server, "/readyz", "", &none).await, (200, "ok".to_string()));
 }
 
 #[tokio::test]

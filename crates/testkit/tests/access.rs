@@ -111,14 +111,33 @@ async fn strangers_are_turned_away() {
     let read = |name: &str| std::fs::read(server.home().join(name)).unwrap();
     let mut stranger = identity.clone();
     stranger.certificate = Some((read("other.crt"), read("other.key")));
-    // The server may end the handshake, or ignore the certificate; it must not believe it.
-    if let Ok(http) = Http::connect(&stranger).await
-        && let Ok(answer) = http
-            .ask(http::Method::GET, "/api/v1/namespaces/default/pods", &[], "")
-            .await
-    {
-        assert!(matches!(answer.status.as_u16(), 401 | 403), "{answer:?}");
+    // The handshake does not look at it: alone it is refused, and beside a token the token decides.
+    let pods = "/api/v1/namespaces/default/pods";
+    let forger = Http::connect(&stranger).await.unwrap();
+    forger.get(pods).await.refused(401, "Unauthorized");
+    forger.get("/healthz").await.refused(401, "Unauthorized");
+    server.run("kubectl create rolebinding viewer --clusterrole=view --serviceaccount=team:default");
+    let token = server.run("kubectl create token -n team default");
+    for (token, code) in [(token.trim(), 200), ("no.such.token", 401)] {
+        let header = format!("Bearer {token}");
+        let headers = [("authorization", header.as_str())];
+        let answer = forger.ask(http::Method::GET, pods, &headers, "").await.unwrap();
+        assert_eq!(answer.status.as_u16(), code, "{answer:?}");
     }
+    let secrets = [("authorization", format!("Bearer {}", token.trim()))];
+    let secrets: Vec<(&str, &str)> = secrets.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let answer = forger
+        .ask(http::Method::GET, "/api/v1/secrets", &secrets, "")
+        .await
+        .unwrap();
+    let status = answer.refused(403, "Forbidden");
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .contains("system:serviceaccount:team:default"),
+        "{status}"
+    );
 
     // Neither plain HTTP nor old TLS.
     let address = identity.url.strip_prefix("https://").unwrap();
@@ -289,6 +308,89 @@ fn nobody_gives_away_what_they_do_not_have() {
     });
 }
 
+/// Whoever may only change things can't make them by changing what is not there.
+#[tokio::test]
+async fn a_right_to_change_is_none_to_create() {
+    let server = server();
+    let ann = server.user("ann", &[]);
+    server.run("kubectl create clusterrole changer --verb=get,update,patch --resource=configmaps,leases,rolebindings");
+    server.run("kubectl create clusterrole binder --verb=bind --resource=clusterroles");
+    server.run("kubectl create rolebinding -n team ann --clusterrole=changer --user=ann");
+    server.run("kubectl create clusterrolebinding ann --clusterrole=binder --user=ann");
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "team"}});
+    let line = "kubectl apply --server-side -f -";
+    let refused = server.fails_as_with(&ann, line, &map.to_string());
+    let message = r#"configmaps "m" is forbidden: User "ann" cannot create resource "configmaps" in API group "" in the namespace "team""#;
+    assert!(refused.contains(message), "{refused}");
+    let http = Http::connect(&Identity::of_kubeconfig(&ann.kubeconfig)).await.unwrap();
+    let put = async |path: &str, body: Value| {
+        let media = [("content-type", "application/json")];
+        http.ask(http::Method::PUT, path, &media, body.to_string())
+            .await
+            .unwrap()
+    };
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}});
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/team/leases/l";
+    let status = put(leases, lease.clone()).await.refused(403, "Forbidden");
+    assert!(
+        status["message"].as_str().unwrap().contains("cannot create resource"),
+        "{status}"
+    );
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "b"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}],
+    });
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings/b";
+    put(bindings, binding).await.refused(403, "Forbidden");
+    // What is there she may change; and with the right to create, make.
+    server.run_with(line, &map.to_string());
+    server.run_as_with(
+        &ann,
+        "kubectl apply --server-side --force-conflicts -f -",
+        &map.to_string(),
+    );
+    server.run("kubectl create role -n team maker --verb=create --resource=leases");
+    server.run("kubectl create rolebinding -n team maker --role=maker --user=ann");
+    put(leases, lease).await.expect(201);
+}
+
+/// A group in a type of string that not everybody reads is still a group.
+#[test]
+fn hidden_groups_are_not_requested() {
+    let server = server();
+    let config = "[req]\ndistinguished_name=dn\nprompt=no\nstring_mask=MASK:0x800\n[dn]\nCN=me\nO=system:masters\n";
+    std::fs::write(server.home().join("hidden.cnf"), config).unwrap();
+    server.run(
+        "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout h.key -config hidden.cnf -out h.csr 2> /dev/null
+         openssl asn1parse -in h.csr | grep -q BMPSTRING",
+    );
+    let pem = std::fs::read(server.home().join("h.csr")).unwrap();
+    let encoded = base64::engine::general_purpose::STANDARD.encode(pem);
+    let request = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "h"},
+        "spec": {"request": encoded, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]},
+    });
+    let refused = server.fails_with("kubectl create -f -", &request.to_string());
+    assert!(refused.contains("failed to parse CSR: subject attribute"), "{refused}");
+}
+
+/// Bound to all addresses, the server names one at which pods find it.
+#[test]
+fn the_keys_of_tokens_are_where_pods_reach_them() {
+    let server = Launch::up().arg("--bind=0.0.0.0").start();
+    let document: Value =
+        serde_json::from_str(&server.run("kubectl get --raw /.well-known/openid-configuration")).unwrap();
+    let uri = document["jwks_uri"].as_str().unwrap();
+    let endpoints = server.get("endpoints kubernetes -n default --ignore-not-found");
+    // A machine without a route has no address to give but its own.
+    let host = endpoints["subsets"][0]["addresses"][0]["ip"]
+        .as_str()
+        .unwrap_or("127.0.0.1");
+    let port = server.url().rsplit(':').next().unwrap().to_string();
+    assert_eq!(uri, format!("https://{host}:{port}/openid/v1/jwks"));
+}
+
 #[test]
 fn impersonation_needs_a_right_of_its_own() {
     let server = server();
@@ -380,6 +482,25 @@ async fn nodes_keep_to_themselves() {
             .contains("is not allowed to modify taints"),
         "{taint:#}"
     );
+
+    // A name that is still to be generated is not the node's, whatever it starts with.
+    for (path, api_version, kind) in [
+        ("/api/v1/nodes", "v1", "Node"),
+        ("/apis/storage.k8s.io/v1/csinodes", "storage.k8s.io/v1", "CSINode"),
+        (
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+            "coordination.k8s.io/v1",
+            "Lease",
+        ),
+    ] {
+        let body = json!({"apiVersion": api_version, "kind": kind, "metadata": {"generateName": "n1"}, "spec": {}});
+        let media = [("content-type", "application/json")];
+        let answer = agent
+            .ask(http::Method::POST, path, &media, body.to_string())
+            .await
+            .unwrap();
+        answer.refused(403, "Forbidden");
+    }
 
     server.run_as(&node, "kubectl get secret -n team used");
     let unused = server.fails_as(&node, "kubectl get secret -n team unused");

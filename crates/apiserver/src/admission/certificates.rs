@@ -4,8 +4,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use orlop_api::{Status, Value};
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::prelude::FromDer;
+use orlop_x509::CertificateRequest;
 
 use super::{Change, Operation, Plugin, Review};
 use crate::authn::MASTERS;
@@ -83,35 +82,18 @@ fn subject(review: &Review<'_>, new: Option<&Value>, _: Option<&Value>) -> Resul
         return Ok(vec![]);
     }
     let request = new.pointer("/spec/request").and_then(Value::as_str).unwrap_or("");
-    let subject = subject_of(request).map_err(|why| review.forbidden(format!("failed to parse CSR: {why}")))?;
-    if subject.organizations.iter().any(|g| g == MASTERS) {
+    let request = read(request).map_err(|why| review.forbidden(format!("failed to parse CSR: {why}")))?;
+    if request.subject.organizations().any(|group| group == MASTERS) {
         return Err(review
             .forbidden("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"));
     }
     Ok(vec![])
 }
 
-/// Whom a signing request wants certified.
-pub struct Subject {
-    pub common_name: String,
-    pub organizations: Vec<String>,
-}
-
-/// Reads a signing request: PEM, in base64 as it stands in the object.
-pub fn subject_of(encoded: &str) -> Result<Subject, String> {
+/// Reads a signing request: PEM, in base64 as it stands in the object. What can't be read whole is an error.
+pub fn read(encoded: &str) -> Result<CertificateRequest, String> {
     let pem = BASE64_STANDARD.decode(encoded).map_err(|e| e.to_string())?;
-    let block = x509_parser::pem::parse_x509_pem(&pem)
-        .ok()
-        .map(|(_, block)| block)
-        .filter(|block| block.label == "CERTIFICATE REQUEST")
-        .ok_or("PEM block type must be CERTIFICATE REQUEST")?;
-    let (_, request) = X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
-    let subject = &request.certification_request_info.subject;
-    let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_string);
-    Ok(Subject {
-        common_name: subject.iter_common_name().last().and_then(text).unwrap_or_default(),
-        organizations: subject.iter_organization().filter_map(text).collect(),
-    })
+    CertificateRequest::from_pem(&pem)
 }
 
 #[cfg(test)]
@@ -122,7 +104,7 @@ pub mod tests {
     use super::*;
 
     /// A signing request as it stands in an object.
-    pub fn signing_request(name: &str, group: &str) -> String {
+    pub fn signing_request(name: &str, group: impl Into<rcgen::DnValue>) -> String {
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -187,6 +169,7 @@ pub mod tests {
         let (client, serving) = ("kubernetes.io/kube-apiserver-client", "kubernetes.io/kubelet-serving");
         let masters = signing_request("me", "system:masters");
         let others = signing_request("me", "system:master");
+        let hidden = signing_request("me", rcgen::DnValue::BmpString("system:masters".try_into().unwrap()));
         let refused = |why: &str| format!("{RESOURCE} \"r\" is forbidden: {why}");
         let cases = [
             (client, others.as_str(), "ok".to_string()),
@@ -198,6 +181,13 @@ pub mod tests {
             ),
             (
                 client,
+                &hidden,
+                refused(
+                    "failed to parse CSR: subject attribute 2.5.4.10 can't be read: its value is no UTF8String, PrintableString, IA5String or NumericString",
+                ),
+            ),
+            (
+                client,
                 "Zm9v",
                 refused("failed to parse CSR: PEM block type must be CERTIFICATE REQUEST"),
             ),
@@ -206,8 +196,8 @@ pub mod tests {
             let result = Desk::new().create(&SUBJECT, RESOURCE, request(signer, pem));
             assert_eq!(told(result), expected, "{signer}");
         }
-        let subject = subject_of(&others).unwrap();
-        assert_eq!(subject.common_name, "me");
-        assert_eq!(subject.organizations, ["system:master"]);
+        let subject = read(&others).unwrap().subject;
+        assert_eq!(subject.common_name(), "me");
+        assert_eq!(subject.organizations().collect::<Vec<_>>(), ["system:master"]);
     }
 }

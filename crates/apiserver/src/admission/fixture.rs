@@ -72,6 +72,7 @@ impl Desk {
             subresource,
             namespace: namespace.to_string(),
             name: text(object, &["metadata", "name"]).to_string(),
+            name_prefix: String::new(),
             user: &self.user,
             dry_run: false,
             now: self.now,

@@ -26,6 +26,8 @@ mod taint_nodes_by_condition;
 
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+pub use certificates::tests::signing_request;
 
 use jiff::Timestamp;
 use orlop_api::{KindDef, Status, Value};
@@ -51,8 +53,10 @@ pub struct Review<'r> {
     pub subresource: &'r str,
     /// "" for cluster-scoped kinds.
     pub namespace: String,
-    /// While a name is still to be generated: what it will start with.
+    /// "" while it is still to be generated: nothing may be decided by what it will start with.
     pub name: String,
+    /// What a name that is still to be generated will start with, for messages alone.
+    pub name_prefix: String,
     pub user: &'r UserInfo,
     pub dry_run: bool,
     pub now: Timestamp,
@@ -73,18 +77,27 @@ impl Review<'_> {
         self.kind.group == group && self.kind.plural == plural && self.subresource == subresource
     }
 
-    /// The same review under the name that refusals are to mention when the object has no name yet.
-    fn called_by(&self, object: &Value) -> Review<'_> {
-        let prefix = text(object, &["metadata", "generateName"]);
+    /// The same review, which also knows what refusals are to mention when the object has no name yet.
+    fn prefixed_by(&self, object: &Value) -> Review<'_> {
         Review {
-            name: if prefix.is_empty() { "Unknown" } else { prefix }.to_string(),
+            name: self.name.clone(),
+            name_prefix: text(object, &["metadata", "generateName"]).to_string(),
             namespace: self.namespace.clone(),
             ..*self
         }
     }
 
+    /// What messages call the object.
+    pub fn displayed_name(&self) -> &str {
+        match (self.name.as_str(), self.name_prefix.as_str()) {
+            ("", "") => "Unknown",
+            ("", prefix) => prefix,
+            (name, _) => name,
+        }
+    }
+
     pub fn forbidden(&self, why: impl std::fmt::Display) -> Status {
-        Status::forbidden(self.kind.group, self.kind.plural, &self.name, why)
+        Status::forbidden(self.kind.group, self.kind.plural, self.displayed_name(), why)
     }
 }
 
@@ -151,7 +164,7 @@ pub const ALL: &[&Plugin] = &[
 pub fn mutate(review: &Review<'_>, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let named;
     let review = if review.name.is_empty() {
-        named = review.called_by(object);
+        named = review.prefixed_by(object);
         &named
     } else {
         review

@@ -36,7 +36,8 @@ fn account_of(review: &Review<'_>, pod: &Value) -> Result<Arc<Value>, Status> {
     if name.is_empty() {
         let why = format!(
             "no service account specified for pod {}/{}",
-            review.namespace, review.name
+            review.namespace,
+            review.displayed_name()
         );
         return Err(review.forbidden(why));
     }

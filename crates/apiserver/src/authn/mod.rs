@@ -20,6 +20,8 @@ use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::{HeaderMap, header};
 use jiff::Timestamp;
+use orlop_x509::ClientAuthority;
+use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 
 pub use certificate::CertIdentity;
@@ -38,8 +40,8 @@ const WEBSOCKET_TOKEN_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 /// A credential was presented and is no good. Clients only learn that (401); the text is for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthnError {
-    #[error("client certificate is {0}")]
-    Certificate(&'static str),
+    #[error("client certificate: {0}")]
+    Certificate(String),
     #[error("{0}")]
     Token(String),
 }
@@ -64,6 +66,8 @@ pub struct Authenticated {
 pub struct Authenticator {
     issuer: Arc<TokenIssuer>,
     static_tokens: HashMap<String, Arc<UserInfo>>,
+    /// Without one, client certificates say nothing.
+    clients: Option<ClientAuthority>,
 }
 
 impl Authenticator {
@@ -71,7 +75,19 @@ impl Authenticator {
         Authenticator {
             issuer,
             static_tokens: HashMap::new(),
+            clients: None,
         }
+    }
+
+    /// Also takes certificates that this authority vouches for.
+    pub fn with_client_authority(mut self, clients: ClientAuthority) -> Authenticator {
+        self.clients = Some(clients);
+        self
+    }
+
+    /// What the certificates say that a client showed in the handshake, the leaf first.
+    pub fn client_certificate(&self, chain: Option<&[CertificateDer<'_>]>, now: Timestamp) -> Option<CertIdentity> {
+        Some(CertIdentity::new(self.clients.as_ref()?, chain?, now))
     }
 
     /// Also accepts tokens read by `parse_token_file`.
@@ -207,6 +223,7 @@ fn same_bytes(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue};
+    use rustls_pki_types::pem::PemObject;
     use serde_json::json;
 
     use super::*;
@@ -249,8 +266,15 @@ mod tests {
         let authenticator =
             Authenticator::new(Arc::new(issuer)).with_static_tokens(parse_token_file("t1,alice,1").unwrap());
 
-        let (_, pem) = x509_parser::pem::parse_x509_pem(pki.admin.certificate.as_bytes()).unwrap();
-        let admin = CertIdentity::from_der(&pem.contents).unwrap();
+        let authenticator = authenticator.with_client_authority(pki.client_authority().unwrap());
+        let shown = |credential: &crate::pki::Credential| {
+            let der = CertificateDer::from_pem_slice(credential.certificate.as_bytes()).unwrap();
+            authenticator.client_certificate(Some(&[der]), now).unwrap()
+        };
+        let admin = shown(&pki.admin);
+        let elsewhere_dir = tempfile::tempdir().unwrap();
+        // Somebody else's authority, of the same name.
+        let forged = shown(&Pki::load_or_create(elsewhere_dir.path(), &[], now).unwrap().admin);
         let late: Timestamp = "2036-11-15T12:00:00Z".parse().unwrap();
 
         let bearer = |token: &str| format!("Bearer {token}");
@@ -274,7 +298,7 @@ mod tests {
         let cases = [
             (none.clone(), None, now, Some("")),
             (none.clone(), Some(&admin), now, Some("kubernetes-admin")),
-            (none, Some(&admin), late, None),
+            (none.clone(), Some(&admin), late, None),
             (authorization(bearer("t1")), None, now, Some("alice")),
             (authorization(bearer("t1")), Some(&admin), now, Some("kubernetes-admin")),
             (
@@ -284,6 +308,11 @@ mod tests {
                 Some("kubernetes-admin"),
             ),
             (authorization(bearer("t1")), Some(&admin), late, Some("alice")),
+            // A certificate that is no good is no obstacle, and worth nothing.
+            (none.clone(), Some(&forged), now, None),
+            (authorization(bearer("t1")), Some(&forged), now, Some("alice")),
+            (authorization(bearer("bad")), Some(&forged), now, None),
+            (websocket(protocol("t1")), Some(&forged), now, Some("alice")),
             (authorization("bEARER  t1".into()), None, now, Some("")),
             (authorization("bEARER t1 more".into()), None, now, Some("alice")),
             (authorization("Basic abc".into()), None, now, Some("")),
@@ -336,7 +365,10 @@ mod tests {
                     proptest::prop_assert!(!matches!(found, Ok(Some(_))));
                 }
             }
-            let _ = CertIdentity::from_der(&bytes);
+            let dir = tempfile::tempdir().unwrap();
+            let clients = Pki::load_or_create(dir.path(), &[], now).unwrap().client_authority().unwrap();
+            let shown = CertIdentity::new(&clients, &[CertificateDer::from(bytes)], now);
+            proptest::prop_assert!(shown.user(now).is_err());
         }
     }
 }

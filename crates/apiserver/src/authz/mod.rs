@@ -5,6 +5,8 @@
 mod aggregate;
 mod attributes;
 pub mod bootstrap;
+#[cfg(test)]
+mod effects_tests;
 mod escalation;
 mod node;
 mod pod_references;

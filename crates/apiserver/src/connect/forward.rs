@@ -75,8 +75,7 @@ pub(super) fn request(
     let headers = request.headers_mut();
     *headers = asked.headers.clone();
     strip(headers, upgrading);
-    let own = |name: &HeaderName| name.as_str().starts_with("impersonate-") || *name == AUTHORIZATION;
-    let gone: Vec<HeaderName> = headers.keys().filter(|name| own(name)).cloned().collect();
+    let gone: Vec<HeaderName> = headers.keys().filter(|name| says_who_asks(name)).cloned().collect();
     for name in gone {
         headers.remove(name);
     }
@@ -99,16 +98,37 @@ pub(super) fn request(
     Ok(request)
 }
 
+/// Whether a header tells us, and nobody else, who a client is or wants to be: credentials, impersonation, and what front
+/// proxies say in the name of their users, which a backend behind us must not believe a client. Some servers take an
+/// underscore for a dash.
+fn says_who_asks(name: &HeaderName) -> bool {
+    let name = name.as_str().replace('_', "-");
+    name == AUTHORIZATION.as_str() || name.starts_with("impersonate-") || name.starts_with("x-remote-")
+}
+
+/// Takes away what is about one connection: what the standard says, and what the sender says it is.
 fn strip(headers: &mut HeaderMap, upgrading: bool) {
+    let listed: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .into_iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .collect();
+    let upgrade = headers.get(UPGRADE).filter(|_| upgrading).cloned();
+    for name in listed {
+        headers.remove(name);
+    }
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
     headers.remove(TE);
     headers.remove(TRAILER);
     headers.remove(TRANSFER_ENCODING);
-    if !upgrading {
-        headers.remove(CONNECTION);
-        headers.remove(UPGRADE);
+    headers.remove(CONNECTION);
+    headers.remove(UPGRADE);
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, protocol);
     }
 }
 
@@ -153,7 +173,8 @@ pub(super) async fn upgraded(
         ));
     }
     let backend = hyper::upgrade::on(&mut response);
-    let (parts, _) = response.into_parts();
+    let (mut parts, _) = response.into_parts();
+    strip(&mut parts.headers, true);
     let run = async move {
         match tokio::try_join!(client, backend) {
             Ok((client, backend)) => pass(TokioIo::new(client), TokioIo::new(backend)).await,
@@ -398,6 +419,106 @@ mod tests {
                 "{target}"
             );
         }
+    }
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    fn names(map: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn what_is_about_one_connection_stays_there() {
+        let sent = [
+            ("connection", "close, X-Secret"),
+            ("connection", "x-more,keep-alive , upgrade, bad name"),
+            ("x-secret", "1"),
+            ("x-more", "1"),
+            ("x-kept", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("trailer", "x"),
+            ("upgrade", "websocket"),
+        ];
+        let mut plain = headers(&sent);
+        strip(&mut plain, false);
+        assert_eq!(names(&plain), ["x-kept"]);
+        let mut upgrading = headers(&sent);
+        strip(&mut upgrading, true);
+        assert_eq!(names(&upgrading), ["connection", "upgrade", "x-kept"]);
+        assert_eq!(upgrading[CONNECTION], "Upgrade");
+        assert_eq!(upgrading[UPGRADE], "websocket");
+        // No upgrade is made of what is none.
+        let mut none = headers(&[("connection", "upgrade")]);
+        strip(&mut none, true);
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn backends_are_told_nothing_about_users() {
+        for name in [
+            "authorization",
+            "impersonate-user",
+            "impersonate-uid",
+            "impersonate-group",
+            "impersonate-extra-scopes",
+            "x-remote-user",
+            "x-remote-uid",
+            "x-remote-group",
+            "x-remote-extra-scopes",
+            "x_remote_user",
+            "impersonate_user",
+        ] {
+            assert!(says_who_asks(&HeaderName::from_static(name)), "{name}");
+        }
+        for name in ["x-forwarded-for", "cookie", "remote-user", "x-remote"] {
+            assert!(!says_who_asks(&HeaderName::from_static(name)), "{name}");
+        }
+        let path = "/api/v1/namespaces/d/pods/p/proxy/";
+        let sent = headers(&[
+            ("authorization", "Bearer x"),
+            ("x-remote-user", "admin"),
+            ("x-remote-group", "system:masters"),
+            ("impersonate-user", "admin"),
+            ("connection", "x-hidden"),
+            ("x-hidden", "1"),
+            ("x-kept", "1"),
+        ]);
+        let (info, user) = (info(path), crate::authn::UserInfo::anonymous());
+        let asked = Asked {
+            kind: crate::kinds::of_resource("", "v1", "pods").unwrap(),
+            info: &info,
+            user: &user,
+            method: &Method::GET,
+            headers: &sent,
+            target: path,
+            peer: None,
+            upgrade: None,
+        };
+        let place = Place {
+            https: false,
+            hosts: vec!["10.0.0.1".into()],
+            port: 80,
+            target: "/".into(),
+            node: None,
+            only_proxyable: true,
+        };
+        let request = request(&asked, &place, AnyBody::default(), false).unwrap();
+        assert_eq!(
+            names(request.headers()),
+            ["host", "x-forwarded-proto", "x-forwarded-uri", "x-kept"]
+        );
     }
 
     #[test]

@@ -301,7 +301,10 @@ impl Server {
         } else {
             transport::Trust::Proxied
         };
-        let failed = |error| Status::unavailable(format!("error trying to reach service: {error}"));
+        let failed = |error: transport::Unreached| match error.0.as_str() {
+            why @ transport::NOT_ALLOWED => Status::bad_request(why),
+            why => Status::unavailable(format!("error trying to reach service: {why}")),
+        };
         let io = self.nodes.dial(&place, trust).await.map_err(failed)?;
         match asked.upgrade.take().filter(|_| is_upgrade(asked.headers)) {
             Some(upgrade) => {

@@ -34,6 +34,9 @@ pub(super) struct Place {
     pub target: String,
     /// Whose kubelet it is, if it is one: we show a kubelet who we are, and nobody else.
     pub node: Option<String>,
+    /// Whether it must not be on this machine itself, nor where only this machine gets: what proxies lead to. Addresses
+    /// are looked at once names are resolved.
+    pub only_proxyable: bool,
 }
 
 impl Place {
@@ -44,6 +47,7 @@ impl Place {
             port: kubelet.port,
             target,
             node: Some(kubelet.node.clone()),
+            only_proxyable: false,
         }
     }
 
@@ -164,6 +168,7 @@ impl ProxyId {
             port,
             target: String::new(),
             node: None,
+            only_proxyable: true,
         }
     }
 
@@ -181,7 +186,7 @@ impl ProxyId {
 
 pub(super) fn pod(pod: &Value, id: &ProxyId) -> Result<Place, Status> {
     let ip = pod.pointer("/status/podIPs/0/ip").and_then(Value::as_str).unwrap_or("");
-    if !is_proxyable(ip) {
+    if !ip.parse().is_ok_and(is_proxyable) {
         return Err(Status::bad_request("address not allowed"));
     }
     let first_port = || {
@@ -200,15 +205,16 @@ pub(super) fn pod(pod: &Value, id: &ProxyId) -> Result<Place, Status> {
 }
 
 pub(super) fn node(kubelet: &Kubelet, id: &ProxyId) -> Result<Place, Status> {
-    // Names are looked at once they are resolved.
-    let host = &kubelet.hosts[0];
-    if host.parse::<IpAddr>().is_ok() && !is_proxyable(host) {
-        return Err(Status::bad_request("address not allowed"));
-    }
     if id.port.is_empty() || id.port == kubelet.port.to_string() {
-        return Ok(Place::kubelet(kubelet, String::new()));
+        return Ok(Place {
+            only_proxyable: true,
+            ..Place::kubelet(kubelet, String::new())
+        });
     }
-    Ok(id.place(host, id.number()?))
+    Ok(Place {
+        hosts: kubelet.hosts.clone(),
+        ..id.place("", id.number()?)
+    })
 }
 
 /// A pod that serves the service's port. Only addresses that are pods of the namespace are gone to: whoever writes
@@ -248,7 +254,7 @@ pub(super) fn service(
         pod.is_some_and(|pod| own(&pod))
     };
     match candidates.iter().find(is_pod) {
-        Some((ip, _, port)) if is_proxyable(ip) => Ok(id.place(ip, *port)),
+        Some((ip, _, port)) if ip.parse().is_ok_and(is_proxyable) => Ok(id.place(ip, *port)),
         _ => Err(Status::unavailable(format!(
             "no endpoints available for service {asked:?}"
         ))),
@@ -294,15 +300,30 @@ fn backends(lookup: &dyn ObjectLookup, namespace: &str, service: &str, port_name
 }
 
 /// Whether the proxies may go to an address: not to this machine itself, nor to what only it can reach.
-pub(super) fn is_proxyable(ip: &str) -> bool {
-    match ip.parse() {
-        Ok(IpAddr::V4(ip)) => {
-            !(ip.is_unspecified() || ip.is_loopback() || ip.is_link_local() || ip.is_multicast() || ip.is_broadcast())
+pub(super) fn is_proxyable(ip: IpAddr) -> bool {
+    match canonical(ip) {
+        // All of 0.0.0.0/8 is this host on this network.
+        IpAddr::V4(ip) => {
+            !(ip.octets()[0] == 0 || ip.is_loopback() || ip.is_link_local() || ip.is_multicast() || ip.is_broadcast())
         }
-        Ok(IpAddr::V6(ip)) => {
-            !(ip.is_unspecified() || ip.is_loopback() || ip.is_unicast_link_local() || ip.is_multicast())
-        }
-        Err(_) => false,
+        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_unicast_link_local() || ip.is_multicast()),
+    }
+}
+
+/// The IPv4 address that an IPv6 address stands for, in any of the ways to write it: mapped (::ffff:0:0/96), compatible
+/// (::/96), translated (::ffff:0:0:0/96) and for NAT64 (64:ff9b::/96).
+fn canonical(ip: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = ip else { return ip };
+    let segments = v6.segments();
+    let stands_for_v4 = matches!(
+        segments[..6],
+        [0, 0, 0, 0, 0, 0xffff] | [0, 0, 0, 0, 0xffff, 0] | [0x64, 0xff9b, 0, 0, 0, 0]
+    );
+    // ::1 and :: are in the range of compatible addresses.
+    let is_compatible = segments[..6] == [0; 6] && segments[6] != 0;
+    match stands_for_v4 || is_compatible {
+        true => std::net::Ipv4Addr::from((v6.to_bits() & 0xffff_ffff) as u32).into(),
+        false => ip,
     }
 }
 
@@ -417,10 +438,45 @@ mod tests {
             ("0.0.0.0", false),
             ("224.0.0.1", false),
             ("255.255.255.255", false),
-            ("", false),
-            ("localhost", false),
+            ("0.1.2.3", false),
+            ("::", false),
+            ("ff02::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("::ffff:169.254.169.254", false),
+            ("::ffff:0.0.0.0", false),
+            ("::ffff:10.1.2.3", true),
+            ("::127.0.0.1", false),
+            ("::ffff:0:127.0.0.1", false),
+            ("64:ff9b::127.0.0.1", false),
+            ("64:ff9b::a9fe:a9fe", false),
+            ("64:ff9b::10.1.2.3", true),
         ] {
-            assert_eq!(is_proxyable(ip), fine, "{ip}");
+            assert_eq!(is_proxyable(ip.parse().unwrap()), fine, "{ip}");
+        }
+    }
+
+    #[test]
+    fn pods_that_claim_this_machine_are_not_proxied_to() {
+        for ip in ["127.0.0.1", "::ffff:127.0.0.1", "::1", "localhost", ""] {
+            let value = json!({"status": {"podIPs": [{"ip": ip}]}});
+            let refused = pod(&value, &ProxyId::parse("p").unwrap()).unwrap_err();
+            assert_eq!(refused.message, "address not allowed", "{ip}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_proxied_to_only_elsewhere() {
+        let kubelet = Kubelet {
+            node: "n".into(),
+            hosts: vec!["10.0.0.1".into(), "n".into()],
+            port: 10250,
+            speaks_websocket: false,
+        };
+        for id in ["n", "n:10250", "n:9090", "https:n:9090"] {
+            let place = node(&kubelet, &ProxyId::parse(id).unwrap()).unwrap();
+            assert!(place.only_proxyable, "{id}");
+            assert_eq!(place.hosts, kubelet.hosts, "{id}");
+            assert_eq!(place.node.is_some(), !id.ends_with("9090"), "{id}");
         }
     }
 

@@ -7,7 +7,6 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -59,17 +58,12 @@ async fn kubelet(pki: &Pki, credential: &Credential) -> Place {
     let certificate = CertificateDer::from_pem_slice(credential.certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(credential.key.as_bytes()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut roots = rustls::RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(pki.ca.certificate.as_bytes()).unwrap())
-        .unwrap();
-    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-    let clients = clients.allow_unauthenticated().build().unwrap();
+    let clients = pki.client_authority().unwrap();
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap();
     let config = config
-        .with_client_cert_verifier(clients)
+        .with_client_cert_verifier(clients.in_handshake())
         .with_single_cert(vec![certificate], key)
         .unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
@@ -80,9 +74,9 @@ async fn kubelet(pki: &Pki, credential: &Credential) -> Place {
             let Ok(stream) = acceptor.accept(stream).await else {
                 continue;
             };
-            let shown = stream.get_ref().1.peer_certificates().map(|chain| chain[0].clone());
             let now = jiff::Timestamp::now();
-            let user = shown.and_then(|shown| CertIdentity::from_der(&shown).unwrap().user(now).unwrap());
+            let shown = stream.get_ref().1.peer_certificates();
+            let user = shown.and_then(|shown| CertIdentity::new(&clients, shown, now).user(now).unwrap());
             let user = user.map_or("nobody".to_string(), |user| user.name.clone());
             let service = service_fn(move |request| answer(user.clone(), request));
             let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -172,10 +166,19 @@ async fn who_we_are_is_for_kubelets_alone() {
     let own = pki(dir.path());
     let nodes = Nodes::new(&own).unwrap();
     let place = kubelet(&own, &serving(&own, "127.0.0.1")).await;
-    assert_eq!(
-        ask(&nodes, &place, Trust::Proxied).await,
-        Err("address not allowed".to_string())
-    );
+    assert_eq!(ask(&nodes, &place, Trust::Proxied).await, Ok("nobody".to_string()));
+    // However this machine is called, proxies don't lead to it.
+    for host in ["127.0.0.1", "::ffff:127.0.0.1", "localhost", "127.1", "0"] {
+        let place = Place {
+            hosts: vec![host.to_string()],
+            only_proxyable: true,
+            ..place.clone()
+        };
+        for trust in [Trust::Proxied, Trust::Kubelet, Trust::Anyone] {
+            let refused = ask(&nodes, &place, trust).await;
+            assert_eq!(refused, Err("address not allowed".to_string()), "{host} {trust:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -142,6 +142,16 @@ async fn start(directory: &tempfile::TempDir) -> Running {
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}, "declaredFeatures": features}});
         internal.create(kind("nodes"), node).await.unwrap();
     }
+    // Nodes that claim to be where the API server is.
+    for (name, kind_of_address, address) in [
+        ("mapped", "InternalIP", "::ffff:127.0.0.1"),
+        ("local", "Hostname", "localhost"),
+    ] {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {
+            "addresses": [{"type": kind_of_address, "address": address}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
+        internal.create(kind("nodes"), node).await.unwrap();
+    }
     for (name, node) in [("p", "old"), ("q", "new"), ("nowhere", "")] {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
             "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "waiting", "image": "i"}]}});
@@ -251,6 +261,19 @@ async fn logs_and_proxies(running: &Running) {
         get(running, "nodes/old/proxy/stats").await,
         (400, "address not allowed".to_string())
     );
+    for name in ["mapped", "local"] {
+        for target in [
+            name.to_string(),
+            format!("{name}:1"),
+            format!("https:{name}:{}", running.address.port()),
+        ] {
+            assert_eq!(
+                get(running, &format!("nodes/{target}/proxy/stats")).await,
+                (400, "address not allowed".to_string()),
+                "{target}"
+            );
+        }
+    }
     assert_eq!(
         get(running, "nodes/none/proxy/stats").await,
         (404, "nodes \"none\" not found".to_string())

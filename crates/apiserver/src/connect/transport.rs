@@ -22,6 +22,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::place::{Place, is_proxyable};
 use crate::pki::{Pki, PkiError};
 
+/// Why a proxy does not go to an address.
+pub(super) const NOT_ALLOWED: &str = "address not allowed";
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 /// Connections that have left HTTP and are passed through.
@@ -129,7 +131,7 @@ impl Nodes {
         {
             return Ok(io);
         }
-        let (host, stream) = connect(place, trust).await?;
+        let (host, stream) = connect(place).await?;
         let _ = stream.set_nodelay(true);
         if !place.https {
             return Ok(Box::new(stream));
@@ -153,8 +155,8 @@ fn pem_error(error: rustls_pki_types::pem::Error) -> PkiError {
     PkiError::Tls(rustls::Error::General(error.to_string()))
 }
 
-/// Connects to the first host that can be resolved.
-async fn connect(place: &Place, trust: Trust) -> Result<(String, TcpStream), Unreached> {
+/// Connects to the first host that can be resolved, at exactly the addresses that were looked at.
+async fn connect(place: &Place) -> Result<(String, TcpStream), Unreached> {
     let mut unknown = None;
     for host in &place.hosts {
         let addresses: Vec<SocketAddr> = match tokio::net::lookup_host((host.as_str(), place.port)).await {
@@ -165,8 +167,8 @@ async fn connect(place: &Place, trust: Trust) -> Result<(String, TcpStream), Unr
             unknown.get_or_insert_with(|| Unreached(format!("dial tcp: lookup {host}: no such host")));
             continue;
         };
-        if trust == Trust::Proxied && !addresses.iter().all(|address| is_proxyable(&address.ip().to_string())) {
-            return Err(Unreached("address not allowed".into()));
+        if place.only_proxyable && !addresses.iter().all(|address| is_proxyable(address.ip())) {
+            return Err(Unreached(NOT_ALLOWED.into()));
         }
         let connecting = TcpStream::connect(addresses.as_slice());
         return match tokio::time::timeout(CONNECT_WAIT, connecting).await {

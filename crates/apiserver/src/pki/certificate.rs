@@ -2,10 +2,12 @@
 //! here, because that crate's builder wants key types of its own and rcgen keeps only the last organisation of a
 //! subject, which would lose groups.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use orlop_x509::{AlternativeNames, DistinguishedName};
 use rcgen::{KeyPair, PublicKeyData, SigningKey};
 use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::der::asn1::{Any, Ia5String, ObjectIdentifier, OctetString, SetOfVec, Utf8StringRef};
@@ -36,6 +38,17 @@ pub enum Purpose {
     Authority,
     Server,
     Client,
+}
+
+impl Purpose {
+    /// Object identifiers with dots.
+    pub(super) fn extended_usages(self) -> BTreeSet<String> {
+        match self {
+            Purpose::Authority => BTreeSet::new(),
+            Purpose::Server => [ID_KP_SERVER_AUTH.to_string()].into(),
+            Purpose::Client => [ID_KP_CLIENT_AUTH.to_string()].into(),
+        }
+    }
 }
 
 /// The name of a certificate's holder. Organisations are groups in Kubernetes.
@@ -202,8 +215,43 @@ fn general_name(san: &San) -> Result<GeneralName, PkiError> {
     })
 }
 
+/// Names beside the subject.
+pub(super) fn alternative_names(critical: bool, names: &AlternativeNames) -> Result<Extension, PkiError> {
+    let mut list = vec![];
+    for name in &names.dns_names {
+        list.push(GeneralName::DnsName(Ia5String::new(name)?));
+    }
+    for name in &names.emails {
+        list.push(GeneralName::Rfc822Name(Ia5String::new(name)?));
+    }
+    list.extend(names.addresses.iter().map(|ip| GeneralName::from(*ip)));
+    for name in &names.uris {
+        list.push(GeneralName::UniformResourceIdentifier(Ia5String::new(name)?));
+    }
+    extension(critical, &SubjectAltName(list))
+}
+
+/// A name that was read elsewhere, written anew: each attribute in an RDN of its own, all of one type of string.
+pub(super) fn distinguished_name(name: &DistinguishedName) -> Result<Vec<u8>, PkiError> {
+    let rdns = name
+        .attributes()
+        .iter()
+        .map(|attribute| {
+            rdn(
+                ObjectIdentifier::new(&attribute.oid).map_err(der_error)?,
+                &attribute.value,
+            )
+        })
+        .collect::<Result<Vec<_>, PkiError>>()?;
+    Ok(rdns.to_der()?)
+}
+
+fn der_error(error: x509_cert::der::oid::Error) -> PkiError {
+    PkiError::Encoding(error.into())
+}
+
 /// One RDN per organisation and one for the common name.
-fn name_der(subject: &Subject<'_>) -> Result<Vec<u8>, PkiError> {
+pub(super) fn name_der(subject: &Subject<'_>) -> Result<Vec<u8>, PkiError> {
     let organizations = subject.organizations.iter().map(|o| (ORGANIZATION_NAME, *o));
     let attributes = organizations.chain([(COMMON_NAME, subject.common_name)]);
     let rdns = attributes
@@ -257,7 +305,7 @@ fn sequence(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Tag, length, value in DER.
-fn tlv(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub(super) fn tlv(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let length: usize = parts.iter().map(|p| p.len()).sum();
     let mut out = vec![tag];
     match length {

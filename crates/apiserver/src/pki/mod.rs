@@ -18,13 +18,14 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
+use orlop_x509::{CertificateContent, ClientAuthority};
 use rcgen::KeyPair;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use certificate::{Purpose, San, Subject};
 use files::Directory;
-pub use request::{Asked, read_request};
+pub use orlop_x509::{Attribute, COMMON_NAME, CertificateRequest, ORGANIZATION};
 
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -54,6 +55,12 @@ pub enum PkiError {
     Incomplete { missing: PathBuf, present: PathBuf },
     #[error("the authority in {0} has expired; remove the pki directory to make a new one")]
     Expired(PathBuf),
+    #[error(
+        "the authority in {0} is not valid yet; check the clock of this machine, or remove the pki directory to make a new one"
+    )]
+    NotYetValid(PathBuf),
+    #[error("the certificate in {0} is not that of the key beside it, or not that of an authority")]
+    KeyMismatch(PathBuf),
     #[error("keys other than ECDSA P-256 and RSA are not supported for signing certificates")]
     UnsupportedKey,
     #[error("the signing key of service accounts must be ECDSA P-256")]
@@ -66,6 +73,8 @@ pub enum PkiError {
     Tls(#[source] rustls::Error),
     #[error("cannot set up the verification of client certificates")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
+    #[error("{0}")]
+    Clients(String),
     #[error("the operating system gives no random numbers")]
     Random,
 }
@@ -203,26 +212,37 @@ impl Pki {
         )
     }
 
-    /// How the server speaks TLS: 1.2 or later, HTTP/2 preferred, client certificates of our authority welcome but
-    /// not required.
-    pub fn server_tls_config(&self) -> Result<Arc<rustls::ServerConfig>, PkiError> {
-        tls::server_config(&self.apiserver, &self.ca.certificate)
+    /// Who vouches for clients that show a certificate.
+    pub fn client_authority(&self) -> Result<ClientAuthority, PkiError> {
+        ClientAuthority::from_pem(&self.ca.certificate).map_err(PkiError::Clients)
+    }
+
+    /// How the server speaks TLS: 1.2 or later, HTTP/2 preferred, client certificates asked for but not required. The
+    /// handshake takes any; the authenticator looks at them.
+    pub fn server_tls_config(&self, clients: &ClientAuthority) -> Result<Arc<rustls::ServerConfig>, PkiError> {
+        tls::server_config(&self.apiserver, clients)
     }
 }
 
 impl Authority {
     /// One whose files are kept by others.
     pub fn from_pem(certificate: &str, key: &str) -> Option<Authority> {
-        Some(Authority {
+        let authority = Authority {
             certificate: certificate.to_string(),
             key: KeyPair::from_pem(key).ok()?,
             facts: Facts::of(certificate)?,
-        })
+        };
+        authority.is_whole().then_some(authority)
     }
 
     /// The private key, in PEM.
     pub fn key_pem(&self) -> String {
         self.key.serialize_pem()
+    }
+
+    /// Whether the key is that of the certificate, and the certificate that of an authority.
+    fn is_whole(&self) -> bool {
+        self.facts.is_authority && self.facts.public_key_bits == rcgen::PublicKeyData::der_bytes(&self.key)
     }
 
     fn issuer(&self) -> certificate::Issuer<'_> {
@@ -242,12 +262,19 @@ impl Authority {
                 if facts.not_after <= now.as_second() {
                     return Err(PkiError::Expired(path));
                 }
+                if facts.not_before > now.as_second() {
+                    return Err(PkiError::NotYetValid(path));
+                }
                 let key = KeyPair::from_pem(&pem).map_err(|_| PkiError::Unreadable(dir.path_of(&key)))?;
-                Ok(Authority {
+                let authority = Authority {
                     certificate,
                     key,
                     facts,
-                })
+                };
+                match authority.is_whole() {
+                    true => Ok(authority),
+                    false => Err(PkiError::KeyMismatch(path)),
+                }
             }
             (Some(_), None) => Err(PkiError::Incomplete {
                 missing: dir.path_of(&key),
@@ -337,12 +364,19 @@ impl<'a> Leaf<'a> {
         Ok(credential)
     }
 
-    /// Whether a certificate found on disk can stay: ours, for this key, for these names, and not about to run out.
+    /// Whether a certificate found on disk can stay: signed by our authority, for this holder, key, purpose and these
+    /// names, valid now and not about to run out.
     fn fits(&self, credential: &Credential, authority: &Authority, now: Timestamp) -> bool {
         let (Some(facts), Ok(pair)) = (Facts::of(&credential.certificate), KeyPair::from_pem(&credential.key)) else {
             return false;
         };
+        let wanted = certificate::name_der(&self.subject).ok();
         facts.authority_key_id == authority.facts.key_id
+            && is_signed_by(&credential.certificate, authority)
+            && Some(&facts.subject) == wanted.as_ref()
+            && !facts.is_authority
+            && facts.purposes == self.purpose.extended_usages()
+            && facts.not_before <= now.as_second()
             && facts.sans.iter().eq(self.sans.iter())
             && facts.not_after > now.as_second() + RENEW_BEFORE.as_secs() as i64
             && facts.public_key == rcgen::PublicKeyData::subject_public_key_info(&pair)
@@ -370,12 +404,33 @@ struct Facts {
     /// In DER, as a name to put into the certificates it signs.
     subject: Vec<u8>,
     public_key: Vec<u8>,
+    /// Without its algorithm, for which there is more than one way to write it.
+    public_key_bits: Vec<u8>,
     key_id: Vec<u8>,
     authority_key_id: Vec<u8>,
     /// Sorted.
     sans: BTreeSet<San>,
+    is_authority: bool,
+    /// Extended key usages, with dots.
+    purposes: BTreeSet<String>,
     /// Seconds since the epoch.
+    not_before: i64,
     not_after: i64,
+}
+
+/// Whether the authority's key signed it: a key identifier is only a claim.
+fn is_signed_by(pem: &str, authority: &Authority) -> bool {
+    let block = |pem: &str| x509_parser::pem::parse_x509_pem(pem.as_bytes()).map(|(_, block)| block);
+    let (Ok(own), Ok(theirs)) = (block(pem), block(&authority.certificate)) else {
+        return false;
+    };
+    let (Ok((_, own)), Ok((_, theirs))) = (
+        X509Certificate::from_der(&own.contents),
+        X509Certificate::from_der(&theirs.contents),
+    ) else {
+        return false;
+    };
+    own.verify_signature(Some(theirs.public_key())).is_ok()
 }
 
 impl Facts {
@@ -385,9 +440,15 @@ impl Facts {
         let mut facts = Facts {
             subject: certificate.subject().as_raw().to_vec(),
             public_key: certificate.public_key().raw.to_vec(),
+            public_key_bits: certificate.public_key().subject_public_key.data.to_vec(),
             key_id: Vec::new(),
             authority_key_id: Vec::new(),
             sans: BTreeSet::new(),
+            is_authority: certificate.is_ca(),
+            purposes: CertificateContent::from_der(&pem.contents)
+                .map(|content| content.extended_key_usages)
+                .unwrap_or_default(),
+            not_before: certificate.validity().not_before.timestamp(),
             not_after: certificate.validity().not_after.timestamp(),
         };
         for extension in certificate.extensions() {

@@ -1,97 +1,43 @@
-//! Requests for certificates (PKCS #10 in PEM): what they ask for, and the certificates that answer them. A certificate
-//! has the request's subject, key and alternative names, and nothing else of it.
+//! Certificates that answer requests (PKCS #10 in PEM). A certificate has the request's subject, key and alternative
+//! names, and nothing else of it: they are written anew from what was read, and the certificate is read again before it
+//! is given away.
 // Upstream: pkg/controller/certificates/authority (v1.36)
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use x509_cert::der::asn1::{ObjectIdentifier, OctetString};
+use orlop_x509::{CertificateContent, CertificateRequest};
+use x509_cert::der::asn1::ObjectIdentifier;
 use x509_cert::der::flagset::FlagSet;
 use x509_cert::der::oid::AssociatedOid;
 use x509_cert::der::oid::db::rfc5280;
 use x509_cert::ext::Extension;
-use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName};
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
-use x509_parser::pem::Pem;
-use x509_parser::prelude::FromDer;
+use x509_cert::ext::pkix::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
+};
 
+use super::Authority;
 use super::certificate::{self, BACKDATED, Holder};
-use super::{Authority, San};
 
 /// Certificates of less than this are valid for the whole of what was asked; of others the time before now is taken off.
 const SHORT: Duration = Duration::from_secs(8 * 3600);
 
-/// Whom a certificate is asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
-    pub common_name: String,
-    pub organizations: Vec<String>,
-    pub dns_names: Vec<String>,
-    pub emails: Vec<String>,
-    pub addresses: Vec<String>,
-    pub uris: Vec<String>,
-}
-
-pub fn read_request(pem: &str) -> Result<Asked, String> {
-    let block = block(pem)?;
-    let request = parse(&block)?;
-    let subject = &request.certification_request_info.subject;
-    let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_string);
-    let mut asked = Asked {
-        // Of several common names the last counts, as everywhere.
-        common_name: subject.iter_common_name().filter_map(text).last().unwrap_or_default(),
-        organizations: subject.iter_organization().filter_map(text).collect(),
-        ..Asked::default()
-    };
-    for extension in request.requested_extensions().into_iter().flatten() {
-        let ParsedExtension::SubjectAlternativeName(names) = extension else {
-            continue;
-        };
-        for name in &names.general_names {
-            match name {
-                GeneralName::DNSName(name) => asked.dns_names.push(name.to_string()),
-                GeneralName::RFC822Name(name) => asked.emails.push(name.to_string()),
-                GeneralName::URI(name) => asked.uris.push(name.to_string()),
-                GeneralName::IPAddress(_) => match super::san(name) {
-                    Some(San::Ip(ip)) => asked.addresses.push(ip.to_string()),
-                    _ => return Err("an address that is none".to_string()),
-                },
-                _ => return Err("an alternative name of an unknown kind".to_string()),
-            }
-        }
-    }
-    Ok(asked)
-}
-
-fn block(pem: &str) -> Result<Pem, String> {
-    let block = x509_parser::pem::parse_x509_pem(pem.as_bytes())
-        .ok()
-        .map(|(_, block)| block);
-    let request = block.filter(|block| block.label == "CERTIFICATE REQUEST");
-    request.ok_or_else(|| "PEM block type must be CERTIFICATE REQUEST".to_string())
-}
-
-fn parse(block: &Pem) -> Result<X509CertificationRequest<'_>, String> {
-    let request = X509CertificationRequest::from_der(&block.contents);
-    request.map(|(_, request)| request).map_err(|e| e.to_string())
-}
-
 impl Authority {
-    /// Signs what is asked for, for these usages (as the API names them), for so long or as long as this authority is good.
+    /// Signs what is asked for, for these usages (as the API names them), for so long or as long as this authority is
+    /// good. `judged` is what the request was taken for when it was approved.
     pub fn sign_request(
         &self,
         pem: &str,
+        judged: &CertificateRequest,
         usages: &[String],
         valid: Duration,
         now: Timestamp,
     ) -> Result<String, String> {
-        // Names that can't be read are not vouched for.
-        read_request(pem)?;
-        let block = block(pem)?;
-        let request = parse(&block)?;
-        let verified = request.verify_signature();
-        verified.map_err(|e| format!("unable to verify certificate request signature: {e}"))?;
+        let request = CertificateRequest::verified(pem.as_bytes())?;
+        if request != *judged {
+            return Err("the request is not the one that was judged".to_string());
+        }
         let left = u64::try_from(self.facts.not_after - now.as_second()).unwrap_or(0);
         if left == 0 {
             return Err("the signer has expired".to_string());
@@ -101,69 +47,95 @@ impl Authority {
         } else {
             valid.saturating_sub(BACKDATED)
         };
-        let info = &request.certification_request_info;
-        let holder = Holder {
-            subject: info.subject.as_raw(),
-            public_key: info.subject_pki.raw,
-        };
+        let valid = valid.min(Duration::from_secs(left));
         let failed = |e: super::PkiError| e.to_string();
+        let holder = Holder {
+            subject: &certificate::distinguished_name(&judged.subject).map_err(failed)?,
+            public_key: &judged.public_key,
+        };
         let issuer = self.issuer();
-        let mut extensions = usage_extensions(usages)?;
+        let usages = Usages::parse(usages)?;
+        let mut extensions = usages.extensions().map_err(failed)?;
         let constraints = BasicConstraints {
             ca: false,
             path_len_constraint: None,
         };
         extensions.push(certificate::extension(true, &constraints).map_err(failed)?);
         extensions.push(certificate::issuer_key(&issuer).map_err(failed)?);
-        extensions.extend(alternative_names(&request)?);
-        let valid = valid.min(Duration::from_secs(left));
-        certificate::sign_for(&holder, extensions, valid, &issuer, now).map_err(failed)
+        if !judged.alternative_names.is_empty() {
+            // Who has no name but these is known by them alone.
+            let critical = judged.subject.attributes().is_empty();
+            extensions.push(certificate::alternative_names(critical, &judged.alternative_names).map_err(failed)?);
+        }
+        let signed = certificate::sign_for(&holder, extensions, valid, &issuer, now).map_err(failed)?;
+        check(&signed, judged, &usages, self.facts.not_after)?;
+        Ok(signed)
     }
 }
 
-/// As they are in the request.
-fn alternative_names(request: &X509CertificationRequest<'_>) -> Result<Option<Extension>, String> {
-    let wanted = x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
-    for attribute in request.certification_request_info.iter_attributes() {
-        let x509_parser::cri_attributes::ParsedCriAttribute::ExtensionRequest(asked) = attribute.parsed_attribute()
-        else {
-            continue;
+/// Reads a certificate again before anybody else does: it must say what was judged, and no more.
+fn check(signed: &str, judged: &CertificateRequest, usages: &Usages, not_after_max: i64) -> Result<(), String> {
+    let content = CertificateContent::from_pem(signed)?;
+    let wanted: BTreeSet<String> = usages.extended.iter().map(|oid| oid.to_string()).collect();
+    let known = [
+        KeyUsage::OID,
+        ExtendedKeyUsage::OID,
+        BasicConstraints::OID,
+        AuthorityKeyIdentifier::OID,
+        SubjectAltName::OID,
+    ]
+    .map(|oid| oid.to_string());
+    let differs = [
+        ("subject", content.subject != judged.subject),
+        ("subjectAltNames", content.alternative_names != judged.alternative_names),
+        ("key", content.public_key != judged.public_key),
+        ("key usage", content.key_usage != usages.plain.map(|plain| plain.bits())),
+        ("extended key usage", content.extended_key_usages != wanted),
+        ("CA flag", content.is_authority),
+        ("validity", *content.valid.end() > not_after_max),
+        ("extensions", content.extensions.iter().any(|oid| !known.contains(oid))),
+    ];
+    match differs.iter().find(|(_, differs)| *differs) {
+        Some((what, _)) => Err(format!("the certificate's {what} is not what was judged")),
+        None => Ok(()),
+    }
+}
+
+/// What a key may be used for.
+struct Usages {
+    plain: Option<FlagSet<KeyUsages>>,
+    extended: BTreeSet<ObjectIdentifier>,
+}
+
+impl Usages {
+    fn parse(usages: &[String]) -> Result<Usages, String> {
+        let mut parsed = Usages {
+            plain: None,
+            extended: BTreeSet::new(),
         };
-        if let Some(names) = asked.extensions.iter().find(|extension| extension.oid == wanted) {
-            return Ok(Some(Extension {
-                extn_id: SubjectAltName::OID,
-                // Who has no name but these is known by them alone.
-                critical: request.certification_request_info.subject.iter().next().is_none(),
-                extn_value: OctetString::new(names.value).map_err(|e| e.to_string())?,
-            }));
-        }
-    }
-    Ok(None)
-}
-
-fn usage_extensions(usages: &[String]) -> Result<Vec<Extension>, String> {
-    let (mut plain, mut extended) = (None::<FlagSet<KeyUsages>>, vec![]);
-    for usage in usages {
-        if let Some(flag) = key_usage(usage) {
-            plain = Some(plain.unwrap_or_default() | flag);
-        } else if let Some(oid) = extended_usage(usage) {
-            if !extended.contains(&oid) {
-                extended.push(oid);
+        for usage in usages {
+            if let Some(flag) = key_usage(usage) {
+                parsed.plain = Some(parsed.plain.unwrap_or_default() | flag);
+            } else if let Some(oid) = extended_usage(usage) {
+                parsed.extended.insert(oid);
+            } else {
+                return Err(format!("unrecognized usage values: [{usage:?}]"));
             }
-        } else {
-            return Err(format!("unrecognized usage values: [{usage:?}]"));
         }
+        Ok(parsed)
     }
-    extended.sort();
-    let mut list = vec![];
-    let failed = |e: super::PkiError| e.to_string();
-    if let Some(plain) = plain {
-        list.push(certificate::extension(true, &KeyUsage(plain)).map_err(failed)?);
+
+    fn extensions(&self) -> Result<Vec<Extension>, super::PkiError> {
+        let mut list = vec![];
+        if let Some(plain) = self.plain {
+            list.push(certificate::extension(true, &KeyUsage(plain))?);
+        }
+        if !self.extended.is_empty() {
+            let extended = self.extended.iter().copied().collect();
+            list.push(certificate::extension(false, &ExtendedKeyUsage(extended))?);
+        }
+        Ok(list)
     }
-    if !extended.is_empty() {
-        list.push(certificate::extension(false, &ExtendedKeyUsage(extended)).map_err(failed)?);
-    }
-    Ok(list)
 }
 
 fn key_usage(name: &str) -> Option<KeyUsages> {
@@ -201,8 +173,8 @@ fn extended_usage(name: &str) -> Option<ObjectIdentifier> {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
-    use x509_parser::prelude::X509Certificate;
+    use rcgen::{CertificateParams, DnType, DnValue, KeyPair, PublicKeyData, SanType, SigningKey};
+    use x509_parser::prelude::{FromDer, X509Certificate};
 
     use super::super::{AUTHORITY_VALIDITY, Purpose, Subject};
     use super::*;
@@ -233,18 +205,15 @@ mod tests {
     fn a_request_is_read_and_signed() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (authority, request) = (authority(now), request());
-        let asked = read_request(&request).unwrap();
-        assert_eq!(
-            (asked.common_name.as_str(), asked.organizations.as_slice()),
-            ("system:node:a", &["system:nodes".to_string()][..])
-        );
-        assert_eq!(
-            (asked.dns_names.as_slice(), asked.addresses.as_slice()),
-            (&["node-a".to_string()][..], &["10.0.0.1".to_string()][..])
-        );
+        let asked = CertificateRequest::from_pem(request.as_bytes()).unwrap();
+        assert_eq!(asked.subject.common_name(), "system:node:a");
+        assert_eq!(asked.subject.organizations().collect::<Vec<_>>(), ["system:nodes"]);
+        let names = &asked.alternative_names;
+        assert_eq!(names.dns_names, ["node-a"]);
+        assert_eq!(names.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
         let usages = ["digital signature", "server auth"].map(str::to_string);
         let signed = authority
-            .sign_request(&request, &usages, Duration::from_secs(3600), now)
+            .sign_request(&request, &asked, &usages, Duration::from_secs(3600), now)
             .unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(signed.as_bytes()).unwrap();
         let (_, certificate) = X509Certificate::from_der(&pem.contents).unwrap();
@@ -275,9 +244,10 @@ mod tests {
     fn what_is_not_right_is_not_signed() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (authority, request) = (authority(now), request());
+        let judged = CertificateRequest::from_pem(request.as_bytes()).unwrap();
         let sign = |pem: &str, usage: &str, at: Timestamp| {
             authority
-                .sign_request(pem, &[usage.to_string()], Duration::from_secs(3600), at)
+                .sign_request(pem, &judged, &[usage.to_string()], Duration::from_secs(3600), at)
                 .unwrap_err()
         };
         assert_eq!(
@@ -301,5 +271,112 @@ mod tests {
         )
         .unwrap();
         assert!(sign(&forged, "client auth", now).starts_with("unable to verify certificate request signature"));
+    }
+    /// A request with exactly this subject, signed by its key.
+    fn request_for(subject: &[u8]) -> String {
+        let key = KeyPair::generate().unwrap();
+        let tlv = certificate::tlv;
+        let info = tlv(0x30, &[&[2, 1, 0], subject, &key.subject_public_key_info(), &[0xa0, 0]]);
+        let algorithm = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+        let signature = tlv(3, &[&[0], &key.sign(&info).unwrap()]);
+        let der = tlv(0x30, &[&info, &algorithm, &signature]);
+        x509_cert::der::pem::encode_string("CERTIFICATE REQUEST", x509_cert::der::pem::LineEnding::LF, &der).unwrap()
+    }
+
+    fn attribute(last: u8, tag: u8, value: &[u8]) -> Vec<u8> {
+        let tlv = certificate::tlv;
+        tlv(0x30, &[&tlv(6, &[&[0x55, 4, last]]), &tlv(tag, &[value])])
+    }
+
+    #[test]
+    fn hidden_groups_are_not_signed() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let authority = authority(now);
+        let (nodes, node) = (attribute(10, 12, b"system:nodes"), attribute(3, 12, b"system:node:a"));
+        let wide: Vec<u8> = "system:masters".encode_utf16().flat_map(u16::to_be_bytes).collect();
+        let wider: Vec<u8> = "system:masters"
+            .chars()
+            .flat_map(|c| (c as u32).to_be_bytes())
+            .collect();
+        let set = |attributes: &[&[u8]]| certificate::tlv(0x31, attributes);
+        let hidden = [
+            (30, wide.as_slice()),
+            (28, &wider),
+            (20, b"system:masters"),
+            (27, b"system:masters"),
+            (4, b"system:masters"),
+        ];
+        for (tag, value) in hidden {
+            let masters = attribute(10, tag, value);
+            for subject in [
+                [set(&[&nodes]), set(&[&masters]), set(&[&node])].concat(),
+                [set(&[&nodes, &masters]), set(&[&node])].concat(),
+            ] {
+                let pem = request_for(&certificate::tlv(0x30, &[&subject]));
+                let refused = CertificateRequest::from_pem(pem.as_bytes()).unwrap_err();
+                assert!(
+                    refused.starts_with("subject attribute 2.5.4.10 can't be read"),
+                    "{refused}"
+                );
+                // Nor if somebody judged what a laxer reader would see.
+                let seen = request_for(&certificate::tlv(0x30, &[&set(&[&nodes]), &set(&[&node])]));
+                let seen = CertificateRequest::from_pem(seen.as_bytes()).unwrap();
+                let usages = ["client auth".to_string()];
+                assert!(
+                    authority
+                        .sign_request(&pem, &seen, &usages, Duration::from_secs(3600), now)
+                        .is_err()
+                );
+            }
+        }
+        let mut params = CertificateParams::default();
+        let group = DnValue::BmpString("system:masters".try_into().unwrap());
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+        assert!(CertificateRequest::from_pem(pem.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_certificate_that_says_more_than_was_judged_is_not_given_away() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let authority = authority(now);
+        let pem = request();
+        let judged = CertificateRequest::from_pem(pem.as_bytes()).unwrap();
+        let usages = ["client auth", "digital signature"].map(str::to_string);
+        let signed = authority
+            .sign_request(&pem, &judged, &usages, Duration::from_secs(3600), now)
+            .unwrap();
+        let usages = |list: &[&str]| Usages::parse(&list.iter().map(|u| u.to_string()).collect::<Vec<_>>()).unwrap();
+        let right = usages(&["client auth", "digital signature"]);
+        assert_eq!(check(&signed, &judged, &right, i64::MAX), Ok(()));
+        let other = CertificateRequest::from_pem(request().as_bytes()).unwrap();
+        let nameless = CertificateRequest {
+            alternative_names: Default::default(),
+            ..judged.clone()
+        };
+        let mut renamed = CertificateRequest::from_pem(
+            request_for(&certificate::tlv(
+                0x30,
+                &[&certificate::tlv(0x31, &[&attribute(3, 12, b"a")])],
+            ))
+            .as_bytes(),
+        )
+        .unwrap();
+        renamed.public_key = judged.public_key.clone();
+        for (judged, usages, not_after, what) in [
+            (&renamed, &right, i64::MAX, "subject"),
+            (&nameless, &right, i64::MAX, "subjectAltNames"),
+            (&other, &right, i64::MAX, "key"),
+            (&judged, &usages(&["client auth"]), i64::MAX, "key usage"),
+            (&judged, &usages(&["digital signature"]), i64::MAX, "extended key usage"),
+            (&judged, &right, now.as_second(), "validity"),
+        ] {
+            let refused = check(&signed, judged, usages, not_after).unwrap_err();
+            assert_eq!(refused, format!("the certificate's {what} is not what was judged"));
+        }
+        let authority = authority.certificate.clone();
+        let refused = check(&authority, &judged, &right, i64::MAX).unwrap_err();
+        assert!(refused.ends_with("is not what was judged"), "{refused}");
     }
 }

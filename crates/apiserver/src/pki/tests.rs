@@ -21,6 +21,10 @@ fn pki(dir: &Path, sans: &[&str], now: Timestamp) -> Result<Pki, PkiError> {
     Pki::load_or_create(dir, &sans, now)
 }
 
+fn identity(pki: &Pki, pem: &str) -> CertIdentity {
+    CertIdentity::new(&pki.client_authority().unwrap(), &[der(pem)], now())
+}
+
 fn der(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
@@ -33,7 +37,7 @@ fn client_certificates_keep_all_groups() {
     let credential = pki
         .issue_client("system:node:n1", &groups, LEAF_VALIDITY, now())
         .unwrap();
-    let identity = CertIdentity::from_der(&der(&credential.certificate)).unwrap();
+    let identity = identity(&pki, &credential.certificate);
 
     let user = identity.user(now()).unwrap().unwrap();
     assert_eq!(user.name, "system:node:n1");
@@ -50,16 +54,9 @@ fn client_certificates_keep_all_groups() {
 fn server_certificates_identify_no_client() {
     let dir = tempfile::tempdir().unwrap();
     let pki = pki(dir.path(), &[], now()).unwrap();
-    assert!(CertIdentity::from_der(&der(&pki.apiserver.certificate)).is_err());
+    assert!(identity(&pki, &pki.apiserver.certificate).user(now()).is_err());
     let nameless = pki.issue_client("", &["g"], LEAF_VALIDITY, now()).unwrap();
-    assert_eq!(
-        CertIdentity::from_der(&der(&nameless.certificate))
-            .unwrap()
-            .user(now())
-            .unwrap(),
-        None
-    );
-    assert!(CertIdentity::from_der(b"nonsense").is_err());
+    assert_eq!(identity(&pki, &nameless.certificate).user(now()).unwrap(), None);
 }
 
 #[test]
@@ -122,6 +119,63 @@ fn files_are_kept_private_and_renewed_when_needed() {
 }
 
 #[test]
+fn certificates_that_are_not_valid_yet_are_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = pki(dir.path(), &[], now()).unwrap();
+    for name in ["apiserver", "apiserver-kubelet-client", "admin", "front-proxy-client"] {
+        std::fs::remove_file(dir.path().join(format!("{name}.crt"))).unwrap();
+    }
+    // Made while the clock was ahead; now it is set right again.
+    let ahead = pki(dir.path(), &[], later(100)).unwrap();
+    let again = pki(dir.path(), &[], later(1)).unwrap();
+    for (name, ahead, again) in [
+        ("apiserver", &ahead.apiserver, &again.apiserver),
+        ("kubelet client", &ahead.kubelet_client, &again.kubelet_client),
+        ("admin", &ahead.admin, &again.admin),
+        ("front proxy", &ahead.front_proxy_client, &again.front_proxy_client),
+    ] {
+        assert_ne!(ahead.certificate, again.certificate, "{name}");
+        let facts = Facts::of(&again.certificate).unwrap();
+        assert!(facts.not_before <= later(1).as_second(), "{name}");
+    }
+    assert_eq!(first.ca.certificate, again.ca.certificate);
+    // An authority can't be made anew without everybody noticing.
+    let early = pki(dir.path(), &[], later(-1)).err().unwrap();
+    assert!(matches!(early, PkiError::NotYetValid(_)), "{early}");
+}
+
+#[test]
+fn files_that_do_not_belong_together_are_noticed() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = pki(dir.path(), &[], now()).unwrap();
+    let theirs = pki(other.path(), &[], now()).unwrap();
+    // The same key, but another holder; our name and key identifier, but signed by somebody else.
+    std::fs::write(dir.path().join("admin.crt"), &first.kubelet_client.certificate).unwrap();
+    std::fs::write(dir.path().join("admin.key"), &first.kubelet_client.key).unwrap();
+    let again = pki(dir.path(), &[], now()).unwrap();
+    assert_ne!(again.admin.certificate, first.kubelet_client.certificate);
+    let pair = KeyPair::from_pem(&again.admin.key).unwrap();
+    let subject = Subject {
+        common_name: "kubernetes-admin",
+        organizations: &["system:masters"],
+    };
+    let request = certificate::request_for(Purpose::Client, subject, &pair, LEAF_VALIDITY);
+    let issuer = certificate::Issuer {
+        key: &theirs.ca.key,
+        ..first.ca.issuer()
+    };
+    let forged = certificate::sign(&request, &issuer, now()).unwrap();
+    std::fs::write(dir.path().join("admin.crt"), &forged).unwrap();
+    assert_ne!(pki(dir.path(), &[], now()).unwrap().admin.certificate, forged);
+
+    std::fs::write(dir.path().join("ca.key"), theirs.ca.key.serialize_pem()).unwrap();
+    let mismatch = pki(dir.path(), &[], now()).err().unwrap();
+    assert!(matches!(mismatch, PkiError::KeyMismatch(_)), "{mismatch}");
+    assert!(Authority::from_pem(&first.ca.certificate, &theirs.ca.key.serialize_pem()).is_none());
+    assert!(Authority::from_pem(&first.admin.certificate, &first.admin.key).is_none());
+}
+
+#[test]
 fn an_authority_interrupted_between_its_files_is_completed() {
     let dir = tempfile::tempdir().unwrap();
     let first = pki(dir.path(), &[], now()).unwrap();
@@ -140,11 +194,7 @@ fn kubeconfig_is_yaml_with_everything_inside() {
     assert_eq!(config["contexts"][0]["context"]["user"], config["users"][0]["name"]);
     let data = config["users"][0]["user"]["client-certificate-data"].as_str().unwrap();
     let certificate = String::from_utf8(BASE64_STANDARD.decode(data).unwrap()).unwrap();
-    let admin = CertIdentity::from_der(&der(&certificate))
-        .unwrap()
-        .user(now())
-        .unwrap()
-        .unwrap();
+    let admin = identity(&pki, &certificate).user(now()).unwrap().unwrap();
     assert!(admin.in_group("system:masters"));
 }
 
@@ -170,7 +220,8 @@ fn handshake(
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     let mut client = rustls::ClientConnection::new(Arc::new(config), host.try_into().unwrap()).unwrap();
-    let mut server = rustls::ServerConnection::new(pki.server_tls_config().unwrap()).unwrap();
+    let mut server =
+        rustls::ServerConnection::new(pki.server_tls_config(&pki.client_authority().unwrap()).unwrap()).unwrap();
     client.writer().write_all(b"hello").unwrap();
     let mut wire = Vec::new();
     while client.is_handshaking() || server.is_handshaking() || client.wants_write() {
@@ -197,11 +248,13 @@ fn tls_knows_clients_of_our_authority_only() {
 
     let server = handshake(&ours, Some(&ours.admin), "kubernetes.default.svc").unwrap();
     assert_eq!(server.alpn_protocol(), Some(&b"h2"[..]));
-    let identity = CertIdentity::from_der(&server.peer_certificates().unwrap()[0]).unwrap();
-    assert_eq!(
-        identity.user(Timestamp::now()).unwrap().unwrap().name,
-        "kubernetes-admin"
-    );
+    let clients = ours.client_authority().unwrap();
+    let user = |server: &rustls::ServerConnection| {
+        let now = Timestamp::now();
+        let identity = CertIdentity::new(&clients, server.peer_certificates().unwrap(), now);
+        identity.user(now).map(|user| user.unwrap().name.clone())
+    };
+    assert_eq!(user(&server).unwrap(), "kubernetes-admin");
 
     assert!(
         handshake(&ours, None, "127.0.0.1")
@@ -210,5 +263,11 @@ fn tls_knows_clients_of_our_authority_only() {
             .is_none()
     );
     assert!(handshake(&ours, None, "elsewhere.example").is_err());
-    assert!(handshake(&ours, Some(&theirs.admin), "localhost").is_err());
+    // A forged certificate does not end the handshake: it just names nobody.
+    let forged = handshake(&ours, Some(&theirs.admin), "localhost").unwrap();
+    let refused = user(&forged).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "client certificate: x509: certificate signed by unknown authority"
+    );
 }

@@ -11,8 +11,8 @@ use orlop_store::{Action, Expect, Item, Op};
 use super::body::{self, BodyType};
 use super::{Context, MAX_RACES, Outcome, Registry, services, stamps};
 use crate::admission::{self, Operation, Review};
-use crate::kinds;
 use crate::object::Object;
+use crate::{authz, kinds};
 
 impl Registry {
     pub async fn create(
@@ -28,6 +28,22 @@ impl Registry {
             check_name(&value, &ctx.info.name)?;
         }
         self.create_value(kind, value, ctx).await
+    }
+
+    /// Whether the user may create the object of the request: asked where another verb would make it.
+    pub(super) fn authorize_create(&self, ctx: &Context<'_>) -> Result<(), Status> {
+        let info = ctx.info;
+        let attributes = authz::Attributes {
+            version: &info.version,
+            path: &info.path,
+            ..authz::Attributes::resource(ctx.user, "create", &info.group, &info.resource)
+        };
+        let attributes = attributes.in_namespace(&info.namespace).named(&info.name);
+        let decision = self.authorizer.authorize(&attributes, self);
+        match decision.allowed {
+            true => Ok(()),
+            false => Err(authz::forbidden(&attributes, &decision.reason)),
+        }
     }
 
     /// Creates an object that is already decoded: also the way of apply and of the server's own objects.
@@ -58,6 +74,7 @@ impl Registry {
                 subresource: "",
                 namespace: namespace.clone(),
                 name: name.to_string(),
+                name_prefix: String::new(),
                 user: ctx.user,
                 dry_run: ctx.options.dry_run,
                 now: ctx.now,

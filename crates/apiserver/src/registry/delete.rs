@@ -332,6 +332,7 @@ impl Registry {
             subresource: "",
             namespace: namespace.to_string(),
             name: name.to_string(),
+            name_prefix: String::new(),
             user: ctx.user,
             dry_run: options.dry_run,
             now: ctx.now,

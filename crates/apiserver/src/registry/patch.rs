@@ -163,6 +163,7 @@ impl Registry {
             .get(&kinds::key(kind, &ctx.info.namespace, &ctx.info.name))
             .is_some();
         if !exists && endpoint.subresource.is_empty() {
+            self.authorize_create(ctx)?;
             if !meta_text(&applied, "uid").is_empty() {
                 let uid = meta_text(&applied, "uid");
                 let why =

@@ -72,6 +72,7 @@ impl Registry {
             .get(&kinds::key(kind, &ctx.info.namespace, &ctx.info.name))
             .is_some();
         if !exists && kind.create_on_update && endpoint.subresource.is_empty() {
+            self.authorize_create(ctx)?;
             return self.create_value(kind, value, ctx).await;
         }
         if !kind.unconditional_update && meta_text(&value, "resourceVersion").is_empty() {
@@ -144,6 +145,7 @@ impl Registry {
             subresource: endpoint.subresource,
             namespace: meta_text(old, "namespace").to_string(),
             name: name.to_string(),
+            name_prefix: String::new(),
             user: ctx.user,
             dry_run: ctx.options.dry_run,
             now: ctx.now,

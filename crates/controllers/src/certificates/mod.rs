@@ -54,7 +54,15 @@ mod tests {
             true
         }
 
-        fn sign(&self, request: &str, usages: &[String], valid: Duration, _: Timestamp) -> Result<String, String> {
+        fn sign(
+            &self,
+            request: &str,
+            judged: &Asked,
+            usages: &[String],
+            valid: Duration,
+            _: Timestamp,
+        ) -> Result<String, String> {
+            assert_eq!(self.read(request).as_ref(), Ok(judged));
             Ok(format!("{request} {} {}", usages.join(","), valid.as_secs()))
         }
     }
@@ -96,6 +104,10 @@ mod tests {
         wrong["metadata"]["name"] = json!("wrong");
         wrong["spec"]["usages"] = json!(["server auth"]);
         cluster.put(wrong);
+        let mut unreadable = approved.clone();
+        unreadable["metadata"]["name"] = json!("unreadable");
+        unreadable["spec"]["request"] = json!(BASE64_STANDARD.encode("hidden"));
+        cluster.put(unreadable);
         let settings = Settings {
             certificates: Some(Arc::new(Readable)),
             ..Settings::default()
@@ -125,6 +137,8 @@ mod tests {
         assert_eq!(outcome("user").2, "u|g digital signature,client auth 3600");
         assert_eq!(outcome("wrong").2, "");
         let wrong = cluster.get::<CertificateSigningRequest>("", "wrong").unwrap();
+        let unreadable = cluster.get::<CertificateSigningRequest>("", "unreadable").unwrap();
+        assert!(unreadable.has("Failed") && !unreadable.is_issued());
         assert!(wrong.has("Failed") && wrong.spec.extra == json!({"k": ["v"]}));
     }
 }

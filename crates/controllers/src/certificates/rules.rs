@@ -10,14 +10,19 @@ const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
-/// Whether this cluster signs for the signer, and what it finds wrong with the request.
-pub fn check(signer: &str, asked: &Asked, usages: &[String]) -> Option<Result<(), String>> {
+/// Whether this cluster signs for the signer.
+pub fn is_known(signer: &str) -> bool {
+    matches!(signer, KUBELET_CLIENT | KUBELET_SERVING | CLIENT | LEGACY)
+}
+
+/// What the signer finds wrong with the request.
+pub fn check(signer: &str, asked: &Asked, usages: &[String]) -> Result<(), String> {
     match signer {
-        KUBELET_CLIENT => Some(kubelet_client(asked, usages)),
-        KUBELET_SERVING => Some(kubelet_serving(asked, usages)),
-        CLIENT => Some(client(usages)),
-        LEGACY => Some(Ok(())),
-        _ => None,
+        KUBELET_CLIENT => kubelet_client(asked, usages),
+        KUBELET_SERVING => kubelet_serving(asked, usages),
+        CLIENT => client(usages),
+        LEGACY => Ok(()),
+        other => Err(format!("unrecognized signerName: {other:?}")),
     }
 }
 
@@ -63,9 +68,13 @@ fn client(usages: &[String]) -> Result<(), String> {
 }
 
 fn of_nodes(asked: &Asked) -> Result<(), String> {
-    match asked.organizations == ["system:nodes"] {
+    if asked.organizations != ["system:nodes"] {
+        return Err("subject organization is not system:nodes".to_string());
+    }
+    // A node has no UID or the like to give itself.
+    match asked.other_attributes.is_empty() {
         true => Ok(()),
-        false => Err("subject organization is not system:nodes".to_string()),
+        false => Err("subject attributes beside organization and common name are not allowed".to_string()),
     }
 }
 
@@ -108,6 +117,10 @@ mod tests {
             organizations: vec!["system:nodes".to_string(), "more".to_string()],
             ..node.clone()
         };
+        let numbered = Asked {
+            other_attributes: vec![("1.3.6.1.4.1.57683.2".to_string(), "uid".to_string())],
+            ..node.clone()
+        };
         let misnamed = Asked {
             common_name: "a".to_string(),
             ..node.clone()
@@ -137,6 +150,12 @@ mod tests {
                 client,
                 "subject common name does not begin with system:node:",
             ),
+            (
+                KUBELET_CLIENT,
+                &numbered,
+                client,
+                "subject attributes beside organization and common name are not allowed",
+            ),
             (KUBELET_SERVING, &named, server, ""),
             (KUBELET_SERVING, &node, server, "DNS or IP subjectAltName is required"),
             (CLIENT, &misnamed, "client auth", ""),
@@ -155,9 +174,9 @@ mod tests {
             (LEGACY, &misnamed, "any", ""),
         ] {
             let usages: Vec<String> = usages.split(',').map(str::to_string).collect();
-            let told = check(signer, asked, &usages).unwrap().err().unwrap_or_default();
+            let told = check(signer, asked, &usages).err().unwrap_or_default();
             assert_eq!(told, wanted, "{signer} {usages:?}");
         }
-        assert_eq!(check("example.com/own", &node, &[]), None);
+        assert!(!is_known("example.com/own") && check("example.com/own", &node, &[]).is_err());
     }
 }

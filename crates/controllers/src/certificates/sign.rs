@@ -52,13 +52,17 @@ impl Reconcile for Signer {
             return Ok(Next::Done);
         };
         let (pem, spec) = (request.pem(), &request.spec);
-        let Ok(asked) = self.certificates.read(&pem) else {
+        if !rules::is_known(&spec.signer_name) {
             return Ok(Next::Done);
-        };
+        }
         let mut signed = CertificateSigningRequest::clone(&request);
-        match rules::check(&spec.signer_name, &asked, &spec.usages) {
-            None => return Ok(Next::Done),
-            Some(Err(message)) => signed.status.conditions.push(Condition {
+        // What can't be read can't be judged: that will not change.
+        let judged = self.certificates.read(&pem).and_then(|asked| {
+            rules::check(&spec.signer_name, &asked, &spec.usages)?;
+            Ok(asked)
+        });
+        match judged {
+            Err(message) => signed.status.conditions.push(Condition {
                 r#type: "Failed".to_string(),
                 status: "True".to_string(),
                 reason: "SignerValidationFailure".to_string(),
@@ -66,9 +70,11 @@ impl Reconcile for Signer {
                 last_update_time: Some(self.clock.now()),
                 ..Condition::default()
             }),
-            Some(Ok(())) => {
+            Ok(judged) => {
                 let valid = validity(spec.expiration_seconds, self.longest);
-                let certificate = self.certificates.sign(&pem, &spec.usages, valid, self.clock.now());
+                let certificate = self
+                    .certificates
+                    .sign(&pem, &judged, &spec.usages, valid, self.clock.now());
                 let certificate = certificate.map_err(|e| Failure::NotYet(format!("error auto signing csr: {e}")))?;
                 signed.status.certificate = BASE64_STANDARD.encode(certificate);
             }

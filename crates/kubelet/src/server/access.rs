@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_client::Api;
-use orlop_serving::reviews::{Lasting, Reviews, User, bearer};
+use orlop_serving::reviews::{Certified, Lasting, Reviews, User, bearer};
 use serde_json::json;
 
 use crate::config::{AuthorizationMode, Config};
@@ -52,19 +52,20 @@ impl Access {
         }
     }
 
-    /// `certified` is who the client's certificate names, `header` the one for authorization.
+    /// `certified` is what the client's certificate says, `header` the one for authorization. A token counts where the
+    /// certificate is no good.
     pub async fn check(
         &self,
-        certified: Option<&User>,
+        certified: &Certified,
         header: Option<&str>,
         method: &http::Method,
         path: &str,
         now: Timestamp,
     ) -> Result<User, Denial> {
-        let user = match (certified, bearer(header)) {
-            (Some(user), _) => user.clone(),
-            (None, Some(token)) if self.tokens => self.user_of_token(token, now).await?,
-            (None, None) if self.anonymous => User::anonymous(),
+        let user = match (certified.user(now), bearer(header)) {
+            (Ok(Some(user)), _) => user.clone(),
+            (_, Some(token)) if self.tokens => self.user_of_token(token, now).await?,
+            (Ok(None), None) if self.anonymous => User::anonymous(),
             _ => return Err(Denial::Unauthenticated),
         };
         if self.mode == AuthorizationMode::AlwaysAllow {
@@ -187,7 +188,7 @@ mod tests {
         let now = at("2026-01-01T00:00:00Z");
         let check = |header: Option<&'static str>, path: &'static str, now| {
             let access = &access;
-            async move { access.check(None, header, &Method::GET, path, now).await }
+            async move { access.check(&Certified::Nobody, header, &Method::GET, path, now).await }
         };
         assert_eq!(check(None, "/stats/summary", now).await, Err(Denial::Unauthenticated));
         assert_eq!(check(Some("Basic x"), "/pods", now).await, Err(Denial::Unauthenticated));
@@ -221,35 +222,48 @@ mod tests {
             "{last}"
         );
         // A certificate needs no token.
+        let user = alice();
+        assert!(access.check(&user, None, &Method::GET, "/stats", now).await.is_ok());
+        // A bad one is worth nothing, and no obstacle to a token.
+        let invalid = Certified::Invalid;
+        let denied = access.check(&invalid, None, &Method::GET, "/stats", now).await;
+        assert_eq!(denied, Err(Denial::Unauthenticated));
+        let header = Some("Bearer good");
+        let by_token = access.check(&invalid, header, &Method::GET, "/stats", now).await;
+        assert_eq!(by_token.unwrap().name, "alice");
+    }
+
+    fn alice() -> Certified {
         let user = User {
             name: "alice".into(),
             ..User::default()
         };
-        assert!(
-            access
-                .check(Some(&user), None, &Method::GET, "/stats", now)
-                .await
-                .is_ok()
-        );
+        Certified::User {
+            user,
+            valid: 0..=i64::MAX,
+        }
     }
 
     #[tokio::test]
     async fn alone_and_lenient() {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let user = User {
-            name: "alice".into(),
-            ..User::default()
-        };
+        let user = alice();
         let alone = Access::new(None, "n1", &Config::default());
-        let denied = alone.check(Some(&user), None, &Method::GET, "/pods", now).await;
+        let denied = alone.check(&user, None, &Method::GET, "/pods", now).await;
         assert!(matches!(denied, Err(Denial::Forbidden { .. })));
         let flags = [
             ("authorization.mode", json!("AlwaysAllow")),
             ("authentication.anonymous.enabled", json!(true)),
         ];
         let lenient = Access::new(None, "n1", &parse(None, &flags).unwrap());
-        let user = lenient.check(None, None, &Method::POST, "/run/a/b/c", now).await;
+        let user = lenient
+            .check(&Certified::Nobody, None, &Method::POST, "/run/a/b/c", now)
+            .await;
         assert_eq!(user.unwrap().name, "system:anonymous");
+        let forged = lenient
+            .check(&Certified::Invalid, None, &Method::GET, "/pods", now)
+            .await;
+        assert_eq!(forged, Err(Denial::Unauthenticated));
     }
 
     #[test]

@@ -36,8 +36,8 @@ use orlop_runtime::Runtime;
 pub use orlop_serving::Certificate;
 use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
-use orlop_serving::reviews::User;
-use orlop_serving::{Held, certificate};
+use orlop_serving::reviews::Certified;
+use orlop_serving::{ClientAuthority, Held, certificate};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -113,6 +113,8 @@ pub struct Options {
 
 pub(crate) struct Server {
     access: Access,
+    /// Without one, certificates are not asked for.
+    clients: Option<ClientAuthority>,
     config: Arc<Config>,
     node_name: String,
     machine: Machine,
@@ -138,10 +140,12 @@ pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), St
 /// Serves until the shutdown. An error says what is wrong with the certificate.
 pub fn start(options: Options) -> Result<(), String> {
     let started = options.clock.now();
+    let clients = options.client_authority.as_deref().map(ClientAuthority::from_pem);
+    let clients = clients.transpose()?;
     let tls = certificate::server_config(
         &options.certificate,
         "kubelet",
-        options.client_authority.as_deref(),
+        clients.as_ref(),
         // Streams of exec and port-forward are upgrades, which HTTP/2 has none of.
         &["http/1.1"],
         started,
@@ -149,6 +153,7 @@ pub fn start(options: Options) -> Result<(), String> {
     let shutdown = options.shutdown.clone();
     let server = Arc::new(Server {
         access: Access::new(options.api, &options.node_name, &options.config),
+        clients,
         config: options.config,
         node_name: options.node_name,
         machine: options.machine,
@@ -197,15 +202,15 @@ async fn connection(
     let Some(tls) = orlop_serving::handshake(&acceptor, stream).await? else {
         return Ok(());
     };
-    let leaf = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let certified: Option<Arc<User>> = leaf.and_then(|der| User::of_certificate(der)).map(Arc::new);
+    let chain = tls.get_ref().1.peer_certificates();
+    let certified = Arc::new(Certified::new(server.clients.as_ref(), chain, server.clock.now()));
     let requests = peer.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, certified, requests) = (server.clone(), certified.clone(), requests.clone());
         async move {
             let busy = requests.request();
-            let is_credited = orlop_serving::is_credited(&request, certified.as_deref());
-            let answer = server.respond(request, certified.as_deref()).await;
+            let is_credited = orlop_serving::is_credited(&request, &certified);
+            let answer = server.respond(request, &certified).await;
             if is_credited && answer.status() != StatusCode::UNAUTHORIZED {
                 requests.authenticated();
             }
@@ -228,7 +233,7 @@ async fn connection(
 }
 
 impl Server {
-    async fn respond<B: Send>(self: Arc<Self>, request: Request<B>, certified: Option<&User>) -> Answer {
+    async fn respond<B: Send>(self: Arc<Self>, request: Request<B>, certified: &Certified) -> Answer {
         let header = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
         let path = request.uri().path();
         let checked = self

@@ -23,6 +23,10 @@ pub struct Args {
     /// Address to listen on
     #[arg(long, default_value = "0.0.0.0")]
     bind_address: IpAddr,
+    /// Address on which to advertise the server to the cluster's members; they must be able to reach it [default: the bind
+    /// address, or if that is all of them or loopback, the address of the default interface]
+    #[arg(long, value_name = "IP")]
+    advertise_address: Option<IpAddr>,
     /// Port to listen on
     #[arg(long, default_value_t = 6443)]
     secure_port: u16,
@@ -75,6 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         config.api_audiences = args.api_audiences;
     }
     config.bind = args.bind_address;
+    config.advertise = args.advertise_address;
     config.port = args.secure_port;
     config.service_cidrs = args.service_cluster_ip_range;
     config.node_ports = args.service_node_port_range;

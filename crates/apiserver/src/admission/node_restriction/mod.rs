@@ -35,6 +35,14 @@ fn validate(review: &Review<'_>, _: Option<&Value>, old: Option<&Value>) -> Resu
     if review.operation == Operation::Delete {
         check(review, None, old)?;
     }
+    // Names that were generated since are known only now.
+    if let Some(node) = review.user.node_name()
+        && is_named_for_node(review)
+        && review.name != node
+    {
+        let why = format!("node {node:?} is not allowed to modify {:?}", review.name);
+        return Err(review.forbidden(why));
+    }
     Ok(vec![])
 }
 
@@ -68,6 +76,14 @@ fn check(review: &Review<'_>, new: Option<&Value>, old: Option<&Value>) -> Resul
         }
         _ => Ok(()),
     }
+}
+
+/// Kinds of which a node has one, of its own name.
+fn is_named_for_node(review: &Review<'_>) -> bool {
+    matches!(
+        (review.kind.group, review.kind.plural),
+        ("", "nodes") | ("coordination.k8s.io", "leases") | ("storage.k8s.io", "csinodes")
+    )
 }
 
 /// The word for the operation in messages.
@@ -373,9 +389,9 @@ fn signing_request(review: &Review<'_>, node: &str, request: &Value) -> Result<(
     if !KUBELET_SIGNERS.contains(&text(request, &["spec", "signerName"])) {
         return Ok(());
     }
-    let subject = certificates::subject_of(text(request, &["spec", "request"]))
+    let request = certificates::read(text(request, &["spec", "request"]))
         .map_err(|why| review.forbidden(format!("unable to parse csr: {why}")))?;
-    if subject.common_name != format!("system:node:{node}") {
+    if request.subject.common_name() != format!("system:node:{node}") {
         let why = format!("can only create a node CSR with CN=system:node:{node}");
         return Err(review.forbidden(why));
     }

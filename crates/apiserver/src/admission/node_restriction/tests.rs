@@ -335,6 +335,33 @@ fn what_carries_a_nodes_name_is_that_nodes() {
     assert_eq!(told(desk.delete(&PLUGIN, SLICES, slice("n2"))), other("delete"));
 }
 
+/// A name that is still to be generated is not the node's, whatever it starts with; nor is what is made of it.
+#[test]
+fn generated_names_are_nobodys() {
+    let desk = kubelet().with("namespaces", json!({"metadata": {"name": NODE_LEASES}}));
+    for (what, namespace) in [
+        ("nodes", ""),
+        ("csinodes.storage.k8s.io", ""),
+        ("leases.coordination.k8s.io", NODE_LEASES),
+    ] {
+        let mut object = json!({"metadata": {"generateName": "n1", "namespace": namespace}, "spec": {}});
+        let review = desk.review(Operation::Create, what, &object);
+        let refused = super::super::mutate(&review, &mut object, None).unwrap_err();
+        assert_eq!((refused.code, refused.reason), (403, "Forbidden"), "{what}");
+        assert!(
+            refused.message.starts_with(&format!("{what} \"n1\" is forbidden")),
+            "{}",
+            refused.message
+        );
+        for (name, allowed) in [("n1", true), ("n1abcde", false)] {
+            let object = json!({"metadata": {"name": name, "generateName": "n1", "namespace": namespace}});
+            let review = desk.review(Operation::Create, what, &object);
+            let result = (PLUGIN.validate.unwrap())(&review, Some(&object), None);
+            assert_eq!(result.is_ok(), allowed, "{what} {name}");
+        }
+    }
+}
+
 #[test]
 fn certificates_are_for_the_node_itself() {
     const REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";

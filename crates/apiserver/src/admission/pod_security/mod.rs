@@ -50,7 +50,7 @@ fn namespace(review: &Review<'_>, new: &Value, old: Option<&Value>) -> Result<()
     // Who only changes something else need not clean up.
     let known = before.as_ref().is_some_and(|(_, old)| same(&problems, old));
     if !problems.is_empty() && !known {
-        return Err(Status::invalid("", "Namespace", &review.name, &problems));
+        return Err(Status::invalid("", "Namespace", review.displayed_name(), &problems));
     }
     let (Some((before, _)), enforce) = (before, policy.enforce) else {
         return Ok(());

@@ -97,6 +97,7 @@ impl Registry {
             subresource: "binding",
             namespace: ctx.info.namespace.clone(),
             name: name.to_string(),
+            name_prefix: String::new(),
             user: ctx.user,
             dry_run: ctx.options.dry_run,
             now: ctx.now,

@@ -48,6 +48,7 @@ impl Registry {
             subresource: &ctx.info.subresource,
             namespace: ctx.info.namespace.clone(),
             name: ctx.info.name.clone(),
+            name_prefix: String::new(),
             user: ctx.user,
             dry_run: ctx.options.dry_run,
             now: ctx.now,
