@@ -109,11 +109,8 @@ async fn serve(mut stream: UnixStream, supervisor: &Supervisor) -> io::Result<()
         return stream.write_all(b"error: permission denied\n").await;
     }
     let mut line = String::new();
-    let read = tokio::time::timeout(
-        REQUEST_TIMEOUT,
-        (&mut stream).take(REQUEST_MAX).read_to_string(&mut line),
-    );
-    read.await??;
+    let mut request = (&mut stream).take(REQUEST_MAX);
+    tokio::time::timeout(REQUEST_TIMEOUT, request.read_to_string(&mut line)).await??;
     let answer = match Request::parse(line.trim()) {
         Ok(request) => carry_out(request, supervisor).await,
         Err(error) => Err(error),
