@@ -37,7 +37,7 @@ pub async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutd
             }
         }
     };
-    let failed = |error| tracing::warn!("a connection could not be accepted: {error}");
+    let failed = |error| tracing::warn!(err = %error, "failed to accept connection");
     orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
 }
 

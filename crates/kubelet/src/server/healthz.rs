@@ -38,7 +38,7 @@ pub async fn serve(listener: TcpListener, shutdown: Shutdown) {
             .header_read_timeout(Duration::from_secs(10));
         let _ = builder.serve_connection(TokioIo::new(stream), service).await;
     };
-    let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
+    let failed = |e| tracing::warn!(err = %e, "failed to accept connection");
     orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
 }
 

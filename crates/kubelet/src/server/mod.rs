@@ -185,7 +185,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor
             }
         }
     };
-    let failed = |e| tracing::warn!("a connection could not be accepted: {e}");
+    let failed = |e| tracing::warn!(err = %e, "failed to accept connection");
     orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
     let _ = tokio::time::timeout(DRAIN, connections.gone()).await;
 }
