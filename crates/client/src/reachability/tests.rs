@@ -173,6 +173,8 @@ fn event(name: &str) -> ClusterEvent {
 async fn a_component_says_once_that_the_server_is_away() {
     let log = Arc::new(Log::default());
     let _guard = tracing::subscriber::set_default(log.clone());
+    // With one subscriber alone, a thread without it that comes to a line first decides that nobody wants it.
+    let _second = tracing::Dispatch::new(Log::default());
     let is_back = Arc::new(AtomicBool::new(false));
     let fake = Fake::serving({
         let is_back = is_back.clone();

@@ -8,7 +8,7 @@ use orlop_base::verbosity;
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::subscriber::{DefaultGuard, Interest};
-use tracing::{Event, Metadata, Subscriber, span};
+use tracing::{Dispatch, Event, Metadata, Subscriber, span};
 
 use super::World;
 
@@ -55,13 +55,15 @@ impl Subscriber for Log {
 }
 
 impl Log {
-    fn at(verbosity: u8) -> (Arc<Log>, DefaultGuard) {
-        let log = Arc::new(Log {
+    fn at(verbosity: u8) -> (Arc<Log>, (DefaultGuard, Dispatch)) {
+        let new = || Log {
             verbosity,
             lines: Mutex::default(),
-        });
+        };
+        let log = Arc::new(new());
         let guard = tracing::subscriber::set_default(log.clone());
-        (log, guard)
+        // With one subscriber alone, a thread without it that comes to a line first decides that nobody wants it.
+        (log, (guard, Dispatch::new(new())))
     }
 
     fn lines(&self, message: &str) -> Vec<Line> {
