@@ -21,9 +21,9 @@ fn all(server: &Server, kind: &KindDef) -> Vec<Value> {
         .filter_map(|(name, port)| Some((*name, *port, components.get(name)?)));
     let mut all: Vec<Value> = found.map(|(name, port, record)| status(name, port, &record)).collect();
     let store = &server.registry.store;
-    all.push(match store.is_running() && store.takes_writes() {
-        true => component("etcd-0", Ok("ok")),
-        false => component("etcd-0", Err("the store's log can't be written")),
+    all.push(match store.health() {
+        Ok(()) => component("etcd-0", Ok("ok")),
+        Err(failure) => component("etcd-0", Err(&failure.error)),
     });
     all
 }

@@ -48,7 +48,7 @@ impl Snapshot {
             stopping: health.stopping.load(Ordering::Acquire),
             followers: health.following.load(Ordering::Acquire),
             store_runs: store.is_running(),
-            log_works: store.takes_writes(),
+            log_works: store.health().is_ok(),
         }
     }
 }

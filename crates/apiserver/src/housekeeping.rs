@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use orlop_api::{KindDef, Status, Value};
 use orlop_base::clock::Shift;
-use orlop_store::{Op, Watcher};
+use orlop_store::Watcher;
 use serde_json::json;
 
 use crate::admission::resource_quota;
@@ -30,9 +30,6 @@ const RESYNC_EVERY: Duration = Duration::from_secs(300);
 /// After a write that failed (a full disk, say), how long to wait before looking again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// An object that every cluster has.
-const PROBED: &str = "/registry/namespaces/kube-system";
-
 const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// Runs until shutdown.
@@ -43,27 +40,8 @@ pub async fn run(server: Arc<Server>, ca_pem: String) {
         furnish_namespaces(&server, &ca_pem),
         aggregate_roles(&server),
         recount_quotas(&server),
-        sweep_events(&server),
-        probe_log(&server)
+        sweep_events(&server)
     );
-}
-
-/// The store says that its log can't be written until a write has worked: tries one while nobody else does.
-async fn probe_log(server: &Arc<Server>) {
-    loop {
-        tokio::select! {
-            _ = tokio::time::sleep(RETRY_AFTER) => {}
-            _ = server.shutdown.wait() => return,
-        }
-        let store = &server.registry.store;
-        let Some(item) = store.get(PROBED).filter(|_| !store.takes_writes()) else {
-            continue;
-        };
-        // What is there already, if nobody has changed it meanwhile. How it went shows in the store's state.
-        let _ = store
-            .commit(Op::update(item.key.clone(), item.mod_revision, item.record.clone()))
-            .await;
-    }
 }
 
 fn core_kind(plural: &str) -> &'static KindDef {

@@ -1,7 +1,7 @@
 //! Counters for metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::log::LogStats;
 use crate::state::State;
@@ -36,8 +36,6 @@ pub struct Stats {
 /// The parts of `Stats` that nobody else counts.
 #[derive(Default)]
 pub(crate) struct Counters {
-    /// The last write to the log failed.
-    pub log_failed: AtomicBool,
     pub watchers: AtomicUsize,
     pub commits: AtomicU64,
     pub conflicts: AtomicU64,

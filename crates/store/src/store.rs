@@ -1,7 +1,6 @@
 //! The store as its users see it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -179,11 +178,6 @@ impl<R: Record> Store<R> {
     pub async fn close(&self) {
         self.handle.queue.close();
         self.stopped().await;
-    }
-
-    /// The last write to the log worked. Reads go on meanwhile, and the next write tries again.
-    pub fn takes_writes(&self) -> bool {
-        !self.handle.shared.counters.log_failed.load(Ordering::Relaxed)
     }
 
     /// The writer thread is there: the store was not closed, nor did the thread panic.

@@ -224,7 +224,6 @@ impl<R: Record> Writer<R> {
         };
         let counters = &self.shared.counters;
         if !transactions.is_empty() {
-            counters.log_failed.store(outcomes.is_err(), Ordering::Relaxed);
             Counters::add(&counters.batches, 1);
             counters
                 .largest_batch
