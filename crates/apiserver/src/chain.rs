@@ -216,7 +216,7 @@ impl Server {
             response: said,
             clock: self.registry.clock.clone(),
         };
-        response.map(|body| Body::Followed(Box::new(body), completion))
+        response.map(|body| Body::Followed(Box::new((body, completion))))
     }
 
     async fn serve(self: &Arc<Self>, call: &Arc<Call>, content: &mut Content) -> Result<Response<Body>, Status> {

@@ -41,7 +41,7 @@ pub enum Body {
     /// What another server answers, as it comes; counted while it lasts.
     Stream(AnyBody, Option<InFlight>),
     /// One whose end the audit log is told of.
-    Followed(Box<Body>, Completion),
+    Followed(Box<(Body, Completion)>),
 }
 
 /// Pieces of a body, and whether others had their turn since the last one was made.
@@ -120,7 +120,7 @@ impl http_body::Body for Body {
                 Poll::Pending => return Poll::Pending,
             },
             Body::Stream(body, _) => return Pin::new(body).poll_frame(cx),
-            Body::Followed(body, _) => return Pin::new(&mut **body).poll_frame(cx),
+            Body::Followed(followed) => return Pin::new(&mut followed.0).poll_frame(cx),
         };
         Poll::Ready(frame.map(|bytes| Ok(Frame::data(bytes))))
     }
@@ -131,7 +131,7 @@ impl http_body::Body for Body {
             Body::Chunks(_) => false,
             Body::Watch(watch) => matches!(watch.state, WatchState::Done),
             Body::Stream(body, _) => body.is_end_stream(),
-            Body::Followed(body, _) => body.is_end_stream(),
+            Body::Followed(followed) => followed.0.is_end_stream(),
         }
     }
 
@@ -139,7 +139,7 @@ impl http_body::Body for Body {
         match self {
             Body::Whole(bytes) => http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
             Body::Stream(body, _) => body.size_hint(),
-            Body::Followed(body, _) => body.size_hint(),
+            Body::Followed(followed) => followed.0.size_hint(),
             _ => http_body::SizeHint::default(),
         }
     }

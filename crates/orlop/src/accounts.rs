@@ -10,7 +10,8 @@ use futures::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use orlop_base::clock::Shift;
 use orlop_client::{Api, Error, path};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -79,9 +80,9 @@ impl Tokens {
         let expires = token["status"]["expirationTimestamp"]
             .as_str()
             .and_then(|t| t.parse::<Timestamp>().ok());
-        let lasts = expires.map_or(SignedDuration::from_secs(SECONDS), |at| at.duration_since(now));
+        let lasts = expires.map_or(SECONDS, |at| at.duration_since(now).as_secs());
         // Four fifths of its time, so that one that is refused now and then is still good.
-        let until = now.saturating_add(lasts * 4 / 5).unwrap_or(now);
+        let until = now.later_by_seconds(lasts.saturating_mul(4) / 5);
         *current = Some((header.clone(), until));
         Ok(header)
     }

@@ -29,7 +29,7 @@ fn said(news: Option<News>) -> String {
 
 #[test]
 fn an_outage_is_said_when_it_begins_changes_and_ends() {
-    let (start, refused) = (Instant::now(), Error::Forbidden(Box::new(Status::default())));
+    let (start, refused) = (Instant::now(), Error::Forbidden(Box::default()));
     let at = |seconds: u64| start.later(Duration::from_secs(seconds));
     // begun and ended at which second, how, and what is said of it
     let steps: [(u64, u64, Option<Error>, &str); 14] = [

@@ -393,7 +393,7 @@ fn review() -> Bytes {
 
 /// Steps that make an object as deep as it may be, again and again.
 fn patch() -> Bytes {
-    let deep = format!("{}{}", r#"{"a":"#.repeat(60), format!("1{}", "}".repeat(60)));
+    let deep = format!("{}1{}", r#"{"a":"#.repeat(60), "}".repeat(60));
     let deep: Value = serde_json::from_str(&deep).expect("braces in pairs");
     let steps: Vec<Value> = (0..2_000)
         .flat_map(|i| {

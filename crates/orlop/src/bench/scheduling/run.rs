@@ -435,7 +435,7 @@ impl Run {
         let sets: Vec<NamedSet> = self.sets_in(&namespace);
         let cluster = self.cluster.clone();
         self.background.spawn(async move {
-            let mut ticks = ticks(Duration::from_secs(1) / op.per_second);
+            let mut ticks = ticks(Duration::from_secs_f64(1.0 / f64::from(op.per_second)));
             for set in sets {
                 for i in 0..set.pods.len() {
                     ticks.tick().await;
