@@ -33,7 +33,7 @@ async fn is_plain(stream: &TcpStream) -> io::Result<bool> {
     loop {
         let n = stream.peek(&mut first).await?;
         let begins = |word: &&[u8; 5]| word.starts_with(&first[..n]);
-        if n == 0 || !BEGINNINGS.iter().any(|word| begins(word)) {
+        if n == 0 || !BEGINNINGS.iter().any(begins) {
             return Ok(false);
         }
         if n == first.len() {

@@ -52,7 +52,7 @@ pub struct NodeArgs {
     /// Folder of static pods [default: /etc/kubernetes/manifests for root's cluster with a container runtime, else
     /// kubelet/manifests in the data directory]
     #[arg(long, value_name = "DIR")]
-    pod_manifest_path: Option<PathBuf>,
+    pod_manifest_path: Option<String>,
     /// Port of the node agent; 0 takes any free one [default: 10250]
     #[arg(long, value_name = "PORT")]
     kubelet_port: Option<u16>,
@@ -409,7 +409,9 @@ mod tests {
         effective::write(&own, &json!({})).unwrap();
         effective::write(&theirs, &json!({"maxPods": 5})).unwrap();
         assert_eq!((find(false), find(true)), (kept(None), shared(None)));
-        let edited = std::fs::read_to_string(&theirs).unwrap().replace('5', "6");
+        let edited = std::fs::read_to_string(&theirs)
+            .unwrap()
+            .replace("maxPods: 5", "maxPods: 6");
         std::fs::write(&theirs, edited).unwrap();
         assert_eq!((find(false), find(true)), (kept(None), shared(Some(&theirs))));
         std::fs::write(&own, "kind: KubeletConfiguration").unwrap();

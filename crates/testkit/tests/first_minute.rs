@@ -1,11 +1,12 @@
 //! What someone sees in the first minute: health, the objects a fresh cluster has, discovery, and every command of the
 //! README.
 
+use nix::sys::signal::Signal;
 use orlop_testkit::{Launch, Server, workspace_root};
 
 #[test]
 fn health_endpoints_answer_as_kubernetes_does() {
-    let server = Server::start();
+    let mut server = Server::start();
     for endpoint in ["healthz", "livez", "readyz"] {
         assert_eq!(server.run(&format!("kubectl get --raw /{endpoint}")), "ok");
         let verbose = server.run(&format!("kubectl get --raw '/{endpoint}?verbose'"));
@@ -26,6 +27,7 @@ fn health_endpoints_answer_as_kubernetes_does() {
     assert!(server.fails("kubectl get --raw /readyz/nonesuch").contains("NotFound"));
     assert!(server.run("kubectl get --raw /version").contains("\"minor\": \"36\""));
     assert!(server.run("kubectl version").contains("Server Version: v1.36"));
+    server.stop(Signal::SIGTERM);
     let log = server.log();
     assert!(
         log.contains(" INFO ") && !log.contains('\u{1b}'),
