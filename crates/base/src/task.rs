@@ -29,8 +29,13 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
+    // Boxed here, so that what follows is compiled once for each output and not for each future.
+    spawn_boxed(Box::pin(future))
+}
+
+fn spawn_boxed<T: Send + 'static>(future: BoxFuture<'static, T>) -> JoinHandle<T> {
     match CURRENT.try_with(Scope::clone) {
-        Ok(scope) => scope.spawn(future),
+        Ok(scope) => scope.spawn_boxed(future),
         Err(_) => tokio::spawn(future),
     }
 }
@@ -43,7 +48,7 @@ where
     F::Output: Send + 'static,
 {
     match CURRENT.try_with(Scope::clone) {
-        Ok(scope) => Box::pin(scope.member(future).1),
+        Ok(scope) => Box::pin(scope.member(Box::pin(future)).1),
         Err(_) => Box::pin(future),
     }
 }
@@ -102,6 +107,10 @@ impl Scope {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
+        self.spawn_boxed(Box::pin(future))
+    }
+
+    fn spawn_boxed<T: Send + 'static>(&self, future: BoxFuture<'static, T>) -> JoinHandle<T> {
         let (id, member) = self.member(future);
         let handle = tokio::spawn(member);
         // Unless it is over already.
@@ -114,7 +123,7 @@ impl Scope {
         handle
     }
 
-    fn member<F: Future>(&self, future: F) -> (u64, Member<F>) {
+    fn member<T>(&self, future: BoxFuture<'static, T>) -> (u64, Member<T>) {
         let (id, polls) = (self.0.next.fetch_add(1, Ordering::Relaxed), Arc::default());
         let entry = Entry {
             polls: Arc::clone(&polls),
@@ -186,17 +195,17 @@ impl Drop for Place {
     }
 }
 
-struct Member<F: Future> {
+struct Member<T> {
     // Before the place: what the future holds is gone when the scope is empty.
-    future: Pin<Box<tokio::task::futures::TaskLocalFuture<Scope, F>>>,
+    future: Pin<Box<tokio::task::futures::TaskLocalFuture<Scope, BoxFuture<'static, T>>>>,
     polls: Arc<AtomicU64>,
     place: Place,
 }
 
-impl<F: Future> Future for Member<F> {
-    type Output = F::Output;
+impl<T> Future for Member<T> {
+    type Output = T;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let this = self.get_mut();
         this.polls.fetch_add(1, Ordering::Relaxed);
         let polled = catch_unwind(AssertUnwindSafe(|| this.future.as_mut().poll(context)));
