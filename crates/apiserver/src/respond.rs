@@ -29,8 +29,11 @@ use crate::table::{self, IncludeObject};
 
 /// Answers at least this long are compressed if the client can read it. Upstream: 128 KiB, too.
 const GZIP_FROM: usize = 128 * 1024;
-/// Lists go out in pieces of about this size.
-const CHUNK: usize = 128 * 1024;
+/// Lists at least this long are made while they are sent.
+const LONG: usize = 128 * 1024;
+/// They go out in pieces of about this size. Others wait for as many pieces as there are readers: with 128 KiB, a hundred
+/// readers of long lists made everybody else wait for tens of milliseconds.
+const CHUNK: usize = 32 * 1024;
 
 /// The body of every response.
 pub enum Body {
@@ -439,7 +442,7 @@ impl Listing {
     /// Whether much must be done before the first byte can go out.
     pub fn is_heavy(&self) -> bool {
         let must_measure = self.wanted.format == Format::Protobuf && self.wanted.shape != Shape::Table;
-        !self.is_plain() && must_measure && self.bytes() >= CHUNK
+        !self.is_plain() && must_measure && self.bytes() >= LONG
     }
 
     pub fn respond(self, registry: &Arc<Registry>) -> Response<Body> {
@@ -448,7 +451,7 @@ impl Listing {
             return stream_list(self.kind, self.page, &metadata, self.gzip);
         }
         // Tables of these are sorted, and there are few.
-        if self.bytes() >= CHUNK && self.kind.kind != "FlowSchema" {
+        if self.bytes() >= LONG && self.kind.kind != "FlowSchema" {
             return self.long_list(registry, metadata);
         }
         self.short_list(registry, metadata)
@@ -558,7 +561,7 @@ fn stream_list(kind: &KindDef, page: Page<Object>, metadata: &Value, gzip: bool)
         first: true,
         done: false,
     };
-    if about < CHUNK {
+    if about < LONG {
         let mut out = BytesMut::with_capacity(about + 256);
         chunks.for_each(|c| out.put_slice(&c));
         return plain(200, "application/json", out.freeze());
