@@ -118,7 +118,7 @@ impl Metrics {
         histogram.total += 1;
     }
 
-    /// A request that was not served for the server's own sake: refused at the door, or ended by a panic.
+    /// A request that was not served for the server's own sake: rejected by the in-flight limit, or ended by a panic.
     pub fn terminated(&self, info: &RequestInfo, known: bool, code: u16) {
         let key = format!("{},code=\"{code}\"", labels(info, false, known));
         let mut terminations = self.terminations.lock();

@@ -43,7 +43,7 @@ pub enum Body {
     Watch(WatchBody),
     /// What another server answers, as it comes; counted while it lasts.
     Stream(AnyBody, Option<InFlight>),
-    /// One whose end the audit log is told of.
+    /// One whose end is recorded in the audit log.
     Followed(Box<(Body, Completion)>),
 }
 

@@ -16,7 +16,7 @@ use crate::{BoxFuture, Clock, Shutdown};
 
 /// Before the first restart; each further one waits twice as long.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// No restart waits longer: whatever was wrong, a component is back this long after it is put right.
+/// No restart waits longer: whatever was wrong, a component is back this long after its cause is gone.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A component that ran this long has recovered: its next failure is its first.
 const RECOVERED: Duration = Duration::from_secs(60);

@@ -613,7 +613,7 @@ async fn the_audit_log_and_the_answer_call_a_request_the_same() {
     let headers = [("audit-id", "mine"), ("x-forwarded-for", "192.0.2.1")];
     let given = http.ask(Method::GET, "/api/v1/nodes", &headers, "").await.unwrap();
     assert_eq!(given.headers["audit-id"], "mine");
-    // A watch is told of when it begins and when it ends.
+    // A watch is recorded when it begins and when it ends.
     let watch = http.stream("/api/v1/namespaces?watch=true&timeoutSeconds=1", &[]).await;
     let watched = watch.headers["audit-id"].to_str().unwrap().to_string();
     let mut watch = watch;

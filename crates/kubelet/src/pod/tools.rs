@@ -76,7 +76,7 @@ pub trait Tools: Send + Sync + 'static {
     fn leave(&self, uid: &str);
     /// Uids of pods that have something for themselves which `leave` would free, those of a former agent as well.
     fn holders(&self) -> Vec<String>;
-    /// Looks at the Node object anew. False if it is the same as before, or can't be had.
+    /// Looks at the Node object anew. False if it is the same as before, or cannot be read.
     async fn refresh_node(&self) -> bool;
     fn event(&self, pod: &Pod, container: Option<&str>, kind: EventType, reason: &'static str, note: String);
 
