@@ -7,14 +7,14 @@ use crate::kind::KindDef;
 use crate::schema::{from_value, schema};
 
 /// `base` with `patch` merged in (null removes).
-pub fn merged(base: &Value, patch: &Value) -> Value {
+pub(crate) fn merged(base: &Value, patch: &Value) -> Value {
     let mut object = base.clone();
     json_patch::merge(&mut object, patch);
     object
 }
 
 /// `object` with the kind's defaults; panics if filling them in twice gives something else.
-pub fn defaulted(def: &KindDef, mut object: Value) -> Value {
+pub(crate) fn defaulted(def: &KindDef, mut object: Value) -> Value {
     (def.default)(&mut object);
     let once = object.clone();
     (def.default)(&mut object);
@@ -23,7 +23,7 @@ pub fn defaulted(def: &KindDef, mut object: Value) -> Value {
 }
 
 /// `object` as validators see it: decoded, with defaults. Panics if it is not of the kind's type.
-pub fn read(def: &KindDef, object: Value) -> Value {
+pub(crate) fn read(def: &KindDef, object: Value) -> Value {
     let ty = schema()
         .get(def.schema)
         .unwrap_or_else(|| panic!("no type {}", def.schema));
@@ -36,7 +36,7 @@ fn texts(problems: Problems) -> Vec<String> {
     problems.0.iter().map(Problem::to_string).collect()
 }
 
-pub fn create_problems(def: &KindDef, object: Value) -> Vec<String> {
+pub(crate) fn create_problems(def: &KindDef, object: Value) -> Vec<String> {
     let object = read(def, object);
     let mut p = Problems::default();
     (def.validate)(&Cursor::root(&object), &mut p);
@@ -44,7 +44,7 @@ pub fn create_problems(def: &KindDef, object: Value) -> Vec<String> {
 }
 
 /// What an update through the main endpoint is told.
-pub fn update_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
+pub(crate) fn update_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
     let (mut new, old) = (read(def, new), read(def, old));
     (def.prepare_update)(&mut new, &old);
     let mut p = Problems::default();
@@ -54,7 +54,7 @@ pub fn update_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
 }
 
 /// What an update through the status endpoint is told.
-pub fn status_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
+pub(crate) fn status_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
     let (mut new, old) = (read(def, new), read(def, old));
     (def.prepare_status)(&mut new, &old);
     let mut p = Problems::default();
@@ -63,7 +63,7 @@ pub fn status_problems(def: &KindDef, new: Value, old: Value) -> Vec<String> {
 }
 
 /// `base` is fine; with each patch, creating it is refused with just the given message.
-pub fn refuses(def: &KindDef, base: &Value, cases: &[(Value, &str)]) {
+pub(crate) fn refuses(def: &KindDef, base: &Value, cases: &[(Value, &str)]) {
     assert_eq!(
         create_problems(def, base.clone()),
         Vec::<String>::new(),
@@ -81,7 +81,7 @@ pub fn refuses(def: &KindDef, base: &Value, cases: &[(Value, &str)]) {
 }
 
 /// `base` may be written back as it is; with each patch the update is refused with just the given message.
-pub fn refuses_update(def: &KindDef, base: &Value, cases: &[(Value, &str)]) {
+pub(crate) fn refuses_update(def: &KindDef, base: &Value, cases: &[(Value, &str)]) {
     assert_eq!(
         update_problems(def, base.clone(), base.clone()),
         Vec::<String>::new(),
@@ -99,7 +99,7 @@ pub fn refuses_update(def: &KindDef, base: &Value, cases: &[(Value, &str)]) {
 }
 
 /// The cells of a row as text, joined by `|`.
-pub fn row(def: &KindDef, object: &Value) -> String {
+pub(crate) fn row(def: &KindDef, object: &Value) -> String {
     let now = "2026-01-01T00:10:00Z".parse().unwrap();
     let cells = (def.cells)(object, now);
     assert_eq!(cells.len(), def.columns.len(), "{}: one cell per column", def.kind);

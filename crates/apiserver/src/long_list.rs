@@ -13,7 +13,7 @@ use crate::respond::InOrder;
 const PIECE: usize = 32 * 1024;
 
 /// The pieces of a list whose members come one by one.
-pub struct LongList<I> {
+pub(crate) struct LongList<I> {
     form: Form,
     /// The name of the member that is the list: items, or rows.
     member: &'static str,
@@ -37,7 +37,13 @@ enum Form {
 impl<I: Iterator<Item = Value> + Clone> LongList<I> {
     /// `envelope` is the list without its members. Protobuf says how long the list is before it begins: all of `items` is
     /// encoded once for that.
-    pub fn new(envelope: &Value, member: &'static str, items: I, wanted: Wanted, schema_name: &str) -> LongList<I> {
+    pub(crate) fn new(
+        envelope: &Value,
+        member: &'static str,
+        items: I,
+        wanted: Wanted,
+        schema_name: &str,
+    ) -> LongList<I> {
         let list = schema().get(schema_name);
         let form = match (wanted.format, list) {
             (Format::Yaml, _) => Form::Yaml,
@@ -59,7 +65,7 @@ impl<I: Iterator<Item = Value> + Clone> LongList<I> {
         }
     }
 
-    pub fn content_type(&self) -> &'static str {
+    pub(crate) fn content_type(&self) -> &'static str {
         match self.form {
             Form::Json | Form::Indented => "application/json",
             Form::Yaml => "application/yaml",

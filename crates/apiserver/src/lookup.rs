@@ -69,14 +69,14 @@ pub(crate) mod fixture {
     type Key = (String, String, String);
 
     #[derive(Default)]
-    pub struct Objects {
+    pub(crate) struct Objects {
         objects: Mutex<BTreeMap<Key, Arc<Value>>>,
         generations: Mutex<BTreeMap<String, u64>>,
     }
 
     impl Objects {
         /// Adds or replaces; name and namespace come from the metadata.
-        pub fn put(&self, resource: &str, object: Value) {
+        pub(crate) fn put(&self, resource: &str, object: Value) {
             let key = (
                 resource.to_string(),
                 text(&object, &["metadata", "namespace"]).to_string(),
@@ -86,12 +86,12 @@ pub(crate) mod fixture {
             *self.generations.lock().entry(resource.to_string()).or_default() += 1;
         }
 
-        pub fn with(self, resource: &str, object: Value) -> Objects {
+        pub(crate) fn with(self, resource: &str, object: Value) -> Objects {
             self.put(resource, object);
             self
         }
 
-        pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
+        pub(crate) fn remove(&self, resource: &str, namespace: &str, name: &str) {
             self.objects
                 .lock()
                 .remove(&(resource.into(), namespace.into(), name.into()));

@@ -58,7 +58,6 @@ async fn connection(
     mut stream: TcpStream,
     peer: Arc<Peer>,
 ) -> Result<(), AnyError> {
-    stream.set_nodelay(true)?;
     let handshake = async {
         match plain_http::refused(&mut stream).await? {
             true => Ok(None),

@@ -70,7 +70,7 @@ impl Places {
 }
 
 /// Memory for large bodies, and turns at large work, by share.
-pub struct Shares {
+pub(crate) struct Shares {
     ordinary_memory: Memory,
     system_memory: Memory,
     ordinary_work: Arc<Semaphore>,
@@ -91,7 +91,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    pub fn memory(&self, share: Share) -> &Memory {
+    pub(crate) fn memory(&self, share: Share) -> &Memory {
         match share {
             Share::Ordinary => &self.ordinary_memory,
             Share::System | Share::LeaderElection => &self.system_memory,
@@ -99,7 +99,7 @@ impl Shares {
     }
 
     /// A turn to work for long; waits for those before.
-    pub async fn turn(&self, share: Share) -> OwnedSemaphorePermit {
+    pub(crate) async fn turn(&self, share: Share) -> OwnedSemaphorePermit {
         let work = match share {
             Share::Ordinary => &self.ordinary_work,
             Share::System | Share::LeaderElection => &self.system_work,

@@ -14,21 +14,21 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    pub fn new(random: Random) -> Backoff {
+    pub(crate) fn new(random: Random) -> Backoff {
         Backoff { failures: 0, random }
     }
 
     /// All is well again.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failures > 0
     }
 
     /// Counts a failure and says how long to wait.
-    pub fn next_delay(&mut self) -> Duration {
+    pub(crate) fn next_delay(&mut self) -> Duration {
         let delay = FIRST.saturating_mul(1 << self.failures.min(10)).min(MAX);
         self.failures = self.failures.saturating_add(1);
         jittered(delay, 1.0, &mut self.random)

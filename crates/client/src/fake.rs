@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::Api;
 use crate::error::BoxError;
 
-pub enum Reply {
+pub(crate) enum Reply {
     Whole(u16, Bytes),
     /// Frames as they come; an `Err` breaks the connection, the sender's end ends the answer.
     Stream(mpsc::Receiver<Result<Bytes, BoxError>>),
@@ -25,7 +25,7 @@ pub enum Reply {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Method and URI.
     pub line: String,
     pub user_agent: String,
@@ -43,44 +43,44 @@ struct State {
 }
 
 #[derive(Clone, Default)]
-pub struct Fake {
+pub(crate) struct Fake {
     state: Arc<Mutex<State>>,
     asked: Arc<Notify>,
 }
 
 impl Fake {
-    pub fn new() -> Fake {
+    pub(crate) fn new() -> Fake {
         Fake::default()
     }
 
     /// Answers every request with what the function says.
-    pub fn serving(handler: impl FnMut(&Seen) -> Reply + Send + 'static) -> Fake {
+    pub(crate) fn serving(handler: impl FnMut(&Seen) -> Reply + Send + 'static) -> Fake {
         let fake = Fake::default();
         fake.state.lock().handler = Some(Box::new(handler));
         fake
     }
 
-    pub fn reply(&self, reply: Reply) {
+    pub(crate) fn reply(&self, reply: Reply) {
         self.state.lock().replies.push_back(reply);
     }
 
-    pub fn answer(&self, code: u16, body: &str) {
+    pub(crate) fn answer(&self, code: u16, body: &str) {
         self.reply(Reply::Whole(code, Bytes::copy_from_slice(body.as_bytes())));
     }
 
     /// The next request is answered by what is sent here.
-    pub fn stream(&self) -> mpsc::Sender<Result<Bytes, BoxError>> {
+    pub(crate) fn stream(&self) -> mpsc::Sender<Result<Bytes, BoxError>> {
         let (sender, receiver) = mpsc::channel(1000);
         self.reply(Reply::Stream(receiver));
         sender
     }
 
-    pub fn requests(&self) -> Vec<Seen> {
+    pub(crate) fn requests(&self) -> Vec<Seen> {
         self.state.lock().seen.clone()
     }
 
     /// Waits until this many requests have come.
-    pub async fn asked(&self, count: usize) -> Seen {
+    pub(crate) async fn asked(&self, count: usize) -> Seen {
         loop {
             let notified = self.asked.notified();
             if let Some(seen) = self.state.lock().seen.get(count - 1) {
@@ -90,11 +90,11 @@ impl Fake {
         }
     }
 
-    pub fn service(&self) -> Fake {
+    pub(crate) fn service(&self) -> Fake {
         self.clone()
     }
 
-    pub fn api(&self) -> Api {
+    pub(crate) fn api(&self) -> Api {
         Api::in_process(self.service(), "test")
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub fn new(body: ResponseBody) -> Lines {
+    pub(crate) fn new(body: ResponseBody) -> Lines {
         Lines {
             body,
             frame: Bytes::new(),
@@ -30,7 +30,7 @@ impl Lines {
 
     /// The next whole line, line break included; none at the end. A line without its end is as if it never came: it
     /// will be sent again. Safe to drop while waiting.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
         loop {
             if let Some(line) = self.buffered() {
                 if line.iter().all(u8::is_ascii_whitespace) {

@@ -13,20 +13,20 @@ use crate::objects::service::{ServicePort, TargetPort};
 use crate::objects::{Pod, Service};
 
 /// Whether the pod can receive anything at all. Pods on their way out may, as long as nobody else can.
-pub fn is_backend(pod: &Pod, with_terminating: bool) -> bool {
+pub(crate) fn is_backend(pod: &Pod, with_terminating: bool) -> bool {
     let has_address = !pod.status.pod_ip.is_empty() || !pod.status.pod_ips.is_empty();
     !pod.is_terminal() && has_address && (with_terminating || !pod.metadata.is_deleted())
 }
 
 /// The pods of a service, in the order of their names.
-pub fn of_service(pods: &Cache<Pod>, service: &Service, with_terminating: bool) -> Vec<Arc<Pod>> {
+pub(crate) fn of_service(pods: &Cache<Pod>, service: &Service, with_terminating: bool) -> Vec<Arc<Pod>> {
     let mut found = pods.list_in(&service.metadata.namespace);
     found.retain(|pod| service.selects(&pod.metadata.labels) && is_backend(pod, with_terminating));
     found
 }
 
 /// Where a service's port leads in this pod; none if no container has a port of that name.
-pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
+pub(crate) fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     let name = match &port.target_port {
         TargetPort::Number(number) => return Some(*number),
         TargetPort::Name(name) => name,
@@ -37,18 +37,18 @@ pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     named.next().map(|p| p.container_port)
 }
 
-pub fn or_tcp(protocol: &str) -> &str {
+pub(crate) fn or_tcp(protocol: &str) -> &str {
     if protocol.is_empty() { "TCP" } else { protocol }
 }
 
 /// The pod's name within the service's domain, if it asked for one.
-pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
+pub(crate) fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
     let named = !pod.spec.hostname.is_empty() && pod.spec.subdomain == service.metadata.name;
     named.then_some(pod.spec.hostname.as_str())
 }
 
 /// The pod's addresses of one family, however they were written.
-pub fn addresses(pod: &Pod, family: &str) -> Vec<String> {
+pub(crate) fn addresses(pod: &Pod, family: &str) -> Vec<String> {
     let parsed = pod.status.pod_ips.iter().filter_map(|ip| orlop_api::ip::parse(&ip.ip));
     let canonical = parsed.map(|ip| ip.to_canonical());
     canonical
@@ -57,12 +57,17 @@ pub fn addresses(pod: &Pod, family: &str) -> Vec<String> {
         .collect()
 }
 
-pub fn family(ip: &IpAddr) -> &'static str {
+pub(crate) fn family(ip: &IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
 /// Wakes the services that a change of a pod may matter to.
-pub fn wake(services: &Cache<Service>, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>, mut wake: impl FnMut(Key)) {
+pub(crate) fn wake(
+    services: &Cache<Service>,
+    old: Option<&Arc<Pod>>,
+    new: Option<&Arc<Pod>>,
+    mut wake: impl FnMut(Key),
+) {
     let backend = |pod: Option<&Arc<Pod>>| pod.filter(|pod| is_backend(pod, true)).cloned();
     let (old, new) = (backend(old), backend(new));
     let looks_same = match (&old, &new) {
@@ -93,7 +98,7 @@ fn looks_same(old: &Pod, new: &Pod) -> bool {
 /// Remembers when the pods of each service last changed, to say which change an object shows. That says how long
 /// endpoints take to follow their pods, and nothing else: after a restart the first answer is the service's creation.
 #[derive(Default)]
-pub struct TriggerTimes(Mutex<FxHashMap<Key, Seen>>);
+pub(crate) struct TriggerTimes(Mutex<FxHashMap<Key, Seen>>);
 
 #[derive(Default)]
 struct Seen {
@@ -103,7 +108,7 @@ struct Seen {
 
 impl TriggerTimes {
     /// The earliest change since the service's last turn; none if nothing has a new time.
-    pub fn observe(&self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
+    pub(crate) fn observe(&self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
         let created = service.metadata.creation_timestamp;
         let changed = |pod: &Arc<Pod>| {
             let at = pod.condition("Ready")?.last_transition_time?;
@@ -128,7 +133,7 @@ impl TriggerTimes {
         [pods, service_again].into_iter().flatten().min()
     }
 
-    pub fn forget(&self, key: &Key) {
+    pub(crate) fn forget(&self, key: &Key) {
         self.0.lock().remove(key);
     }
 }

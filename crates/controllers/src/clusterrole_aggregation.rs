@@ -12,7 +12,7 @@ use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn, s
 use crate::objects::ClusterRole;
 use crate::ownership::matches;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "clusterrole-aggregation-controller",
     account: "clusterrole-aggregation-controller",
     on_by_default: true,

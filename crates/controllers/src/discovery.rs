@@ -11,7 +11,7 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 
 /// A resource in one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Resource {
+pub(crate) struct Resource {
     /// `apps/v1`
     pub api_version: String,
     /// `deployments`
@@ -25,23 +25,23 @@ pub struct Resource {
 }
 
 impl Resource {
-    pub fn group(&self) -> &str {
+    pub(crate) fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    pub fn version(&self) -> &str {
+    pub(crate) fn version(&self) -> &str {
         self.api_version
             .split_once('/')
             .map_or(self.api_version.as_str(), |(_, version)| version)
     }
 
-    pub fn can(&self, verbs: &[&str]) -> bool {
+    pub(crate) fn can(&self, verbs: &[&str]) -> bool {
         verbs.iter().all(|verb| self.verbs.iter().any(|v| v == verb))
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Discovered {
+pub(crate) struct Discovered {
     pub resources: Vec<Resource>,
     /// Group versions whose server does not answer at present, and what is wrong with them.
     pub failed: BTreeMap<String, String>,
@@ -49,7 +49,7 @@ pub struct Discovered {
 
 impl Discovered {
     /// What went wrong, in upstream's words; none if nothing did.
-    pub fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         if self.failed.is_empty() {
             return None;
         }
@@ -60,12 +60,12 @@ impl Discovered {
         ))
     }
 
-    pub fn preferred(&self) -> impl Iterator<Item = &Resource> {
+    pub(crate) fn preferred(&self) -> impl Iterator<Item = &Resource> {
         self.resources.iter().filter(|resource| resource.preferred)
     }
 }
 
-pub async fn discover(api: &Api) -> Result<Discovered> {
+pub(crate) async fn discover(api: &Api) -> Result<Discovered> {
     let core: GroupList = api.get_as("/api", AGGREGATED).await?;
     let named: GroupList = api.get_as("/apis", AGGREGATED).await?;
     let mut found = Discovered::default();
@@ -200,14 +200,14 @@ mod tests {
 
 /// For tests: an API server's answers, for `Cluster::hook`.
 #[cfg(test)]
-pub mod fake {
+pub(crate) mod fake {
     use serde_json::{Value, json};
 
     /// Group version, resource, kind, and whether it lives in namespaces.
-    pub type Served = (&'static str, &'static str, &'static str, bool);
+    pub(crate) type Served = (&'static str, &'static str, &'static str, bool);
 
     /// Two of each sort, enough for most.
-    pub const USUAL: &[Served] = &[
+    pub(crate) const USUAL: &[Served] = &[
         ("v1", "configmaps", "ConfigMap", true),
         ("v1", "namespaces", "Namespace", false),
         ("v1", "nodes", "Node", false),
@@ -216,7 +216,7 @@ pub mod fake {
         ("apps/v1", "replicasets", "ReplicaSet", true),
     ];
 
-    pub fn answer(path: &str, served: &[Served]) -> Option<Value> {
+    pub(crate) fn answer(path: &str, served: &[Served]) -> Option<Value> {
         let core = match path {
             "/api" => true,
             "/apis" => false,

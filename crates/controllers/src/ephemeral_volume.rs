@@ -8,7 +8,7 @@ use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recor
 use crate::objects::{PersistentVolumeClaim, Pod};
 use crate::ownership::controller_reference;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "ephemeral-volume-controller",
     account: "ephemeral-volume-controller",
     on_by_default: true,

@@ -12,7 +12,7 @@ use crate::machinery::{Cache, Key};
 use crate::objects::{Kind, Pod};
 
 /// Follows a cache. Clones share the index.
-pub struct Index<T> {
+pub(crate) struct Index<T> {
     cache: Cache<T>,
     names: Arc<RwLock<Names>>,
 }
@@ -34,7 +34,7 @@ impl<T: Kind> Clone for Index<T> {
 
 impl<T: Kind> Index<T> {
     /// Must be made before handlers are registered that look things up in it: they are called in that order.
-    pub fn of(cache: &Cache<T>, names_in: impl Fn(&T) -> Vec<String> + Send + Sync + 'static) -> Index<T> {
+    pub(crate) fn of(cache: &Cache<T>, names_in: impl Fn(&T) -> Vec<String> + Send + Sync + 'static) -> Index<T> {
         let names = Arc::new(RwLock::new(Names::default()));
         let kept = names.clone();
         cache.on_change(move |old, new| {
@@ -46,7 +46,7 @@ impl<T: Kind> Index<T> {
         Index { cache, names }
     }
 
-    pub fn keys(&self, name: &str) -> Vec<Key> {
+    pub(crate) fn keys(&self, name: &str) -> Vec<Key> {
         let names = self.names.read();
         names
             .referrers
@@ -55,11 +55,11 @@ impl<T: Kind> Index<T> {
     }
 
     /// In the order of their keys.
-    pub fn objects(&self, name: &str) -> Vec<Arc<T>> {
+    pub(crate) fn objects(&self, name: &str) -> Vec<Arc<T>> {
         self.keys(name).iter().filter_map(|key| self.cache.at(key)).collect()
     }
 
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.names.read().referrers.contains_key(name)
     }
 }
@@ -86,7 +86,7 @@ impl Names {
 }
 
 /// The pods that use a claim, by the claim's `namespace/name`.
-pub fn pods_by_claim(pods: &Cache<Pod>) -> Index<Pod> {
+pub(crate) fn pods_by_claim(pods: &Cache<Pod>) -> Index<Pod> {
     Index::of(pods, |pod| {
         let claims = claims_of(pod);
         claims.iter().map(Key::to_string).collect()
@@ -94,7 +94,7 @@ pub fn pods_by_claim(pods: &Cache<Pod>) -> Index<Pod> {
 }
 
 /// The claims that a pod uses, be they its own or made for it.
-pub fn claims_of(pod: &Pod) -> Vec<Key> {
+pub(crate) fn claims_of(pod: &Pod) -> Vec<Key> {
     let names = pod.spec.volumes.iter().filter_map(|volume| {
         let own = || format!("{}-{}", pod.metadata.name, volume.name);
         match &volume.persistent_volume_claim {

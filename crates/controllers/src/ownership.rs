@@ -12,7 +12,7 @@ use crate::machinery::{Cache, Failure, Key, Queue, Turn};
 use crate::objects::{Kind, Meta, OwnerReference};
 
 /// The reference that a managing owner leaves on what it manages.
-pub fn controller_reference<O: Kind>(owner: &O) -> OwnerReference {
+pub(crate) fn controller_reference<O: Kind>(owner: &O) -> OwnerReference {
     OwnerReference {
         api_version: O::API_VERSION.to_string(),
         kind: O::KIND.to_string(),
@@ -24,7 +24,7 @@ pub fn controller_reference<O: Kind>(owner: &O) -> OwnerReference {
 }
 
 /// What is to be done with the objects that an owner manages or could manage.
-pub struct Claims<T> {
+pub(crate) struct Claims<T> {
     /// Managed by the owner, and matching.
     pub kept: Vec<Arc<T>>,
     /// Matching, managed by nobody.
@@ -33,12 +33,12 @@ pub struct Claims<T> {
     pub released: Vec<Arc<T>>,
 }
 
-pub fn matches(selector: &LabelSelector, meta: &Meta) -> bool {
+pub(crate) fn matches(selector: &LabelSelector, meta: &Meta) -> bool {
     selector.matches(|key| meta.label(key))
 }
 
 /// `managed`: what the owner manages. `free`: what nobody does.
-pub fn plan_claims<T: Kind>(
+pub(crate) fn plan_claims<T: Kind>(
     owner_is_deleted: bool,
     selector: &LabelSelector,
     managed: Vec<Arc<T>>,
@@ -60,7 +60,7 @@ pub fn plan_claims<T: Kind>(
 }
 
 /// The objects that the owner manages, after taking and letting go of what it must. `selector` none: it manages nothing.
-pub async fn claim<O: Kind, T: Kind>(
+pub(crate) async fn claim<O: Kind, T: Kind>(
     turn: &Turn,
     owner: &O,
     selector: Option<&LabelSelector>,
@@ -70,7 +70,7 @@ pub async fn claim<O: Kind, T: Kind>(
 }
 
 /// Like `claim`; what is taken also gets the finalizer, and what is let go of loses it.
-pub async fn claim_with_finalizer<O: Kind, T: Kind>(
+pub(crate) async fn claim_with_finalizer<O: Kind, T: Kind>(
     turn: &Turn,
     owner: &O,
     selector: Option<&LabelSelector>,
@@ -81,7 +81,7 @@ pub async fn claim_with_finalizer<O: Kind, T: Kind>(
 }
 
 /// Like `claim`, but takes and lets go only of what `counts`; of the rest, what the owner manages is among the answer.
-pub async fn claim_where<O: Kind, T: Kind>(
+pub(crate) async fn claim_where<O: Kind, T: Kind>(
     turn: &Turn,
     owner: &O,
     selector: Option<&LabelSelector>,
@@ -168,7 +168,7 @@ async fn release<T: Kind>(turn: &Turn, owner_uid: &str, meta: &Meta, finalizer: 
 
 /// Keeps a queue of owners awake: when one of `owned` changes, its managing owner's turn comes; if nobody manages it, that of
 /// all owners in its namespace that `might_adopt` it.
-pub fn wake_owners<O: Kind, T: Kind>(
+pub(crate) fn wake_owners<O: Kind, T: Kind>(
     queue: &Queue,
     owners: &Cache<O>,
     owned: &Cache<T>,
@@ -188,7 +188,7 @@ pub fn wake_owners<O: Kind, T: Kind>(
 
 /// Says whose turn it is when an object changes: its managing owner's (of kind `O`), before and after the change, and
 /// if nobody manages it, those that `might_adopt` names.
-pub fn owners_to_wake<O: Kind, T: Kind>(
+pub(crate) fn owners_to_wake<O: Kind, T: Kind>(
     old: Option<&Arc<T>>,
     new: Option<&Arc<T>>,
     mut wake: impl FnMut(Key),
@@ -223,7 +223,7 @@ fn same_group(a: &str, b: &str) -> bool {
 
 /// Whether something was refused because its namespace is on its way out: nothing more can come to life there.
 /// Upstream: the cause `NamespaceTerminating` of a refusal.
-pub fn is_terminating(status: &orlop_client::Status) -> bool {
+pub(crate) fn is_terminating(status: &orlop_client::Status) -> bool {
     let mut causes = status.details.causes.iter();
     causes.any(|cause| cause.reason == "NamespaceTerminating")
 }

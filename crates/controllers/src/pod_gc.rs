@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn, seen};
 use crate::objects::{Kind, Node, Pod};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "pod-garbage-collector-controller",
     account: "pod-garbage-collector",
     on_by_default: true,

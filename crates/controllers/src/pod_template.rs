@@ -7,7 +7,7 @@ use crate::objects::{Kind, OwnerReference, PodTemplate};
 use crate::ownership::controller_reference;
 
 /// The pod that a template describes, managed by the owner, its name made by the server.
-pub fn pod<O: Kind>(owner: &O, template: &PodTemplate) -> Value {
+pub(crate) fn pod<O: Kind>(owner: &O, template: &PodTemplate) -> Value {
     pod_for(
         &controller_reference(owner),
         &generate_name(&owner.meta().name),
@@ -15,7 +15,7 @@ pub fn pod<O: Kind>(owner: &O, template: &PodTemplate) -> Value {
     )
 }
 
-pub fn pod_for(owner: &OwnerReference, generate_name: &str, template: &PodTemplate) -> Value {
+pub(crate) fn pod_for(owner: &OwnerReference, generate_name: &str, template: &PodTemplate) -> Value {
     let mut metadata = json!({"generateName": generate_name, "ownerReferences": [owner]});
     let from = &template.metadata;
     if !from.labels.is_empty() {
@@ -30,12 +30,12 @@ pub fn pod_for(owner: &OwnerReference, generate_name: &str, template: &PodTempla
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.spec})
 }
 
-pub fn encoded(pod: &Value) -> Bytes {
+pub(crate) fn encoded(pod: &Value) -> Bytes {
     Bytes::from(pod.to_string())
 }
 
 /// Upstream leaves the dash out if the name would not be valid with it.
-pub fn generate_name(owner: &str) -> String {
+pub(crate) fn generate_name(owner: &str) -> String {
     let with_dash = format!("{owner}-");
     if orlop_api::names::dns_subdomain(with_dash.trim_end_matches('-')).is_empty() {
         with_dash
@@ -45,7 +45,7 @@ pub fn generate_name(owner: &str) -> String {
 }
 
 /// A refusal because the namespace is on its way out. Upstream: the cause `NamespaceTerminating`.
-pub fn is_namespace_ending(refusal: &orlop_client::Status) -> bool {
+pub(crate) fn is_namespace_ending(refusal: &orlop_client::Status) -> bool {
     let mut causes = refusal.details.causes.iter();
     causes.any(|cause| cause.reason == "NamespaceTerminating")
 }

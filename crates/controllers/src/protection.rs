@@ -12,21 +12,21 @@ use crate::index::{Index, claims_of, pods_by_claim};
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Setup, Turn, seen};
 use crate::objects::{Kind, Meta, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
-pub const CLAIMS: Def = Def {
+pub(crate) const CLAIMS: Def = Def {
     name: "persistentvolumeclaim-protection-controller",
     account: "pvc-protection-controller",
     on_by_default: true,
     start: start_claims,
 };
 
-pub const VOLUMES: Def = Def {
+pub(crate) const VOLUMES: Def = Def {
     name: "persistentvolume-protection-controller",
     account: "pv-protection-controller",
     on_by_default: true,
     start: start_volumes,
 };
 
-pub const ATTRIBUTES_CLASSES: Def = Def {
+pub(crate) const ATTRIBUTES_CLASSES: Def = Def {
     name: "volumeattributesclass-protection-controller",
     account: "volumeattributesclass-protection-controller",
     on_by_default: true,

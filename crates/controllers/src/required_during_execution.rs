@@ -19,7 +19,7 @@ use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setu
 use crate::objects::node_selector::NodeSelector;
 use crate::objects::{Kind, Node, Pod};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "node-affinity-eviction-controller",
     account: "node-affinity-eviction-controller",
     on_by_default: true,

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Setup, Turn, status_patch};
 use crate::objects::{ConfigMap, Kind, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "resourcequota-controller",
     account: "resourcequota-controller",
     on_by_default: true,

@@ -12,20 +12,20 @@ use crate::objects::{ControllerRevision, Kind, Labels, Meta};
 use crate::ownership::controller_reference;
 
 /// On pods: which revision they were made from.
-pub const POD_LABEL: &str = "controller-revision-hash";
+pub(crate) const POD_LABEL: &str = "controller-revision-hash";
 
 /// Upstream cuts the owner's name here so that the hash fits behind it.
 const PREFIX_MAX: usize = 223;
 
 /// The patch that brings a template back.
-pub fn patch_of(template: &Value) -> Value {
+pub(crate) fn patch_of(template: &Value) -> Value {
     let mut template = template.clone();
     template["$patch"] = "replace".into();
     json!({"spec": {"template": template}})
 }
 
 /// The template that a revision brings back.
-pub fn template_in(revision: &ControllerRevision) -> Value {
+pub(crate) fn template_in(revision: &ControllerRevision) -> Value {
     let mut template = revision.data["spec"]["template"].clone();
     if let Some(fields) = template.as_object_mut() {
         fields.remove("$patch");
@@ -34,14 +34,14 @@ pub fn template_in(revision: &ControllerRevision) -> Value {
 }
 
 /// In order, the oldest first.
-pub fn sort(revisions: &mut [Arc<ControllerRevision>]) {
+pub(crate) fn sort(revisions: &mut [Arc<ControllerRevision>]) {
     let order = |r: &ControllerRevision| (r.revision, r.metadata.creation_timestamp, r.metadata.name.clone());
     revisions.sort_by_cached_key(|revision| order(revision));
 }
 
 /// Which of the revisions is the present one.
 #[derive(Debug)]
-pub enum Choice {
+pub(crate) enum Choice {
     Keep(Arc<ControllerRevision>),
     /// One goes back to what once was: that revision becomes the newest.
     Renumber(Arc<ControllerRevision>, i64),
@@ -49,7 +49,7 @@ pub enum Choice {
 }
 
 /// `sorted`: all revisions, the oldest first.
-pub fn choose(sorted: &[Arc<ControllerRevision>], patch: &Value) -> Choice {
+pub(crate) fn choose(sorted: &[Arc<ControllerRevision>], patch: &Value) -> Choice {
     let found = sorted.iter().rfind(|revision| same(&revision.data, patch));
     let others = sorted.iter().filter(|revision| !same(&revision.data, patch));
     let newest_other = others.map(|revision| revision.revision).max().unwrap_or(0);
@@ -61,7 +61,7 @@ pub fn choose(sorted: &[Arc<ControllerRevision>], patch: &Value) -> Choice {
 }
 
 /// Older servers wrote a `creationTimestamp` of null into every template.
-pub fn same(a: &Value, b: &Value) -> bool {
+pub(crate) fn same(a: &Value, b: &Value) -> bool {
     const NULL_TIME: &str = "/spec/template/metadata/creationTimestamp";
     let has_null = |data: &Value| data.pointer(NULL_TIME).is_some_and(Value::is_null);
     if a == b || !(has_null(a) || has_null(b)) {
@@ -78,7 +78,7 @@ pub fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// A revision as its workload wants it.
-pub struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     pub patch: &'a Value,
     pub template_labels: Labels,
     /// The label that the hash goes into.
@@ -87,14 +87,14 @@ pub struct Wanted<'a> {
     pub probe: Option<i64>,
 }
 
-pub enum Ensured {
+pub(crate) enum Ensured {
     There(Arc<ControllerRevision>),
     /// A different revision has the name: count the collision and come again.
     NameTaken,
 }
 
 /// Sees to it that the present revision exists and has the highest number.
-pub async fn ensure<O: Kind>(
+pub(crate) async fn ensure<O: Kind>(
     turn: &Turn,
     owner: &O,
     sorted: &[Arc<ControllerRevision>],
@@ -173,7 +173,7 @@ async fn taken<O: Kind>(turn: &Turn, owner: &O, wanted: &Value) -> Result<Ensure
 }
 
 /// The first `count` of those that nothing needs any more. `sorted`: the oldest first.
-pub fn oldest_unused(
+pub(crate) fn oldest_unused(
     sorted: &[Arc<ControllerRevision>],
     in_use: impl Fn(&ControllerRevision) -> bool,
     count: usize,
@@ -182,7 +182,7 @@ pub fn oldest_unused(
     unused.take(count).cloned().collect()
 }
 
-pub async fn delete(turn: &Turn, revisions: &[Arc<ControllerRevision>]) -> Result<(), Failure> {
+pub(crate) async fn delete(turn: &Turn, revisions: &[Arc<ControllerRevision>]) -> Result<(), Failure> {
     for revision in revisions {
         match turn.delete::<ControllerRevision>(&revision.metadata).await {
             Ok(()) | Err(Error::NotFound(_)) => {}
@@ -193,12 +193,12 @@ pub async fn delete(turn: &Turn, revisions: &[Arc<ControllerRevision>]) -> Resul
 }
 
 /// A patch that says that one more name was taken.
-pub fn count_collision(meta: &Meta, count: Option<i64>) -> Value {
+pub(crate) fn count_collision(meta: &Meta, count: Option<i64>) -> Value {
     json!({"metadata": seen(meta), "status": {"collisionCount": count.unwrap_or(0) + 1}})
 }
 
 /// FNV-1 of the patch as Go would write it (so that names are those that Kubernetes gives), in letters that make no words.
-pub fn hash(patch: &Value, probe: Option<i64>) -> String {
+pub(crate) fn hash(patch: &Value, probe: Option<i64>) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut text = String::new();
     write_as_go(patch, &mut text);

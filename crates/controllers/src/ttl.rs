@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Setup, Turn};
 use crate::objects::{Meta, Node};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "ttl-controller",
     account: "ttl-controller",
     on_by_default: true,

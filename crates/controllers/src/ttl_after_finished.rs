@@ -10,7 +10,7 @@ use orlop_client::{DeleteOptions, Error, Preconditions};
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::Job;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "ttl-after-finished-controller",
     account: "ttl-after-finished-controller",
     on_by_default: true,

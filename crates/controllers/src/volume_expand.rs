@@ -12,7 +12,7 @@ use crate::objects::persistent_volume::PROVISIONED_BY;
 use crate::objects::{PersistentVolume, PersistentVolumeClaim};
 use crate::persistent_volume::driver_of;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "persistentvolume-expander-controller",
     account: "expand-controller",
     on_by_default: true,

@@ -19,7 +19,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// `changed`: someone changed one of the objects.
-pub async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown: Shutdown) {
+pub(crate) async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown: Shutdown) {
     let (mut retry, mut ours_before, mut failures) = (RETRY, true, Failures::default());
     loop {
         let wait = tokio::select! {

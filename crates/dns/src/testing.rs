@@ -12,10 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
 /// Longer than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub(crate) enum Manner {
     Well,
     Silent,
     /// After a while.
@@ -31,14 +31,14 @@ pub enum Manner {
 }
 
 #[derive(Clone)]
-pub struct Resolver {
+pub(crate) struct Resolver {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Message>>>,
     manner: Arc<Mutex<Manner>>,
 }
 
 impl Resolver {
-    pub async fn start(manner: Manner) -> Resolver {
+    pub(crate) async fn start(manner: Manner) -> Resolver {
         let listener = crate::server::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let resolver = Resolver {
             address: listener.address,
@@ -51,11 +51,11 @@ impl Resolver {
         resolver
     }
 
-    pub fn seen(&self) -> Vec<Message> {
+    pub(crate) fn seen(&self) -> Vec<Message> {
         self.seen.lock().clone()
     }
 
-    pub fn set(&self, manner: Manner) {
+    pub(crate) fn set(&self, manner: Manner) {
         *self.manner.lock() = manner;
     }
 
@@ -132,19 +132,19 @@ impl Resolver {
     }
 }
 
-pub fn query(name: &str, kind: RecordType) -> Message {
+pub(crate) fn query(name: &str, kind: RecordType) -> Message {
     let mut message = Message::query();
     message.metadata.recursion_desired = true;
     message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
     message
 }
 
-pub async fn ask_udp(server: SocketAddr, message: &Message) -> Message {
+pub(crate) async fn ask_udp(server: SocketAddr, message: &Message) -> Message {
     let bytes = exchange_udp(server, &message.to_vec().unwrap()).await;
     Message::from_vec(&bytes).unwrap()
 }
 
-pub async fn exchange_udp(server: SocketAddr, packet: &[u8]) -> Vec<u8> {
+pub(crate) async fn exchange_udp(server: SocketAddr, packet: &[u8]) -> Vec<u8> {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.send_to(packet, server).await.unwrap();
     let mut buffer = vec![0; 65535];
@@ -153,7 +153,7 @@ pub async fn exchange_udp(server: SocketAddr, packet: &[u8]) -> Vec<u8> {
     buffer
 }
 
-pub async fn ask_tcp(stream: &mut TcpStream, message: &Message) -> Message {
+pub(crate) async fn ask_tcp(stream: &mut TcpStream, message: &Message) -> Message {
     let bytes = message.to_vec().unwrap();
     stream.write_u16(bytes.len() as u16).await.unwrap();
     stream.write_all(&bytes).await.unwrap();
@@ -168,6 +168,6 @@ pub async fn ask_tcp(stream: &mut TcpStream, message: &Message) -> Message {
 }
 
 /// The addresses of an answer.
-pub fn addresses(message: &Message) -> Vec<String> {
+pub(crate) fn addresses(message: &Message) -> Vec<String> {
     message.answers.iter().map(|r| r.data.to_string()).collect()
 }

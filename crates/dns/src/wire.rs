@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 
 /// What a UDP answer may take where the client says nothing, and at most. The latter passes every usual link whole.
 /// Upstream: RFC 1035 and the DNS flag day of 2020.
-pub const UDP_PLAIN: u16 = 512;
-pub const UDP_MAX: u16 = 1232;
-pub const TCP_MAX: u16 = u16::MAX;
+pub(crate) const UDP_PLAIN: u16 = 512;
+pub(crate) const UDP_MAX: u16 = 1232;
+pub(crate) const TCP_MAX: u16 = u16::MAX;
 const HEADER: usize = 12;
 /// An OPT record without options.
 const OPT: u16 = 11;
@@ -21,7 +21,7 @@ const BAD_VERSION: u16 = 16;
 
 /// A question.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     pub id: u16,
     pub recursion_desired: bool,
     pub checking_disabled: bool,
@@ -31,7 +31,7 @@ pub struct Request {
 
 /// What the client says of itself by an OPT record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edns {
+pub(crate) struct Edns {
     pub payload: u16,
     pub version: u8,
     pub dnssec_ok: bool,
@@ -39,19 +39,19 @@ pub struct Edns {
 
 impl Request {
     /// How large a UDP answer may be.
-    pub fn udp_limit(&self) -> u16 {
+    pub(crate) fn udp_limit(&self) -> u16 {
         let asked = self.edns.map_or(UDP_PLAIN, |edns| edns.payload);
         asked.clamp(UDP_PLAIN, UDP_MAX)
     }
 
-    pub fn dnssec_ok(&self) -> bool {
+    pub(crate) fn dnssec_ok(&self) -> bool {
         self.edns.is_some_and(|edns| edns.dnssec_ok)
     }
 }
 
 /// What does not go on to be answered.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub(crate) enum Unfit {
     /// No answer at all: too short for one, or itself an answer (whoever answers those can be made to go on for ever).
     Silence,
     /// A header that says what is wrong.
@@ -59,7 +59,7 @@ pub enum Unfit {
 }
 
 /// Reads a question. Upstream: what miekg/dns takes (`DefaultMsgAcceptFunc`).
-pub fn read(packet: &[u8]) -> Result<Request, Unfit> {
+pub(crate) fn read(packet: &[u8]) -> Result<Request, Unfit> {
     let Some(header) = packet.first_chunk::<HEADER>() else {
         return Err(Unfit::Silence);
     };
@@ -124,7 +124,7 @@ impl Reply {
 
 /// Writes an answer of at most `limit` bytes in place of what is in `out`. If the answers do not fit, as many as do, and
 /// the bit that says so; additional records that do not fit are left out without a word.
-pub fn write(request: &Request, reply: &Reply, limit: u16, out: &mut Vec<u8>) {
+pub(crate) fn write(request: &Request, reply: &Reply, limit: u16, out: &mut Vec<u8>) {
     let room = match request.edns {
         Some(_) => limit - OPT,
         None => limit,
@@ -230,7 +230,7 @@ fn append_opt(out: &mut Vec<u8>, edns: Edns, code: u16) {
 }
 
 /// To those whose OPT record is of a version that we don't speak.
-pub fn bad_version() -> Reply {
+pub(crate) fn bad_version() -> Reply {
     Reply::error(ResponseCode::from((BAD_VERSION >> 4) as u8, 0))
 }
 

@@ -97,10 +97,10 @@ pub(crate) mod testing {
 
     /// What was said, as `Warning Unhealthy spec.containers{c}: …`.
     #[derive(Clone, Default)]
-    pub struct Said(Arc<Mutex<Vec<String>>>);
+    pub(crate) struct Said(Arc<Mutex<Vec<String>>>);
 
     impl Said {
-        pub fn events(&self) -> Events {
+        pub(crate) fn events(&self) -> Events {
             let said = self.clone();
             Events::to(move |event| {
                 let place = match event.regarding.field_path.as_str() {
@@ -112,7 +112,7 @@ pub(crate) mod testing {
             })
         }
 
-        pub fn take(&self) -> Vec<String> {
+        pub(crate) fn take(&self) -> Vec<String> {
             std::mem::take(&mut self.0.lock())
         }
     }

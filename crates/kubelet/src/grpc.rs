@@ -14,12 +14,12 @@ use tonic_prost::ProstCodec;
 
 /// Connects with the first call, and again after the plugin was restarted.
 #[derive(Clone, Debug)]
-pub struct Socket {
+pub(crate) struct Socket {
     channel: Channel,
 }
 
 impl Socket {
-    pub fn new(socket: impl Into<PathBuf>) -> Socket {
+    pub(crate) fn new(socket: impl Into<PathBuf>) -> Socket {
         let path = socket.into();
         let connector = tower::service_fn(move |_: http::Uri| {
             let path = path.clone();
@@ -30,7 +30,7 @@ impl Socket {
         Socket { channel }
     }
 
-    pub async fn call<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<A, String>
+    pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<A, String>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -45,7 +45,12 @@ impl Socket {
     }
 
     /// A call that is answered again and again; the limit is for its beginning.
-    pub async fn follow<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<Streaming<A>, String>
+    pub(crate) async fn follow<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        limit: Duration,
+    ) -> Result<Streaming<A>, String>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -74,7 +79,7 @@ async fn in_time<T>(limit: Duration, answer: impl Future<Output = Result<Respons
     answer.map(Response::into_inner).map_err(|status| said(&status))
 }
 
-pub fn said(status: &Status) -> String {
+pub(crate) fn said(status: &Status) -> String {
     let mut text = status.message().to_string();
     // Made on this side: the innermost cause tells what happened.
     let mut cause = std::error::Error::source(status);

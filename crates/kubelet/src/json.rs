@@ -5,16 +5,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Result, Value};
 
-pub fn to_value(object: &impl Serialize) -> Result<Value> {
+pub(crate) fn to_value(object: &impl Serialize) -> Result<Value> {
     serde_json::from_slice(&serde_json::to_vec(object)?)
 }
 
-pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T> {
+pub(crate) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T> {
     serde_json::from_slice(&serde_json::to_vec(value)?)
 }
 
 /// The old file or the new, whole; never half of one.
-pub fn write(path: &std::path::Path, value: &impl serde::Serialize) -> std::io::Result<()> {
+pub(crate) fn write(path: &std::path::Path, value: &impl serde::Serialize) -> std::io::Result<()> {
     let unfinished = path.with_extension("tmp");
     let mut file = std::fs::File::create(&unfinished)?;
     std::io::Write::write_all(&mut file, &serde_json::to_vec(value)?)?;

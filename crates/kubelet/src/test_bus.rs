@@ -15,7 +15,7 @@ const CONFIG: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bu
 <allow send_type="signal"/><allow receive_sender="*"/></policy></busconfig>"#;
 
 /// It ends with the value.
-pub struct TestBus {
+pub(crate) struct TestBus {
     pub address: String,
     daemon: Child,
 }
@@ -29,7 +29,7 @@ impl Drop for TestBus {
 
 impl TestBus {
     /// With its socket in the directory, and a first connection to it.
-    pub async fn start(directory: &Path) -> (TestBus, Connection) {
+    pub(crate) async fn start(directory: &Path) -> (TestBus, Connection) {
         let (socket, config) = (directory.join("bus"), directory.join("bus.conf"));
         std::fs::write(&config, CONFIG.replace("SOCKET", socket.to_str().unwrap())).unwrap();
         let daemon = Command::new("dbus-daemon")

@@ -22,7 +22,7 @@ const SECONDS: i64 = 3600;
 
 /// Makes an `Api` for any service account in `kube-system`.
 #[derive(Clone)]
-pub struct Accounts {
+pub(crate) struct Accounts {
     /// May make service accounts, and tokens for them.
     manager: Api,
     /// To the same cluster, without credentials.
@@ -30,11 +30,11 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    pub fn new(manager: Api, client: orlop_client::KubeClient) -> Accounts {
+    pub(crate) fn new(manager: Api, client: orlop_client::KubeClient) -> Accounts {
         Accounts { manager, client }
     }
 
-    pub fn api(&self, account: &str) -> Api {
+    pub(crate) fn api(&self, account: &str) -> Api {
         let tokens = Tokens {
             manager: self.manager.clone(),
             account: account.to_string(),

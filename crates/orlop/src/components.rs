@@ -25,22 +25,22 @@ use crate::node::NodePlan;
 use crate::services::{self, ServicesPlan};
 use crate::signing;
 
-pub const SCHEDULER: &str = "scheduler";
-pub const CONTROLLER_MANAGER: &str = "controller-manager";
-pub const KUBELET: &str = "kubelet";
-pub const PROXY: &str = "proxy";
-pub const DNS: &str = "dns";
-pub const FLEET: &str = "simulated-nodes";
+pub(crate) const SCHEDULER: &str = "scheduler";
+pub(crate) const CONTROLLER_MANAGER: &str = "controller-manager";
+pub(crate) const KUBELET: &str = "kubelet";
+pub(crate) const PROXY: &str = "proxy";
+pub(crate) const DNS: &str = "dns";
+pub(crate) const FLEET: &str = "simulated-nodes";
 
 /// All that `orlop up` may start, and that can be left out.
-pub const NAMES: [&str; 6] = [SCHEDULER, CONTROLLER_MANAGER, KUBELET, PROXY, DNS, FLEET];
+pub(crate) const NAMES: [&str; 6] = [SCHEDULER, CONTROLLER_MANAGER, KUBELET, PROXY, DNS, FLEET];
 
 /// The certificate of a component's port. A new one is made at every start.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Components under way. They stop before the server does, so that their last words are heard.
 #[derive(Default)]
-pub struct Components {
+pub(crate) struct Components {
     supervisor: Supervisor,
     shutdown: Shutdown,
     /// Left out for now.
@@ -49,7 +49,7 @@ pub struct Components {
 }
 
 impl Components {
-    pub fn new(running: &Running, disabled: Vec<String>) -> Components {
+    pub(crate) fn new(running: &Running, disabled: Vec<String>) -> Components {
         Components {
             supervisor: running.server.health.components.clone(),
             disabled,
@@ -57,20 +57,20 @@ impl Components {
         }
     }
 
-    pub fn supervisor(&self) -> &Supervisor {
+    pub(crate) fn supervisor(&self) -> &Supervisor {
         &self.supervisor
     }
 
-    pub fn shutdown(&self) -> &Shutdown {
+    pub(crate) fn shutdown(&self) -> &Shutdown {
         &self.shutdown
     }
 
     /// A task of its own that ends at the shutdown, and is waited for.
-    pub fn keep(&mut self, task: JoinHandle<()>) {
+    pub(crate) fn keep(&mut self, task: JoinHandle<()>) {
         self.tasks.push(task);
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.shutdown.trigger();
         for task in self.tasks {
             let _ = task.await;
@@ -84,7 +84,7 @@ impl Components {
     }
 
     /// The scheduler, as kube-scheduler's user and with its rights.
-    pub fn start_scheduler(&mut self, running: &Running, config: SchedulerConfig, port: u16) {
+    pub(crate) fn start_scheduler(&mut self, running: &Running, config: SchedulerConfig, port: u16) {
         let service = orlop_apiserver::in_process::service(running.server.clone(), "system:kube-scheduler", &[]);
         let (api, pki) = (Api::in_process(service, "orlop-scheduler"), running.pki.clone());
         let start = move |shutdown: Shutdown| {
@@ -111,7 +111,7 @@ impl Components {
     }
 
     /// The controllers, each as its service account and with its rights.
-    pub fn start_controllers(
+    pub(crate) fn start_controllers(
         &mut self,
         running: &Running,
         controllers: Vec<&'static Def>,
@@ -157,7 +157,7 @@ impl Components {
     }
 
     /// This machine's node agent, as its node's user and with its rights.
-    pub fn start_node(&mut self, running: &Running, plan: NodePlan) {
+    pub(crate) fn start_node(&mut self, running: &Running, plan: NodePlan) {
         let user = format!("system:node:{}", plan.identity.name);
         let service = orlop_apiserver::in_process::service(running.server.clone(), &user, &["system:nodes"]);
         let (api, pki) = (Api::in_process(service, "orlop-kubelet"), running.pki.clone());
@@ -175,7 +175,7 @@ impl Components {
     }
 
     /// What makes services reachable from this machine: the proxy, as kube-proxy's user and with its rights, and DNS.
-    pub fn start_services(&mut self, running: &Running, plan: ServicesPlan) {
+    pub(crate) fn start_services(&mut self, running: &Running, plan: ServicesPlan) {
         let service =
             |user: &str, groups: &[&str]| orlop_apiserver::in_process::service(running.server.clone(), user, groups);
         let admin = Api::in_process(service("system:orlop:services", &["system:masters"]), "orlop");
@@ -192,7 +192,7 @@ impl Components {
     }
 
     /// Simulated nodes. Their keeper speaks for all of them, which no node's user may.
-    pub fn start_fleet(&mut self, running: &Running, options: fleet::Options) {
+    pub(crate) fn start_fleet(&mut self, running: &Running, options: fleet::Options) {
         let service =
             orlop_apiserver::in_process::service(running.server.clone(), "system:orlop:fleet", &["system:masters"]);
         let api = Api::in_process(service, "orlop-fleet");

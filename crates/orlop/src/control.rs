@@ -24,13 +24,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 const CONNECTIONS_MAX: usize = 8;
 
-pub fn socket(data_dir: &Path) -> PathBuf {
+pub(crate) fn socket(data_dir: &Path) -> PathBuf {
     data_dir.join(SOCKET)
 }
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     List,
     Stop(String),
     Start(String),
@@ -59,7 +59,7 @@ impl Request {
 }
 
 /// Serves until the shutdown. Whoever calls has the data directory to themselves, so a socket that is there is a crash's.
-pub fn start(data_dir: &Path, supervisor: Supervisor, shutdown: Shutdown) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(data_dir: &Path, supervisor: Supervisor, shutdown: Shutdown) -> io::Result<JoinHandle<()>> {
     let path = socket(data_dir);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -161,7 +161,7 @@ fn age(age: SignedDuration) -> String {
 }
 
 /// Asks the `orlop up` that has this data directory. An error is its answer, or says that there is none.
-pub fn ask(data_dir: &Path, request: &str) -> anyhow::Result<String> {
+pub(crate) fn ask(data_dir: &Path, request: &str) -> anyhow::Result<String> {
     let path = socket(data_dir);
     let answer = exchange(&path, request).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(

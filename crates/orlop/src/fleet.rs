@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use orlop_kubelet::fleet::{Group, Groups, Options, Rules};
 
 #[derive(clap::Args)]
-pub struct FleetArgs {
+pub(crate) struct FleetArgs {
     /// Number of simulated nodes: pods report Running, no containers are started (docs/simulated-nodes.md)
     #[arg(long, value_name = "N", default_value_t = 0)]
     simulate: usize,
@@ -25,7 +25,7 @@ pub struct FleetArgs {
 
 impl FleetArgs {
     /// The nodes to bring up, if any.
-    pub fn plan(&self) -> anyhow::Result<Option<Options>> {
+    pub(crate) fn plan(&self) -> anyhow::Result<Option<Options>> {
         let nodes = self.nodes()?;
         if nodes.count() == 0 {
             anyhow::ensure!(

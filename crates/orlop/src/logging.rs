@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 #[derive(clap::Args)]
-pub struct LoggingArgs {
+pub(crate) struct LoggingArgs {
     /// Format of log lines
     #[arg(long, visible_alias = "logging-format", global = true, default_value = "text", value_parser = ["text", "json"])]
     log_format: String,
@@ -36,7 +36,7 @@ const RETURN_THEIR_ERRORS: &[&str] = &[
 ];
 
 /// `RUST_LOG` overrides the verbosity; JSON lines for machines with `--log-format json`.
-pub fn start(args: &LoggingArgs) {
+pub(crate) fn start(args: &LoggingArgs) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter: Box<dyn Layer<Registry> + Send + Sync> = match asked.and_then(|text| EnvFilter::try_new(text).ok()) {
         Some(filter) => Box::new(filter),

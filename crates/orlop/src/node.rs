@@ -29,7 +29,7 @@ const MACHINE_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 const CERTIFICATE_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 #[derive(clap::Args)]
-pub struct NodeArgs {
+pub(crate) struct NodeArgs {
     /// Nodes to bring up on this machine: 0 or 1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     nodes: u8,
@@ -91,7 +91,7 @@ enum Choice {
 
 /// A node to be started.
 #[derive(Clone)]
-pub struct NodePlan {
+pub(crate) struct NodePlan {
     pub identity: Identity,
     choice: Choice,
     config: Config,
@@ -144,7 +144,7 @@ impl NodeFiles {
 
 impl NodeArgs {
     /// What is to be started; none for a control plane alone. `dns` is where real pods look names up.
-    pub fn plan(self, data_dir: &Path, dns: Option<IpAddr>) -> anyhow::Result<Option<NodePlan>> {
+    pub(crate) fn plan(self, data_dir: &Path, dns: Option<IpAddr>) -> anyhow::Result<Option<NodePlan>> {
         if self.nodes == 0 {
             return Ok(None);
         }
@@ -260,7 +260,7 @@ fn choose(runtime: &RuntimeArg, usual: &[&str]) -> Choice {
 }
 
 /// One line for the user.
-pub fn described(plan: Option<&NodePlan>) -> String {
+pub(crate) fn described(plan: Option<&NodePlan>) -> String {
     let Some(plan) = plan else {
         return "No nodes: this is the control plane alone. Pods are placed as soon as there are Node objects."
             .to_string();
@@ -277,16 +277,16 @@ pub fn described(plan: Option<&NodePlan>) -> String {
 
 impl NodePlan {
     /// Its pods are processes that send packets.
-    pub fn is_real(&self) -> bool {
+    pub(crate) fn is_real(&self) -> bool {
         matches!(self.choice, Choice::Cri(_))
     }
 
-    pub fn pod_cidr(&self) -> &str {
+    pub(crate) fn pod_cidr(&self) -> &str {
         &self.pod_cidr
     }
 
     /// What runs the containers. A simulated one has them in memory: it is to outlive the agent.
-    pub fn runtime(&self) -> Result<Arc<dyn Runtime>, String> {
+    pub(crate) fn runtime(&self) -> Result<Arc<dyn Runtime>, String> {
         Ok(match &self.choice {
             Choice::Cri(endpoint) => {
                 let runtime = CriRuntime::connect(endpoint);
@@ -303,7 +303,7 @@ impl NodePlan {
     }
 
     /// What the agent is started with. An error says why it can't be.
-    pub fn options(
+    pub(crate) fn options(
         self,
         runtime: Arc<dyn Runtime>,
         api: Api,

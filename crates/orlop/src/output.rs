@@ -4,7 +4,7 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-pub fn line(text: Arguments<'_>) {
+pub(crate) fn line(text: Arguments<'_>) {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
@@ -16,6 +16,6 @@ pub fn line(text: Arguments<'_>) {
 }
 
 /// To standard error; if nobody reads that, there is nobody to tell.
-pub fn error_line(text: Arguments<'_>) {
+pub(crate) fn error_line(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -19,7 +19,7 @@ const DNS_PORT: u16 = 10053;
 const DNS_METRICS_PORT: u16 = 9153;
 
 #[derive(clap::Args)]
-pub struct ServicesArgs {
+pub(crate) struct ServicesArgs {
     /// How services are made reachable: iptables, nftables, ipvs, userspace or none [default: as the ConfigMap kube-proxy
     /// in kube-system says; at first the first of them that this machine can do]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
@@ -47,7 +47,7 @@ fn parse_mode(text: &str) -> Result<ModeArg, String> {
 
 /// What is to be started.
 #[derive(Clone)]
-pub struct ServicesPlan {
+pub(crate) struct ServicesPlan {
     mode: Option<Mode>,
     metrics_port: u16,
     healthz_port: u16,
@@ -60,12 +60,12 @@ pub struct ServicesPlan {
 
 impl ServicesArgs {
     /// Where real pods look names up; none if nothing makes it reachable.
-    pub fn dns_address(&self, config: &ServerConfig) -> Option<IpAddr> {
+    pub(crate) fn dns_address(&self, config: &ServerConfig) -> Option<IpAddr> {
         (self.proxy_mode != Some(ModeArg::None)).then(|| config.service_address(DNS_PLACE))
     }
 
     /// None: nobody here needs services.
-    pub fn plan(&self, node: Option<&NodePlan>, config: &ServerConfig) -> Option<ServicesPlan> {
+    pub(crate) fn plan(&self, node: Option<&NodePlan>, config: &ServerConfig) -> Option<ServicesPlan> {
         // Pods that only seem to run send no packets.
         let node = node.filter(|node| node.is_real())?;
         let mode = match self.proxy_mode {
@@ -101,7 +101,7 @@ impl ServicesPlan {
 
 /// Runs the proxy until the shutdown. `admin` may write what the cluster has of it: its ConfigMap, and the right to read
 /// that.
-pub async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown) -> Result<(), String> {
+pub(crate) async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown) -> Result<(), String> {
     publish(&plan, &admin).await?;
     let options = Options {
         api,
@@ -128,7 +128,7 @@ fn endpoint(ip: Ipv4Addr, port: u16) -> Option<SocketAddr> {
 }
 
 /// Answers for the names of the cluster until the shutdown.
-pub async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Result<(), String> {
+pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Result<(), String> {
     let at = |port: u16| plan.node_addresses.iter().map(move |ip| SocketAddr::new(*ip, port));
     let options = |port: u16, metrics: Option<SocketAddr>| orlop_dns::Options {
         api: api.clone(),

@@ -82,7 +82,7 @@ impl fmt::Debug for Requests {
 }
 
 /// With the keys of a cluster in this process.
-pub fn with_keys_of(pki: &Pki, settings: Settings) -> Settings {
+pub(crate) fn with_keys_of(pki: &Pki, settings: Settings) -> Settings {
     let authority = Authority::from_pem(&pki.ca.certificate, &pki.ca.key_pem());
     let tokens = SecretTokens::from_pem(&pki.service_account_key);
     Settings {
@@ -95,7 +95,7 @@ pub fn with_keys_of(pki: &Pki, settings: Settings) -> Settings {
 
 /// Where the keys of a cluster are, under kube-controller-manager's flag names.
 #[derive(clap::Args)]
-pub struct KeyFiles {
+pub(crate) struct KeyFiles {
     /// Key that signs service account tokens; without it secrets get none
     #[arg(long, value_name = "FILE")]
     service_account_private_key_file: Option<PathBuf>,
@@ -108,7 +108,7 @@ pub struct KeyFiles {
 }
 
 impl KeyFiles {
-    pub fn read(&self, settings: Settings) -> anyhow::Result<Settings> {
+    pub(crate) fn read(&self, settings: Settings) -> anyhow::Result<Settings> {
         let token_signer = match &self.service_account_private_key_file {
             None => None,
             Some(file) => match SecretTokens::from_pem(&text(file)?) {

@@ -6,7 +6,10 @@ use crate::backend::Mode;
 const PREFERRED: [Mode; 3] = [Mode::Iptables, Mode::Nftables, Mode::Userspace];
 
 /// The mode to run in, and why it is this one; or why the one asked for can't be had.
-pub fn choose(asked: Option<Mode>, supported: &dyn Fn(Mode) -> Result<(), String>) -> Result<(Mode, String), String> {
+pub(crate) fn choose(
+    asked: Option<Mode>,
+    supported: &dyn Fn(Mode) -> Result<(), String>,
+) -> Result<(Mode, String), String> {
     if let Some(mode) = asked {
         supported(mode).map_err(|why| format!("mode {mode} is not supported on this node: {why}"))?;
         return Ok((mode, "as configured".to_string()));

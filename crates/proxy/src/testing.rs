@@ -6,7 +6,7 @@ use std::thread;
 use nix::sched::{CloneFlags, unshare};
 
 /// On a thread in a network namespace of its own, so that nobody else's rules are touched.
-pub fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let body = || {
         unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace can be made (as root)");
         work()
@@ -16,7 +16,7 @@ pub fn in_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// What a command prints; it must succeed.
-pub fn shell(command: &str) -> String {
+pub(crate) fn shell(command: &str) -> String {
     let output = Command::new("sh").args(["-ec", command]).output().expect("a shell");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command}: {stderr}");

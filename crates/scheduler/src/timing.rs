@@ -60,17 +60,17 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.laps = Laps::default();
         self.resume();
     }
 
     /// What happened since the last lap does not count.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         self.since = self.on.then(Instant::now);
     }
 
-    pub fn lap(&mut self, step: Step) {
+    pub(crate) fn lap(&mut self, step: Step) {
         if let Some(since) = self.since {
             let now = Instant::now();
             self.laps.0[step as usize] = Some(now.duration_since(since));
@@ -78,7 +78,7 @@ impl Stopwatch {
         }
     }
 
-    pub fn take(&mut self) -> Laps {
+    pub(crate) fn take(&mut self) -> Laps {
         std::mem::take(&mut self.laps)
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub fn new(authentication: Api, authorization: Api, always: Vec<String>) -> Access {
+    pub(crate) fn new(authentication: Api, authorization: Api, always: Vec<String>) -> Access {
         Access {
             reviews: Reviews::new(authentication, authorization, Lasting::all(REMEMBERED)),
             always,
@@ -44,7 +44,7 @@ impl Access {
 
     /// `certified` is what the client's certificate says, `header` the one for authorization. A token counts where the
     /// certificate is no good.
-    pub async fn check(
+    pub(crate) async fn check(
         &self,
         certified: &Certified,
         header: Option<&str>,

@@ -19,7 +19,7 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// Commits at or before this moment (microseconds since the epoch) are too old to keep.
-    pub fn too_old(&self, now_micros: i64) -> i64 {
+    pub(crate) fn too_old(&self, now_micros: i64) -> i64 {
         now_micros.saturating_sub(i64::try_from(self.age.as_micros()).unwrap_or(i64::MAX))
     }
 }
@@ -28,7 +28,7 @@ impl<R: Record> State<R> {
     /// Forgets what exceeds the bounds, about `budget` events at most, and moves the compacted revision along.
     /// Returns what was forgotten, for the caller to drop outside the lock; nothing means the bounds are kept.
     #[must_use]
-    pub fn trim(&mut self, bounds: &Bounds, now_micros: i64, budget: usize) -> Vec<Arc<Event<R>>> {
+    pub(crate) fn trim(&mut self, bounds: &Bounds, now_micros: i64, budget: usize) -> Vec<Arc<Event<R>>> {
         let too_old = bounds.too_old(now_micros);
         let mut forgotten = Vec::new();
         while let Some(oldest) = self.past.front()
@@ -45,7 +45,7 @@ impl<R: Record> State<R> {
     /// Compacts at `at`, which must not lie in the future; forgets about `budget` events at most, so that the caller
     /// can let others have the lock in between. Reads before `at` are refused from the first call on.
     #[must_use]
-    pub fn compact(&mut self, at: Revision, budget: usize) -> Vec<Arc<Event<R>>> {
+    pub(crate) fn compact(&mut self, at: Revision, budget: usize) -> Vec<Arc<Event<R>>> {
         self.compacted = self.compacted.max(at);
         let mut forgotten = Vec::new();
         self.forget_to(at, budget, &mut forgotten);

@@ -19,22 +19,22 @@ pub struct LogFailure {
 pub(crate) struct Health(Mutex<Option<LogFailure>>);
 
 impl Health {
-    pub fn get(&self) -> Result<(), LogFailure> {
+    pub(crate) fn get(&self) -> Result<(), LogFailure> {
         self.0.lock().clone().map_or(Ok(()), Err)
     }
 
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.0.lock().is_some()
     }
 
     /// Whether it was good before.
-    pub fn failed(&self, now: SystemTime, error: String) -> bool {
+    pub(crate) fn failed(&self, now: SystemTime, error: String) -> bool {
         let mut failure = self.0.lock();
         let since = failure.as_ref().map_or(now, |failure| failure.since);
         failure.replace(LogFailure { since, error }).is_none()
     }
 
-    pub fn recovered(&self) -> Option<LogFailure> {
+    pub(crate) fn recovered(&self) -> Option<LogFailure> {
         self.0.lock().take()
     }
 }

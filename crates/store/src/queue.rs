@@ -82,7 +82,7 @@ pub(crate) enum Work<R> {
 }
 
 impl<R: Record> Queue<R> {
-    pub fn new() -> Queue<R> {
+    pub(crate) fn new() -> Queue<R> {
         Queue {
             waiting: Mutex::new(Waiting {
                 requests: VecDeque::new(),
@@ -94,7 +94,7 @@ impl<R: Record> Queue<R> {
         }
     }
 
-    pub async fn send(&self, txn: Txn<R>) -> Result<Revision, CommitError<R>> {
+    pub(crate) async fn send(&self, txn: Txn<R>) -> Result<Revision, CommitError<R>> {
         let bytes = weight(&txn);
         if bytes > TXN_BYTES {
             let limit = TXN_BYTES;
@@ -120,7 +120,7 @@ impl<R: Record> Queue<R> {
     }
 
     /// Waits for work, at most for `patience` if given.
-    pub fn take(&self, patience: Option<Duration>) -> Work<R> {
+    pub(crate) fn take(&self, patience: Option<Duration>) -> Work<R> {
         #[allow(
             clippy::disallowed_methods,
             reason = "a wait of the thread, not a decision that depends on time"
@@ -171,14 +171,14 @@ impl<R: Record> Queue<R> {
     }
 
     /// Nothing new comes in from here on; what waits is still served.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.waiting.lock().closed = true;
         self.room.close();
         self.wake.notify_all();
     }
 
     /// For when there is no one to serve it any more: those who wait learn that the store is closed.
-    pub fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         self.close();
         let left = std::mem::take(&mut self.waiting.lock().requests);
         drop(left);

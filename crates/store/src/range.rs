@@ -46,7 +46,7 @@ pub enum RangeError {
 
 impl<R: Record> State<R> {
     /// Checks that `revision` can still, and already, be read.
-    pub fn readable(&self, revision: Revision) -> Result<(), RangeError> {
+    pub(crate) fn readable(&self, revision: Revision) -> Result<(), RangeError> {
         if revision > self.revision {
             return Err(RangeError::Future { current: self.revision });
         }

@@ -66,7 +66,7 @@ pub(crate) fn bucket_name(key: &str) -> &str {
 }
 
 impl<R> Version<R> {
-    pub fn item(&self, key: &Arc<str>) -> Option<Item<R>> {
+    pub(crate) fn item(&self, key: &Arc<str>) -> Option<Item<R>> {
         Some(Item {
             key: key.clone(),
             record: self.record.clone()?,
@@ -78,7 +78,7 @@ impl<R> Version<R> {
 
 impl<R> Versions<R> {
     /// The version that readers at `at` see, if the key was there.
-    pub fn at(&self, at: Revision) -> Option<&Version<R>> {
+    pub(crate) fn at(&self, at: Revision) -> Option<&Version<R>> {
         let version = if self.current.modified <= at {
             &self.current
         } else {
@@ -94,7 +94,7 @@ fn size<R: Record>(key: &str, record: &R) -> u64 {
 }
 
 impl<R: Record> State<R> {
-    pub fn new(revision: Revision, compacted: Revision) -> State<R> {
+    pub(crate) fn new(revision: Revision, compacted: Revision) -> State<R> {
         State {
             revision,
             compacted,
@@ -109,7 +109,7 @@ impl<R: Record> State<R> {
     }
 
     /// The state after recovery, before the transactions that are still history. `items` ascend by key.
-    pub fn from_items(revision: Revision, compacted: Revision, items: Vec<Item<R>>) -> State<R> {
+    pub(crate) fn from_items(revision: Revision, compacted: Revision, items: Vec<Item<R>>) -> State<R> {
         let mut state = State::new(revision, compacted);
         state.live_keys = items.len();
         for item in &items {
@@ -135,17 +135,17 @@ impl<R: Record> State<R> {
         state
     }
 
-    pub fn get(&self, key: &str) -> Option<Item<R>> {
+    pub(crate) fn get(&self, key: &str) -> Option<Item<R>> {
         let (key, versions) = self.keys.get_key_value(key)?;
         versions.current.item(key)
     }
 
-    pub fn find_bucket(&self, name: &str) -> Option<usize> {
+    pub(crate) fn find_bucket(&self, name: &str) -> Option<usize> {
         self.bucket_by_name.get(name).copied()
     }
 
     /// The index of a bucket, which is made if need be.
-    pub fn bucket(&mut self, name: &str) -> usize {
+    pub(crate) fn bucket(&mut self, name: &str) -> usize {
         if let Some(index) = self.find_bucket(name) {
             return index;
         }
@@ -162,7 +162,13 @@ impl<R: Record> State<R> {
     }
 
     /// One write of the transaction at `revision`. Returns the bucket it touched, or none if it changed nothing.
-    pub fn write(&mut self, revision: Revision, micros: i64, key: &Arc<str>, record: Option<Arc<R>>) -> Option<usize> {
+    pub(crate) fn write(
+        &mut self,
+        revision: Revision,
+        micros: i64,
+        key: &Arc<str>,
+        record: Option<Arc<R>>,
+    ) -> Option<usize> {
         // Keep one copy of each key, whoever brings another.
         let key = self
             .keys

@@ -46,11 +46,11 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub fn add(counter: &AtomicU64, n: usize) {
+    pub(crate) fn add(counter: &AtomicU64, n: usize) {
         counter.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    pub fn stats<R: Record>(&self, state: &State<R>, log: LogStats) -> Stats {
+    pub(crate) fn stats<R: Record>(&self, state: &State<R>, log: LogStats) -> Stats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             revision: state.revision,

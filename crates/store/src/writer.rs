@@ -148,7 +148,7 @@ fn transaction<'a, R: Record>(txn: &'a Txn<R>, verdict: &'a Verdict<R>) -> Optio
 }
 
 impl<R: Record> Writer<R> {
-    pub fn new(shared: Arc<Shared<R>>, queue: Arc<Queue<R>>, log: Box<dyn Log>, options: Options) -> Writer<R> {
+    pub(crate) fn new(shared: Arc<Shared<R>>, queue: Arc<Queue<R>>, log: Box<dyn Log>, options: Options) -> Writer<R> {
         let tick = options
             .history_age
             .checked_div(16)
@@ -165,7 +165,7 @@ impl<R: Record> Writer<R> {
         }
     }
 
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         /// Even if the thread panics nobody may wait for an answer that never comes.
         struct Abandon<R: Record>(Arc<Queue<R>>, Arc<Shared<R>>, Clock);
         impl<R: Record> Drop for Abandon<R> {

@@ -16,7 +16,7 @@ pub(crate) struct Idle<T> {
 }
 
 impl<T> Idle<T> {
-    pub fn new(inner: T, limit: Duration) -> Self {
+    pub(crate) fn new(inner: T, limit: Duration) -> Self {
         let last = Instant::now();
         Idle {
             inner,

@@ -45,7 +45,7 @@ struct Cause {
 }
 
 impl StatusFormat {
-    pub fn encode(self, exit: &Exit) -> Vec<u8> {
+    pub(crate) fn encode(self, exit: &Exit) -> Vec<u8> {
         let failure = |reason: &str, message: String, cause: Cause, code| Status {
             status: "Failure".into(),
             message,
@@ -83,7 +83,7 @@ impl StatusFormat {
     }
 
     /// What the other side said, given everything that came on the error stream.
-    pub fn decode(self, bytes: &[u8]) -> Exit {
+    pub(crate) fn decode(self, bytes: &[u8]) -> Exit {
         if self == StatusFormat::Text {
             let text = String::from_utf8_lossy(bytes);
             return if text.is_empty() {

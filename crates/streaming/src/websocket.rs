@@ -56,7 +56,7 @@ pub(crate) struct ChannelFormat {
 }
 
 impl ChannelFormat {
-    pub fn of(protocol: &str) -> Self {
+    pub(crate) fn of(protocol: &str) -> Self {
         ChannelFormat {
             base64: protocol.ends_with("base64.channel.k8s.io"),
             close_signal: protocol == "v5.channel.k8s.io",
@@ -233,7 +233,7 @@ pub(crate) struct Tunnel<T> {
 }
 
 impl<T> Tunnel<T> {
-    pub fn new(socket: WebSocketStream<T>) -> Self {
+    pub(crate) fn new(socket: WebSocketStream<T>) -> Self {
         Tunnel {
             socket,
             unread: Bytes::new(),

@@ -52,7 +52,7 @@ pub fn require(program: &str) {
 
 /// A bash command line in a directory of its own: kubectl's caches and the files it writes stay there. Two minutes is
 /// enough for anything a test runs.
-pub fn command(line: &str, home: &Path, kubeconfig: &Path) -> Command {
+pub(crate) fn command(line: &str, home: &Path, kubeconfig: &Path) -> Command {
     let mut command = Command::new("timeout");
     command
         .args(["--kill-after=1", "120", "bash", "-ceu", "-o", "pipefail", line])
@@ -70,7 +70,7 @@ pub fn command(line: &str, home: &Path, kubeconfig: &Path) -> Command {
 }
 
 /// Runs a command to its end, with this on its standard input.
-pub fn run(mut command: Command, line: &str, stdin: &str) -> Ran {
+pub(crate) fn run(mut command: Command, line: &str, stdin: &str) -> Ran {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

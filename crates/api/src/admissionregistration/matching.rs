@@ -8,21 +8,21 @@ use crate::field::{Cursor, Problems};
 use crate::{fill, meta, names};
 
 /// Fills in the scope of each rule of a list.
-pub fn default_rules(object: &mut Value, list: &str) {
+pub(super) fn default_rules(object: &mut Value, list: &str) {
     for rule in fill::items(object, list) {
         fill::absent(rule, "scope", "*");
     }
 }
 
 /// Fills in what webhooks and `MatchResources` have in common.
-pub fn default_selectors(object: &mut Value) {
+pub(super) fn default_selectors(object: &mut Value) {
     fill::absent(object, "matchPolicy", "Equivalent");
     fill::absent(object, "namespaceSelector", json!({}));
     fill::absent(object, "objectSelector", json!({}));
 }
 
 /// Fills in a `MatchResources`.
-pub fn default_resources(resources: &mut Value) {
+pub(super) fn default_resources(resources: &mut Value) {
     default_selectors(resources);
     default_rules(resources, "resourceRules");
     default_rules(resources, "excludeResourceRules");
@@ -42,7 +42,7 @@ fn at_least_one(list: &Cursor<'_>, p: &mut Problems) {
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
-pub fn validate_rule(rule: &Cursor<'_>, p: &mut Problems) {
+pub(super) fn validate_rule(rule: &Cursor<'_>, p: &mut Problems) {
     let operations = rule.at("operations");
     at_least_one(&operations, p);
     wildcard_alone(&operations, "operations", p);
@@ -105,7 +105,7 @@ fn validate_resources(resources: &Cursor<'_>, p: &mut Problems) {
 }
 
 /// A `MatchResources`, if there is one.
-pub fn validate_match_resources(resources: &Cursor<'_>, p: &mut Problems) {
+pub(super) fn validate_match_resources(resources: &Cursor<'_>, p: &mut Problems) {
     if !resources.exists() {
         return;
     }
@@ -131,7 +131,7 @@ pub fn validate_match_resources(resources: &Cursor<'_>, p: &mut Problems) {
 }
 
 /// A policy that changes objects has nothing to say about their deletion.
-pub fn validate_mutating_operations(resources: &Cursor<'_>, p: &mut Problems) {
+pub(super) fn validate_mutating_operations(resources: &Cursor<'_>, p: &mut Problems) {
     let rules = resources.at("resourceRules");
     let path = rules.path().field("operations");
     for operation in rules.items().flat_map(|rule| rule.at("operations").items()) {
@@ -144,7 +144,7 @@ pub fn validate_mutating_operations(resources: &Cursor<'_>, p: &mut Problems) {
 
 const CONDITIONS_MAX: usize = 64;
 
-pub fn validate_conditions(conditions: &Cursor<'_>, p: &mut Problems) {
+pub(super) fn validate_conditions(conditions: &Cursor<'_>, p: &mut Problems) {
     if conditions.len() > CONDITIONS_MAX {
         p.too_many(conditions, conditions.len(), CONDITIONS_MAX);
     }

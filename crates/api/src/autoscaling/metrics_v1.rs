@@ -165,7 +165,7 @@ fn convert(metric: &Value, sources: &[Source], each: impl Fn(&Source, &Value) ->
     new
 }
 
-pub fn metric_to_v2(metric: Value) -> Value {
+pub(super) fn metric_to_v2(metric: Value) -> Value {
     convert(&metric, &SPEC_SOURCES, |source, old| {
         let mut new = source.to_v2(old, "target");
         let target = &mut new["target"];
@@ -184,20 +184,20 @@ pub fn metric_to_v2(metric: Value) -> Value {
     })
 }
 
-pub fn metric_from_v2(metric: Value) -> Value {
+pub(super) fn metric_from_v2(metric: Value) -> Value {
     convert(&metric, &SPEC_SOURCES, |source, old| source.to_v1(old, "target"))
 }
 
-pub fn status_to_v2(metric: Value) -> Value {
+pub(super) fn status_to_v2(metric: Value) -> Value {
     convert(&metric, &STATUS_SOURCES, |source, old| source.to_v2(old, "current"))
 }
 
-pub fn status_from_v2(metric: Value) -> Value {
+pub(super) fn status_from_v2(metric: Value) -> Value {
     convert(&metric, &STATUS_SOURCES, |source, old| source.to_v1(old, "current"))
 }
 
 /// The behavior is written under the names of Go's fields, nothing left out.
-pub fn behavior_from_v2(behavior: &Value) -> Value {
+pub(super) fn behavior_from_v2(behavior: &Value) -> Value {
     let all = |v: &Value, names: &[&str]| -> Map<String, Value> {
         names
             .iter()
@@ -232,7 +232,7 @@ fn upper(name: &str) -> String {
 }
 
 /// Member names with a small first letter, nulls left out: from Go's names to JSON's.
-pub fn lower_camel(value: &Value) -> Value {
+pub(super) fn lower_camel(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let members = map.iter().filter(|(_, v)| !v.is_null()).map(|(name, v)| {
@@ -293,7 +293,7 @@ const ORDER: &[&str] = &[
 ];
 
 /// JSON with members in Go's order, so that annotations read as Kubernetes writes them.
-pub fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Array(list) => {
             let items: Vec<String> = list.iter().map(text).collect();

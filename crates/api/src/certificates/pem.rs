@@ -4,14 +4,14 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 #[derive(Debug, PartialEq)]
-pub struct Block<'a> {
+pub(super) struct Block<'a> {
     pub label: &'a str,
     pub has_headers: bool,
     pub der: Vec<u8>,
 }
 
 /// The next block of a text and what follows it. What is not a block is passed over.
-pub fn next(text: &str) -> Option<(Block<'_>, &str)> {
+pub(super) fn next(text: &str) -> Option<(Block<'_>, &str)> {
     let mut rest = text;
     loop {
         let start = rest.find("-----BEGIN ")?;
@@ -49,7 +49,7 @@ fn block(text: &str) -> Option<(Block<'_>, &str)> {
 }
 
 /// One DER sequence and nothing after it.
-pub fn is_sequence(der: &[u8]) -> bool {
+pub(super) fn is_sequence(der: &[u8]) -> bool {
     let [0x30, length, rest @ ..] = der else { return false };
     if *length < 0x80 {
         return rest.len() == usize::from(*length);

@@ -11,7 +11,7 @@ use crate::kind::{Column, KindDef};
 use crate::meta::{self, invalid_text};
 use crate::{fill, ip, names, printing};
 
-pub const DEF: KindDef = KindDef {
+pub(super) const DEF: KindDef = KindDef {
     group: "discovery.k8s.io",
     kind: "EndpointSlice",
     plural: "endpointslices",

@@ -11,7 +11,7 @@ use crate::field::{Cursor, Problems};
 use crate::kind::{KindDef, SelectableField};
 use crate::{fill, meta};
 
-pub const DEF: KindDef = KindDef {
+pub(super) const DEF: KindDef = KindDef {
     group: "events.k8s.io",
     schema: "events/v1.Event",
     fields: &[

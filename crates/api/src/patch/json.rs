@@ -613,7 +613,7 @@ mod tests {
         assert_eq!(patched(json!({}), moving.into()).unwrap_err().status().code, 413);
     }
 
-    pub fn any_json() -> impl Strategy<Value = Value> {
+    pub(super) fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),

@@ -9,7 +9,7 @@ use crate::core::pod_spec;
 use crate::field::{Cursor, Problems};
 use crate::{fill, names, rules, storage};
 
-pub fn default(spec: &mut Value) {
+pub(super) fn default(spec: &mut Value) {
     let Some(devices) = spec.get_mut("devices") else { return };
     for request in fill::items(devices, "requests") {
         if let Some(exactly) = request.get_mut("exactly") {
@@ -30,7 +30,7 @@ fn default_request(request: &mut Value) {
 const REQUESTS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
 
-pub fn validate(spec: &Cursor<'_>, p: &mut Problems) {
+pub(super) fn validate(spec: &Cursor<'_>, p: &mut Problems) {
     let devices = spec.at("devices");
     let (requests, known) = (devices.at("requests"), Requests::of(spec));
     if within(&requests, REQUESTS_MAX, p) {
@@ -55,10 +55,10 @@ pub fn validate(spec: &Cursor<'_>, p: &mut Problems) {
 }
 
 /// The requests of a claim by name, each with the names of its alternatives.
-pub struct Requests<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
+pub(super) struct Requests<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> Requests<'a> {
-    pub fn of(spec: &Cursor<'a>) -> Requests<'a> {
+    pub(super) fn of(spec: &Cursor<'a>) -> Requests<'a> {
         let requests = spec.at("devices").at("requests").items();
         let named = requests.map(|request| {
             let alternatives = request.at("firstAvailable").items().map(|a| a.at("name").str());
@@ -75,7 +75,7 @@ impl<'a> Requests<'a> {
     }
 
     /// A list of references to requests.
-    pub fn validate_list(&self, list: &Cursor<'_>, p: &mut Problems) {
+    pub(super) fn validate_list(&self, list: &Cursor<'_>, p: &mut Problems) {
         if within(list, REQUESTS_MAX, p) {
             for reference in list.items() {
                 self.validate(&reference, p);
@@ -85,7 +85,7 @@ impl<'a> Requests<'a> {
     }
 
     /// `request` or `request/alternative`.
-    pub fn validate(&self, reference: &Cursor<'_>, p: &mut Problems) {
+    pub(super) fn validate(&self, reference: &Cursor<'_>, p: &mut Problems) {
         let detail =
             "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
         let reference = rules::as_text(reference);
@@ -175,7 +175,7 @@ fn validate_constraint(constraint: &Cursor<'_>, known: &Requests<'_>, p: &mut Pr
 }
 
 /// The devices that a claim was given.
-pub fn validate_allocation(allocation: &Cursor<'_>, known: &Requests<'_>, p: &mut Problems) {
+pub(super) fn validate_allocation(allocation: &Cursor<'_>, known: &Requests<'_>, p: &mut Problems) {
     let devices = allocation.at("devices");
     let (results, config) = (devices.at("results"), devices.at("config"));
     if within(&results, REQUESTS_MAX, p) {

@@ -13,7 +13,7 @@ const TAINTS_MAX: usize = 16;
 const CONSUMPTIONS_MAX: usize = 2;
 const VALUE_BYTES_MAX: usize = 64;
 
-pub fn validate(device: &Cursor<'_>, chooses_nodes: bool, p: &mut Problems) {
+pub(super) fn validate(device: &Cursor<'_>, chooses_nodes: bool, p: &mut Problems) {
     rules::follows(&device.at("name"), names::dns_label, p);
     let (attributes, capacity) = (device.at("attributes"), device.at("capacity"));
     let count = attributes.len() + capacity.len();

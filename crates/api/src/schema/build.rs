@@ -57,7 +57,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    pub fn new(ty: &'static Type) -> Builder {
+    pub(crate) fn new(ty: &'static Type) -> Builder {
         Builder {
             ty,
             map: Map::new(),
@@ -66,7 +66,7 @@ impl Builder {
     }
 
     /// Whether the field was given before; from now on it was.
-    pub fn see(&mut self, index: usize) -> bool {
+    pub(crate) fn see(&mut self, index: usize) -> bool {
         let bit = 1u128 << index;
         let before = self.seen & bit != 0;
         self.seen |= bit;
@@ -74,7 +74,7 @@ impl Builder {
     }
 
     /// Sets a field for which `see` was called; a later value replaces an earlier one.
-    pub fn put(&mut self, index: usize, value: Value, again: bool) {
+    pub(crate) fn put(&mut self, index: usize, value: Value, again: bool) {
         let field = &self.ty.fields[index];
         match written(field, value) {
             Some(value) => {
@@ -88,7 +88,7 @@ impl Builder {
     }
 
     /// The list or map being collected in a field.
-    pub fn collect(&mut self, index: usize, empty: fn() -> Value) -> &mut Value {
+    pub(crate) fn collect(&mut self, index: usize, empty: fn() -> Value) -> &mut Value {
         let name = self.ty.fields[index].name;
         if !self.see(index) {
             self.map.insert(name.to_string(), empty());
@@ -96,7 +96,7 @@ impl Builder {
         self.map.get_mut(name).expect("it was inserted when first seen")
     }
 
-    pub fn finish(mut self) -> Value {
+    pub(crate) fn finish(mut self) -> Value {
         for &i in &self.ty.always {
             if self.seen & (1u128 << i) == 0 {
                 let field = &self.ty.fields[usize::from(i)];

@@ -16,7 +16,7 @@ fn hash(name: &str) -> usize {
 }
 
 impl Names {
-    pub fn new(names: impl ExactSizeIterator<Item = &'static str>) -> Names {
+    pub(crate) fn new(names: impl ExactSizeIterator<Item = &'static str>) -> Names {
         let mut slots = vec![0; (names.len() * 2).next_power_of_two()].into_boxed_slice();
         for (place, name) in names.enumerate() {
             let mut at = hash(name) & (slots.len() - 1);
@@ -28,7 +28,7 @@ impl Names {
         Names(slots)
     }
 
-    pub fn find(&self, name: &str, name_at: impl Fn(usize) -> &'static str) -> Option<usize> {
+    pub(crate) fn find(&self, name: &str, name_at: impl Fn(usize) -> &'static str) -> Option<usize> {
         if self.0.is_empty() {
             return None;
         }

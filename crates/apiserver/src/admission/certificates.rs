@@ -10,17 +10,17 @@ use super::{Change, Operation, Plugin, Review};
 use crate::authn::MASTERS;
 use crate::authz::Attributes;
 
-pub const APPROVAL: Plugin = Plugin {
+pub(super) const APPROVAL: Plugin = Plugin {
     name: "CertificateApproval",
     mutate: None,
     validate: Some(approval),
 };
-pub const SIGNING: Plugin = Plugin {
+pub(super) const SIGNING: Plugin = Plugin {
     name: "CertificateSigning",
     mutate: None,
     validate: Some(signing),
 };
-pub const SUBJECT: Plugin = Plugin {
+pub(super) const SUBJECT: Plugin = Plugin {
     name: "CertificateSubjectRestriction",
     mutate: None,
     validate: Some(subject),
@@ -91,13 +91,13 @@ fn subject(review: &Review<'_>, new: Option<&Value>, _: Option<&Value>) -> Resul
 }
 
 /// Reads a signing request: PEM, in base64 as it stands in the object. What can't be read whole is an error.
-pub fn read(encoded: &str) -> Result<CertificateRequest, String> {
+pub(super) fn read(encoded: &str) -> Result<CertificateRequest, String> {
     let pem = BASE64_STANDARD.decode(encoded).map_err(|e| e.to_string())?;
     CertificateRequest::from_pem(&pem)
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use serde_json::json;
 
     use super::super::fixture::{Desk, told, with};

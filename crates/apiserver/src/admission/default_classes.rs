@@ -5,12 +5,12 @@ use orlop_api::{Status, Value};
 use super::{Operation, Plugin, Review};
 use crate::lookup::text;
 
-pub const STORAGE: Plugin = Plugin {
+pub(super) const STORAGE: Plugin = Plugin {
     name: "DefaultStorageClass",
     mutate: Some(storage),
     validate: None,
 };
-pub const INGRESS: Plugin = Plugin {
+pub(super) const INGRESS: Plugin = Plugin {
     name: "DefaultIngressClass",
     mutate: Some(ingress),
     validate: None,
@@ -23,7 +23,7 @@ fn annotation<'v>(object: &'v Value, key: &str) -> Option<&'v str> {
 }
 
 /// The name of a claim's storage class: the annotation from before there was a field for it, else the field.
-pub fn storage_class_of(claim: &Value) -> &str {
+pub(super) fn storage_class_of(claim: &Value) -> &str {
     annotation(claim, BETA_CLASS).unwrap_or_else(|| text(claim, &["spec", "storageClassName"]))
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Operation, Plugin, Review};
 use crate::lookup::{items, text};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "DefaultTolerationSeconds",
     mutate: Some(mutate),
     validate: None,

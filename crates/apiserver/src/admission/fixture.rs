@@ -13,7 +13,7 @@ use crate::lookup::fixture::Objects;
 use crate::lookup::text;
 use crate::registry::Warnings;
 
-pub struct Desk {
+pub(super) struct Desk {
     pub objects: Objects,
     pub user: UserInfo,
     pub now: Timestamp,
@@ -24,7 +24,7 @@ pub struct Desk {
 
 impl Desk {
     /// An administrator in a cluster with the namespace `ns` and its default service account.
-    pub fn new() -> Desk {
+    pub(super) fn new() -> Desk {
         Desk {
             objects: Objects::default()
                 .with("namespaces", json!({"metadata": {"name": "ns"}}))
@@ -41,12 +41,12 @@ impl Desk {
     }
 
     /// Adds an object of the cluster.
-    pub fn with(self, resource: &str, object: Value) -> Desk {
+    pub(super) fn with(self, resource: &str, object: Value) -> Desk {
         self.objects.put(resource, object);
         self
     }
 
-    pub fn user(self, name: &str, groups: &[&str]) -> Desk {
+    pub(super) fn user(self, name: &str, groups: &[&str]) -> Desk {
         Desk {
             user: UserInfo::new(name, groups),
             ..self
@@ -54,12 +54,12 @@ impl Desk {
     }
 
     /// The warnings since this was last asked.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(super) fn warnings(&self) -> Vec<String> {
         self.warnings.take()
     }
 
     /// `what` is a resource, "deployments.apps", or a subresource, "pods/status".
-    pub fn review<'r>(&'r self, operation: Operation, what: &'r str, object: &Value) -> Review<'r> {
+    pub(super) fn review<'r>(&'r self, operation: Operation, what: &'r str, object: &Value) -> Review<'r> {
         let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
         let kind = kinds::of_stored(resource).unwrap();
         let namespace = match text(object, &["metadata", "namespace"]) {
@@ -84,11 +84,11 @@ impl Desk {
     }
 
     /// The object as the plugin leaves it.
-    pub fn create(&self, plugin: &Plugin, what: &str, object: Value) -> Result<Value, Status> {
+    pub(super) fn create(&self, plugin: &Plugin, what: &str, object: Value) -> Result<Value, Status> {
         self.put(plugin, Operation::Create, what, object, None)
     }
 
-    pub fn update(&self, plugin: &Plugin, what: &str, new: Value, old: Value) -> Result<Value, Status> {
+    pub(super) fn update(&self, plugin: &Plugin, what: &str, new: Value, old: Value) -> Result<Value, Status> {
         self.put(plugin, Operation::Update, what, new, Some(&old))
     }
 
@@ -110,7 +110,7 @@ impl Desk {
         Ok(object)
     }
 
-    pub fn delete(&self, plugin: &Plugin, what: &str, old: Value) -> Result<Vec<Change>, Status> {
+    pub(super) fn delete(&self, plugin: &Plugin, what: &str, old: Value) -> Result<Vec<Change>, Status> {
         let review = self.review(Operation::Delete, what, &old);
         match plugin.validate {
             Some(validate) => validate(&review, None, Some(&old)),
@@ -120,7 +120,7 @@ impl Desk {
 }
 
 /// The message of a refusal, or "ok".
-pub fn told<T>(result: Result<T, Status>) -> String {
+pub(super) fn told<T>(result: Result<T, Status>) -> String {
     match result {
         Ok(_) => "ok".to_string(),
         Err(status) => status.message,
@@ -128,7 +128,7 @@ pub fn told<T>(result: Result<T, Status>) -> String {
 }
 
 /// `base` with the members of `changes` put over it, as a merge patch does it.
-pub fn with(mut base: Value, changes: Value) -> Value {
+pub(super) fn with(mut base: Value, changes: Value) -> Value {
     merge(&mut base, changes);
     base
 }

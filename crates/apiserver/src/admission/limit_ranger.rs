@@ -9,7 +9,7 @@ use serde_json::Map;
 use super::{Change, Operation, Plugin, Review, together};
 use crate::lookup::{items, text};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "LimitRanger",
     mutate: Some(mutate),
     validate: Some(validate),

@@ -7,7 +7,7 @@ use orlop_api::{Status, Value};
 use super::{Change, Operation, Plugin, Review};
 use crate::lookup::{items, text};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "NodeDeclaredFeatureValidator",
     mutate: None,
     validate: Some(validate),

@@ -8,7 +8,7 @@ use super::default_classes::storage_class_of;
 use super::{Change, Operation, Plugin, Review};
 use crate::lookup::text;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "PersistentVolumeClaimResize",
     mutate: None,
     validate: Some(validate),

@@ -64,7 +64,7 @@ const PROJECTIONS: &[(&str, &str)] = &[
 ];
 
 /// The first thing of the API that the pod refers to, in the words of messages. An error: a volume of unknown kind.
-pub fn first(pod: &Value) -> Result<Option<&'static str>, String> {
+pub(super) fn first(pod: &Value) -> Result<Option<&'static str>, String> {
     if !text(pod, &["spec", "serviceAccountName"]).is_empty() {
         return Ok(Some("serviceaccounts"));
     }
@@ -85,7 +85,7 @@ pub fn first(pod: &Value) -> Result<Option<&'static str>, String> {
     Ok(None)
 }
 
-pub fn uses_secrets(pod: &Value) -> bool {
+pub(super) fn uses_secrets(pod: &Value) -> bool {
     let volumes = items(pod, &["spec", "volumes"]);
     items(pod, &["spec", "imagePullSecrets"])
         .iter()

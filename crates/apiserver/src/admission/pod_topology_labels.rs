@@ -7,7 +7,7 @@ use orlop_api::{Status, Value};
 use super::{Operation, Plugin, Review};
 use crate::lookup::text;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "PodTopologyLabels",
     mutate: Some(mutate),
     validate: None,

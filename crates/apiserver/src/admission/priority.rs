@@ -8,7 +8,7 @@ use orlop_api::{Status, Value};
 use super::{Change, Operation, Plugin, Review};
 use crate::lookup::text;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "Priority",
     mutate: Some(mutate),
     validate: Some(validate),

@@ -5,7 +5,7 @@ use orlop_api::{Status, Value};
 
 use super::{Change, Plugin, Review};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "RBACEscalation",
     mutate: None,
     validate: Some(validate),

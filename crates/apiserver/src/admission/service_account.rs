@@ -11,7 +11,7 @@ use super::node_restriction::MIRROR_ANNOTATION;
 use super::{Change, Operation, Plugin, Review, pod_api_references};
 use crate::lookup::{items, text};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "ServiceAccount",
     mutate: Some(mutate),
     validate: Some(validate),

@@ -6,7 +6,7 @@ use orlop_api::{Status, Value};
 use super::{Operation, Plugin, Review};
 use crate::lookup::items;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "StorageObjectInUseProtection",
     mutate: Some(mutate),
     validate: None,

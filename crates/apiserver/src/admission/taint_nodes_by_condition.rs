@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Operation, Plugin, Review};
 use crate::lookup::items;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "TaintNodesByCondition",
     mutate: Some(mutate),
     validate: None,

@@ -7,7 +7,7 @@ use crate::lookup::{items, text};
 
 /// Kinds of objects that a kubelet may read because one of its pods refers to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Referenced {
+pub(super) enum Referenced {
     Secret,
     ConfigMap,
     PersistentVolumeClaim,
@@ -30,7 +30,7 @@ const VOLUME_SECRETS: &[&[&str]] = &[
 ];
 
 /// Whether the pod refers to the named object of its own namespace.
-pub fn refers_to(pod: &Value, what: Referenced, name: &str) -> bool {
+pub(super) fn refers_to(pod: &Value, what: Referenced, name: &str) -> bool {
     match what {
         Referenced::ServiceAccount => text(pod, &["spec", "serviceAccountName"]) == name,
         Referenced::Secret => {
@@ -113,7 +113,7 @@ const PV_NAMESPACED_SECRET_REFS: &[(&str, &str)] = &[
 ];
 
 /// Whether mounting the volume needs the secret.
-pub fn volume_needs_secret(volume: &Value, namespace: &str, name: &str) -> bool {
+pub(super) fn volume_needs_secret(volume: &Value, namespace: &str, name: &str) -> bool {
     let claim_namespace = text(volume, &["spec", "claimRef", "namespace"]);
     let or_claims = |own: &str| (if own.is_empty() { claim_namespace } else { own }) == namespace;
     let names = |path: &[&str]| text(volume, path) == name;

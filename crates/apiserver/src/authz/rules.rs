@@ -159,7 +159,7 @@ impl PolicyRule {
 }
 
 /// What of `wanted` the `held` rules do not cover, in small pieces; empty if they cover everything.
-pub fn uncovered(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
+pub(super) fn uncovered(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
     let atoms = wanted.iter().flat_map(PolicyRule::atoms);
     atoms
         .filter(|atom| !held.iter().any(|rule| rule.covers_atom(atom)))
@@ -167,7 +167,7 @@ pub fn uncovered(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> 
 }
 
 /// Joins pieces that differ in their verb only, for shorter messages.
-pub fn join_verbs(atoms: Vec<PolicyRule>) -> Vec<PolicyRule> {
+pub(super) fn join_verbs(atoms: Vec<PolicyRule>) -> Vec<PolicyRule> {
     let mut joined = Vec::new();
     let mut by_resource: BTreeMap<PolicyRule, Vec<String>> = BTreeMap::new();
     for mut atom in atoms {

@@ -8,7 +8,7 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 
 /// Larger pages pass as they are.
-pub const PAGE_MAX: usize = 16 << 20;
+pub(super) const PAGE_MAX: usize = 16 << 20;
 
 /// Elements, and which of their attributes hold addresses.
 const ADDRESSES: &[(&str, &[&str])] = &[
@@ -42,7 +42,7 @@ const ADDRESSES: &[(&str, &[&str])] = &[
 const RAW: [&str; 4] = ["script", "style", "textarea", "title"];
 
 /// The page as it is without its compression; none if it can't be read or is too large.
-pub fn unpacked(body: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn unpacked(body: &[u8]) -> Option<Vec<u8>> {
     let mut page = vec![];
     let limit = PAGE_MAX as u64 + 1;
     GzDecoder::new(body).take(limit).read_to_end(&mut page).ok()?;
@@ -50,7 +50,7 @@ pub fn unpacked(body: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The page with every link that begins with a slash led through `prefix`.
-pub fn rewritten(page: &[u8], prefix: &str) -> Vec<u8> {
+pub(super) fn rewritten(page: &[u8], prefix: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(page.len() + page.len() / 8);
     let mut at = 0;
     while at < page.len() {

@@ -39,7 +39,8 @@ use crate::respond::{self, Body};
 
 use options::{LogOptions, StreamOptions};
 use place::{Kubelet, Place};
-pub use transport::{Nodes, NodesInside};
+pub(crate) use transport::Nodes;
+pub use transport::NodesInside;
 
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BodyError>;

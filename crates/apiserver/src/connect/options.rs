@@ -24,7 +24,7 @@ pub(super) struct LogOptions {
 }
 
 impl LogOptions {
-    pub fn parse(query: &Query, pod: &str) -> Result<LogOptions, Status> {
+    pub(super) fn parse(query: &Query, pod: &str) -> Result<LogOptions, Status> {
         let since_time = match query.get("sinceTime") {
             None | Some("" | "null") => None,
             Some(text) => Some(parse_time(text)?),
@@ -83,7 +83,7 @@ impl LogOptions {
     }
 
     /// The query for the kubelet, with its question mark.
-    pub fn query(&self) -> String {
+    pub(super) fn query(&self) -> String {
         let number = |number: Option<i64>| number.map(|number| number.to_string());
         let flag = |flag: bool| flag.then(|| "true".to_string());
         let time = self.since_time.map(orlop_base::clock::rfc3339);
@@ -119,7 +119,7 @@ pub(super) struct StreamOptions {
 }
 
 impl StreamOptions {
-    pub fn parse(subresource: &str, query: &Query) -> Result<StreamOptions, Status> {
+    pub(super) fn parse(subresource: &str, query: &Query) -> Result<StreamOptions, Status> {
         if subresource == "portforward" {
             let parse = |text: &str| {
                 let wrong = || Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"));
@@ -153,7 +153,7 @@ impl StreamOptions {
     }
 
     /// The query for the kubelet, with its question mark if there is any.
-    pub fn query(&self) -> String {
+    pub(super) fn query(&self) -> String {
         let one = |flag: bool| flag.then(|| "1".to_string());
         let ports: Vec<String> = self.ports.iter().map(i64::to_string).collect();
         let commands = self.command.iter().map(|word| ("command", Some(word.clone())));

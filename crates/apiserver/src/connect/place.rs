@@ -40,7 +40,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub fn kubelet(kubelet: &Kubelet, target: String) -> Place {
+    pub(super) fn kubelet(kubelet: &Kubelet, target: String) -> Place {
         Place {
             https: true,
             hosts: kubelet.hosts.clone(),
@@ -51,7 +51,7 @@ impl Place {
         }
     }
 
-    pub fn authority(&self) -> String {
+    pub(super) fn authority(&self) -> String {
         let host = self.hosts.first().map_or("", String::as_str);
         if host.contains(':') {
             format!("[{host}]:{}", self.port)
@@ -60,7 +60,7 @@ impl Place {
         }
     }
 
-    pub fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!(
             "{}://{}{}",
             if self.https { "https" } else { "http" },
@@ -145,7 +145,7 @@ pub(super) struct ProxyId {
 }
 
 impl ProxyId {
-    pub fn parse(id: &str) -> Option<ProxyId> {
+    pub(super) fn parse(id: &str) -> Option<ProxyId> {
         let words: Vec<&str> = id.split(':').collect();
         let (scheme, name, port) = match words.as_slice() {
             [name] => ("", *name, ""),

@@ -9,14 +9,14 @@ use super::enums::Enums;
 use super::names::{self, GroupVersion};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dialect {
+pub(super) enum Dialect {
     /// Swagger 2.0: no defaults, no alternatives.
     V2,
     V3,
 }
 
 impl Dialect {
-    pub fn reference(self, name: &str) -> Value {
+    pub(super) fn reference(self, name: &str) -> Value {
         let home = match self {
             Dialect::V2 => "#/definitions/",
             Dialect::V3 => "#/components/schemas/",
@@ -27,14 +27,14 @@ impl Dialect {
 
 /// What a `$ref` may point to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Definition {
+pub(super) enum Definition {
     Type(TypeRef),
     /// A type that is no struct, or that is not in the table.
     Word(&'static str),
 }
 
-pub const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
-pub const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
+pub(super) const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+pub(super) const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
@@ -48,7 +48,7 @@ const PROPS_OR_ARRAY: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensi
 const PROPS_OR_STRINGS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray";
 
 impl Definition {
-    pub fn name(self) -> String {
+    pub(super) fn name(self) -> String {
         match self {
             Definition::Type(r) => names::of_type(schema().ty(r).name),
             Definition::Word(name) => name.to_string(),
@@ -56,7 +56,7 @@ impl Definition {
     }
 
     /// A type of the table by its name there.
-    pub fn named(name: &str) -> Option<Definition> {
+    pub(super) fn named(name: &str) -> Option<Definition> {
         schema().get(name).map(Definition::Type)
     }
 
@@ -82,7 +82,7 @@ impl Definition {
 }
 
 /// The roots and all they refer to, by name.
-pub fn reachable(roots: impl IntoIterator<Item = Definition>) -> BTreeMap<String, Definition> {
+pub(super) fn reachable(roots: impl IntoIterator<Item = Definition>) -> BTreeMap<String, Definition> {
     let mut found = BTreeMap::new();
     let mut waiting: Vec<Definition> = roots.into_iter().collect();
     while let Some(definition) = waiting.pop() {
@@ -106,20 +106,20 @@ fn innermost(ty: &Ty) -> &Ty {
 }
 
 /// Where descriptions come from.
-pub trait Describe {
+pub(super) trait Describe {
     fn definition(&self, name: &str) -> Option<&str>;
     fn field(&self, definition: &str, field: &str) -> Option<&str>;
 }
 
 /// Makes definitions in one dialect.
-pub struct Writer<'d> {
+pub(super) struct Writer<'d> {
     pub dialect: Dialect,
     pub docs: &'d dyn Describe,
     pub enums: Enums,
 }
 
 impl Writer<'_> {
-    pub fn definition(&self, definition: Definition) -> Value {
+    pub(super) fn definition(&self, definition: Definition) -> Value {
         let mut value = match definition {
             Definition::Type(r) => self.object(schema(), schema().ty(r)),
             Definition::Word(word) => self.word(word),

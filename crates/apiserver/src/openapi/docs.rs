@@ -26,13 +26,13 @@ const OWN: [(&str, &str, &str); 1] = [(
 )];
 
 /// The descriptions of some definitions.
-pub struct Docs {
+pub(super) struct Docs {
     /// By name, what follows the name in the record.
     records: HashMap<String, String>,
 }
 
 impl Docs {
-    pub fn load(wanted: impl Fn(&str) -> bool) -> Docs {
+    pub(super) fn load(wanted: impl Fn(&str) -> bool) -> Docs {
         Docs::read(DeflateDecoder::new(PACKED), wanted)
     }
 

@@ -17,7 +17,7 @@ use crate::discovery::GIT_VERSION;
 
 /// Which document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Document {
+pub(super) enum Document {
     /// Swagger 2.0, of everything.
     Swagger,
     /// OpenAPI 3.0, of a part.
@@ -26,20 +26,20 @@ pub enum Document {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
+pub(super) enum Format {
     Json,
     Protobuf,
 }
 
 impl Document {
     /// The documents of OpenAPI 3.0.
-    pub fn parts() -> Vec<Document> {
+    pub(super) fn parts() -> Vec<Document> {
         let groups = GroupVersion::all().into_iter().map(Document::Group);
         groups.chain(Root::all().into_iter().map(Document::Root)).collect()
     }
 
     /// "apis/apps/v1": where it is found below /openapi/v3. Swagger has no such name.
-    pub fn name(self) -> String {
+    pub(super) fn name(self) -> String {
         match self {
             Document::Swagger => String::new(),
             Document::Group(gv) => gv.path(),
@@ -67,7 +67,7 @@ impl Document {
         }
     }
 
-    pub fn write(self, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    pub(super) fn write(self, format: Format, out: &mut dyn Write) -> io::Result<()> {
         let items = self.items();
         let roots = items
             .iter()

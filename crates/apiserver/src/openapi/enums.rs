@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 /// By type and field: the values, with `|` between them.
-pub struct Enums(HashMap<(&'static str, &'static str), &'static str>);
+pub(super) struct Enums(HashMap<(&'static str, &'static str), &'static str>);
 
 impl Enums {
-    pub fn load() -> Enums {
+    pub(super) fn load() -> Enums {
         let row = |line: &'static str| {
             let (ty, rest) = line.split_once(' ')?;
             let (field, values) = rest.split_once(' ')?;
@@ -17,7 +17,7 @@ impl Enums {
     }
 
     /// The possible values of a field (of the elements, if it is a list); none if it is not enumerated.
-    pub fn of_field(&self, ty: &str, field: &str) -> Vec<&'static str> {
+    pub(super) fn of_field(&self, ty: &str, field: &str) -> Vec<&'static str> {
         match self.0.get(&(ty, field)) {
             Some(values) => values.split('|').collect(),
             None => vec![],

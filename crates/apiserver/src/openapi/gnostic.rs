@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 /// What a message is made from.
-pub enum Shape {
+pub(super) enum Shape {
     /// An object: its members are fields.
     Object {
         fields: &'static [(&'static str, u32, Kind)],
@@ -23,7 +23,7 @@ pub enum Shape {
 
 /// The type of a field. Where the JSON is an array, the field is repeated.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub(super) enum Kind {
     Text,
     Bool,
     Number,
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 /// Only members with names of their own.
-pub const fn map(kind: Kind) -> Shape {
+pub(super) const fn map(kind: Kind) -> Shape {
     Shape::Object {
         fields: &[],
         extensions: 0,
@@ -42,7 +42,7 @@ pub const fn map(kind: Kind) -> Shape {
 }
 
 /// Only known members, and extensions.
-pub const fn object(fields: &'static [(&'static str, u32, Kind)], extensions: u32) -> Shape {
+pub(super) const fn object(fields: &'static [(&'static str, u32, Kind)], extensions: u32) -> Shape {
     Shape::Object {
         fields,
         extensions,
@@ -50,14 +50,14 @@ pub const fn object(fields: &'static [(&'static str, u32, Kind)], extensions: u3
     }
 }
 
-pub fn encode(shape: &Shape, value: &Value) -> Vec<u8> {
+pub(super) fn encode(shape: &Shape, value: &Value) -> Vec<u8> {
     let mut out = vec![];
     message(&mut out, shape, value);
     out
 }
 
 /// Writes a field of that value; one that is repeated if the value is an array.
-pub fn field(out: &mut Vec<u8>, tag: u32, kind: Kind, value: &Value) {
+pub(super) fn field(out: &mut Vec<u8>, tag: u32, kind: Kind, value: &Value) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| single(out, tag, kind, item)),
         _ => single(out, tag, kind, value),
@@ -65,7 +65,7 @@ pub fn field(out: &mut Vec<u8>, tag: u32, kind: Kind, value: &Value) {
 }
 
 /// A pair of a name and a value, in field `tag`.
-pub fn named(out: &mut Vec<u8>, tag: u32, name: &str, kind: Kind, value: &Value) {
+pub(super) fn named(out: &mut Vec<u8>, tag: u32, name: &str, kind: Kind, value: &Value) {
     let mut pair = vec![];
     bytes(&mut pair, 1, name.as_bytes());
     single(&mut pair, 2, kind, value);
@@ -77,7 +77,7 @@ fn bytes(out: &mut Vec<u8>, tag: u32, content: &[u8]) {
 }
 
 /// A field whose content is these pieces.
-pub fn write(out: &mut dyn Write, tag: u32, pieces: &[&[u8]]) -> io::Result<()> {
+pub(super) fn write(out: &mut dyn Write, tag: u32, pieces: &[&[u8]]) -> io::Result<()> {
     let mut head = vec![];
     varint(&mut head, u64::from(tag) << 3 | 2);
     varint(&mut head, pieces.iter().map(|p| p.len() as u64).sum());
@@ -144,12 +144,12 @@ fn varint(out: &mut Vec<u8>, mut n: u64) {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
     /// The fields of a message: number, and content (of numbers: their bytes).
-    pub fn read(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    pub(crate) fn read(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
         fn number(bytes: &mut &[u8]) -> u64 {
             let mut n = 0;
             for shift in (0..).step_by(7) {
@@ -183,13 +183,13 @@ pub mod tests {
     }
 
     /// The contents of the fields of that number.
-    pub fn all(message: &[u8], tag: u32) -> Vec<Vec<u8>> {
+    pub(crate) fn all(message: &[u8], tag: u32) -> Vec<Vec<u8>> {
         let fields = read(message).into_iter();
         fields.filter(|f| f.0 == tag).map(|f| f.1).collect()
     }
 
     /// The value in field 2 of the pair in field `tag` whose name is `name`.
-    pub fn named_value(message: &[u8], tag: u32, name: &str) -> Option<Vec<u8>> {
+    pub(crate) fn named_value(message: &[u8], tag: u32, name: &str) -> Option<Vec<u8>> {
         let mut pairs = all(message, tag).into_iter();
         let pair = pairs.find(|pair| all(pair, 1) == [name.as_bytes()])?;
         all(&pair, 2).pop()

@@ -8,14 +8,14 @@ use super::gnostic::{Kind, Shape, map, object};
 use Kind::{Any, Bool, Message, Text};
 
 /// Fields of the document that are written piece by piece.
-pub const PATHS: u32 = 8;
-pub const DEFINITIONS: u32 = 9;
+pub(super) const PATHS: u32 = 8;
+pub(super) const DEFINITIONS: u32 = 9;
 /// Fields of the two messages that hold them.
-pub const PATH: u32 = 2;
-pub const DEFINITION: u32 = 1;
+pub(super) const PATH: u32 = 2;
+pub(super) const DEFINITION: u32 = 1;
 
 /// All but paths and definitions.
-pub static DOCUMENT: Shape = object(
+pub(super) static DOCUMENT: Shape = object(
     &[
         ("swagger", 1, Text),
         ("info", 2, Message(&INFO)),
@@ -41,7 +41,7 @@ static API_KEY: Shape = object(
     5,
 );
 
-pub static PATH_ITEM: Shape = object(
+pub(super) static PATH_ITEM: Shape = object(
     &[
         ("get", 2, Message(&OPERATION)),
         ("put", 3, Message(&OPERATION)),
@@ -121,7 +121,7 @@ static RESPONSE_VALUE: Shape = Shape::Choice(|_| Some((1, Message(&RESPONSE))));
 static RESPONSE: Shape = object(&[("description", 1, Text), ("schema", 2, Message(&SCHEMA_ITEM))], 5);
 static SCHEMA_ITEM: Shape = Shape::Choice(|_| Some((1, Message(&SCHEMA))));
 
-pub static SCHEMA: Shape = object(
+pub(super) static SCHEMA: Shape = object(
     &[
         ("$ref", 1, Text),
         ("format", 2, Text),

@@ -8,17 +8,17 @@ use super::gnostic::{Kind, Shape, map, object};
 use Kind::{Any, Bool, Message, Number, Text};
 
 /// Fields of the document that are written piece by piece.
-pub const PATHS: u32 = 4;
-pub const COMPONENTS: u32 = 5;
+pub(super) const PATHS: u32 = 4;
+pub(super) const COMPONENTS: u32 = 5;
 /// Fields of the messages that hold them.
-pub const PATH: u32 = 1;
-pub const SCHEMAS: u32 = 1;
+pub(super) const PATH: u32 = 1;
+pub(super) const SCHEMAS: u32 = 1;
 
 /// All but paths and schemas.
-pub static DOCUMENT: Shape = object(&[("openapi", 1, Text), ("info", 2, Message(&INFO))], 9);
+pub(super) static DOCUMENT: Shape = object(&[("openapi", 1, Text), ("info", 2, Message(&INFO))], 9);
 static INFO: Shape = object(&[("title", 1, Text), ("description", 2, Text), ("version", 6, Text)], 7);
 /// All but the schemas.
-pub static COMPONENTS_REST: Shape = object(&[("securitySchemes", 7, Message(&SECURITY_SCHEMES))], 10);
+pub(super) static COMPONENTS_REST: Shape = object(&[("securitySchemes", 7, Message(&SECURITY_SCHEMES))], 10);
 static SECURITY_SCHEMES: Shape = map(Message(&SECURITY_SCHEME_OR_REFERENCE));
 static SECURITY_SCHEME_OR_REFERENCE: Shape = Shape::Choice(|_| Some((1, Message(&SECURITY_SCHEME))));
 static SECURITY_SCHEME: Shape = object(
@@ -31,7 +31,7 @@ static SECURITY_SCHEME: Shape = object(
     9,
 );
 
-pub static PATH_ITEM: Shape = object(
+pub(super) static PATH_ITEM: Shape = object(
     &[
         ("get", 4, Message(&OPERATION)),
         ("put", 5, Message(&OPERATION)),
@@ -85,7 +85,7 @@ static RESPONSES: Shape = Shape::Object {
 static RESPONSE_OR_REFERENCE: Shape = Shape::Choice(|_| Some((1, Message(&RESPONSE))));
 static RESPONSE: Shape = object(&[("description", 1, Text), ("content", 3, Message(&MEDIA_TYPES))], 5);
 
-pub static SCHEMA_OR_REFERENCE: Shape = Shape::Choice(|value| match value.get("$ref") {
+pub(super) static SCHEMA_OR_REFERENCE: Shape = Shape::Choice(|value| match value.get("$ref") {
     Some(_) => Some((2, Message(&REFERENCE))),
     None => Some((1, Message(&SCHEMA))),
 });

@@ -5,7 +5,7 @@ use orlop_api::{KindDef, kinds};
 use serde_json::{Value, json};
 
 /// "core/v1.Pod" → "io.k8s.api.core.v1.Pod"
-pub fn of_type(name: &str) -> String {
+pub(super) fn of_type(name: &str) -> String {
     let (package, rest) = name.split_once('/').unwrap_or(("core", name));
     let home = match package {
         "meta" => "io.k8s.apimachinery.pkg.apis.",
@@ -19,14 +19,14 @@ pub fn of_type(name: &str) -> String {
 
 /// One version of one group: what an OpenAPI v3 document is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GroupVersion {
+pub(super) struct GroupVersion {
     pub group: &'static str,
     pub version: &'static str,
 }
 
 impl GroupVersion {
     /// All that are served, in the order of discovery.
-    pub fn all() -> Vec<GroupVersion> {
+    pub(super) fn all() -> Vec<GroupVersion> {
         let mut all: Vec<GroupVersion> = vec![];
         for kind in kinds::all() {
             let gv = GroupVersion::of(kind);
@@ -37,7 +37,7 @@ impl GroupVersion {
         all
     }
 
-    pub fn of(kind: &KindDef) -> GroupVersion {
+    pub(super) fn of(kind: &KindDef) -> GroupVersion {
         GroupVersion {
             group: kind.group,
             version: kind.version,
@@ -45,7 +45,7 @@ impl GroupVersion {
     }
 
     /// "api/v1", "apis/apps/v1": the path without the leading slash, which is also the document's name.
-    pub fn path(self) -> String {
+    pub(super) fn path(self) -> String {
         match self.group {
             "" => format!("api/{}", self.version),
             group => format!("apis/{group}/{}", self.version),
@@ -53,20 +53,20 @@ impl GroupVersion {
     }
 
     /// "AppsV1", "RbacAuthorizationV1": the middle of operation ids.
-    pub fn title(self) -> String {
+    pub(super) fn title(self) -> String {
         format!("{}{}", group_title(self.group), title(self.version))
     }
 
     /// "apps_v1", "rbacAuthorization_v1"
-    pub fn tag(self) -> String {
+    pub(super) fn tag(self) -> String {
         format!("{}_{}", group_tag(self.group), self.version)
     }
 
-    pub fn gvk(self, kind: &str) -> Value {
+    pub(super) fn gvk(self, kind: &str) -> Value {
         json!({"group": self.group, "version": self.version, "kind": kind})
     }
 
-    pub fn kinds(self) -> Vec<&'static KindDef> {
+    pub(super) fn kinds(self) -> Vec<&'static KindDef> {
         let mut list: Vec<_> = kinds::all().filter(|k| GroupVersion::of(k) == self).collect();
         list.sort_by_key(|k| k.plural);
         list
@@ -74,7 +74,7 @@ impl GroupVersion {
 }
 
 /// "rbac.authorization.k8s.io" → "RbacAuthorization"
-pub fn group_title(group: &str) -> String {
+pub(super) fn group_title(group: &str) -> String {
     match group.strip_suffix(".k8s.io").unwrap_or(group) {
         "" => "Core".to_string(),
         words => words.split('.').map(title).collect(),
@@ -82,13 +82,13 @@ pub fn group_title(group: &str) -> String {
 }
 
 /// "rbac.authorization.k8s.io" → "rbacAuthorization"
-pub fn group_tag(group: &str) -> String {
+pub(super) fn group_tag(group: &str) -> String {
     let title = group_title(group);
     title[..1].to_ascii_lowercase() + &title[1..]
 }
 
 /// With a capital first letter.
-pub fn title(word: &str) -> String {
+pub(super) fn title(word: &str) -> String {
     let mut chars = word.chars();
     match chars.next() {
         Some(first) => first.to_uppercase().chain(chars).collect(),
@@ -97,7 +97,7 @@ pub fn title(word: &str) -> String {
 }
 
 /// The full name of a group that the table of types knows by its first word: "rbac" → "rbac.authorization.k8s.io".
-pub fn full_group(package: &str) -> &str {
+pub(super) fn full_group(package: &str) -> &str {
     if package == "core" {
         return "";
     }

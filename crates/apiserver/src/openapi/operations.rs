@@ -6,28 +6,28 @@ use super::definitions::{Definition, Dialect};
 use super::parameters::Parameter;
 
 /// How objects are written.
-pub const OBJECT_MEDIA: &[&str] = &[
+pub(super) const OBJECT_MEDIA: &[&str] = &[
     "application/json",
     "application/yaml",
     "application/vnd.kubernetes.protobuf",
 ];
 /// How lists are, which may also be watched.
-pub const LIST_MEDIA: &[&str] = &[
+pub(super) const LIST_MEDIA: &[&str] = &[
     "application/json",
     "application/yaml",
     "application/vnd.kubernetes.protobuf",
     "application/json;stream=watch",
     "application/vnd.kubernetes.protobuf;stream=watch",
 ];
-pub const PATCH_MEDIA: &[&str] = &[
+pub(super) const PATCH_MEDIA: &[&str] = &[
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
-pub const ANY_MEDIA: &[&str] = &["*/*"];
+pub(super) const ANY_MEDIA: &[&str] = &["*/*"];
 
-pub struct Operation {
+pub(super) struct Operation {
     pub method: &'static str,
     pub id: String,
     pub description: String,
@@ -40,13 +40,13 @@ pub struct Operation {
     pub answer: Answer,
 }
 
-pub struct Body {
+pub(super) struct Body {
     pub definition: Definition,
     pub media: &'static [&'static str],
     pub required: bool,
 }
 
-pub struct Answer {
+pub(super) struct Answer {
     pub codes: &'static [u16],
     /// `None`: text.
     pub definition: Option<Definition>,
@@ -55,7 +55,7 @@ pub struct Answer {
 
 impl Operation {
     /// What this operation's types are, so that they get defined.
-    pub fn definitions(&self) -> impl Iterator<Item = Definition> {
+    pub(super) fn definitions(&self) -> impl Iterator<Item = Definition> {
         let body = self.body.as_ref().map(|b| b.definition);
         body.into_iter().chain(self.answer.definition)
     }
@@ -127,7 +127,7 @@ fn content(name: &Option<String>, media: &[&str]) -> Value {
 }
 
 impl Answer {
-    pub fn object(codes: &'static [u16], definition: Definition) -> Answer {
+    pub(super) fn object(codes: &'static [u16], definition: Definition) -> Answer {
         Answer {
             codes,
             definition: Some(definition),
@@ -166,7 +166,7 @@ fn reason(code: u16) -> &'static str {
 
 /// Parameters that many operations have: in Swagger 2.0 they stand in the document once.
 #[derive(Default)]
-pub struct Globals(pub Map<String, Value>);
+pub(super) struct Globals(pub Map<String, Value>);
 
 impl Globals {
     /// A reference to the parameter, which is kept; or the parameter, where clients look for it in place.
@@ -189,14 +189,14 @@ impl Globals {
 }
 
 /// A path and all that can be done there.
-pub struct PathItem {
+pub(super) struct PathItem {
     pub path: String,
     pub operations: Vec<Operation>,
 }
 
 impl PathItem {
     /// Parameters that all operations have are given once, for the path.
-    pub fn render(&self, dialect: Dialect, globals: &mut Globals) -> Value {
+    pub(super) fn render(&self, dialect: Dialect, globals: &mut Globals) -> Value {
         let mut shared = super::parameters::of_path(&self.path);
         if let Some((first, others)) = self.operations.split_first() {
             let everywhere = |p: &&Parameter| others.iter().all(|o| o.query.contains(p));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::definitions::Dialect;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Parameter {
+pub(super) struct Parameter {
     pub name: &'static str,
     /// "path" or "query"
     pub place: &'static str,
@@ -31,7 +31,7 @@ impl Parameter {
         }
     }
 
-    pub const fn pretty() -> Parameter {
+    pub(super) const fn pretty() -> Parameter {
         Parameter {
             name: "pretty",
             place: "query",
@@ -39,7 +39,7 @@ impl Parameter {
         }
     }
 
-    pub fn render(&self, dialect: Dialect) -> Value {
+    pub(super) fn render(&self, dialect: Dialect) -> Value {
         let mut value = json!({"name": self.name, "in": self.place, "description": describe(self)});
         if self.place == "path" {
             value["required"] = true.into();
@@ -56,7 +56,7 @@ impl Parameter {
 }
 
 /// The parameters in a path template: "/api/v1/nodes/{name}" has `name`.
-pub fn of_path(template: &str) -> Vec<Parameter> {
+pub(super) fn of_path(template: &str) -> Vec<Parameter> {
     ["namespace", "name", "path"]
         .into_iter()
         .filter(|name| template.contains(&format!("{{{name}}}")))
@@ -65,7 +65,7 @@ pub fn of_path(template: &str) -> Vec<Parameter> {
 }
 
 /// The fields of an options type that a query can carry.
-pub fn of_options(type_name: &str) -> Vec<Parameter> {
+pub(super) fn of_options(type_name: &str) -> Vec<Parameter> {
     let types = schema();
     let Some(ty) = types.get(type_name) else {
         return vec![];

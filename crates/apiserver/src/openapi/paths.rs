@@ -12,7 +12,7 @@ use crate::registry::delete::RETURN_DELETED;
 
 /// Paths outside the kinds: each is a document of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Root {
+pub(super) enum Root {
     Api,
     Apis,
     Group(&'static str),
@@ -22,7 +22,7 @@ pub enum Root {
 }
 
 impl Root {
-    pub fn all() -> Vec<Root> {
+    pub(super) fn all() -> Vec<Root> {
         let mut all = vec![
             Root::Api,
             Root::Apis,
@@ -39,7 +39,7 @@ impl Root {
     }
 
     /// The document's name, which is the path without the slashes at its ends.
-    pub fn path(self) -> String {
+    pub(super) fn path(self) -> String {
         match self {
             Root::Api => "api".into(),
             Root::Apis => "apis".into(),
@@ -50,7 +50,7 @@ impl Root {
         }
     }
 
-    pub fn item(self) -> PathItem {
+    pub(super) fn item(self) -> PathItem {
         let meta = |name: &str| Definition::named(&format!("meta/v1.{name}"));
         let (id, tag, description, definition) = match self {
             Root::Api => (
@@ -122,7 +122,7 @@ fn plain_get(id: String, tag: String, description: &str, answer: Answer) -> Oper
 }
 
 /// Every path of a group version, in order.
-pub fn of_group_version(gv: GroupVersion) -> Vec<PathItem> {
+pub(super) fn of_group_version(gv: GroupVersion) -> Vec<PathItem> {
     let resources = Answer {
         codes: &[200],
         definition: Definition::named("meta/v1.APIResourceList"),

@@ -13,7 +13,7 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Makes the directory if it is missing and closes it to others in any case.
-    pub fn open(path: &Path) -> Result<Directory, PkiError> {
+    pub(super) fn open(path: &Path) -> Result<Directory, PkiError> {
         let failed = |source| PkiError::io(path, source);
         DirBuilder::new()
             .recursive(true)
@@ -24,12 +24,12 @@ impl Directory {
         Ok(Directory { path: path.into() })
     }
 
-    pub fn path_of(&self, name: &str) -> PathBuf {
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// The content of a file, none if there is no such file.
-    pub fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
+    pub(super) fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
         let path = self.path_of(name);
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Some(text)),
@@ -39,7 +39,7 @@ impl Directory {
     }
 
     /// Replaces a file as a whole: written beside it, renamed over it. `sync` makes it durable.
-    pub fn write(&self, name: &str, content: &str) -> Result<(), PkiError> {
+    pub(super) fn write(&self, name: &str, content: &str) -> Result<(), PkiError> {
         let path = self.path_of(name);
         let temporary = self.path_of(&format!(".{name}.new"));
         let failed = |source| PkiError::io(&path, source);
@@ -57,7 +57,7 @@ impl Directory {
         fs::rename(&temporary, &path).map_err(failed)
     }
 
-    pub fn sync(&self) -> Result<(), PkiError> {
+    pub(super) fn sync(&self) -> Result<(), PkiError> {
         File::open(&self.path)
             .and_then(|d| d.sync_all())
             .map_err(|source| PkiError::io(&self.path, source))

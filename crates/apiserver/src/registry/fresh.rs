@@ -15,7 +15,7 @@ use crate::object::Object;
 const ROOM: usize = 128;
 
 #[derive(Default)]
-pub struct Fresh {
+pub(super) struct Fresh {
     inner: Mutex<Inner>,
 }
 
@@ -28,7 +28,7 @@ struct Inner {
 
 impl Fresh {
     /// Remembers what was stored under the key at this revision, whole.
-    pub fn put(&self, key: &Arc<str>, revision: Revision, mut value: Value) {
+    pub(super) fn put(&self, key: &Arc<str>, revision: Revision, mut value: Value) {
         value["metadata"]["resourceVersion"] = revision.to_string().into();
         let mut inner = self.inner.lock();
         let mut out = inner.values.insert(key.clone(), (revision, value));
@@ -45,7 +45,7 @@ impl Fresh {
     }
 
     /// The value of exactly this item, if it is still here. It is the caller's then.
-    pub fn take(&self, item: &Item<Object>) -> Option<Value> {
+    pub(super) fn take(&self, item: &Item<Object>) -> Option<Value> {
         let taken = self.inner.lock().values.remove(&item.key);
         taken
             .filter(|(revision, _)| *revision == item.mod_revision)

@@ -9,7 +9,7 @@ use super::create::meta_text;
 use super::{Context, Registry};
 use crate::admission::resource_quota;
 
-pub fn on_create(registry: &Registry, kind: &KindDef, object: &mut Value, ctx: &Context<'_>) {
+pub(super) fn on_create(registry: &Registry, kind: &KindDef, object: &mut Value, ctx: &Context<'_>) {
     match kind.kind {
         "CertificateSigningRequest" => {
             let extra: Vec<_> = ctx.user.extra.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -26,7 +26,7 @@ pub fn on_create(registry: &Registry, kind: &KindDef, object: &mut Value, ctx: &
     }
 }
 
-pub fn on_update(registry: &Registry, kind: &KindDef, new: &mut Value, old: &Value, ctx: &Context<'_>) {
+pub(super) fn on_update(registry: &Registry, kind: &KindDef, new: &mut Value, old: &Value, ctx: &Context<'_>) {
     match kind.kind {
         "CertificateSigningRequest" => signing_request::stamp_conditions(new, old, ctx.now),
         "PersistentVolume" => persistent_volume::stamp_phase_transition(new, old, ctx.now),

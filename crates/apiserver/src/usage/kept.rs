@@ -17,7 +17,7 @@ const KEEP_WITHOUT: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub struct Kept {
+pub(crate) struct Kept {
     shared: Arc<Mutex<Shared>>,
 }
 

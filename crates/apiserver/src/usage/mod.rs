@@ -29,7 +29,7 @@ use crate::object::Object;
 use crate::registry::list::{Filter, ListOptions};
 use crate::request::RequestInfo;
 
-pub use kept::Kept;
+pub(crate) use kept::Kept;
 use summary::NodeUsage;
 use view::{NodeSeen, PodSeen};
 
@@ -44,7 +44,7 @@ const WHOLE_WAIT: Duration = Duration::from_secs(30);
 /// Nodes asked at the same time.
 const AT_ONCE: usize = 128;
 
-pub fn serves(kind: &KindDef) -> bool {
+pub(crate) fn serves(kind: &KindDef) -> bool {
     kind.group == metrics::GROUP
 }
 

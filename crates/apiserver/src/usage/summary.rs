@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// What a node and its pods use.
 #[derive(Debug, Default, PartialEq)]
-pub struct NodeUsage {
+pub(super) struct NodeUsage {
     /// None: the kubelet does not know yet.
     pub whole: Option<Measured>,
     /// By `namespace/name`: those of which all is known.
@@ -17,13 +17,13 @@ pub struct NodeUsage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub(super) struct Measured {
     pub at: Timestamp,
     pub usage: Usage,
 }
 
 #[derive(Debug, PartialEq)]
-pub struct PodUsage {
+pub(super) struct PodUsage {
     /// When the oldest of the figures was taken.
     pub at: Timestamp,
     pub containers: Vec<(Box<str>, Usage)>,
@@ -70,7 +70,7 @@ struct Memory {
     working_set_bytes: Option<u64>,
 }
 
-pub fn read(bytes: &[u8]) -> Result<NodeUsage, String> {
+pub(super) fn read(bytes: &[u8]) -> Result<NodeUsage, String> {
     let summary: Summary = serde_json::from_slice(bytes).map_err(|e| format!("the summary can't be read: {e}"))?;
     let pods = summary.pods.unwrap_or_default().into_iter();
     let pods = pods.filter_map(|pod| {

@@ -12,18 +12,18 @@ use serde_json::json;
 use super::summary::NodeUsage;
 
 /// Over how long kubelets measure, about: they don't say. It is the time between two looks of theirs.
-pub const WINDOW: &str = "10s";
+pub(super) const WINDOW: &str = "10s";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Meta {
+pub(super) struct Meta {
     pub name: String,
     pub namespace: String,
     pub labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct NodeSeen {
+pub(super) struct NodeSeen {
     pub metadata: Meta,
     #[serde(default)]
     status: NodeStatus,
@@ -43,14 +43,14 @@ struct Condition {
 
 impl NodeSeen {
     /// A node that has not been heard of for long is not waited for.
-    pub fn is_heard_of(&self) -> bool {
+    pub(super) fn is_heard_of(&self) -> bool {
         let lost = |c: &Condition| c.r#type == "Ready" && c.status == "Unknown";
         !self.status.conditions.iter().any(lost)
     }
 }
 
 #[derive(Debug, Deserialize)]
-pub struct PodSeen {
+pub(super) struct PodSeen {
     pub metadata: Meta,
     pub spec: PodSpec,
     #[serde(default)]
@@ -59,7 +59,7 @@ pub struct PodSeen {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodSpec {
+pub(super) struct PodSpec {
     #[serde(default)]
     pub node_name: String,
 }
@@ -86,11 +86,11 @@ struct ContainerState {
 }
 
 impl PodSeen {
-    pub fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.status.phase == "Running" && !self.spec.node_name.is_empty()
     }
 
-    pub fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
@@ -102,7 +102,7 @@ impl PodSeen {
     }
 }
 
-pub fn node(node: &NodeSeen, usage: &NodeUsage, now: Timestamp) -> Option<Value> {
+pub(super) fn node(node: &NodeSeen, usage: &NodeUsage, now: Timestamp) -> Option<Value> {
     let measured = usage.whole?;
     Some(json!({
         "metadata": metadata(&node.metadata, now), "timestamp": rfc3339(measured.at), "window": WINDOW,
@@ -110,7 +110,7 @@ pub fn node(node: &NodeSeen, usage: &NodeUsage, now: Timestamp) -> Option<Value>
     }))
 }
 
-pub fn pod(pod: &PodSeen, usage: &NodeUsage, now: Timestamp) -> Option<Value> {
+pub(super) fn pod(pod: &PodSeen, usage: &NodeUsage, now: Timestamp) -> Option<Value> {
     let used = usage.pods.get(&pod.key())?;
     let is_known = |name: &str| used.containers.iter().any(|(known, _)| **known == *name);
     if !pod.running().all(is_known) {

@@ -7,13 +7,13 @@ use orlop_base::Random;
 use serde_json::json;
 
 /// Good objects, requests and texts to start from.
-pub struct Corpus {
+pub(crate) struct Corpus {
     pub objects: Vec<(&'static KindDef, TypeRef, Value)>,
     pub requests: Vec<Vec<u8>>,
 }
 
 impl Corpus {
-    pub fn new() -> Corpus {
+    pub(crate) fn new() -> Corpus {
         let container = json!({"name": "c", "image": "i:1", "ports": [{"containerPort": 80, "name": "http"}],
             "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}}],
             "resources": {"limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "100m"}},
@@ -121,7 +121,7 @@ impl Corpus {
         }
     }
 
-    pub fn object(&self, random: &mut Random) -> &(&'static KindDef, TypeRef, Value) {
+    pub(crate) fn object(&self, random: &mut Random) -> &(&'static KindDef, TypeRef, Value) {
         &self.objects[random.below(self.objects.len() as u64) as usize]
     }
 }

@@ -69,7 +69,7 @@ impl Default for Correlator {
 
 impl Correlator {
     /// What to write, if anything.
-    pub fn correlate(
+    pub(super) fn correlate(
         &mut self,
         source: Arc<Source>,
         mut event: Event,
@@ -153,7 +153,7 @@ impl Correlator {
     }
 
     #[cfg(test)]
-    pub fn cache_sizes(&self) -> [usize; 3] {
+    pub(super) fn cache_sizes(&self) -> [usize; 3] {
         [
             self.aggregates.values().count(),
             self.logs.values().count(),
@@ -162,7 +162,7 @@ impl Correlator {
     }
 
     #[cfg(test)]
-    pub fn total_count(&self) -> u64 {
+    pub(super) fn total_count(&self) -> u64 {
         self.logs.values().map(|log| u64::from(log.count)).sum()
     }
 }

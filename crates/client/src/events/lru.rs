@@ -11,7 +11,7 @@ pub(super) struct Lru<V> {
 }
 
 impl<V> Lru<V> {
-    pub fn new(max: usize) -> Lru<V> {
+    pub(super) fn new(max: usize) -> Lru<V> {
         Lru {
             max,
             values: HashMap::new(),
@@ -21,7 +21,7 @@ impl<V> Lru<V> {
     }
 
     /// The value of that key, made if there is none, as the one that was used last.
-    pub fn entry(&mut self, key: u64, make: impl FnOnce() -> V) -> &mut V {
+    pub(super) fn entry(&mut self, key: u64, make: impl FnOnce() -> V) -> &mut V {
         self.turn += 1;
         let turn = self.turn;
         if let Some((used, _)) = self.values.get_mut(&key) {
@@ -36,7 +36,7 @@ impl<V> Lru<V> {
     }
 
     #[cfg(test)]
-    pub fn values(&self) -> impl Iterator<Item = &V> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.values.values().map(|(_, value)| value)
     }
 }

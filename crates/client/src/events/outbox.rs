@@ -13,17 +13,17 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub fn extend(&mut self, reports: impl IntoIterator<Item = Report>) {
+    pub(super) fn extend(&mut self, reports: impl IntoIterator<Item = Report>) {
         self.ready.extend(reports);
     }
 
     /// Nothing could be written now, were there room.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
     /// What to write next. Its event is busy until `finish`.
-    pub fn next(&mut self) -> Option<Report> {
+    pub(super) fn next(&mut self) -> Option<Report> {
         while let Some(report) = self.ready.pop_front() {
             match self.busy.get_mut(&report.name) {
                 None => {
@@ -37,7 +37,7 @@ impl Outbox {
         None
     }
 
-    pub fn finish(&mut self, name: &str) {
+    pub(super) fn finish(&mut self, name: &str) {
         if let Some(Some(next)) = self.busy.remove(name) {
             self.ready.push_front(next);
         }

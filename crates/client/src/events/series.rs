@@ -35,7 +35,7 @@ pub(super) struct SeriesKeeper {
 
 impl SeriesKeeper {
     /// What to write, if anything.
-    pub fn observe(
+    pub(super) fn observe(
         &mut self,
         source: Arc<Source>,
         event: Event,
@@ -80,7 +80,7 @@ impl SeriesKeeper {
     }
 
     /// Series that are over, with their last count; with `refresh` the running ones, too.
-    pub fn sweep(&mut self, now: Timestamp, refresh: bool) -> Vec<Report> {
+    pub(super) fn sweep(&mut self, now: Timestamp, refresh: bool) -> Vec<Report> {
         self.forget(now);
         let mut reports = vec![];
         self.seen.retain(|_, seen| {

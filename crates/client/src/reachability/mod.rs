@@ -54,7 +54,7 @@ enum News {
 }
 
 impl Reachability {
-    pub fn new(component: &str) -> Reachability {
+    pub(crate) fn new(component: &str) -> Reachability {
         Reachability(Arc::new(Shared {
             component: component.to_string(),
             state: Mutex::default(),
@@ -62,7 +62,7 @@ impl Reachability {
     }
 
     /// How a request ended that began at `began`.
-    pub fn observe<T>(&self, began: Instant, outcome: &Result<T, Error>) {
+    pub(crate) fn observe<T>(&self, began: Instant, outcome: &Result<T, Error>) {
         let news = self
             .0
             .state

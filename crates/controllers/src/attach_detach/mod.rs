@@ -24,7 +24,7 @@ use crate::machinery::{Cache, Def, Failure, Key, Outcome, Queue, Reconcile, Reco
 use crate::objects::{CsiDriver, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
 use crate::persistent_volume::is_over;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "persistentvolume-attach-detach-controller",
     account: "attachdetach-controller",
     on_by_default: true,

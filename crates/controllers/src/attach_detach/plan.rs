@@ -16,7 +16,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const PLUGIN: &str = "kubernetes.io/csi/";
 
 /// A volume that pods on the node use.
-pub struct Wanted {
+pub(super) struct Wanted {
     pub volume: Arc<PersistentVolume>,
     pub pods: Vec<Arc<Pod>>,
     /// Other nodes that have it, or still have it.
@@ -25,7 +25,7 @@ pub struct Wanted {
     pub users_elsewhere: Vec<Arc<Pod>>,
 }
 
-pub struct View<'a> {
+pub(super) struct View<'a> {
     pub node_name: &'a str,
     /// None: it is gone.
     pub node: Option<&'a Node>,
@@ -40,7 +40,7 @@ pub struct View<'a> {
 
 /// What is remembered of a node from turn to turn; losing it costs time or a repeated event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub(super) struct Memory {
     /// Since when a volume is to be detached.
     since: BTreeMap<String, Timestamp>,
     /// The last that was said of a volume.
@@ -48,13 +48,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.since.is_empty() && self.told.is_empty()
     }
 }
 
 #[derive(Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     pub attach: Vec<Value>,
     /// The volume's name, its attachment, and whether to look first if the node still uses it.
     pub detach: Vec<(String, Arc<VolumeAttachment>, bool)>,
@@ -66,7 +66,7 @@ pub struct Plan {
 }
 
 #[derive(Debug)]
-pub struct Said {
+pub(super) struct Said {
     pub pod: Arc<Pod>,
     pub warning: bool,
     pub reason: &'static str,
@@ -74,13 +74,13 @@ pub struct Said {
 }
 
 /// How a volume is called in the status of nodes.
-pub fn unique_name(volume: &PersistentVolume) -> Option<String> {
+pub(super) fn unique_name(volume: &PersistentVolume) -> Option<String> {
     let csi = volume.spec.csi.as_ref()?;
     Some(format!("{PLUGIN}{}^{}", csi.driver, csi.volume_handle))
 }
 
 /// The same for all who attach, and for the kubelet that waits for it.
-pub fn attachment_name(volume: &PersistentVolume, node: &str) -> Option<String> {
+pub(super) fn attachment_name(volume: &PersistentVolume, node: &str) -> Option<String> {
     let csi = volume.spec.csi.as_ref()?;
     let parts = [csi.volume_handle.as_str(), &csi.driver, node].concat();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, parts.as_bytes());
@@ -88,7 +88,7 @@ pub fn attachment_name(volume: &PersistentVolume, node: &str) -> Option<String> 
     Some(format!("csi-{hex}"))
 }
 
-pub fn plan(view: &View<'_>, before: &Memory) -> Plan {
+pub(super) fn plan(view: &View<'_>, before: &Memory) -> Plan {
     let mut plan = Plan {
         attach: vec![],
         detach: vec![],

@@ -9,7 +9,7 @@ use super::{end, is_token};
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::Secret;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "token-cleaner-controller",
     account: "token-cleaner",
     on_by_default: false,

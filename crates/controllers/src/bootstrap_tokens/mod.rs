@@ -2,8 +2,8 @@
 //! Neither runs unless asked for, as in Kubernetes.
 // Upstream: pkg/controller/bootstrap (v1.36)
 
-pub mod clean;
-pub mod sign;
+pub(crate) mod clean;
+pub(crate) mod sign;
 
 use jiff::Timestamp;
 

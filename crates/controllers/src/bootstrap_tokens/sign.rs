@@ -16,7 +16,7 @@ use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::config_map::CLUSTER_INFO;
 use crate::objects::{ConfigMap, Secret, to_send};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "bootstrap-signer-controller",
     account: "bootstrap-signer",
     on_by_default: false,

@@ -10,7 +10,7 @@ use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup
 use crate::objects::{CertificateSigningRequest, Condition, to_send};
 use crate::settings::{Asked, Certificates};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "certificatesigningrequest-approving-controller",
     account: ACCOUNT,
     on_by_default: true,

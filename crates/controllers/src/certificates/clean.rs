@@ -12,7 +12,7 @@ use super::ACCOUNT;
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::CertificateSigningRequest;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "certificatesigningrequest-cleaner-controller",
     account: ACCOUNT,
     on_by_default: true,

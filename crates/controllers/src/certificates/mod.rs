@@ -2,10 +2,10 @@
 //! away. What is in a request is read, and signed, by `Settings::certificates`: the keys are elsewhere.
 // Upstream: pkg/controller/certificates (v1.36)
 
-pub mod approve;
-pub mod clean;
+pub(crate) mod approve;
+pub(crate) mod clean;
 mod rules;
-pub mod sign;
+pub(crate) mod sign;
 
 use crate::machinery::{Cache, Key, Queue};
 use crate::objects::CertificateSigningRequest;

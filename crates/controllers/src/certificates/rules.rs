@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 
 use crate::settings::Asked;
 
-pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub(super) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 /// Whether this cluster signs for the signer.
-pub fn is_known(signer: &str) -> bool {
+pub(super) fn is_known(signer: &str) -> bool {
     matches!(signer, KUBELET_CLIENT | KUBELET_SERVING | CLIENT | LEGACY)
 }
 
 /// What the signer finds wrong with the request.
-pub fn check(signer: &str, asked: &Asked, usages: &[String]) -> Result<(), String> {
+pub(super) fn check(signer: &str, asked: &Asked, usages: &[String]) -> Result<(), String> {
     match signer {
         KUBELET_CLIENT => kubelet_client(asked, usages),
         KUBELET_SERVING => kubelet_serving(asked, usages),
@@ -26,7 +26,7 @@ pub fn check(signer: &str, asked: &Asked, usages: &[String]) -> Result<(), Strin
     }
 }
 
-pub fn kubelet_client(asked: &Asked, usages: &[String]) -> Result<(), String> {
+pub(super) fn kubelet_client(asked: &Asked, usages: &[String]) -> Result<(), String> {
     of_nodes(asked)?;
     for (present, what) in [
         (&asked.dns_names, "DNS"),

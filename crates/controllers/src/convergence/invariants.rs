@@ -9,7 +9,7 @@ use crate::objects::{Deployment, Pod, ReplicaSet};
 
 /// What the Deployment allowed since all was quiet last: orders that were given stay in force for a while.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(super) struct Limits {
     pub most: i64,
     pub least_available: i64,
     /// So many have been available since all was quiet last: before, nobody can say which pods are not missed.
@@ -19,7 +19,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    pub fn of(deployment: &Deployment) -> Limits {
+    pub(super) fn of(deployment: &Deployment) -> Limits {
         Limits {
             most: deployment.max_replicas(),
             least_available: match deployment.is_rolling() {
@@ -31,7 +31,7 @@ impl Limits {
         }
     }
 
-    pub fn or(self, other: Limits) -> Limits {
+    pub(super) fn or(self, other: Limits) -> Limits {
         Limits {
             most: self.most.max(other.most),
             least_available: self.least_available.min(other.least_available),
@@ -56,13 +56,13 @@ fn pods_of<'a>(world: &'a World, sets: &'a [Arc<ReplicaSet>]) -> impl Iterator<I
     world.pods.all.values().filter(owned)
 }
 
-pub fn not_too_many(world: &World) {
+pub(super) fn not_too_many(world: &World) {
     let Some(limits) = world.limits else { return };
     let active = pods_of(world, &owned_sets(world)).filter(|pod| pod.is_active()).count() as i64;
     assert!(active <= limits.most, "{active} pods, {limits:?}");
 }
 
-pub fn may_create_pod(world: &World, set: &ReplicaSet) {
+pub(super) fn may_create_pod(world: &World, set: &ReplicaSet) {
     let Some(limits) = world.limits else { return };
     let sets = owned_sets(world);
     let other = |pod: &&Arc<Pod>| !is_owned_by(&pod.metadata, &set.metadata.uid) && !pod.is_terminal();
@@ -74,7 +74,7 @@ pub fn may_create_pod(world: &World, set: &ReplicaSet) {
     );
 }
 
-pub fn may_delete_pod(world: &World, set: &ReplicaSet, seen: &Pod) {
+pub(super) fn may_delete_pod(world: &World, set: &ReplicaSet, seen: &Pod) {
     let now = world.pods.all.get(&seen.metadata.name);
     let Some(pod) = now.filter(|pod| pod.metadata.uid == seen.metadata.uid) else {
         return;
@@ -98,7 +98,7 @@ pub fn may_delete_pod(world: &World, set: &ReplicaSet, seen: &Pod) {
 }
 
 /// The limits from here on, if there are any.
-pub fn limits_when_quiet(world: &World) -> Option<Limits> {
+pub(super) fn limits_when_quiet(world: &World) -> Option<Limits> {
     let mut limits = world.limits.zip(world.deployment()).map(|(_, d)| Limits::of(d))?;
     let sets = owned_sets(world);
     let serving = pods_of(world, &sets).filter(|pod| pod.is_active() && pod.is_ready());
@@ -106,7 +106,7 @@ pub fn limits_when_quiet(world: &World) -> Option<Limits> {
     Some(limits)
 }
 
-pub fn may_delete_set(deployment: &Deployment, set: &ReplicaSet) {
+pub(super) fn may_delete_set(deployment: &Deployment, set: &ReplicaSet) {
     assert!(is_owned_by(&set.metadata, &deployment.metadata.uid));
     assert!(
         size(set) == 0 && set.status.replicas == 0,
@@ -116,7 +116,7 @@ pub fn may_delete_set(deployment: &Deployment, set: &ReplicaSet) {
 }
 
 /// What is wanted is there, and nothing else.
-pub fn is_as_wanted(deployment: Option<&Deployment>, sets: Vec<Arc<ReplicaSet>>, pods: &[Arc<Pod>]) {
+pub(super) fn is_as_wanted(deployment: Option<&Deployment>, sets: Vec<Arc<ReplicaSet>>, pods: &[Arc<Pod>]) {
     let Some(deployment) = deployment else {
         assert!(
             sets.is_empty() && pods.is_empty(),
@@ -178,7 +178,7 @@ pub fn is_as_wanted(deployment: Option<&Deployment>, sets: Vec<Arc<ReplicaSet>>,
     assert_eq!(progressing.reason, "NewReplicaSetAvailable");
 }
 
-pub fn quiet_world_is_as_wanted(world: &World) {
+pub(super) fn quiet_world_is_as_wanted(world: &World) {
     let sets = match world.deployment() {
         Some(_) => owned_sets(world),
         None => world.sets.all.values().cloned().collect(),

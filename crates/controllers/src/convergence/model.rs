@@ -19,10 +19,10 @@ use crate::objects::{Condition, Deployment, Kind, Meta, Pod, ReplicaSet};
 use crate::ownership::{controller_reference, plan_claims};
 use crate::replica_set::plan as set_plan;
 
-pub const NODES: u64 = 3;
+pub(super) const NODES: u64 = 3;
 
 /// Objects of a kind by name, and what the cache shows of them.
-pub struct Objects<T> {
+pub(super) struct Objects<T> {
     pub all: BTreeMap<String, Arc<T>>,
     pub shown: BTreeMap<String, Arc<T>>,
     /// What the cache does not show yet.
@@ -53,7 +53,7 @@ impl<T: Kind> Objects<T> {
         self.news.push_back((revision, name.to_string(), None));
     }
 
-    pub fn show(&mut self, count: usize) {
+    pub(super) fn show(&mut self, count: usize) {
         for _ in 0..count {
             let Some((revision, name, object)) = self.news.pop_front() else {
                 return;
@@ -91,7 +91,7 @@ enum Write {
 
 /// A controller at work on one key.
 #[derive(Default)]
-pub struct Turn {
+pub(super) struct Turn {
     writes: VecDeque<Write>,
     /// For the status of a set: the set and its pods as seen, and what was done to them.
     set: Option<Arc<ReplicaSet>>,
@@ -102,7 +102,7 @@ pub struct Turn {
 
 /// How a write goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub(super) enum Fate {
     Done,
     /// Refused; nothing is written.
     Failed,
@@ -110,7 +110,7 @@ pub enum Fate {
     Lost,
 }
 
-pub struct World {
+pub(super) struct World {
     pub random: Random,
     pub now: Timestamp,
     revision: u64,
@@ -128,7 +128,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
+    pub(super) fn new(seed: u64) -> World {
         World {
             random: Random::seeded(seed),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
@@ -144,15 +144,15 @@ impl World {
         }
     }
 
-    pub fn revision(&self) -> u64 {
+    pub(super) fn revision(&self) -> u64 {
         self.revision
     }
 
-    pub fn pick(&mut self, bound: u64) -> u64 {
+    pub(super) fn pick(&mut self, bound: u64) -> u64 {
         self.random.below(bound)
     }
 
-    pub fn pass(&mut self, seconds: i64) {
+    pub(super) fn pass(&mut self, seconds: i64) {
         self.now = self.now.later_by_seconds(seconds);
     }
 
@@ -162,7 +162,7 @@ impl World {
         self.revision
     }
 
-    pub fn new_meta(&mut self, name: &str) -> Meta {
+    pub(super) fn new_meta(&mut self, name: &str) -> Meta {
         self.uids += 1;
         Meta {
             name: name.to_string(),
@@ -174,42 +174,42 @@ impl World {
         }
     }
 
-    pub fn put_deployment(&mut self, mut deployment: Deployment) {
+    pub(super) fn put_deployment(&mut self, mut deployment: Deployment) {
         let revision = self.stamp(&mut deployment.metadata);
         self.deployments.put(revision, deployment);
     }
 
-    pub fn put_set(&mut self, mut set: ReplicaSet) {
+    pub(super) fn put_set(&mut self, mut set: ReplicaSet) {
         let revision = self.stamp(&mut set.metadata);
         self.sets.put(revision, set);
     }
 
-    pub fn put_pod(&mut self, mut pod: Pod) {
+    pub(super) fn put_pod(&mut self, mut pod: Pod) {
         let revision = self.stamp(&mut pod.metadata);
         self.pods.put(revision, pod);
     }
 
-    pub fn remove_deployment(&mut self, name: &str) {
+    pub(super) fn remove_deployment(&mut self, name: &str) {
         self.revision += 1;
         self.deployments.remove(self.revision, name);
     }
 
-    pub fn remove_set(&mut self, name: &str) {
+    pub(super) fn remove_set(&mut self, name: &str) {
         self.revision += 1;
         self.sets.remove(self.revision, name);
     }
 
-    pub fn remove_pod(&mut self, name: &str) {
+    pub(super) fn remove_pod(&mut self, name: &str) {
         self.revision += 1;
         self.pods.remove(self.revision, name);
     }
 
-    pub fn deployment(&self) -> Option<&Arc<Deployment>> {
+    pub(super) fn deployment(&self) -> Option<&Arc<Deployment>> {
         self.deployments.all.values().next()
     }
 
     /// All controllers end where they are, and begin anew with fresh caches.
-    pub fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.turns.clear();
         self.waits.clear();
         self.deployments.show_all();
@@ -217,7 +217,7 @@ impl World {
         self.pods.show_all();
     }
 
-    pub fn show_everything(&mut self) {
+    pub(super) fn show_everything(&mut self) {
         self.deployments.show_all();
         self.sets.show_all();
         self.pods.show_all();
@@ -229,7 +229,7 @@ impl World {
         caches && !self.turns.contains_key(key)
     }
 
-    pub fn begin_deployment_turn(&mut self) {
+    pub(super) fn begin_deployment_turn(&mut self) {
         let Some(deployment) = self.deployments.shown.values().next().cloned() else {
             return;
         };
@@ -271,7 +271,7 @@ impl World {
         self.turns.insert(String::new(), turn);
     }
 
-    pub fn begin_set_turn(&mut self, name: &str) {
+    pub(super) fn begin_set_turn(&mut self, name: &str) {
         let Some(set) = self.sets.shown.get(name).cloned() else {
             return;
         };
@@ -319,7 +319,7 @@ impl World {
     }
 
     /// The next write of the key's turn. False if there is no turn.
-    pub fn step_turn(&mut self, key: &str, fate: Fate) -> bool {
+    pub(super) fn step_turn(&mut self, key: &str, fate: Fate) -> bool {
         let Some(mut turn) = self.turns.remove(key) else {
             return false;
         };
@@ -413,7 +413,7 @@ impl World {
     }
 
     /// As the API server does: a pod without a node, or that has ended, is gone at once.
-    pub fn delete_pod(&mut self, seen: &Pod) {
+    pub(super) fn delete_pod(&mut self, seen: &Pod) {
         let Some(pod) = self.pods.all.get(&seen.metadata.name).cloned() else {
             return;
         };
@@ -517,7 +517,7 @@ impl World {
     }
 
     /// A node starts the pod, or ends it.
-    pub fn run_pod(&mut self, name: &str) -> bool {
+    pub(super) fn run_pod(&mut self, name: &str) -> bool {
         let Some(pod) = self.pods.all.get(name).cloned() else {
             return false;
         };
@@ -546,7 +546,7 @@ impl World {
         true
     }
 
-    pub fn ready(&self, ready: bool) -> Condition {
+    pub(super) fn ready(&self, ready: bool) -> Condition {
         Condition {
             r#type: "Ready".to_string(),
             status: if ready { "True" } else { "False" }.to_string(),
@@ -556,7 +556,7 @@ impl World {
     }
 
     /// What nobody owns any more goes, as by the garbage collector.
-    pub fn collect_garbage(&mut self) -> bool {
+    pub(super) fn collect_garbage(&mut self) -> bool {
         let gone = |meta: &Meta, owners: &[&str]| {
             let mut references = meta.owner_references.iter();
             references.any(|owner| owner.uid != "foreign" && !owners.contains(&owner.uid.as_str()))
@@ -574,12 +574,12 @@ impl World {
     }
 }
 
-pub fn is_owned_by(meta: &Meta, uid: &str) -> bool {
+pub(super) fn is_owned_by(meta: &Meta, uid: &str) -> bool {
     meta.controller().is_some_and(|owner| owner.uid == uid)
 }
 
 /// A Deployment as a user writes it.
-pub fn new_deployment(world: &mut World) -> Deployment {
+pub(super) fn new_deployment(world: &mut World) -> Deployment {
     let labels = json!({"app": "web"});
     let value = json!({
         "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {"image": 0}},

@@ -8,7 +8,7 @@ use super::model::{Fate, NODES, World, new_deployment};
 use crate::objects::{Deployment, OwnerReference, Pod};
 
 /// Names the seed if the schedule fails.
-pub struct Seed(pub u64);
+pub(super) struct Seed(pub u64);
 
 impl Drop for Seed {
     fn drop(&mut self) {
@@ -21,7 +21,7 @@ impl Drop for Seed {
 /// Rounds in which all must have come to rest.
 const ROUNDS_MAX: u32 = 300;
 
-pub fn run(seed: u64) {
+pub(super) fn run(seed: u64) {
     let _seed = Seed(seed);
     let mut world = World::new(seed);
     // Every second schedule: nobody but the controllers takes pods away, so that the limits must hold.
@@ -67,7 +67,7 @@ fn add_foreign_pod(world: &mut World) {
     world.put_pod(pod);
 }
 
-pub fn draw_size(random: &mut Random, deployment: &mut Deployment) {
+pub(super) fn draw_size(random: &mut Random, deployment: &mut Deployment) {
     deployment.spec.replicas = Some(random.below(9) as i64);
 }
 
@@ -84,7 +84,7 @@ fn draw_strategy(random: &mut Random, deployment: &mut Deployment) {
 }
 
 /// Numbers and percentages; not both nothing.
-pub fn draw_limits(random: &mut Random) -> (serde_json::Value, serde_json::Value) {
+pub(super) fn draw_limits(random: &mut Random) -> (serde_json::Value, serde_json::Value) {
     let mut draw = |least: u64| match random.below(2) {
         0 => json!(least + random.below(3)),
         _ => json!(format!("{}%", least * 10 + 25 * random.below(4))),

@@ -15,7 +15,7 @@ use crate::testing::{Cluster, Faults, Nodes};
 
 const NS: &str = "ns";
 
-pub fn run(seed: u64) {
+pub(super) fn run(seed: u64) {
     let _seed = Seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

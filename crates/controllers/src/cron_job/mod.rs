@@ -24,7 +24,7 @@ use crate::objects::cron_job::CronJobStatus;
 use crate::objects::{CronJob, Job, Kind};
 use crate::{job, ownership};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "cronjob-controller",
     account: "cronjob-controller",
     on_by_default: true,

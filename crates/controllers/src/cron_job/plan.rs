@@ -23,7 +23,7 @@ const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// Something to tell, once for each `about`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub(super) struct Note {
     pub warning: bool,
     pub reason: &'static str,
     pub text: String,
@@ -31,7 +31,7 @@ pub struct Note {
 }
 
 #[derive(Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     /// As it is without the start.
     pub status: CronJobStatus,
     pub notes: Vec<Note>,
@@ -42,7 +42,7 @@ pub struct Plan {
 }
 
 #[derive(Debug)]
-pub struct Start {
+pub(super) struct Start {
     pub at: Timestamp,
     /// Jobs that have to make room.
     pub replaced: Vec<JobReference>,
@@ -65,13 +65,19 @@ fn warning(reason: &'static str, text: String) -> Note {
 }
 
 /// Active Jobs that are not among those seen. The caller asks the API server which of them are really gone.
-pub fn unseen<'a>(cron: &'a CronJob, jobs: &[Arc<Job>]) -> Vec<&'a JobReference> {
+pub(super) fn unseen<'a>(cron: &'a CronJob, jobs: &[Arc<Job>]) -> Vec<&'a JobReference> {
     let seen: HashSet<&String> = jobs.iter().map(|job| &job.metadata.uid).collect();
     cron.status.active.iter().filter(|a| !seen.contains(&a.uid)).collect()
 }
 
 /// `jobs`: those it manages. `gone`: uids of active Jobs that are no more. `local`: the zone where none is given.
-pub fn plan(cron: &CronJob, jobs: &[Arc<Job>], gone: &HashSet<String>, local: &TimeZone, now: Timestamp) -> Plan {
+pub(super) fn plan(
+    cron: &CronJob,
+    jobs: &[Arc<Job>],
+    gone: &HashSet<String>,
+    local: &TimeZone,
+    now: Timestamp,
+) -> Plan {
     let mut plan = Plan {
         status: cron.status.clone(),
         notes: vec![],
@@ -241,12 +247,12 @@ fn plan_start(plan: &mut Plan, cron: &CronJob, due: Due, now: Timestamp) -> Opti
     Some(Start { at: due.at, replaced })
 }
 
-pub fn job_name(cron: &CronJob, at: Timestamp) -> String {
+pub(super) fn job_name(cron: &CronJob, at: Timestamp) -> String {
     format!("{}-{}", cron.metadata.name, at.as_second().div_euclid(60))
 }
 
 /// The Job of a start.
-pub fn job(cron: &CronJob, at: Timestamp) -> Value {
+pub(super) fn job(cron: &CronJob, at: Timestamp) -> Value {
     let template = &cron.spec.job_template;
     let zone = times::zone(cron.spec.time_zone.as_deref(), &TimeZone::UTC).unwrap_or(TimeZone::UTC);
     let shown = match zone.to_offset(at).seconds() {
@@ -264,7 +270,7 @@ pub fn job(cron: &CronJob, at: Timestamp) -> Value {
     })
 }
 
-pub fn reference(job: &Job) -> JobReference {
+pub(super) fn reference(job: &Job) -> JobReference {
     let meta = &job.metadata;
     JobReference {
         kind: Job::KIND.to_string(),

@@ -16,21 +16,21 @@ const MANY: i64 = 100;
 
 /// A schedule in its time zone.
 #[derive(Clone, Debug)]
-pub struct Times {
+pub(super) struct Times {
     schedule: Schedule,
     zone: TimeZone,
 }
 
 /// A time at which there should have been a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
+pub(super) struct Due {
     pub at: Timestamp,
     /// So many starts were missed before it that something must be wrong.
     pub many_missed: bool,
 }
 
 /// The CronJob's zone; none has it run by `local`.
-pub fn zone(name: Option<&str>, local: &TimeZone) -> Result<TimeZone, String> {
+pub(super) fn zone(name: Option<&str>, local: &TimeZone) -> Result<TimeZone, String> {
     match name {
         None => Ok(local.clone()),
         Some("") => Ok(TimeZone::UTC),
@@ -40,7 +40,7 @@ pub fn zone(name: Option<&str>, local: &TimeZone) -> Result<TimeZone, String> {
 
 impl Times {
     /// A schedule may begin with a zone of its own (`TZ=Europe/Berlin 0 8 * * *`): not supported, but obeyed.
-    pub fn parse(schedule: &str, zone: &TimeZone) -> Result<Times, String> {
+    pub(super) fn parse(schedule: &str, zone: &TimeZone) -> Result<Times, String> {
         let own = ["TZ=", "CRON_TZ="]
             .iter()
             .find_map(|prefix| schedule.strip_prefix(prefix));
@@ -57,12 +57,12 @@ impl Times {
         Ok(Times { schedule, zone })
     }
 
-    pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
+    pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
         self.schedule.next_after(after, &self.zone)
     }
 
     /// The last time up to now at which there should have been a start, if there was one since the last start.
-    pub fn due(&self, cron: &CronJob, now: Timestamp) -> Result<Option<Due>, String> {
+    pub(super) fn due(&self, cron: &CronJob, now: Timestamp) -> Result<Option<Due>, String> {
         let mut since = last_start(cron);
         if let Some(deadline) = cron.spec.starting_deadline_seconds {
             let window = SignedDuration::from_secs(deadline);
@@ -72,7 +72,7 @@ impl Times {
     }
 
     /// From now until the next start.
-    pub fn wait(&self, cron: &CronJob, now: Timestamp) -> Option<Duration> {
+    pub(super) fn wait(&self, cron: &CronJob, now: Timestamp) -> Option<Duration> {
         let since = last_start(cron);
         let base = match self.last_between(since, now) {
             Ok(Some(due)) => due.at,

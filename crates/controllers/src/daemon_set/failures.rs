@@ -13,14 +13,14 @@ const SWEEP: Duration = Duration::from_secs(60);
 
 /// A set of this uid and generation, on a node: a changed set gets a fresh start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub(super) struct Place {
     pub uid: String,
     pub generation: i64,
     pub node: String,
 }
 
 #[derive(Debug, Default)]
-pub struct Failures {
+pub(super) struct Failures {
     waits: FxHashMap<Place, Wait>,
     swept: Timestamp,
 }
@@ -44,13 +44,13 @@ impl Wait {
 
 impl Failures {
     /// How long a failed pod is still left alone.
-    pub fn left(&self, place: &Place, now: Timestamp) -> Option<Duration> {
+    pub(super) fn left(&self, place: &Place, now: Timestamp) -> Option<Duration> {
         let wait = self.waits.get(place).filter(|wait| !wait.is_past(now))?;
         wait.long.checked_sub(wait.passed(now)).filter(|left| !left.is_zero())
     }
 
     /// A failed pod is being replaced; the next one waits twice as long.
-    pub fn replaced(&mut self, place: Place, now: Timestamp) {
+    pub(super) fn replaced(&mut self, place: Place, now: Timestamp) {
         if now.duration_since(self.swept).unsigned_abs() > SWEEP {
             self.swept = now;
             self.waits.retain(|_, wait| !wait.is_past(now));

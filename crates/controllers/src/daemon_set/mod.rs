@@ -30,7 +30,7 @@ use crate::objects::{ControllerRevision, DaemonSet, Node, Pod, PodTemplate};
 use crate::revisions::{self, Ensured, Wanted};
 use crate::{ownership, pod_template};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "daemonset-controller",
     account: "daemon-set-controller",
     on_by_default: true,

@@ -14,7 +14,7 @@ const REQUIRED_DURING_EXECUTION: &str = "requiredDuringSchedulingRequiredDuringE
 
 /// What a node is to a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
+pub(super) enum Fit {
     /// Gets a pod.
     Runs,
     /// Gets none, but keeps what it has.
@@ -25,7 +25,7 @@ pub enum Fit {
 
 /// What of a template decides about nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Placement {
+pub(super) struct Placement {
     node_name: String,
     tolerations: Vec<Toleration>,
     node_selector: Labels,
@@ -34,7 +34,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    pub fn of(template: &Value) -> Placement {
+    pub(super) fn of(template: &Value) -> Placement {
         let spec = &template["spec"];
         let affinity = &spec["affinity"]["nodeAffinity"];
         let required = [IGNORED_DURING_EXECUTION, REQUIRED_DURING_EXECUTION];
@@ -50,7 +50,7 @@ impl Placement {
         }
     }
 
-    pub fn fit(&self, node: &Node) -> Fit {
+    pub(super) fn fit(&self, node: &Node) -> Fit {
         let (name, labels) = (node.metadata.name.as_str(), &node.metadata.labels);
         let selected = (self.node_name.is_empty() || self.node_name == name)
             && self.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v))
@@ -78,7 +78,7 @@ fn read<T: for<'a> Deserialize<'a> + Default>(value: &Value) -> T {
 }
 
 /// The pod's own, and those of every daemon: it stays when its node is in trouble, and runs on nodes that take no new pods.
-pub fn tolerations(spec: &Value) -> Vec<Toleration> {
+pub(super) fn tolerations(spec: &Value) -> Vec<Toleration> {
     const ALWAYS: [(&str, &str); 6] = [
         ("node.kubernetes.io/not-ready", "NoExecute"),
         ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -114,7 +114,7 @@ pub fn tolerations(spec: &Value) -> Vec<Toleration> {
 }
 
 /// Binds a pod's spec to a node; what the template required of nodes was looked at before.
-pub fn bind(spec: &mut Value, node: &str) {
+pub(super) fn bind(spec: &mut Value, node: &str) {
     let affinity = &mut spec["affinity"]["nodeAffinity"][IGNORED_DURING_EXECUTION];
     *affinity = json!({"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
@@ -122,7 +122,7 @@ pub fn bind(spec: &mut Value, node: &str) {
 }
 
 /// The node that a pod runs on or is bound to.
-pub fn target(pod: &Pod) -> Option<&str> {
+pub(super) fn target(pod: &Pod) -> Option<&str> {
     if !pod.spec.node_name.is_empty() {
         return Some(&pod.spec.node_name);
     }

@@ -18,10 +18,10 @@ use crate::revisions;
 /// Pods made, and pods deleted, in one turn at most. Upstream: BurstReplicas.
 const BURST: usize = 250;
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
-pub const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
+pub(super) const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
 
 /// What a turn sees.
-pub struct View<'a> {
+pub(super) struct View<'a> {
     pub set: &'a DaemonSet,
     /// Of the present revision.
     pub hash: &'a str,
@@ -33,7 +33,7 @@ pub struct View<'a> {
 }
 
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     /// Names of nodes.
     pub create: Vec<String>,
     pub delete: Vec<Arc<Pod>>,
@@ -44,53 +44,53 @@ pub struct Plan {
 }
 
 #[derive(Debug)]
-pub struct Ended {
+pub(super) struct Ended {
     pub pod: Arc<Pod>,
     pub node: String,
 }
 
 /// A node and the set's pods there, the one that counts first.
-pub struct Site<'a> {
+pub(super) struct Site<'a> {
     pub node: &'a Node,
     pub fit: Fit,
     pub pods: Vec<&'a Arc<Pod>>,
 }
 
 impl View<'_> {
-    pub fn min_ready(&self) -> Duration {
+    pub(super) fn min_ready(&self) -> Duration {
         Duration::from_secs(self.set.spec.min_ready_seconds.into())
     }
 
-    pub fn is_available(&self, pod: &Pod) -> bool {
+    pub(super) fn is_available(&self, pod: &Pod) -> bool {
         pod.is_available(self.min_ready(), self.now)
     }
 
     /// Made from the present template.
-    pub fn is_updated(&self, pod: &Pod) -> bool {
+    pub(super) fn is_updated(&self, pod: &Pod) -> bool {
         let meta = &pod.metadata;
         let by_hash = !self.hash.is_empty() && meta.label(revisions::POD_LABEL) == Some(self.hash);
         let generation = template_generation(self.set);
         by_hash || (generation.is_some() && meta.label(TEMPLATE_GENERATION_LABEL) == generation)
     }
 
-    pub fn is_rolling(&self) -> bool {
+    pub(super) fn is_rolling(&self) -> bool {
         self.set.spec.update_strategy.r#type == "RollingUpdate"
     }
 
     /// Pods beyond one a node, of so many nodes.
-    pub fn max_surge(&self, nodes: i64) -> i64 {
+    pub(super) fn max_surge(&self, nodes: i64) -> i64 {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
         let rolling = rolling.filter(|_| self.is_rolling());
         rolling.map_or(0, |r| scaled(r.max_surge.as_ref(), nodes, Round::Up))
     }
 
-    pub fn max_unavailable(&self, nodes: i64) -> i64 {
+    pub(super) fn max_unavailable(&self, nodes: i64) -> i64 {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
         let rolling = rolling.filter(|_| self.is_rolling());
         rolling.map_or(0, |r| scaled(r.max_unavailable.as_ref(), nodes, Round::Up))
     }
 
-    pub fn place(&self, node: &str) -> Place {
+    pub(super) fn place(&self, node: &str) -> Place {
         Place {
             uid: self.set.metadata.uid.clone(),
             generation: self.set.status.observed_generation,
@@ -100,13 +100,13 @@ impl View<'_> {
 }
 
 /// What the API server counts template changes with, for clients from before there were revisions.
-pub fn template_generation(set: &DaemonSet) -> Option<&str> {
+pub(super) fn template_generation(set: &DaemonSet) -> Option<&str> {
     let text = set.metadata.annotation(TEMPLATE_GENERATION)?;
     text.parse::<i64>().is_ok().then_some(text)
 }
 
 /// First that every node has what it should; only then, step by step, that it has the newest.
-pub fn plan(view: &View<'_>) -> Plan {
+pub(super) fn plan(view: &View<'_>) -> Plan {
     let (sites, strays) = sites(view);
     let mut plan = Plan {
         status: status(view, &sites),
@@ -265,7 +265,7 @@ fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
 }
 
 /// Revisions beyond the limit that no pod is made from. `old`: all but the present one, the oldest first.
-pub fn revisions_to_forget(
+pub(super) fn revisions_to_forget(
     set: &DaemonSet,
     old: &[Arc<ControllerRevision>],
     pods: &[Arc<Pod>],
@@ -283,7 +283,7 @@ pub fn revisions_to_forget(
 }
 
 /// One from before there was the label goes by its name.
-pub fn hash_of(revision: &ControllerRevision) -> &str {
+pub(super) fn hash_of(revision: &ControllerRevision) -> &str {
     let meta = &revision.metadata;
     meta.label(revisions::POD_LABEL).unwrap_or(&meta.name)
 }

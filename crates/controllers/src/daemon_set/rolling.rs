@@ -23,7 +23,7 @@ enum Pair<'a> {
     TooMany,
 }
 
-pub fn plan(view: &View<'_>, sites: &[Site<'_>], plan: &mut Plan) {
+pub(super) fn plan(view: &View<'_>, sites: &[Site<'_>], plan: &mut Plan) {
     let desired = plan.status.desired_number_scheduled;
     let (surge, mut unavailable) = (view.max_surge(desired), view.max_unavailable(desired));
     if desired > 0 && surge == 0 && unavailable == 0 {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::sets::{Sets, age, is_observed, size};
 use crate::objects::{Deployment, Meta, ReplicaSet};
 
-pub const REVISION: &str = "deployment.kubernetes.io/revision";
+pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 const HISTORY: &str = "deployment.kubernetes.io/revision-history";
-pub const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
-pub const MAX: &str = "deployment.kubernetes.io/max-replicas";
+pub(super) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
+pub(super) const MAX: &str = "deployment.kubernetes.io/max-replicas";
 /// What a set does not take over from its Deployment.
 const OWN: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
@@ -22,7 +22,7 @@ const OWN: [&str; 6] = [
 /// The history is cut at the front to stay below this.
 const HISTORY_CHARS_MAX: usize = 2000;
 
-pub type Annotations = BTreeMap<String, String>;
+pub(super) type Annotations = BTreeMap<String, String>;
 
 /// None if it is not a number; 0 if there is none.
 fn revision(meta: &Meta) -> Option<i64> {
@@ -30,14 +30,18 @@ fn revision(meta: &Meta) -> Option<i64> {
 }
 
 /// The revision that the present template has, or would get.
-pub fn next_revision(old: &[Arc<ReplicaSet>]) -> i64 {
+pub(super) fn next_revision(old: &[Arc<ReplicaSet>]) -> i64 {
     let newest = old.iter().filter_map(|set| revision(&set.metadata)).max();
     newest.unwrap_or(0).max(0) + 1
 }
 
 /// The annotations that the set of the present template lacks: the Deployment's own, its revision, and those revisions
 /// it was before. `set` is none if it is yet to be made.
-pub fn missing_annotations(deployment: &Deployment, set: Option<&ReplicaSet>, old: &[Arc<ReplicaSet>]) -> Annotations {
+pub(super) fn missing_annotations(
+    deployment: &Deployment,
+    set: Option<&ReplicaSet>,
+    old: &[Arc<ReplicaSet>],
+) -> Annotations {
     let none = Annotations::new();
     let has = set.map_or(&none, |set| &set.metadata.annotations);
     let mut missing: Annotations = deployment
@@ -77,7 +81,7 @@ fn appended(history: &str, revision: &str) -> Option<String> {
 }
 
 /// How many replicas all sets together should have and may have, as a set remembers it.
-pub fn size_annotations(deployment: &Deployment) -> [(&'static str, String); 2] {
+pub(super) fn size_annotations(deployment: &Deployment) -> [(&'static str, String); 2] {
     [
         (DESIRED, deployment.replicas().to_string()),
         (MAX, deployment.max_replicas().to_string()),
@@ -85,13 +89,13 @@ pub fn size_annotations(deployment: &Deployment) -> [(&'static str, String); 2] 
 }
 
 /// A number that a set was annotated with.
-pub fn number(set: &ReplicaSet, annotation: &str) -> Option<i64> {
+pub(super) fn number(set: &ReplicaSet, annotation: &str) -> Option<i64> {
     let number: i64 = set.metadata.annotation(annotation)?.parse().ok()?;
     (0..=i64::from(i32::MAX)).contains(&number).then_some(number)
 }
 
 /// The sets beyond the history limit, the oldest revisions first; sets that have or want pods stay.
-pub fn outdated(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
+pub(super) fn outdated(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
     let Some(limit) = deployment.history_limit() else {
         return vec![];
     };

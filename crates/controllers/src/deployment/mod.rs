@@ -23,7 +23,7 @@ use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recor
 use crate::objects::{Deployment, Kind, Meta, Pod, ReplicaSet};
 use crate::ownership;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "deployment-controller",
     account: "deployment-controller",
     on_by_default: true,

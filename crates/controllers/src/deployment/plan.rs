@@ -11,7 +11,7 @@ use super::status;
 use crate::objects::{Deployment, ReplicaSet};
 
 #[derive(Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// A ReplicaSet for the present template.
     pub create: Option<NewSet>,
     /// In this order.
@@ -19,7 +19,7 @@ pub struct Plan {
     pub deletes: Vec<Arc<ReplicaSet>>,
 }
 
-pub struct NewSet {
+pub(crate) struct NewSet {
     pub name: String,
     pub replicas: i64,
     pub revision: String,
@@ -28,7 +28,7 @@ pub struct NewSet {
 
 /// A change to a ReplicaSet that is there.
 #[derive(Clone, Debug)]
-pub struct Update {
+pub(crate) struct Update {
     pub set: Arc<ReplicaSet>,
     pub replicas: i64,
     /// To be added or changed.
@@ -38,7 +38,7 @@ pub struct Update {
 
 impl Update {
     /// Only takes if the set is as it was seen: nothing that others wrote meanwhile is undone.
-    pub fn patch(&self) -> Value {
+    pub(crate) fn patch(&self) -> Value {
         let mut spec = json!({});
         if self.replicas != size(&self.set) {
             spec["replicas"] = json!(self.replicas);
@@ -54,7 +54,7 @@ impl Update {
     }
 
     /// For the event, if the size changes.
-    pub fn described(&self) -> Option<String> {
+    pub(crate) fn described(&self) -> Option<String> {
         let before = size(&self.set);
         let direction = match before.cmp(&self.replicas) {
             std::cmp::Ordering::Equal => return None,
@@ -70,7 +70,7 @@ impl Update {
 }
 
 /// `old_pods_run`: whether pods of old sets are still there, even if on their way out.
-pub fn plan(deployment: &Deployment, sets: &Sets, old_pods_run: bool) -> Plan {
+pub(crate) fn plan(deployment: &Deployment, sets: &Sets, old_pods_run: bool) -> Plan {
     // The garbage collector has the word.
     if deployment.metadata.is_deleted() {
         return Plan::default();
@@ -140,7 +140,7 @@ impl Plan {
     }
 
     /// The revision of the set of the present template, as it will be.
-    pub fn revision(&self, sets: &Sets) -> Option<String> {
+    pub(crate) fn revision(&self, sets: &Sets) -> Option<String> {
         let new = sets.new.as_ref()?;
         let update = self.updates.iter().find(|update| Arc::ptr_eq(&update.set, new));
         let changed = update.and_then(|update| update.annotations.get(history::REVISION));
@@ -149,7 +149,7 @@ impl Plan {
     }
 
     /// The number of replicas that all sets will be told to have.
-    pub fn total(&self, sets: &Sets) -> i64 {
+    pub(crate) fn total(&self, sets: &Sets) -> i64 {
         let planned = |set: &Arc<ReplicaSet>| {
             let update = self.updates.iter().find(|update| Arc::ptr_eq(&update.set, set));
             update.map_or_else(|| size(set), |update| update.replicas)

@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use crate::objects::{Deployment, PodTemplate, ReplicaSet};
 use crate::ownership::controller_reference;
 
-pub const HASH_LABEL: &str = "pod-template-hash";
+pub(crate) const HASH_LABEL: &str = "pod-template-hash";
 const NAME_MAX: usize = 253;
 
 /// The set of the present template, if there is one, and the others from the oldest to the newest.
-pub struct Sets {
+pub(crate) struct Sets {
     pub new: Option<Arc<ReplicaSet>>,
     pub old: Vec<Arc<ReplicaSet>>,
 }
 
 impl Sets {
-    pub fn of(deployment: &Deployment, mut sets: Vec<Arc<ReplicaSet>>) -> Sets {
+    pub(crate) fn of(deployment: &Deployment, mut sets: Vec<Arc<ReplicaSet>>) -> Sets {
         sets.sort_by(|a, b| age(a).cmp(&age(b)));
         // Of several with the template the oldest is the one, whoever asks.
         let place = sets
@@ -30,31 +30,31 @@ impl Sets {
     }
 
     /// The old ones, then the new one.
-    pub fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<ReplicaSet>> {
+    pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<ReplicaSet>> {
         self.old.iter().chain(&self.new)
     }
 }
 
 /// Less is older.
-pub fn age(set: &ReplicaSet) -> (Option<jiff::Timestamp>, &str) {
+pub(crate) fn age(set: &ReplicaSet) -> (Option<jiff::Timestamp>, &str) {
     (set.metadata.creation_timestamp, &set.metadata.name)
 }
 
-pub fn size(set: &ReplicaSet) -> i64 {
+pub(crate) fn size(set: &ReplicaSet) -> i64 {
     set.spec.replicas.unwrap_or(1)
 }
 
-pub fn is_active(set: &ReplicaSet) -> bool {
+pub(crate) fn is_active(set: &ReplicaSet) -> bool {
     size(set) > 0
 }
 
 /// Whether its status speaks of its present spec.
-pub fn is_observed(set: &ReplicaSet) -> bool {
+pub(crate) fn is_observed(set: &ReplicaSet) -> bool {
     set.status.observed_generation >= set.metadata.generation
 }
 
 /// Equal but for the label that tells a Deployment's sets apart.
-pub fn same_template(a: &PodTemplate, b: &PodTemplate) -> bool {
+pub(crate) fn same_template(a: &PodTemplate, b: &PodTemplate) -> bool {
     let labels = |t: &PodTemplate| {
         let mut labels = t.metadata.labels.clone();
         labels.remove(HASH_LABEL);
@@ -80,7 +80,7 @@ fn hash(template: &PodTemplate, collisions: Option<i64>) -> String {
 }
 
 /// The ReplicaSet of the Deployment's template. Its name is the template's, so that it is never made twice.
-pub fn new_set(deployment: &Deployment, replicas: i64, annotations: Value) -> (String, Value) {
+pub(crate) fn new_set(deployment: &Deployment, replicas: i64, annotations: Value) -> (String, Value) {
     let (meta, spec) = (&deployment.metadata, &deployment.spec);
     let hash = hash(&spec.template, deployment.status.collision_count);
     let room = NAME_MAX - 1 - hash.len();

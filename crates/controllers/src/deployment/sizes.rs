@@ -14,7 +14,7 @@ use super::sets::{Sets, age, is_active, is_observed, size};
 use crate::objects::{Deployment, ReplicaSet};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub(super) struct Sizes {
     /// Of the set of the present template; none if there is none and none is to be made now.
     pub new: Option<i64>,
     /// In the order of `Sets::old`.
@@ -39,7 +39,7 @@ impl Sizes {
 }
 
 /// `old_pods_run`: whether pods of old sets are still there, even if on their way out.
-pub fn plan_sizes(deployment: &Deployment, sets: &Sets, old_pods_run: bool) -> Sizes {
+pub(super) fn plan_sizes(deployment: &Deployment, sets: &Sets, old_pods_run: bool) -> Sizes {
     let now = Sizes::as_they_are(sets);
     let settled = sets.all().all(|set| is_settled(set));
     if deployment.spec.paused || (deployment.is_rolling() && was_scaled(deployment, sets)) {

@@ -23,7 +23,7 @@ const PAUSED: &str = "DeploymentPaused";
 
 /// What this turn did about the set of the present template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Made {
+pub(crate) enum Made {
     Nothing,
     /// By name.
     Created(String),
@@ -32,7 +32,7 @@ pub enum Made {
 }
 
 /// The counts, without conditions.
-pub fn counts(deployment: &Deployment, sets: &Sets) -> DeploymentStatus {
+pub(crate) fn counts(deployment: &Deployment, sets: &Sets) -> DeploymentStatus {
     let mut status = DeploymentStatus {
         observed_generation: deployment.metadata.generation,
         updated_replicas: sets.new.as_ref().map_or(0, |set| set.status.replicas),
@@ -53,7 +53,7 @@ pub fn counts(deployment: &Deployment, sets: &Sets) -> DeploymentStatus {
 }
 
 /// All that is wanted is new and available, and nothing else is there.
-pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
+pub(crate) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = deployment.replicas();
     status.updated_replicas == wanted
         && status.replicas == wanted
@@ -62,7 +62,13 @@ pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
 }
 
 /// `total`: the replicas that all sets are told to have.
-pub fn status(deployment: &Deployment, sets: &Sets, total: i64, made: &Made, now: Timestamp) -> DeploymentStatus {
+pub(crate) fn status(
+    deployment: &Deployment,
+    sets: &Sets,
+    total: i64,
+    made: &Made,
+    now: Timestamp,
+) -> DeploymentStatus {
     let mut status = counts(deployment, sets);
     status.unavailable_replicas = (total - status.available_replicas).max(0);
     let mut writer = Writer {
@@ -178,7 +184,7 @@ fn failures(sets: &Sets, writer: &mut Writer) {
 }
 
 /// When to look for progress that did not come.
-pub fn next_look(deployment: &Deployment, status: &DeploymentStatus, now: Timestamp) -> Next {
+pub(crate) fn next_look(deployment: &Deployment, status: &DeploymentStatus, now: Timestamp) -> Next {
     let condition = condition::find(&status.conditions, PROGRESSING);
     let (Some(deadline), Some(condition)) = (deployment.progress_deadline(), condition) else {
         return Next::Done;
@@ -266,7 +272,7 @@ impl Writer {
 }
 
 /// As it stands in an object: numbers that are 0 and lists that are empty are left out, hence removed by a patch.
-pub fn written(status: &DeploymentStatus) -> Value {
+pub(crate) fn written(status: &DeploymentStatus) -> Value {
     let mut value = json!(status);
     for (field, value) in value.as_object_mut().into_iter().flatten() {
         let empty = *value == 0 || value.as_array().is_some_and(Vec::is_empty);

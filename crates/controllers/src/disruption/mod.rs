@@ -20,7 +20,7 @@ use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recor
 use crate::objects::pod_disruption_budget::{BudgetStatus, PodDisruptionBudget};
 use crate::objects::{Kind, Pod};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "disruption-controller",
     account: "disruption-controller",
     on_by_default: true,

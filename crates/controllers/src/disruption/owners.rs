@@ -16,7 +16,7 @@ use crate::objects::{Deployment, Kind, Meta, OwnerReference, Pod, ReplicaSet, Re
 /// Kinds whose place in the API is remembered; more are asked for each time.
 const KINDS_MAX: usize = 256;
 
-pub struct Owners {
+pub(super) struct Owners {
     deployments: Cache<Deployment>,
     replica_sets: Cache<ReplicaSet>,
     controllers: Cache<ReplicationController>,
@@ -32,7 +32,7 @@ struct Resource {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub(super) struct Wanted {
     pub pods: i64,
     /// Pods without an owner.
     pub unmanaged: Vec<String>,
@@ -100,7 +100,7 @@ struct ApiResource {
 }
 
 impl Owners {
-    pub fn new(setup: &Setup) -> Owners {
+    pub(super) fn new(setup: &Setup) -> Owners {
         Owners {
             deployments: setup.cache(),
             replica_sets: setup.cache(),
@@ -110,7 +110,7 @@ impl Owners {
         }
     }
 
-    pub async fn wanted(&self, turn: &Turn, pods: &[Arc<Pod>]) -> Result<Wanted, Trouble> {
+    pub(super) async fn wanted(&self, turn: &Turn, pods: &[Arc<Pod>]) -> Result<Wanted, Trouble> {
         // By uid: pods of several ReplicaSets may all be those of one Deployment.
         let mut wants: BTreeMap<String, i64> = BTreeMap::new();
         let mut asked: FxHashMap<&str, ()> = FxHashMap::default();

@@ -18,7 +18,7 @@ const STALE_AFTER: Duration = Duration::from_secs(120);
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
 #[derive(Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     pub status: BudgetStatus,
     /// Evicted long ago, and still there.
     pub not_deleted: Vec<Arc<Pod>>,
@@ -27,13 +27,18 @@ pub struct Plan {
 }
 
 /// Whether the budget is a share of what the pods' owners want, not of what is there.
-pub fn asks_owners(budget: &PodDisruptionBudget) -> bool {
+pub(super) fn asks_owners(budget: &PodDisruptionBudget) -> bool {
     let spec = &budget.spec;
     spec.max_unavailable.is_some() || spec.min_available.as_ref().is_some_and(Value::is_string)
 }
 
 /// `wanted`: how many pods their owners want, if `asks_owners`.
-pub fn plan(budget: &PodDisruptionBudget, pods: &[Arc<Pod>], wanted: i64, now: Timestamp) -> Result<Plan, String> {
+pub(super) fn plan(
+    budget: &PodDisruptionBudget,
+    pods: &[Arc<Pod>],
+    wanted: i64,
+    now: Timestamp,
+) -> Result<Plan, String> {
     let (expected, desired) = expectation(budget, pods.len(), wanted)?;
     let (disrupted, not_deleted) = disrupted(budget, pods, now);
     let deadline = disrupted.values().map(|since| after(*since, DELETION_TIMEOUT)).min();
@@ -65,7 +70,7 @@ pub fn plan(budget: &PodDisruptionBudget, pods: &[Arc<Pod>], wanted: i64, now: T
 }
 
 /// What to say if nothing can be said: nothing may be disrupted.
-pub fn failed(budget: &PodDisruptionBudget, message: &str, now: Timestamp) -> BudgetStatus {
+pub(super) fn failed(budget: &PodDisruptionBudget, message: &str, now: Timestamp) -> BudgetStatus {
     let mut status = budget.status.clone();
     status.disruptions_allowed = 0;
     set_allowed(&mut status, "False", "SyncFailed", message, now);
@@ -121,7 +126,7 @@ fn disrupted(
 }
 
 /// The status as it is sent: what is gone must be named, and messages are written even if there is none.
-pub fn status_json(old: &BudgetStatus, new: &BudgetStatus) -> Value {
+pub(super) fn status_json(old: &BudgetStatus, new: &BudgetStatus) -> Value {
     let mut status = json!(new);
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         if condition.get("message").is_none() {
@@ -144,7 +149,7 @@ pub fn status_json(old: &BudgetStatus, new: &BudgetStatus) -> Value {
 }
 
 /// When the pod's announcement that it is about to be disrupted is no longer to be believed; zero is now.
-pub fn stale_in(pod: &Pod, now: Timestamp) -> Option<Duration> {
+pub(super) fn stale_in(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let target = pod.condition("DisruptionTarget").filter(|c| c.is_true())?;
     // A kubelet may take any time, and an ended pod no longer matters.
     if target.reason == "TerminationByKubelet" || pod.metadata.is_deleted() || pod.is_terminal() {
@@ -155,7 +160,7 @@ pub fn stale_in(pod: &Pod, now: Timestamp) -> Option<Duration> {
 }
 
 /// The pod's conditions without that announcement.
-pub fn without_target(pod: &Pod, now: Timestamp) -> Vec<Condition> {
+pub(super) fn without_target(pod: &Pod, now: Timestamp) -> Vec<Condition> {
     let mut conditions = pod.status.conditions.clone();
     let target = Condition {
         r#type: "DisruptionTarget".to_string(),

@@ -11,7 +11,7 @@ use super::pack::Draft;
 use crate::objects::endpoint_slice::{Endpoint, Hints, Named};
 use crate::objects::{Node, Service, condition};
 
-pub const ZONE: &str = "topology.kubernetes.io/zone";
+pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 const CONTROL_PLANE: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
@@ -20,11 +20,11 @@ const CONTROL_PLANE: [&str; 2] = [
 const OVERLOAD: f64 = 0.2;
 
 /// What part of the cluster's CPU each zone has.
-pub type ZoneShares = BTreeMap<String, f64>;
+pub(super) type ZoneShares = BTreeMap<String, f64>;
 
 /// How a service wants its traffic to flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub(super) enum Wish {
     Anywhere,
     SameZone,
     SameNode,
@@ -33,7 +33,7 @@ pub enum Wish {
 }
 
 impl Wish {
-    pub fn of(service: &Service) -> Wish {
+    pub(super) fn of(service: &Service) -> Wish {
         let mode = service
             .metadata
             .annotation("service.kubernetes.io/topology-aware-hints");
@@ -49,12 +49,12 @@ impl Wish {
     }
 }
 
-pub fn clear(drafts: &mut [Draft]) {
+pub(super) fn clear(drafts: &mut [Draft]) {
     endpoints(drafts).for_each(|endpoint| endpoint.hints = None);
 }
 
 /// Each ready endpoint for its own zone, and if wanted for its own node.
-pub fn keep_close(drafts: &mut [Draft], and_node: bool) {
+pub(super) fn keep_close(drafts: &mut [Draft], and_node: bool) {
     for endpoint in endpoints(drafts) {
         let names = |name: &Option<String>| name.iter().map(|name| Named { name: name.clone() }).collect();
         let hints = Hints {
@@ -70,7 +70,7 @@ fn endpoints(drafts: &mut [Draft]) -> impl Iterator<Item = &mut Endpoint> {
 }
 
 /// None unless all nodes that count say enough, and are in two zones at least.
-pub fn zone_shares(nodes: &[Arc<Node>]) -> Option<ZoneShares> {
+pub(super) fn zone_shares(nodes: &[Arc<Node>]) -> Option<ZoneShares> {
     let mut milli_cpu: BTreeMap<String, i64> = BTreeMap::new();
     for node in nodes {
         let labels = &node.metadata.labels;
@@ -97,7 +97,7 @@ struct Room {
 
 /// Gives each zone about its share of the endpoints, those in the zone first. Slices that are not touched keep their hints
 /// as long as these leave room for the other zones. An error says why there can't be any hints.
-pub fn spread(drafts: &mut [Draft], shares: Option<&ZoneShares>) -> Result<(), String> {
+pub(super) fn spread(drafts: &mut [Draft], shares: Option<&ZoneShares>) -> Result<(), String> {
     let ready = drafts
         .iter()
         .flat_map(|d| &d.endpoints)

@@ -30,7 +30,7 @@ use crate::objects::endpoint_slice::TRIGGER_TIME;
 use crate::objects::{EndpointSlice, Kind, Node, Pod, Service, condition, to_send};
 use crate::ownership::is_terminating;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "endpointslice-controller",
     account: "endpointslice-controller",
     on_by_default: true,

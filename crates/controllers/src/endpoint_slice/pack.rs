@@ -8,7 +8,7 @@ use crate::objects::endpoint_slice::{Endpoint, EndpointPort};
 
 /// A slice as it is to be.
 #[derive(Debug, Default)]
-pub struct Draft {
+pub(super) struct Draft {
     /// The slice that is to become this one; none: a new one.
     pub from: Option<Arc<EndpointSlice>>,
     /// In order.
@@ -33,7 +33,7 @@ fn identity(endpoint: &Endpoint) -> Identity {
 }
 
 /// `existing` have these ports. Also returns those that are left empty.
-pub fn pack(
+pub(super) fn pack(
     ports: &[EndpointPort],
     wanted: Vec<Endpoint>,
     existing: Vec<Arc<EndpointSlice>>,

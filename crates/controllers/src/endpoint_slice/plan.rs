@@ -13,9 +13,9 @@ use crate::objects::{EndpointSlice, Labels, Meta, Node, Pod, Service};
 use crate::ownership::controller_reference;
 use crate::pod_template::generate_name;
 
-pub const CONTROLLER: &str = "endpointslice-controller.k8s.io";
+pub(super) const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
-pub struct Seen<'a> {
+pub(super) struct Seen<'a> {
     pub service: &'a Service,
     /// Those that can receive something.
     pub pods: &'a [Arc<Pod>],
@@ -30,7 +30,7 @@ pub struct Seen<'a> {
 }
 
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     pub create: Vec<EndpointSlice>,
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
@@ -41,13 +41,13 @@ pub struct Plan {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Remark {
+pub(super) struct Remark {
     pub is_warning: bool,
     pub reason: &'static str,
     pub message: String,
 }
 
-pub fn plan(seen: &Seen<'_>) -> Plan {
+pub(super) fn plan(seen: &Seen<'_>) -> Plan {
     let mut plan = Plan::default();
     let families = families(seen.service);
     let of_no_family = |slice: &&Arc<EndpointSlice>| !families.contains(&slice.address_type.as_str());

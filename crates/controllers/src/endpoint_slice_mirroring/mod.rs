@@ -14,7 +14,7 @@ use crate::endpoint_slice;
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn};
 use crate::objects::{EndpointSlice, Endpoints, Service};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "endpointslice-mirroring-controller",
     account: "endpointslicemirroring-controller",
     on_by_default: true,

@@ -12,12 +12,12 @@ use crate::objects::{EndpointSlice, Endpoints, Labels, Meta, Service};
 use crate::ownership::controller_reference;
 use crate::pod_template::generate_name;
 
-pub const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
+pub(super) const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     pub create: Vec<EndpointSlice>,
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
@@ -28,13 +28,13 @@ pub struct Plan {
 }
 
 /// Whether slices are made after these Endpoints: those of services with a selector come from its pods.
-pub fn is_mirrored(endpoints: &Endpoints, service: &Service) -> bool {
+pub(super) fn is_mirrored(endpoints: &Endpoints, service: &Service) -> bool {
     let meta = &endpoints.metadata;
     service.spec.selector.is_empty() && meta.label(SKIP) != Some("true") && meta.annotation(LEADER).is_none()
 }
 
 /// `slices`: those that this controller made for the service. `max`: addresses taken from one subset.
-pub fn plan(endpoints: &Endpoints, slices: &[Arc<EndpointSlice>], max: usize) -> Plan {
+pub(super) fn plan(endpoints: &Endpoints, slices: &[Arc<EndpointSlice>], max: usize) -> Plan {
     let mut plan = Plan::default();
     let mut left: Vec<Arc<EndpointSlice>> = slices.to_vec();
     let mut new = vec![];

@@ -14,7 +14,7 @@ use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Recorde
 use crate::objects::{Endpoints, Pod, Service, to_send};
 use crate::ownership::is_terminating;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "endpoints-controller",
     account: "endpoint-controller",
     on_by_default: true,

@@ -8,13 +8,13 @@ use crate::objects::endpoint_slice::{HEADLESS, TRIGGER_TIME, TargetRef};
 use crate::objects::endpoints::{Address, Port, Subset};
 use crate::objects::{Endpoints, Labels, Meta, Pod, Service};
 
-pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
-pub const CONTROLLER: &str = "endpoint-controller";
+pub(super) const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+pub(super) const CONTROLLER: &str = "endpoint-controller";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 
 /// What to write, if anything. `pods`: those of the service that can receive something. `trigger`: when the change
 /// happened that this shows.
-pub fn plan(
+pub(super) fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
     existing: Option<&Endpoints>,

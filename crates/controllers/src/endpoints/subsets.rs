@@ -16,7 +16,7 @@ fn identity(address: &Address) -> Identity {
     (address.ip.clone(), uid.to_string())
 }
 
-pub fn canonical(subsets: &[Subset]) -> Vec<Subset> {
+pub(crate) fn canonical(subsets: &[Subset]) -> Vec<Subset> {
     let mut addresses: BTreeMap<Identity, &Address> = BTreeMap::new();
     // Who offers the port, and whether they are ready; what is ready here and not ready there is not.
     let mut offers: BTreeMap<Option<&Port>, BTreeMap<Identity, bool>> = BTreeMap::new();
@@ -56,7 +56,7 @@ pub fn canonical(subsets: &[Subset]) -> Vec<Subset> {
 }
 
 /// Leaves out what is too much, a like share of each subset, and what is not ready first. Says whether it had to.
-pub fn truncate(subsets: &mut [Subset]) -> bool {
+pub(super) fn truncate(subsets: &mut [Subset]) -> bool {
     let ready: usize = subsets.iter().map(|s| s.addresses.len()).sum();
     let not_ready: usize = subsets.iter().map(|s| s.not_ready_addresses.len()).sum();
     if ready + not_ready <= MAX {

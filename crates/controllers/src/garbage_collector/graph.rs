@@ -18,11 +18,11 @@ use serde::de::IgnoredAny;
 
 use crate::objects::OwnerReference;
 
-pub type Uid = Arc<str>;
+pub(super) type Uid = Arc<str>;
 
 /// `apps/v1`, `Deployment`. Shared by all objects of the kind.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Type {
+pub(super) struct Type {
     pub api_version: Box<str>,
     pub kind: Box<str>,
 }
@@ -35,7 +35,7 @@ impl Type {
 
 /// Where an object is, or is said to be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub(super) struct Place {
     pub ty: Arc<Type>,
     /// Empty for objects that live in none.
     pub namespace: Arc<str>,
@@ -51,7 +51,7 @@ impl fmt::Display for Place {
 
 /// A reference to an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub(super) struct Owner {
     pub ty: Arc<Type>,
     pub name: Arc<str>,
     pub uid: Uid,
@@ -61,7 +61,7 @@ pub struct Owner {
 
 impl Owner {
     /// Where the owner would be; the namespace counts only if owners of its kind have one.
-    pub fn place(&self, dependent: &Place) -> Place {
+    pub(super) fn place(&self, dependent: &Place) -> Place {
         Place {
             ty: self.ty.clone(),
             namespace: dependent.namespace.clone(),
@@ -71,7 +71,7 @@ impl Owner {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub(super) enum Presence {
     /// Somebody refers to it; it has not been seen. These are all the places where it is said to be, and whether it is
     /// known not to be there.
     Named(Vec<(Place, Looked)>),
@@ -82,14 +82,14 @@ pub enum Presence {
 
 /// What a look at a place found where something is said to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looked {
+pub(super) enum Looked {
     /// Nothing: its turn is to come, again and again until that changes.
     NotYet,
     Absent,
 }
 
 #[derive(Clone, Debug)]
-pub struct Node {
+pub(super) struct Node {
     /// Where it is; if it has not been seen: where the first reference says it is.
     pub place: Place,
     pub presence: Presence,
@@ -102,7 +102,7 @@ pub struct Node {
 
 /// What decides how an object goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub(super) struct Marks {
     /// It is on its way out.
     pub deleted: bool,
     /// It has the finalizer `foregroundDeletion`.
@@ -113,12 +113,12 @@ pub struct Marks {
 
 impl Marks {
     /// On its way out, but only after its dependents.
-    pub fn waits(self) -> bool {
+    pub(super) fn waits(self) -> bool {
         self.deleted && self.foreground
     }
 
     /// On its way out, and its dependents are to stay.
-    pub fn orphans(self) -> bool {
+    pub(super) fn orphans(self) -> bool {
         self.deleted && self.orphan
     }
 }
@@ -135,22 +135,22 @@ impl Node {
         }
     }
 
-    pub fn is_observed(&self) -> bool {
+    pub(super) fn is_observed(&self) -> bool {
         self.presence == Presence::Observed
     }
 
     /// Seen, on its way out, waiting for its dependents.
-    pub fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         self.is_observed() && self.marks.waits()
     }
 
     /// Whether the reference, on a dependent in this namespace, says rightly where this node is.
-    pub fn is_at(&self, owner: &Owner, namespace: &str) -> bool {
+    pub(super) fn is_at(&self, owner: &Owner, namespace: &str) -> bool {
         self.place.ty == owner.ty && self.place.name == owner.name && !self.is_beyond(namespace)
     }
 
     /// Like `is_at`, in whatever version of the kind.
-    pub fn is_meant_by(&self, owner: &Owner, namespace: &str) -> bool {
+    pub(super) fn is_meant_by(&self, owner: &Owner, namespace: &str) -> bool {
         let (ours, theirs) = (&self.place.ty, &owner.ty);
         let same_kind = ours.kind == theirs.kind && ours.group() == theirs.group();
         same_kind && self.place.name == owner.name && !self.is_beyond(namespace)
@@ -165,13 +165,13 @@ impl Node {
 /// An object as the API shows it: the little of it that is of interest here.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Seen {
+pub(super) struct Seen {
     pub metadata: SeenMeta,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct SeenMeta {
+pub(super) struct SeenMeta {
     pub name: String,
     pub namespace: String,
     pub uid: String,
@@ -182,7 +182,7 @@ pub struct SeenMeta {
 }
 
 impl SeenMeta {
-    pub fn marks(&self) -> Marks {
+    pub(super) fn marks(&self) -> Marks {
         let has = |name: &str| self.finalizers.iter().any(|f| f == name);
         Marks {
             deleted: self.deletion_timestamp.is_some(),
@@ -194,7 +194,7 @@ impl SeenMeta {
 
 /// What follows from a change.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub(super) struct News {
     /// Whose turn it is.
     pub wake: Vec<Uid>,
     /// References to an owner in another namespace.
@@ -203,14 +203,14 @@ pub struct News {
 
 /// A dependent that names an owner which lives in another namespace.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Beyond {
+pub(super) struct Beyond {
     pub dependent: Place,
     pub uid: Uid,
     pub owner: Owner,
 }
 
 #[derive(Default)]
-pub struct Graph {
+pub(super) struct Graph {
     nodes: FxHashMap<Uid, Node>,
     types: Shared<Type>,
     namespaces: Shared<str>,
@@ -247,21 +247,21 @@ impl<T: ?Sized + Eq + Hash> Shared<T> {
 }
 
 impl Graph {
-    pub fn node(&self, uid: &str) -> Option<&Node> {
+    pub(super) fn node(&self, uid: &str) -> Option<&Node> {
         self.nodes.get(uid)
     }
 
-    pub fn uid(&self, uid: &str) -> Option<Uid> {
+    pub(super) fn uid(&self, uid: &str) -> Option<Uid> {
         self.nodes.get_key_value(uid).map(|(uid, _)| uid.clone())
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// The one `Type` of this kind.
-    pub fn ty(&mut self, api_version: &str, kind: &str) -> Arc<Type> {
+    pub(super) fn ty(&mut self, api_version: &str, kind: &str) -> Arc<Type> {
         let ty = Arc::new(Type {
             api_version: api_version.into(),
             kind: kind.into(),
@@ -274,7 +274,7 @@ impl Graph {
     }
 
     /// An object as it is now.
-    pub fn observe(&mut self, ty: &Arc<Type>, seen: &Seen, news: &mut News) {
+    pub(super) fn observe(&mut self, ty: &Arc<Type>, seen: &Seen, news: &mut News) {
         let meta = &seen.metadata;
         if meta.uid.is_empty() {
             return;
@@ -430,7 +430,7 @@ impl Graph {
     }
 
     /// An object has gone.
-    pub fn remove(&mut self, ty: &Arc<Type>, uid: &str, news: &mut News) {
+    pub(super) fn remove(&mut self, ty: &Arc<Type>, uid: &str, news: &mut News) {
         let known = self.nodes.get_key_value(uid);
         let Some((uid, node)) = known.filter(|(_, node)| node.is_observed() && node.place.ty == *ty) else {
             return;
@@ -455,7 +455,7 @@ impl Graph {
     }
 
     /// The whole state of a kind: what is not in it is gone.
-    pub fn reset(&mut self, ty: &Arc<Type>, all: &[Seen], news: &mut News) {
+    pub(super) fn reset(&mut self, ty: &Arc<Type>, all: &[Seen], news: &mut News) {
         let there: FxHashSet<&str> = all.iter().map(|seen| seen.metadata.uid.as_str()).collect();
         for uid in self.observed(ty) {
             if !there.contains(&*uid) {
@@ -468,7 +468,7 @@ impl Graph {
     }
 
     /// Nobody watches this kind any more: its objects may be there or not.
-    pub fn forget_kind(&mut self, ty: &Arc<Type>, news: &mut News) {
+    pub(super) fn forget_kind(&mut self, ty: &Arc<Type>, news: &mut News) {
         for uid in self.observed(ty) {
             let mut places = vec![];
             for dependent in self.nodes[&uid].dependents.iter().map(|d| &self.nodes[d]) {
@@ -493,7 +493,7 @@ impl Graph {
     }
 
     /// The API server says that no object of this uid is at this place.
-    pub fn mark_absent(&mut self, uid: &str, place: &Place, news: &mut News) {
+    pub(super) fn mark_absent(&mut self, uid: &str, place: &Place, news: &mut News) {
         let Some(node) = self.nodes.get_mut(uid) else { return };
         let Presence::Named(places) = &mut node.presence else {
             return;
@@ -512,7 +512,7 @@ impl Graph {
     }
 }
 
-pub fn is_same(owner: &Owner, reference: &OwnerReference) -> bool {
+pub(super) fn is_same(owner: &Owner, reference: &OwnerReference) -> bool {
     *owner.uid == *reference.uid
         && *owner.name == *reference.name
         && *owner.ty.kind == *reference.kind

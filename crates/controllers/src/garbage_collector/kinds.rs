@@ -11,11 +11,11 @@ const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")]
 
 /// Every version of every kind.
 #[derive(Default)]
-pub struct Kinds(FxHashMap<Type, (String, bool)>);
+pub(super) struct Kinds(FxHashMap<Type, (String, bool)>);
 
 /// Where to ask for an object.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Address {
+pub(super) enum Address {
     Path(String),
     /// Nobody serves the kind, or nobody has told of it yet.
     UnknownKind,
@@ -24,7 +24,7 @@ pub enum Address {
 }
 
 impl Kinds {
-    pub fn new(found: &Discovered) -> Kinds {
+    pub(super) fn new(found: &Discovered) -> Kinds {
         let mut kinds = FxHashMap::default();
         for resource in found.resources.iter().filter(|r| !r.kind.is_empty()) {
             let entry = kinds.entry(ty(resource));
@@ -33,7 +33,7 @@ impl Kinds {
         Kinds(kinds)
     }
 
-    pub fn address(&self, place: &Place) -> Address {
+    pub(super) fn address(&self, place: &Place) -> Address {
         let Some((resource, namespaced)) = self.0.get(&*place.ty) else {
             return Address::UnknownKind;
         };
@@ -45,7 +45,7 @@ impl Kinds {
     }
 }
 
-pub fn ty(resource: &Resource) -> Type {
+pub(super) fn ty(resource: &Resource) -> Type {
     Type {
         api_version: resource.api_version.as_str().into(),
         kind: resource.kind.as_str().into(),
@@ -53,7 +53,7 @@ pub fn ty(resource: &Resource) -> Type {
 }
 
 /// The resources whose objects have owners and dependents.
-pub fn collectable(found: &Discovered) -> Vec<Resource> {
+pub(super) fn collectable(found: &Discovered) -> Vec<Resource> {
     let wanted = |r: &&Resource| {
         let ignored = IGNORED.contains(&(r.group(), r.name.as_str()));
         !ignored && !r.kind.is_empty() && r.can(&["delete", "list", "watch"])

@@ -31,7 +31,7 @@ use self::monitors::Known;
 use self::plan::{Decision, Item, Plan, Policy, Verdict};
 use crate::machinery::{Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "garbage-collector-controller",
     account: "generic-garbage-collector",
     on_by_default: true,

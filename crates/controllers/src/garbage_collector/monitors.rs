@@ -30,7 +30,7 @@ const QUEUE: usize = 256;
 const BRINGS_KINDS: [&str; 2] = ["CustomResourceDefinition", "APIService"];
 
 /// What is known, shared by those who watch and those who act.
-pub struct Known {
+pub(super) struct Known {
     pub graph: Mutex<Graph>,
     pub kinds: RwLock<Kinds>,
     /// Set once the first whole states are in.
@@ -41,7 +41,7 @@ pub struct Known {
 }
 
 impl Known {
-    pub fn new(queue: Queue, recorder: Recorder) -> Known {
+    pub(super) fn new(queue: Queue, recorder: Recorder) -> Known {
         Known {
             graph: Mutex::default(),
             kinds: RwLock::default(),
@@ -53,7 +53,7 @@ impl Known {
     }
 
     /// Changes the graph, and says whose turn it is.
-    pub fn change(&self, change: impl FnOnce(&mut Graph, &mut News)) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut Graph, &mut News)) {
         let mut news = News::default();
         change(&mut self.graph.lock(), &mut news);
         for uid in news.wake {
@@ -110,7 +110,7 @@ impl Drop for Monitor {
 }
 
 /// Until the shutdown, which whoever runs this waits for.
-pub async fn run(api: Api, known: Arc<Known>, shutdown: Shutdown) {
+pub(super) async fn run(api: Api, known: Arc<Known>, shutdown: Shutdown) {
     let mut monitors: BTreeMap<Resource, Monitor> = BTreeMap::new();
     let mut failures = Failures::default();
     loop {

@@ -6,7 +6,7 @@ use super::graph::{Graph, Looked, Marks, Node, Owner, Place, Presence, Uid};
 
 /// A node as it was when the plan was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub(super) struct Item {
     pub uid: Uid,
     pub place: Place,
     pub revision: u64,
@@ -16,7 +16,7 @@ pub struct Item {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub(super) enum Plan {
     Nothing,
     /// Only named so far: see whether it is at one of these places (if any).
     Verify(Vec<Place>),
@@ -30,7 +30,7 @@ pub enum Plan {
 
 /// What is known of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// It is there, and not about to go after its dependents.
     Solid,
     /// It is on its way out and waits for its dependents to go first.
@@ -42,7 +42,7 @@ pub enum Verdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(super) enum Decision {
     Keep,
     /// Keep it, but take away the references to these.
     Loosen(Vec<Uid>),
@@ -50,14 +50,14 @@ pub enum Decision {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub(super) enum Policy {
     Background,
     Foreground,
     Orphan,
 }
 
 impl Policy {
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Policy::Background => "Background",
             Policy::Foreground => "Foreground",
@@ -66,7 +66,7 @@ impl Policy {
     }
 }
 
-pub fn plan(graph: &Graph, uid: &str) -> Plan {
+pub(super) fn plan(graph: &Graph, uid: &str) -> Plan {
     let (Some(node), Some(uid)) = (graph.node(uid), graph.uid(uid)) else {
         return Plan::Nothing;
     };
@@ -176,7 +176,7 @@ fn blocking<'a>(graph: &'a Graph, uid: &'a Uid) -> impl Iterator<Item = &'a Uid>
 }
 
 /// Once nothing is unsure.
-pub fn decide(item: &Item, verdicts: &[Verdict]) -> Decision {
+pub(super) fn decide(item: &Item, verdicts: &[Verdict]) -> Decision {
     let with = |wanted: Verdict| {
         let owners = item.owners.iter().zip(verdicts);
         owners

@@ -12,7 +12,7 @@ const SCALE_UP_FLOOR: i64 = 4;
 
 /// What was wanted and done lately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub(super) struct Memory {
     pub recommendations: Vec<(i64, Timestamp)>,
     /// Pods added or removed.
     pub ups: Vec<(i64, Timestamp)>,
@@ -20,9 +20,9 @@ pub struct Memory {
 }
 
 /// A reason in one word, and in words.
-pub type Why = (&'static str, &'static str);
+pub(super) type Why = (&'static str, &'static str);
 
-pub struct Limited {
+pub(super) struct Limited {
     pub replicas: i64,
     /// If other recommendations than the newest count.
     pub stabilized: Option<Why>,
@@ -32,7 +32,7 @@ pub struct Limited {
 
 /// The size that an autoscaler has, wants, and may have.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub(super) struct Sizes {
     pub current: i64,
     pub desired: i64,
     pub min: i64,
@@ -66,7 +66,7 @@ const DOWN_LIMIT: Why = (
 );
 
 /// Remembers what is desired, and says what may be done about it.
-pub fn limit(
+pub(super) fn limit(
     sizes: Sizes,
     behavior: Option<&Behavior>,
     down_window: Duration,
@@ -234,7 +234,7 @@ fn size_before(current: i64, policy: &ScalingPolicy, memory: &Memory, now: Times
 }
 
 /// Writes down a change, for the rates.
-pub fn note_change(memory: &mut Memory, behavior: Option<&Behavior>, from: i64, to: i64, now: Timestamp) {
+pub(super) fn note_change(memory: &mut Memory, behavior: Option<&Behavior>, from: i64, to: i64, now: Timestamp) {
     let Some(behavior) = behavior else { return };
     let (events, rules) = match to > from {
         true => (&mut memory.ups, &behavior.scale_up),

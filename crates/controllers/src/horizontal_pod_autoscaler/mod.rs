@@ -29,7 +29,7 @@ use crate::objects::horizontal_pod_autoscaler::{PodMetrics, Scale, TargetReferen
 use crate::objects::{HorizontalPodAutoscaler, Meta, Pod};
 use crate::ownership;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "horizontal-pod-autoscaler-controller",
     account: "horizontal-pod-autoscaler",
     on_by_default: true,

@@ -19,14 +19,14 @@ use crate::objects::{Condition, Pod};
 
 /// What is the same for all autoscalers.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub(super) struct Config {
     pub tolerance: f64,
     pub down_window: Duration,
     pub warmup: Warmup,
 }
 
 /// What the target's pods are, and what they used.
-pub struct Observed<'a> {
+pub(super) struct Observed<'a> {
     pub pods: &'a [Arc<Pod>],
     pub metrics: &'a Result<Vec<PodMetrics>, String>,
     /// Autoscalers that have some of these pods, this one among them.
@@ -34,28 +34,28 @@ pub struct Observed<'a> {
 }
 
 #[derive(Debug)]
-pub struct Note {
+pub(super) struct Note {
     pub warning: bool,
     pub reason: &'static str,
     pub text: String,
 }
 
 #[derive(Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     pub status: AutoscalerStatus,
     pub rescale: Option<Rescale>,
     pub notes: Vec<Note>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rescale {
+pub(super) struct Rescale {
     pub from: i64,
     pub to: i64,
     pub reason: String,
 }
 
 /// Whether measurements decide; else the bounds do, or nothing.
-pub fn needs_metrics(hpa: &HorizontalPodAutoscaler, current: i64) -> bool {
+pub(super) fn needs_metrics(hpa: &HorizontalPodAutoscaler, current: i64) -> bool {
     current != 0 && (min_replicas(hpa)..=hpa.spec.max_replicas).contains(&current)
 }
 
@@ -64,7 +64,7 @@ fn min_replicas(hpa: &HorizontalPodAutoscaler) -> i64 {
 }
 
 impl Plan {
-    pub fn new(hpa: &HorizontalPodAutoscaler) -> Plan {
+    pub(super) fn new(hpa: &HorizontalPodAutoscaler) -> Plan {
         Plan {
             status: hpa.status.clone(),
             rescale: None,
@@ -85,7 +85,7 @@ impl Plan {
     }
 
     /// There is no scale to be had.
-    pub fn without_scale(mut self, error: &str, now: Timestamp) -> Plan {
+    pub(super) fn without_scale(mut self, error: &str, now: Timestamp) -> Plan {
         self.warn("FailedGetScale", error);
         let message = format!("the HPA controller was unable to get the target's current scale: {error}");
         self.say("AbleToScale", "False", ("FailedGetScale", &message), now);
@@ -93,7 +93,7 @@ impl Plan {
     }
 
     /// The target has the new size.
-    pub fn rescaled(&mut self, hpa: &HorizontalPodAutoscaler, memory: &mut Memory, now: Timestamp) {
+    pub(super) fn rescaled(&mut self, hpa: &HorizontalPodAutoscaler, memory: &mut Memory, now: Timestamp) {
         let Some(Rescale { from, to, reason }) = self.rescale.clone() else {
             return;
         };
@@ -109,7 +109,7 @@ impl Plan {
         self.status.last_scale_time = Some(whole_seconds(now));
     }
 
-    pub fn not_rescaled(&mut self, hpa: &HorizontalPodAutoscaler, error: &str, now: Timestamp) {
+    pub(super) fn not_rescaled(&mut self, hpa: &HorizontalPodAutoscaler, error: &str, now: Timestamp) {
         let Some(Rescale { to, reason, .. }) = self.rescale.clone() else {
             return;
         };
@@ -123,7 +123,7 @@ impl Plan {
     }
 }
 
-pub fn plan(
+pub(super) fn plan(
     hpa: &HorizontalPodAutoscaler,
     scale: &Scale,
     observed: Option<&Observed<'_>>,

@@ -17,7 +17,7 @@ use crate::objects::{Pod, condition};
 
 /// What one pod used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub(super) struct Sample {
     /// In thousandths.
     pub value: i64,
     pub at: Timestamp,
@@ -25,10 +25,10 @@ pub struct Sample {
     pub window: Duration,
 }
 
-pub type Samples = BTreeMap<String, Sample>;
+pub(super) type Samples = BTreeMap<String, Sample>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(super) enum Target {
     /// Percent of what the pods request.
     Utilization(i64),
     /// Thousandths, for each pod.
@@ -37,7 +37,7 @@ pub enum Target {
 
 /// Deviations that are not acted on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerances {
+pub(super) struct Tolerances {
     pub down: f64,
     pub up: f64,
 }
@@ -50,12 +50,12 @@ impl Tolerances {
 
 /// How long after its start a pod's CPU says little about it.
 #[derive(Clone, Copy, Debug)]
-pub struct Warmup {
+pub(super) struct Warmup {
     pub cpu_initialization: Duration,
     pub initial_readiness: Duration,
 }
 
-pub struct Question<'a> {
+pub(super) struct Question<'a> {
     pub current: i64,
     pub pods: &'a [Arc<Pod>],
     pub samples: Samples,
@@ -69,7 +69,7 @@ pub struct Question<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proposal {
+pub(super) struct Proposal {
     pub replicas: i64,
     /// Percent of the requests, where that is the target.
     pub utilization: Option<i64>,
@@ -78,7 +78,7 @@ pub struct Proposal {
 }
 
 /// What the pods used of a resource; pods of which a part was not measured are left out.
-pub fn samples(metrics: &[PodMetrics], resource: &str, container: &str) -> Samples {
+pub(super) fn samples(metrics: &[PodMetrics], resource: &str, container: &str) -> Samples {
     let usage = |pod: &PodMetrics| -> Option<i64> {
         let mut concerned = pod
             .containers
@@ -111,7 +111,7 @@ struct Groups {
 }
 
 impl Question<'_> {
-    pub fn answer(&self) -> Result<Proposal, String> {
+    pub(super) fn answer(&self) -> Result<Proposal, String> {
         if self.pods.is_empty() {
             return Err("no pods returned by selector while calculating replica count".to_string());
         }

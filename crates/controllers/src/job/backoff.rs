@@ -13,14 +13,14 @@ const MAX: Duration = Duration::from_secs(600);
 
 /// The failures since the last success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backoff {
+pub(super) struct Backoff {
     pub failures: i64,
     pub last: Option<Timestamp>,
 }
 
 impl Backoff {
     /// As it is after more pods have ended, well or badly, at these times.
-    pub fn after(&self, succeeded: &[Timestamp], failed: &[Timestamp]) -> Backoff {
+    pub(super) fn after(&self, succeeded: &[Timestamp], failed: &[Timestamp]) -> Backoff {
         let last_success = succeeded.iter().max();
         let mut row = if last_success.is_some() {
             Backoff::default()
@@ -38,12 +38,12 @@ impl Backoff {
     }
 
     /// How long until pods may be made again.
-    pub fn wait(&self, now: Timestamp) -> Duration {
+    pub(super) fn wait(&self, now: Timestamp) -> Duration {
         wait(self.failures, self.last, now)
     }
 }
 
-pub fn wait(failures: i64, last: Option<Timestamp>, now: Timestamp) -> Duration {
+pub(super) fn wait(failures: i64, last: Option<Timestamp>, now: Timestamp) -> Duration {
     let (Some(last), Some(doublings)) = (last, failures.checked_sub(1).filter(|n| *n >= 0)) else {
         return Duration::ZERO;
     };
@@ -54,7 +54,7 @@ pub fn wait(failures: i64, last: Option<Timestamp>, now: Timestamp) -> Duration 
 }
 
 /// The end of the last container; where that is not known, what comes nearest to it.
-pub fn ended_at(pod: &Pod) -> Timestamp {
+pub(super) fn ended_at(pod: &Pod) -> Timestamp {
     containers_ended_at(pod)
         .or_else(|| {
             pod.condition("Ready")

@@ -5,13 +5,13 @@ use std::fmt;
 
 /// In increasing order, apart from each other by at least one index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Indexes {
+pub(super) struct Indexes {
     runs: Vec<(i64, i64)>,
 }
 
 impl Indexes {
     /// What can be read of it: indexes of `completions` and above do not count, and parts that are none are passed over.
-    pub fn parse(text: &str, completions: i64) -> Indexes {
+    pub(super) fn parse(text: &str, completions: i64) -> Indexes {
         let runs = text.split(',').filter_map(|part| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last): (i64, i64) = (first.parse().ok()?, last.parse().ok()?);
@@ -33,25 +33,25 @@ impl Indexes {
         Indexes { runs: joined }
     }
 
-    pub fn union(&self, other: &Indexes) -> Indexes {
+    pub(super) fn union(&self, other: &Indexes) -> Indexes {
         Indexes::of_runs(self.runs.iter().chain(&other.runs).copied().collect())
     }
 
-    pub fn has(&self, index: i64) -> bool {
+    pub(super) fn has(&self, index: i64) -> bool {
         let after = self.runs.partition_point(|run| run.1 < index);
         self.runs.get(after).is_some_and(|run| run.0 <= index)
     }
 
-    pub fn count(&self) -> i64 {
+    pub(super) fn count(&self) -> i64 {
         self.runs.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
     /// How many indexes are in both.
-    pub fn common(&self, other: &Indexes) -> i64 {
+    pub(super) fn common(&self, other: &Indexes) -> i64 {
         let (mut a, mut b, mut count) = (0, 0, 0);
         while let (Some(x), Some(y)) = (self.runs.get(a), other.runs.get(b)) {
             count += (x.1.min(y.1) - x.0.max(y.0) + 1).max(0);
@@ -65,7 +65,7 @@ impl Indexes {
     }
 
     /// The first `count` indexes below `completions` that are not in here.
-    pub fn missing(&self, completions: i64, count: usize) -> Vec<i64> {
+    pub(super) fn missing(&self, completions: i64, count: usize) -> Vec<i64> {
         let mut missing = vec![];
         let mut next: i64 = 0;
         let end = [(completions, completions)];

@@ -40,7 +40,7 @@ use crate::objects::job::JobStatus;
 use crate::objects::{Job, Meta, Pod, condition};
 use crate::{ownership, pod_template};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "job-controller",
     account: "job-controller",
     on_by_default: true,
@@ -369,7 +369,7 @@ impl Controller {
 }
 
 /// Nothing more can come to life in a namespace that is being deleted.
-pub fn is_terminating(error: &Error) -> bool {
+pub(crate) fn is_terminating(error: &Error) -> bool {
     let Error::Forbidden(status) = error else { return false };
     status
         .details

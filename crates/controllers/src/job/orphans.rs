@@ -10,7 +10,7 @@ use super::view::FINALIZER;
 use crate::machinery::{Cache, Key, Next, Outcome, Queue, Reconcile, Turn};
 use crate::objects::{Job, Kind, OwnerReference, Pod};
 
-pub struct Orphans {
+pub(super) struct Orphans {
     pub jobs: Cache<Job>,
     pub pods: Cache<Pod>,
 }
@@ -31,7 +31,7 @@ fn owner(pod: &Pod) -> Owner<'_> {
 }
 
 /// Puts pods into the queue that may have lost their Job.
-pub fn watch(jobs: &Cache<Job>, pods: &Cache<Pod>, queue: &Queue) {
+pub(super) fn watch(jobs: &Cache<Job>, pods: &Cache<Pod>, queue: &Queue) {
     let (wake, known) = (queue.clone(), jobs.clone());
     pods.on_change(move |_, new| {
         let Some(pod) = new.filter(|pod| pod.metadata.has_finalizer(FINALIZER)) else {

@@ -18,7 +18,7 @@ use crate::objects::{Job, Pod, condition};
 const BURST: usize = 500;
 
 #[derive(Debug)]
-pub enum Act {
+pub(super) enum Act {
     Nothing,
     Create(Vec<NewPod>),
     /// Not needed any more: they go without being counted, so the finalizer goes first.
@@ -28,7 +28,7 @@ pub enum Act {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NewPod {
+pub(super) struct NewPod {
     /// Of an indexed Job.
     pub index: Option<i64>,
     /// With a limit per index: failures of this index so far, those that count and those ignored.
@@ -37,7 +37,7 @@ pub struct NewPod {
 
 /// What became of an `Act`.
 #[derive(Debug, Default)]
-pub struct Done {
+pub(super) struct Done {
     pub created: i64,
     pub removed: i64,
     pub removed_ready: i64,
@@ -45,7 +45,7 @@ pub struct Done {
 
 /// How the Job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
+pub(super) struct Ending {
     pub success: bool,
     pub reason: String,
     pub message: String,
@@ -54,14 +54,14 @@ pub struct Ending {
 }
 
 #[derive(Debug)]
-pub struct Decision {
+pub(super) struct Decision {
     pub act: Act,
     pub ending: Option<Ending>,
     /// Look again then, should nothing happen before.
     pub next: Next,
 }
 
-pub fn decide(seen: &Seen<'_>, tally: &Tally<'_>) -> Decision {
+pub(super) fn decide(seen: &Seen<'_>, tally: &Tally<'_>) -> Decision {
     let job = seen.job;
     if let Some(ending) = ending(seen, tally) {
         return Decision {
@@ -146,7 +146,7 @@ fn success(reason: &str, message: impl Into<String>) -> Ending {
 }
 
 /// A Job with all its completions, and nothing running any more, is done.
-pub fn completed(seen: &Seen<'_>, tally: &Tally<'_>, active: i64) -> Option<Ending> {
+pub(super) fn completed(seen: &Seen<'_>, tally: &Tally<'_>, active: i64) -> Option<Ending> {
     let enough = match seen.job.spec.completions {
         // Any success means that the work is done; who still runs may finish.
         None => tally.succeeded > 0,

@@ -12,7 +12,7 @@ const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 const PREFIX_MAX: usize = 58;
 
 /// What all pods of the Job have in common.
-pub fn base(job: &Job) -> Value {
+pub(super) fn base(job: &Job) -> Value {
     let mut pod = pod_template::pod(job, &job.spec.template);
     let mut finalizers = job.spec.template.metadata.finalizers.clone();
     if !finalizers.iter().any(|f| f == FINALIZER) {
@@ -31,7 +31,7 @@ pub fn base(job: &Job) -> Value {
 }
 
 /// One pod: a copy of the base with what makes it different.
-pub fn pod(job: &Job, base: &Value, new: &NewPod) -> Value {
+pub(super) fn pod(job: &Job, base: &Value, new: &NewPod) -> Value {
     let mut pod = base.clone();
     let name = &job.metadata.name;
     if let Some(index) = new.index {

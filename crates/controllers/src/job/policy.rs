@@ -8,7 +8,7 @@ use crate::objects::pod::ContainerStatus;
 
 /// What a pod's failure means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub(super) enum Failure {
     /// It counts against the limits.
     Counts,
     /// As if it had not been.
@@ -20,13 +20,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub fn counts(&self) -> bool {
+    pub(super) fn counts(&self) -> bool {
         *self != Failure::Ignored
     }
 }
 
 /// The first rule that fits has the word.
-pub fn judge(job: &Job, pod: &Pod) -> Failure {
+pub(super) fn judge(job: &Job, pod: &Pod) -> Failure {
     let rules = job.spec.pod_failure_policy.as_ref().map_or(&[][..], |p| &p.rules[..]);
     for (place, rule) in rules.iter().enumerate() {
         let Some(what) = what_fits(rule, pod) else { continue };
@@ -76,7 +76,7 @@ fn matching_code(codes: &OnExitCodes, status: &ContainerStatus) -> Option<i32> {
 }
 
 /// Why enough has succeeded, if it has.
-pub fn success(job: &Job, succeeded: &Indexes) -> Option<String> {
+pub(super) fn success(job: &Job, succeeded: &Indexes) -> Option<String> {
     let policy = job.spec.success_policy.as_ref()?;
     let completions = job.spec.completions.unwrap_or(0);
     let place = policy

@@ -9,7 +9,7 @@ use super::view::index_of;
 use crate::objects::{Job, Pod};
 
 /// At least `at_least` of the active pods; for an indexed Job also those without a place of their own.
-pub fn to_remove(job: &Job, active: &[&Arc<Pod>], at_least: usize) -> Vec<Arc<Pod>> {
+pub(super) fn to_remove(job: &Job, active: &[&Arc<Pod>], at_least: usize) -> Vec<Arc<Pod>> {
     let (mut gone, mut left): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = (vec![], vec![]);
     if job.is_indexed() {
         let completions = job.spec.completions.unwrap_or(0);

@@ -27,7 +27,7 @@ const UNCOUNTED_MAX: usize = 500;
 
 /// The first write, and what follows it.
 #[derive(Debug)]
-pub struct Tracking {
+pub(super) struct Tracking {
     pub status: JobStatus,
     /// Pods that lose the finalizer once the status is written.
     pub release: Vec<Arc<Pod>>,
@@ -42,7 +42,7 @@ fn whole_seconds(t: Timestamp) -> Timestamp {
 }
 
 /// After the act: which pods are to be counted, and how the Job ends if it does.
-pub fn track(seen: &Seen<'_>, tally: &Tally<'_>, decision: &Decision, done: &Done) -> Tracking {
+pub(super) fn track(seen: &Seen<'_>, tally: &Tally<'_>, decision: &Decision, done: &Done) -> Tracking {
     let now = whole_seconds(seen.now);
     let mut status = seen.job.status.clone();
     let active = count(tally.active.len()) + done.created - done.removed;
@@ -198,7 +198,7 @@ fn set_condition(status: &mut JobStatus, new: Condition) {
 
 /// Once the finalizers are gone: the second write. `released`: the uids of the pods that have lost theirs. Says whether the
 /// Job has ended with it.
-pub fn conclude(seen: &Seen<'_>, tracking: &Tracking, released: &HashSet<String>) -> (JobStatus, bool) {
+pub(super) fn conclude(seen: &Seen<'_>, tracking: &Tracking, released: &HashSet<String>) -> (JobStatus, bool) {
     let now = whole_seconds(seen.now);
     let mut status = tracking.status.clone();
     let mut held = held(seen);

@@ -10,14 +10,14 @@ use super::indexes::Indexes;
 use super::policy::{self, Failure};
 use crate::objects::{Job, Pod};
 
-pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
-pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-pub const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
-pub const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+pub(super) const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+pub(super) const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+pub(super) const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
 /// All that a decision is made from.
 #[derive(Clone, Copy)]
-pub struct Seen<'a> {
+pub(super) struct Seen<'a> {
     pub job: &'a Job,
     /// Those it manages.
     pub pods: &'a [Arc<Pod>],
@@ -29,7 +29,7 @@ pub struct Seen<'a> {
 }
 
 /// What is seen, counted once.
-pub struct Tally<'a> {
+pub(super) struct Tally<'a> {
     pub active: Vec<&'a Arc<Pod>>,
     pub ready: i64,
     /// On their way out and not ended.
@@ -49,7 +49,7 @@ pub struct Tally<'a> {
     pub awaiting_next: BTreeMap<i64, &'a Arc<Pod>>,
 }
 
-pub fn index_of(pod: &Pod) -> Option<i64> {
+pub(super) fn index_of(pod: &Pod) -> Option<i64> {
     let index: i64 = pod.metadata.annotation(INDEX)?.parse().ok()?;
     (index >= 0).then_some(index)
 }
@@ -60,12 +60,12 @@ fn number(pod: &Pod, annotation: &str) -> i64 {
 }
 
 /// Failures of this pod's index before it: those that count, and those that were ignored.
-pub fn failures_before(pod: &Pod) -> (i64, i64) {
+pub(super) fn failures_before(pod: &Pod) -> (i64, i64) {
     (number(pod, FAILURES), number(pod, IGNORED_FAILURES))
 }
 
 /// The failures in a row, as the pods tell that are counted and still there.
-pub fn backoff_so_far(job: &Job, pods: &[Arc<Pod>]) -> Backoff {
+pub(super) fn backoff_so_far(job: &Job, pods: &[Arc<Pod>]) -> Backoff {
     let uncounted = &job.status.uncounted_terminated_pods;
     let listed: HashSet<&String> = uncounted.succeeded.iter().chain(&uncounted.failed).collect();
     let is_counted = |pod: &&Arc<Pod>| !pod.metadata.has_finalizer(FINALIZER) || listed.contains(&pod.metadata.uid);
@@ -78,27 +78,27 @@ pub fn backoff_so_far(job: &Job, pods: &[Arc<Pod>]) -> Backoff {
 
 impl<'a> Seen<'a> {
     /// Holds the finalizer: it is not counted, or its counting is not done.
-    pub fn is_tracked(&self, pod: &Pod) -> bool {
+    pub(super) fn is_tracked(&self, pod: &Pod) -> bool {
         pod.metadata.has_finalizer(FINALIZER) && !self.released.contains(&pod.metadata.uid)
     }
 
-    pub fn completions(&self) -> i64 {
+    pub(super) fn completions(&self) -> i64 {
         self.job.spec.completions.unwrap_or(0)
     }
 
     /// The pod's index, if it is one that the Job has.
-    pub fn valid_index(&self, pod: &Pod) -> Option<i64> {
+    pub(super) fn valid_index(&self, pod: &Pod) -> Option<i64> {
         index_of(pod).filter(|index| *index < self.completions())
     }
 
     /// Pods of an indexed Job only count with an index.
-    pub fn has_place(&self, pod: &Pod) -> bool {
+    pub(super) fn has_place(&self, pod: &Pod) -> bool {
         !self.job.is_indexed() || self.valid_index(pod).is_some()
     }
 
     /// A pod that is deleted may never come to say that it failed; so it counts as failed, unless the Job waits for the
     /// end of such pods anyway.
-    pub fn is_failed(&self, pod: &Pod) -> bool {
+    pub(super) fn is_failed(&self, pod: &Pod) -> bool {
         match pod.status.phase.as_str() {
             "Failed" => true,
             "Succeeded" => false,
@@ -106,7 +106,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    pub fn tally(&self) -> Tally<'a> {
+    pub(super) fn tally(&self) -> Tally<'a> {
         let status = &self.job.status;
         let uncounted = &status.uncounted_terminated_pods;
         let known: HashSet<&str> = uncounted
@@ -210,6 +210,6 @@ impl<'a> Seen<'a> {
     }
 }
 
-pub fn count(n: usize) -> i64 {
+pub(super) fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

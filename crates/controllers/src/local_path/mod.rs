@@ -23,14 +23,14 @@ use crate::objects::persistent_volume_claim::{SELECTED_NODE, STORAGE_PROVISIONER
 use crate::objects::{Kind, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 use crate::persistent_volume::remove_tree;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "local-path-provisioner-controller",
     account: "local-path-provisioner",
     on_by_default: true,
     start,
 };
 
-pub const PROVISIONER: &str = "orlop.dev/local-path";
+pub(crate) const PROVISIONER: &str = "orlop.dev/local-path";
 const CLASS: &str = "local-path";
 
 struct Provisioner {

@@ -9,32 +9,32 @@ use crate::objects::persistent_volume::PROVISIONED_BY;
 use crate::objects::{Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 /// The storage goes before the object does. Upstream's name for what external provisioners promise.
-pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+pub(super) const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// On volumes: whose directory it is.
-pub const NODE: &str = "orlop.dev/local-path-node";
+pub(super) const NODE: &str = "orlop.dev/local-path-node";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Where directories are made.
-pub struct Place {
+pub(super) struct Place {
     pub directory: PathBuf,
     /// The name of this machine's node.
     pub node: Option<String>,
 }
 
 impl Place {
-    pub fn is_here(&self, node: &str) -> bool {
+    pub(super) fn is_here(&self, node: &str) -> bool {
         self.node.as_deref() == Some(node)
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(super) enum Refusal {
     NoNode(String),
     /// The claim asks for what directories can't be.
     Never(&'static str),
 }
 
-pub fn class(name: &str, is_default: bool) -> Value {
+pub(super) fn class(name: &str, is_default: bool) -> Value {
     let mut class = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
         "provisioner": PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
@@ -46,18 +46,22 @@ pub fn class(name: &str, is_default: bool) -> Value {
 }
 
 /// Upstream's external provisioners call it this, too: a second try finds what the first has made.
-pub fn volume_name(claim: &PersistentVolumeClaim) -> String {
+pub(super) fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.metadata.uid)
 }
 
 /// None: not known yet.
-pub fn node_for<'a>(claim: &'a PersistentVolumeClaim, class: &StorageClass, place: &'a Place) -> Option<&'a str> {
+pub(super) fn node_for<'a>(
+    claim: &'a PersistentVolumeClaim,
+    class: &StorageClass,
+    place: &'a Place,
+) -> Option<&'a str> {
     let chosen = claim.selected_node();
     // A class that does not wait gets what is here.
     chosen.or_else(|| place.node.as_deref().filter(|_| !class.waits_for_consumer()))
 }
 
-pub fn volume(
+pub(super) fn volume(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     node_name: &str,
@@ -113,7 +117,7 @@ pub fn volume(
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reclaim {
+pub(super) enum Reclaim {
     Nothing,
     /// The directory, then the volume.
     Remove(PathBuf),
@@ -123,7 +127,7 @@ pub enum Reclaim {
     LetGo,
 }
 
-pub fn reclaim(volume: &PersistentVolume, place: &Place) -> Reclaim {
+pub(super) fn reclaim(volume: &PersistentVolume, place: &Place) -> Reclaim {
     let (meta, phase) = (&volume.metadata, volume.status.phase.as_str());
     let is_free = matches!(phase, "Released" | "Failed") || (meta.is_deleted() && phase == "Available");
     if meta.annotation(PROVISIONED_BY) != Some(PROVISIONER) || !is_free {

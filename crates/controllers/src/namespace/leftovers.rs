@@ -17,7 +17,7 @@ const QUEUE: usize = 64;
 
 /// One wait a namespace, which ends with its key put into the queue.
 #[derive(Clone)]
-pub struct Leftovers {
+pub(super) struct Leftovers {
     api: Api,
     queue: Queue,
     shutdown: Shutdown,
@@ -37,7 +37,7 @@ struct Name {
 }
 
 impl Leftovers {
-    pub fn new(api: Api, queue: Queue, shutdown: Shutdown) -> Leftovers {
+    pub(super) fn new(api: Api, queue: Queue, shutdown: Shutdown) -> Leftovers {
         Leftovers {
             api,
             queue,
@@ -47,7 +47,7 @@ impl Leftovers {
     }
 
     /// Puts the key into the queue when these collections are empty. Instead of what was waited for before.
-    pub fn wait(&self, key: &Key, collections: Vec<String>) {
+    pub(super) fn wait(&self, key: &Key, collections: Vec<String>) {
         self.forget(key);
         let (this, of) = (self.clone(), key.clone());
         let task = orlop_base::spawn(async move {
@@ -60,7 +60,7 @@ impl Leftovers {
         self.waits.lock().insert(key.clone(), task.abort_handle());
     }
 
-    pub fn forget(&self, key: &Key) {
+    pub(super) fn forget(&self, key: &Key) {
         if let Some(wait) = self.waits.lock().remove(key) {
             wait.abort();
         }

@@ -27,7 +27,7 @@ use crate::discovery::{self, Discovered, Resource};
 use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::{Kind, Namespace};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "namespace-controller",
     account: "namespace-controller",
     on_by_default: true,

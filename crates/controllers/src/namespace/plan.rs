@@ -18,7 +18,7 @@ const LATEST_SECONDS: i64 = 60;
 /// An object in the namespace: the little that says how it goes. The pod's fields are there in pods alone.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Held {
+pub(super) struct Held {
     pub metadata: Meta,
     pub spec: HeldSpec,
     pub status: HeldStatus,
@@ -26,20 +26,20 @@ pub struct Held {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct HeldSpec {
+pub(super) struct HeldSpec {
     pub termination_grace_period_seconds: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct HeldStatus {
+pub(super) struct HeldStatus {
     pub phase: Phase,
 }
 
 /// Other kinds have phases that are not even texts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Phase {
+pub(super) enum Phase {
     Text(String),
     Other(serde::de::IgnoredAny),
 }
@@ -52,7 +52,7 @@ impl Default for Phase {
 
 /// What is left of a resource after it was told to go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub(super) struct Left {
     pub count: usize,
     /// Who holds how many.
     pub finalizers: BTreeMap<String, usize>,
@@ -63,30 +63,30 @@ pub struct Left {
 
 /// A look at everything in the namespace.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub(super) struct Report {
     /// What is wrong with the list of kinds, in words.
     pub discovery: Option<String>,
     pub left: Vec<(Resource, Left)>,
 }
 
 impl Report {
-    pub fn is_clean(&self) -> bool {
+    pub(super) fn is_clean(&self) -> bool {
         self.discovery.is_none() && self.left.is_empty()
     }
 
-    pub fn errors(&self) -> Vec<&str> {
+    pub(super) fn errors(&self) -> Vec<&str> {
         let mut errors: Vec<&str> = self.left.iter().filter_map(|(_, left)| left.error.as_deref()).collect();
         errors.sort_unstable();
         errors
     }
 
-    pub fn remaining(&self) -> impl Iterator<Item = &Resource> {
+    pub(super) fn remaining(&self) -> impl Iterator<Item = &Resource> {
         let left = self.left.iter().filter(|(_, left)| left.count > 0);
         left.map(|(resource, _)| resource)
     }
 
     /// When to look again, should nothing be heard before: halfway through what it may take.
-    pub fn look_after_seconds(&self) -> i64 {
+    pub(super) fn look_after_seconds(&self) -> i64 {
         match self.left.iter().map(|(_, left)| left.estimate).max().unwrap_or(0) {
             0 => LATER_SECONDS,
             estimate => (estimate / 2 + 1).min(LATEST_SECONDS),
@@ -95,7 +95,7 @@ impl Report {
 }
 
 /// How long pods may take that have been asked to end; nothing if they should have ended by now.
-pub fn grace_seconds(pods: &[Held], deleted_at: Timestamp, now: Timestamp) -> i64 {
+pub(super) fn grace_seconds(pods: &[Held], deleted_at: Timestamp, now: Timestamp) -> i64 {
     let ended =
         |pod: &Held| matches!(&pod.status.phase, Phase::Text(phase) if phase == "Succeeded" || phase == "Failed");
     let graces = pods.iter().filter(|pod| !ended(pod));
@@ -108,7 +108,7 @@ pub fn grace_seconds(pods: &[Held], deleted_at: Timestamp, now: Timestamp) -> i6
 }
 
 /// What these leftovers mean. None if there are none.
-pub fn left(namespace: &str, resource: &Resource, items: &[Held], grace: i64) -> Option<Left> {
+pub(super) fn left(namespace: &str, resource: &Resource, items: &[Held], grace: i64) -> Option<Left> {
     if items.is_empty() {
         return None;
     }
@@ -163,7 +163,7 @@ const WELL: [(&str, &str, &str); 5] = [
 ];
 
 /// The namespace's conditions after this look. Those of others stay.
-pub fn conditions(old: &[Condition], report: &Report, now: Timestamp) -> Vec<Condition> {
+pub(super) fn conditions(old: &[Condition], report: &Report, now: Timestamp) -> Vec<Condition> {
     let mut all = old.to_vec();
     for (kind, reason, message) in WELL {
         let trouble = trouble(kind, report);

@@ -16,7 +16,7 @@ use self::ranges::Ranges;
 use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn};
 use crate::objects::Node;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "node-ipam-controller",
     account: "node-controller",
     on_by_default: true,

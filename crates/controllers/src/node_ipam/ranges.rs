@@ -123,7 +123,7 @@ fn number(address: IpAddr) -> u128 {
 }
 
 #[derive(Debug)]
-pub struct Ranges {
+pub(super) struct Ranges {
     families: Vec<Slots>,
     /// What each node has, or is about to get.
     nodes: FxHashMap<String, Vec<IpNet>>,
@@ -131,7 +131,7 @@ pub struct Ranges {
 
 impl Ranges {
     /// `services`: addresses that are not for pods.
-    pub fn new(clusters: &[IpNet], prefix: impl Fn(&IpNet) -> u8, services: &[IpNet]) -> Result<Ranges, String> {
+    pub(super) fn new(clusters: &[IpNet], prefix: impl Fn(&IpNet) -> u8, services: &[IpNet]) -> Result<Ranges, String> {
         if clusters.is_empty() {
             return Err("--cluster-cidr must be given if --allocate-node-cidrs is set".to_string());
         }
@@ -147,7 +147,7 @@ impl Ranges {
     }
 
     /// What the node has. One that has none keeps what it is about to get.
-    pub fn observe(&mut self, node: &str, cidrs: &[String]) {
+    pub(super) fn observe(&mut self, node: &str, cidrs: &[String]) {
         let has: Vec<IpNet> = cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect();
         if has.is_empty() || self.nodes.get(node) == Some(&has) {
             return;
@@ -159,14 +159,14 @@ impl Ranges {
         self.nodes.insert(node.to_string(), has);
     }
 
-    pub fn free(&mut self, node: &str) {
+    pub(super) fn free(&mut self, node: &str) {
         for range in self.nodes.remove(node).unwrap_or_default() {
             self.families.iter_mut().for_each(|slots| slots.free(&range));
         }
     }
 
     /// What the node gets, the same each time until it has it or it is freed. None: all are taken.
-    pub fn reserve(&mut self, node: &str) -> Option<Vec<IpNet>> {
+    pub(super) fn reserve(&mut self, node: &str) -> Option<Vec<IpNet>> {
         if let Some(has) = self.nodes.get(node) {
             return Some(has.clone());
         }

@@ -32,7 +32,7 @@ use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Recorde
 use crate::objects::node::Taint;
 use crate::objects::{Lease, Node, Pod};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "node-lifecycle-controller",
     account: "node-controller",
     on_by_default: true,

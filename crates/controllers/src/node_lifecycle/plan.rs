@@ -8,8 +8,8 @@ use crate::objects::condition::whole_seconds;
 use crate::objects::node::Taint;
 use crate::objects::{Condition, Labels, Node, Pod, condition};
 
-pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
@@ -35,14 +35,14 @@ const LABELS: [(&str, &str); 2] = [
 
 /// How long a node may be silent.
 #[derive(Clone, Copy, Debug)]
-pub struct Grace {
+pub(super) struct Grace {
     pub running: Duration,
     /// Of a node that has not reported anything yet.
     pub starting: Duration,
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub struct Plan {
+pub(super) struct Plan {
     /// The node has been silent for too long: its conditions as they should be. All else follows from them, later.
     pub conditions: Option<Vec<Condition>>,
     /// Labels to set.
@@ -58,7 +58,7 @@ pub struct Plan {
 }
 
 /// `all_down`: no node of the cluster is ready.
-pub fn plan(node: &Node, silent: Duration, all_down: bool, grace: Grace, now: Timestamp) -> Plan {
+pub(super) fn plan(node: &Node, silent: Duration, all_down: bool, grace: Grace, now: Timestamp) -> Plan {
     let ready = node.condition("Ready");
     let status = ready.map_or("", |ready| ready.status.as_str());
     let grace = if ready.is_some() { grace.running } else { grace.starting };
@@ -169,7 +169,7 @@ fn has(taints: &[Taint], key: &str, effect: &str) -> bool {
 }
 
 /// The taints with the one that makes pods leave.
-pub fn with_eviction(mut taints: Vec<Taint>, key: &str, now: Timestamp) -> Vec<Taint> {
+pub(super) fn with_eviction(mut taints: Vec<Taint>, key: &str, now: Timestamp) -> Vec<Taint> {
     taints.push(Taint {
         key: key.to_string(),
         effect: NO_EXECUTE.to_string(),
@@ -180,7 +180,7 @@ pub fn with_eviction(mut taints: Vec<Taint>, key: &str, now: Timestamp) -> Vec<T
 }
 
 /// The pod's conditions without its being ready; none if it is not.
-pub fn unready(pod: &Pod, now: Timestamp) -> Option<Vec<Condition>> {
+pub(super) fn unready(pod: &Pod, now: Timestamp) -> Option<Vec<Condition>> {
     let ready = pod.condition("Ready").filter(|ready| ready.status != "False")?.clone();
     let mut conditions = pod.status.conditions.clone();
     let status = "False".to_string();
@@ -190,7 +190,7 @@ pub fn unready(pod: &Pod, now: Timestamp) -> Option<Vec<Condition>> {
 
 /// Which zone the node is in; empty for none.
 // Upstream: component-helpers node/topology GetZoneKey (v1.36)
-pub fn zone(node: &Node) -> String {
+pub(super) fn zone(node: &Node) -> String {
     let label = |old: &str, new: &str| node.metadata.label(old).or(node.metadata.label(new)).unwrap_or("");
     let zone = label("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone");
     let region = label(
@@ -204,7 +204,7 @@ pub fn zone(node: &Node) -> String {
 }
 
 /// Whether the node says something of its zone's health.
-pub fn counts(node: &Node) -> bool {
+pub(super) fn counts(node: &Node) -> bool {
     !node
         .metadata
         .labels

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::objects::{Lease, Node};
 
 #[derive(Default)]
-pub struct Signals(FxHashMap<String, Signal>);
+pub(super) struct Signals(FxHashMap<String, Signal>);
 
 struct Signal {
     last: Instant,
@@ -24,7 +24,7 @@ struct Signal {
 }
 
 impl Signals {
-    pub fn observe_node(&mut self, node: &Node, now: Instant, wall: Timestamp) {
+    pub(super) fn observe_node(&mut self, node: &Node, now: Instant, wall: Timestamp) {
         let heartbeat = node.condition("Ready").map(|ready| ready.last_heartbeat_time);
         let signal = self.0.entry(node.metadata.name.clone()).or_insert_with(|| {
             // A node that never reported has been silent since it came into being.
@@ -46,7 +46,7 @@ impl Signals {
         }
     }
 
-    pub fn observe_lease(&mut self, lease: &Lease, now: Instant) {
+    pub(super) fn observe_lease(&mut self, lease: &Lease, now: Instant) {
         let (name, renewed) = (lease.metadata.name.as_str(), lease.spec.renew_time);
         match self.0.get_mut(name) {
             Some(signal) if renewed > signal.renewed => {
@@ -66,25 +66,25 @@ impl Signals {
         }
     }
 
-    pub fn forget_node(&mut self, name: &str) {
+    pub(super) fn forget_node(&mut self, name: &str) {
         self.0.remove(name);
     }
 
-    pub fn forget_lease(&mut self, name: &str) {
+    pub(super) fn forget_lease(&mut self, name: &str) {
         if self.0.get(name).is_some_and(|signal| !signal.is_node) {
             self.0.remove(name);
         }
     }
 
     /// None of a node that was never seen.
-    pub fn silent_for(&self, name: &str, now: Instant) -> Option<Duration> {
+    pub(super) fn silent_for(&self, name: &str, now: Instant) -> Option<Duration> {
         self.0
             .get(name)
             .map(|signal| now.saturating_duration_since(signal.last))
     }
 
     /// All count as heard of now.
-    pub fn pardon_all(&mut self, now: Instant) {
+    pub(super) fn pardon_all(&mut self, now: Instant) {
         self.0.values_mut().for_each(|signal| signal.last = now);
     }
 }

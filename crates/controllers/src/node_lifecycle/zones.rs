@@ -18,7 +18,7 @@ const FEW: usize = 2;
 const ZONES_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Rates {
+pub(super) struct Rates {
     /// Nodes a second.
     pub normal: f64,
     /// In large zones that are unhealthy.
@@ -29,7 +29,7 @@ pub struct Rates {
     pub unhealthy: f64,
 }
 
-pub struct Zones {
+pub(super) struct Zones {
     rates: Rates,
     nodes: FxHashMap<String, Place>,
     zones: BTreeMap<String, Zone>,
@@ -56,7 +56,7 @@ struct Zone {
 
 /// What follows from a change.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     Nothing,
     /// These nodes should ask again.
     Wake(Vec<String>),
@@ -67,7 +67,7 @@ pub enum Change {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(super) enum Answer {
     /// Go ahead. The other node is first in line now.
     Go {
         next: Option<String>,
@@ -90,7 +90,7 @@ impl Zone {
 }
 
 impl Zones {
-    pub fn new(rates: Rates) -> Zones {
+    pub(super) fn new(rates: Rates) -> Zones {
         Zones {
             rates,
             nodes: FxHashMap::default(),
@@ -101,12 +101,12 @@ impl Zones {
     }
 
     /// No node at all is ready.
-    pub fn all_down(&self) -> bool {
+    pub(super) fn all_down(&self) -> bool {
         self.all_down
     }
 
     /// `counts`: whether the node says something of its zone's health.
-    pub fn observe(&mut self, name: &str, zone: &str, ready: bool, counts: bool) -> Change {
+    pub(super) fn observe(&mut self, name: &str, zone: &str, ready: bool, counts: bool) -> Change {
         let same = |p: &Place| p.zone == zone && p.ready == ready && p.counts == counts;
         if self.nodes.get(name).is_some_and(same) {
             return Change::Nothing;
@@ -134,7 +134,7 @@ impl Zones {
         self.changed(before, woken)
     }
 
-    pub fn forget(&mut self, name: &str) -> Change {
+    pub(super) fn forget(&mut self, name: &str) -> Change {
         let Some(place) = self.nodes.get(name) else {
             return Change::Nothing;
         };
@@ -146,7 +146,7 @@ impl Zones {
     }
 
     /// May this node's pods be made to leave now? If not, it stands in line.
-    pub fn ask(&mut self, name: &str, now: Instant) -> Answer {
+    pub(super) fn ask(&mut self, name: &str, now: Instant) -> Answer {
         let Some(place) = self.nodes.get_mut(name) else {
             return Answer::Wait;
         };
@@ -179,14 +179,14 @@ impl Zones {
     }
 
     /// What was allowed was not done: it was free.
-    pub fn give_back(&mut self, name: &str) {
+    pub(super) fn give_back(&mut self, name: &str) {
         if let Some(zone) = self.nodes.get(name).and_then(|place| self.zones.get_mut(&place.zone)) {
             zone.last = None;
         }
     }
 
     /// The node no longer has to wait. Says who is first in line instead.
-    pub fn leave(&mut self, name: &str) -> Option<String> {
+    pub(super) fn leave(&mut self, name: &str) -> Option<String> {
         let place = self.nodes.get_mut(name)?;
         let ticket = place.ticket.take()?;
         let zone = self.zones.get_mut(&place.zone)?;

@@ -10,7 +10,7 @@ use orlop_api::selector::LabelSelector;
 use crate::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 /// Reserved for this claim, or bound to it.
-pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+pub(super) fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let (meta, reference) = (&claim.metadata, &volume.spec.claim_ref);
     reference.as_ref().is_some_and(|r| {
         r.name == meta.name && r.namespace == meta.namespace && (r.uid.is_empty() || r.uid == meta.uid)
@@ -18,7 +18,7 @@ pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool 
 }
 
 /// Like `is_for`, and for no namesake.
-pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+pub(super) fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let uid = &claim.metadata.uid;
     is_for(volume, claim) && volume.spec.claim_ref.as_ref().is_some_and(|r| r.uid == *uid)
 }
@@ -28,7 +28,7 @@ pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
 ///
 /// A volume that somebody reserved goes first whatever its access modes are; upstream looks at those with fewer modes
 /// before it.
-pub fn best(
+pub(super) fn best(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],
     waits: bool,
@@ -66,7 +66,7 @@ pub fn best(
 }
 
 /// Why the volume that the claim names can't be the claim's, in upstream's words.
-pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
+pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
     let bytes = |size: &Quantity| size.value();
     let reason = if volume.metadata.is_deleted() {
         return Some(format!(
@@ -119,7 +119,7 @@ impl Selector {
 }
 
 /// The class of claims that name none: of several the youngest.
-pub fn default_class(classes: &[Arc<StorageClass>]) -> Option<&Arc<StorageClass>> {
+pub(super) fn default_class(classes: &[Arc<StorageClass>]) -> Option<&Arc<StorageClass>> {
     let defaults = classes.iter().filter(|class| class.is_default());
     defaults.min_by_key(|class| {
         let created = class.metadata.creation_timestamp;

@@ -7,10 +7,10 @@ use crate::objects::persistent_volume::PROVISIONED_BY;
 use crate::objects::persistent_volume_claim::STORAGE_PROVISIONER;
 use crate::objects::{Meta, PersistentVolume, PersistentVolumeClaim};
 
-pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+pub(super) const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+pub(super) const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 /// On volumes of in-tree provisioners that are deleted with their claim: the storage goes before the object does.
-pub const IN_TREE_FINALIZER: &str = "kubernetes.io/pv-controller";
+pub(super) const IN_TREE_FINALIZER: &str = "kubernetes.io/pv-controller";
 const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 const DRIVERS: &[(&str, &str)] = &[
@@ -24,13 +24,13 @@ const DRIVERS: &[(&str, &str)] = &[
 ];
 
 /// The driver that took over from this plugin.
-pub fn driver(plugin: &str) -> Option<&'static str> {
+pub(crate) fn driver(plugin: &str) -> Option<&'static str> {
     let found = DRIVERS.iter().find(|(old, _)| *old == plugin);
     found.map(|(_, driver)| *driver)
 }
 
 /// What to change in the claim's annotations.
-pub fn claim_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
+pub(super) fn claim_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
     let meta = &claim.metadata;
     let provisioner = meta
         .annotation(STORAGE_PROVISIONER)
@@ -40,7 +40,7 @@ pub fn claim_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
 }
 
 /// What to change in the volume's annotations and finalizers.
-pub fn volume_patch(volume: &PersistentVolume) -> Option<Value> {
+pub(super) fn volume_patch(volume: &PersistentVolume) -> Option<Value> {
     let meta = &volume.metadata;
     let provisioner = meta.annotation(PROVISIONED_BY)?;
     let mut metadata = json!({});

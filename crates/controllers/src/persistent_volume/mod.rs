@@ -23,9 +23,9 @@ use crate::index::{Index, claims_of, pods_by_claim};
 use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn, seen};
 use crate::objects::{Kind, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
-pub use self::migration::driver as driver_of;
+pub(crate) use self::migration::driver as driver_of;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "persistentvolume-binder-controller",
     account: "persistent-volume-binder",
     on_by_default: true,
@@ -402,13 +402,13 @@ impl Around {
 }
 
 /// Upstream: IsPodTerminated. Ended, or on its way out with nothing running.
-pub fn is_over(pod: &Pod) -> bool {
+pub(crate) fn is_over(pod: &Pod) -> bool {
     pod.is_terminal()
         || (pod.metadata.is_deleted() && pod.status.container_statuses.iter().all(|c| c.state.running.is_none()))
 }
 
 /// As if it had not been there, if it was not.
-pub async fn remove_tree(path: &str) -> std::io::Result<()> {
+pub(crate) async fn remove_tree(path: &str) -> std::io::Result<()> {
     match tokio::fs::remove_dir_all(path).await {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,

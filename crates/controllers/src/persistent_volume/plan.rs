@@ -23,7 +23,7 @@ const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacit
 
 /// What to do now.
 #[derive(Debug)]
-pub enum Step {
+pub(super) enum Step {
     /// Merge patches.
     Volume(Arc<PersistentVolume>, Value),
     VolumeStatus(Arc<PersistentVolume>, Value),
@@ -39,21 +39,21 @@ pub enum Step {
 }
 
 #[derive(Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     pub step: Step,
     /// To tell of once the step is done.
     pub event: Option<Event>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Event {
+pub(super) struct Event {
     pub warning: bool,
     pub reason: &'static str,
     pub message: String,
 }
 
 impl Event {
-    pub fn normal(reason: &'static str, message: impl Into<String>) -> Event {
+    pub(super) fn normal(reason: &'static str, message: impl Into<String>) -> Event {
         let message = message.into();
         Event {
             warning: false,
@@ -62,7 +62,7 @@ impl Event {
         }
     }
 
-    pub fn warning(reason: &'static str, message: impl Into<String>) -> Event {
+    pub(super) fn warning(reason: &'static str, message: impl Into<String>) -> Event {
         let message = message.into();
         Event {
             warning: true,
@@ -80,7 +80,7 @@ impl From<Step> for Plan {
 
 /// What is known around a claim.
 #[derive(Default)]
-pub struct Around {
+pub(super) struct Around {
     /// The volume that the claim names.
     pub named: Option<Arc<PersistentVolume>>,
     /// Volumes that could be the claim's; others among them do no harm.
@@ -95,7 +95,7 @@ pub struct Around {
     pub provisioning: bool,
 }
 
-pub fn claim(claim: &PersistentVolumeClaim, around: &Around) -> Plan {
+pub(super) fn claim(claim: &PersistentVolumeClaim, around: &Around) -> Plan {
     if let Some(patch) = migration::claim_patch(claim) {
         return Step::Claim(guarded(&claim.metadata, patch)).into();
     }
@@ -338,7 +338,7 @@ fn unbound_status(claim: &PersistentVolumeClaim, phase: &str) -> Option<Value> {
 }
 
 /// `owner`: the claim that the volume refers to, if it is still there.
-pub fn volume(volume: &Arc<PersistentVolume>, owner: Option<&PersistentVolumeClaim>) -> Plan {
+pub(super) fn volume(volume: &Arc<PersistentVolume>, owner: Option<&PersistentVolumeClaim>) -> Plan {
     if let Some(patch) = migration::volume_patch(volume) {
         return Step::Volume(volume.clone(), guarded(&volume.metadata, patch)).into();
     }
@@ -381,7 +381,7 @@ pub fn volume(volume: &Arc<PersistentVolume>, owner: Option<&PersistentVolumeCla
 }
 
 /// What the claim hears when its volume has another mode.
-pub fn mode_mismatch(volume: &PersistentVolume) -> Event {
+pub(super) fn mode_mismatch(volume: &PersistentVolume) -> Event {
     let name = &volume.metadata.name;
     Event::warning(
         "VolumeMismatch",
@@ -465,7 +465,7 @@ fn deleter(volume: &PersistentVolume) -> Result<Deleter<'_>, String> {
 }
 
 /// Said once, when it happens.
-pub fn failed(volume: &Arc<PersistentVolume>, reason: &'static str, message: &str) -> Plan {
+pub(super) fn failed(volume: &Arc<PersistentVolume>, reason: &'static str, message: &str) -> Plan {
     if volume.status.phase == "Failed" {
         return Step::Nothing.into();
     }

@@ -16,14 +16,14 @@ use crate::objects::replica_set::Replicated;
 use crate::objects::{Kind, Pod, ReplicaSet, ReplicationController};
 use crate::{ownership, pod_template};
 
-pub const REPLICA_SET: Def = Def {
+pub(crate) const REPLICA_SET: Def = Def {
     name: "replicaset-controller",
     account: "replicaset-controller",
     on_by_default: true,
     start: start::<ReplicaSet>,
 };
 
-pub const REPLICATION_CONTROLLER: Def = Def {
+pub(crate) const REPLICATION_CONTROLLER: Def = Def {
     name: "replicationcontroller-controller",
     account: "replication-controller",
     on_by_default: true,

@@ -16,21 +16,21 @@ use crate::objects::{Condition, Pod};
 const BURST: usize = 500;
 
 #[derive(Debug)]
-pub enum Plan {
+pub(crate) enum Plan {
     Nothing,
     Create(usize),
     Delete(Vec<Arc<Pod>>),
 }
 
 /// What went wrong on the way.
-pub struct Failed {
+pub(crate) struct Failed {
     pub reason: &'static str,
     pub error: orlop_client::Error,
 }
 
 /// `pods`: the set's own. `related`: those of all sets of the same owner, to see which nodes have too many; only asked for
 /// if some pods must go.
-pub fn plan<R: Replicated>(
+pub(crate) fn plan<R: Replicated>(
     set: &R,
     pods: &[Arc<Pod>],
     related: impl FnOnce() -> Vec<Arc<Pod>>,
@@ -58,7 +58,7 @@ fn min_ready<R: Replicated>(set: &R) -> Duration {
 
 /// The set's pods after what was done: without those that are deleted, with those that were made. Pods that a node must end
 /// are still there for a while, on their way out.
-pub fn pods_after(pods: Vec<Arc<Pod>>, deleted: &[Arc<Pod>], made: Vec<Pod>, now: Timestamp) -> Vec<Arc<Pod>> {
+pub(crate) fn pods_after(pods: Vec<Arc<Pod>>, deleted: &[Arc<Pod>], made: Vec<Pod>, now: Timestamp) -> Vec<Arc<Pod>> {
     let deleted: FxHashSet<&str> = deleted.iter().map(|pod| pod.metadata.uid.as_str()).collect();
     let keep = |pod: Arc<Pod>| match deleted.contains(pod.metadata.uid.as_str()) {
         false => Some(pod),
@@ -74,7 +74,12 @@ pub fn pods_after(pods: Vec<Arc<Pod>>, deleted: &[Arc<Pod>], made: Vec<Pod>, now
     after
 }
 
-pub fn status<R: Replicated>(set: &R, pods: &[Arc<Pod>], failed: Option<&Failed>, now: Timestamp) -> ReplicaSetStatus {
+pub(crate) fn status<R: Replicated>(
+    set: &R,
+    pods: &[Arc<Pod>],
+    failed: Option<&Failed>,
+    now: Timestamp,
+) -> ReplicaSetStatus {
     let template = &set.spec().template.metadata.labels;
     let labelled = |pod: &Pod| {
         template
@@ -117,7 +122,7 @@ pub fn status<R: Replicated>(set: &R, pods: &[Arc<Pod>], failed: Option<&Failed>
 }
 
 /// Ready pods that do not count as available yet will, without any change to them.
-pub fn next_look<R: Replicated>(set: &R, pods: &[Arc<Pod>], now: Timestamp) -> Next {
+pub(crate) fn next_look<R: Replicated>(set: &R, pods: &[Arc<Pod>], now: Timestamp) -> Next {
     let min_ready = min_ready(set);
     let soon = pods
         .iter()

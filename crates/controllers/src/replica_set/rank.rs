@@ -12,7 +12,7 @@ use crate::objects::Pod;
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// The first `count` to go of the active pods.
-pub fn first_to_go(active: &[&Arc<Pod>], related: &[Arc<Pod>], count: usize, now: Timestamp) -> Vec<Arc<Pod>> {
+pub(super) fn first_to_go(active: &[&Arc<Pod>], related: &[Arc<Pod>], count: usize, now: Timestamp) -> Vec<Arc<Pod>> {
     if count >= active.len() {
         return active.iter().map(|pod| (*pod).clone()).collect();
     }

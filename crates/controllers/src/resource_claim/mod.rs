@@ -19,7 +19,7 @@ use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Queue, Reconcile
 use crate::objects::resource_claim::Consumer;
 use crate::objects::{Kind, Pod, ResourceClaim, ResourceClaimTemplate};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "resourceclaim-controller",
     account: "resource-claim-controller",
     on_by_default: true,

@@ -9,17 +9,17 @@ use crate::objects::resource_claim::Consumer;
 use crate::objects::{Pod, ResourceClaim, ResourceClaimTemplate};
 
 /// On claims made for pods: which of the pod's wishes it is for.
-pub const FOR: &str = "resource.kubernetes.io/pod-claim-name";
+pub(super) const FOR: &str = "resource.kubernetes.io/pod-claim-name";
 /// On allocated claims: they don't go before they are freed.
-pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+pub(super) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
 /// Uses nothing any more, and never will.
-pub fn is_done(pod: &Pod) -> bool {
+pub(super) fn is_done(pod: &Pod) -> bool {
     pod.is_terminal() || (pod.metadata.is_deleted() && pod.spec.node_name.is_empty())
 }
 
 /// The claims that a pod uses, as far as they are known.
-pub fn claim_names(pod: &Pod) -> Vec<String> {
+pub(super) fn claim_names(pod: &Pod) -> Vec<String> {
     let wishes = pod.spec.resource_claims.iter();
     let names = wishes.filter_map(|wish| match &wish.resource_claim_name {
         Some(name) => Some(name.clone()),
@@ -36,7 +36,7 @@ fn recorded(pod: &Pod, wish: &str) -> Option<Option<String>> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Need<'a> {
+pub(super) enum Need<'a> {
     Nothing,
     /// From the template of this name.
     Make(&'a str),
@@ -44,7 +44,7 @@ pub enum Need<'a> {
     Record(String),
 }
 
-pub fn need<'a>(
+pub(super) fn need<'a>(
     pod: &Pod,
     wish: &'a PodResourceClaim,
     own: &[Arc<ResourceClaim>],
@@ -73,7 +73,7 @@ fn is_for(claim: &ResourceClaim, pod: &Pod) -> bool {
 }
 
 /// What the pod's status is to say.
-pub fn statuses(pod: &Pod, fresh: &[(String, String)]) -> Vec<Value> {
+pub(super) fn statuses(pod: &Pod, fresh: &[(String, String)]) -> Vec<Value> {
     let is_fresh = |name: &str| fresh.iter().any(|(wish, _)| wish == name);
     let kept = pod
         .status
@@ -90,7 +90,7 @@ pub fn statuses(pod: &Pod, fresh: &[(String, String)]) -> Vec<Value> {
     kept.chain(fresh).collect()
 }
 
-pub fn claim_from(template: &ResourceClaimTemplate, pod: &Pod, wish: &str) -> Value {
+pub(super) fn claim_from(template: &ResourceClaimTemplate, pod: &Pod, wish: &str) -> Value {
     let from = &template.spec.metadata;
     let mut annotations = from.annotations.clone();
     annotations.insert(FOR.to_string(), wish.to_string());
@@ -118,7 +118,7 @@ fn generate_name(pod: &str, wish: &str) -> String {
 }
 
 /// The claim's users with this pod among them, if it has to be added.
-pub fn reservation(pod: &Pod, claim: &ResourceClaim) -> Option<Vec<Consumer>> {
+pub(super) fn reservation(pod: &Pod, claim: &ResourceClaim) -> Option<Vec<Consumer>> {
     let uid = &pod.metadata.uid;
     let users = &claim.status.reserved_for;
     if claim.status.allocation.is_none() || users.iter().any(|user| user.uid == *uid) {
@@ -135,7 +135,7 @@ pub fn reservation(pod: &Pod, claim: &ResourceClaim) -> Option<Vec<Consumer>> {
 }
 
 #[derive(Debug, PartialEq)]
-pub enum Cleanup {
+pub(super) enum Cleanup {
     Nothing,
     /// A merge patch of the status.
     Status(Value),
@@ -145,7 +145,7 @@ pub enum Cleanup {
 
 /// The next thing to do. `left`: users that are still there; `owner`: the pod of that name, if the claim is a pod's;
 /// `freed`: this turn has freed it. (Without that a finalizer on a free claim may be the scheduler's, about to allocate.)
-pub fn cleanup(claim: &ResourceClaim, left: &[Consumer], owner: Option<&Pod>, freed: bool) -> Cleanup {
+pub(super) fn cleanup(claim: &ResourceClaim, left: &[Consumer], owner: Option<&Pod>, freed: bool) -> Cleanup {
     let (meta, status) = (&claim.metadata, &claim.status);
     let is_ours = meta.has_finalizer(FINALIZER);
     let frees = left.is_empty() && is_ours && status.allocation.is_some();

@@ -7,7 +7,7 @@ use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::{Namespace, ServiceAccount};
 use crate::ownership::is_terminating;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "serviceaccount-controller",
     account: "service-account-controller",
     on_by_default: true,

@@ -16,7 +16,7 @@ use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::secret::ACCOUNT_TOKEN;
 use crate::objects::{Secret, ServiceAccount};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "legacy-serviceaccount-token-cleaner-controller",
     account: "legacy-service-account-token-cleaner",
     on_by_default: true,

@@ -2,10 +2,10 @@
 //! secrets get them, until nobody uses them any more.
 // Upstream: pkg/controller/serviceaccount, pkg/controller/certificates/rootcacertpublisher (v1.36)
 
-pub mod accounts;
-pub mod cleaner;
-pub mod root_ca;
-pub mod tokens;
+pub(crate) mod accounts;
+pub(crate) mod cleaner;
+pub(crate) mod root_ca;
+pub(crate) mod tokens;
 
 /// On secrets with a token: whose it is.
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";

@@ -7,7 +7,7 @@ use crate::objects::config_map::ROOT_CA;
 use crate::objects::{ConfigMap, Labels, Meta, Namespace, to_send};
 use crate::ownership::is_terminating;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "root-ca-certificate-publisher-controller",
     account: "root-ca-cert-publisher",
     on_by_default: true,

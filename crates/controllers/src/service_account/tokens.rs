@@ -20,7 +20,7 @@ use crate::objects::secret::ACCOUNT_TOKEN;
 use crate::objects::{Kind, Secret, ServiceAccount};
 use crate::settings::TokenSigner;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "serviceaccount-token-controller",
     // Other controllers have accounts: this one comes before them, hence as the manager itself.
     account: "",

@@ -10,40 +10,40 @@ const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
 /// The number behind the set's name, if that is how the pod is called.
 // Differs from upstream in not taking `web-007` for the seventh: no pod can be given another name.
-pub fn ordinal(set_name: &str, pod_name: &str) -> Option<i64> {
+pub(super) fn ordinal(set_name: &str, pod_name: &str) -> Option<i64> {
     let digits = pod_name.strip_prefix(set_name)?.strip_prefix('-')?;
     let number: i32 = digits.parse().ok()?;
     (number.to_string() == digits && number >= 0).then(|| number.into())
 }
 
-pub fn pod_name(set: &StatefulSet, ordinal: i64) -> String {
+pub(super) fn pod_name(set: &StatefulSet, ordinal: i64) -> String {
     format!("{}-{ordinal}", set.metadata.name)
 }
 
-pub fn replicas(set: &StatefulSet) -> i64 {
+pub(super) fn replicas(set: &StatefulSet) -> i64 {
     set.spec.replicas.unwrap_or(1).max(0)
 }
 
 /// The ordinals that the set is to have.
-pub fn wanted(set: &StatefulSet) -> std::ops::Range<i64> {
+pub(super) fn wanted(set: &StatefulSet) -> std::ops::Range<i64> {
     let start = set.spec.ordinals.start;
     start..start + replicas(set)
 }
 
 /// The names of the pod's volumes, and of the claims behind them.
-pub fn claim_names(set: &StatefulSet, ordinal: i64) -> impl Iterator<Item = (&str, String)> {
+pub(super) fn claim_names(set: &StatefulSet, ordinal: i64) -> impl Iterator<Item = (&str, String)> {
     set.spec.volume_claim_templates.iter().map(move |template| {
         let volume = template["metadata"]["name"].as_str().unwrap_or_default();
         (volume, format!("{volume}-{}-{ordinal}", set.metadata.name))
     })
 }
 
-pub fn has_its_label(pod: &Pod) -> bool {
+pub(super) fn has_its_label(pod: &Pod) -> bool {
     pod.metadata.label(POD_NAME_LABEL) == Some(&pod.metadata.name)
 }
 
 /// A patch that gives a pod its labels back.
-pub fn label_patch(pod: &Pod, ordinal: i64) -> Value {
+pub(super) fn label_patch(pod: &Pod, ordinal: i64) -> Value {
     json!({"metadata": {
         "uid": pod.metadata.uid,
         "labels": {POD_NAME_LABEL: pod.metadata.name, POD_INDEX_LABEL: ordinal.to_string()},
@@ -51,7 +51,7 @@ pub fn label_patch(pod: &Pod, ordinal: i64) -> Value {
 }
 
 /// Whether the pod has all its claims as volumes.
-pub fn has_its_storage(set: &StatefulSet, ordinal: i64, pod: &Pod) -> bool {
+pub(super) fn has_its_storage(set: &StatefulSet, ordinal: i64, pod: &Pod) -> bool {
     claim_names(set, ordinal).all(|(name, claim)| {
         let volume = pod.spec.volumes.iter().find(|volume| volume.name == name);
         let source = volume.and_then(|volume| volume.persistent_volume_claim.as_ref());
@@ -60,7 +60,7 @@ pub fn has_its_storage(set: &StatefulSet, ordinal: i64, pod: &Pod) -> bool {
 }
 
 /// The pod of this ordinal, made from a revision's template.
-pub fn pod(set: &StatefulSet, ordinal: i64, template: Value, revision: &str) -> Value {
+pub(super) fn pod(set: &StatefulSet, ordinal: i64, template: Value, revision: &str) -> Value {
     let mut template: PodTemplate = serde_json::from_value(template).unwrap_or_default();
     let name = pod_name(set, ordinal);
     let labels = &mut template.metadata.labels;
@@ -89,7 +89,7 @@ pub fn pod(set: &StatefulSet, ordinal: i64, template: Value, revision: &str) -> 
 }
 
 /// The claim of this ordinal, made from the set's template of this number.
-pub fn claim(set: &StatefulSet, ordinal: i64, template: usize) -> Value {
+pub(super) fn claim(set: &StatefulSet, ordinal: i64, template: usize) -> Value {
     let template = &set.spec.volume_claim_templates[template];
     let from = &template["metadata"];
     let name = format!(

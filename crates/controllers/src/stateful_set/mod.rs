@@ -27,7 +27,7 @@ const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 /// Pods worked on at the same time at most. Upstream: MaxBatchSize.
 const BATCH_MAX: usize = 500;
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "statefulset-controller",
     account: "statefulset-controller",
     on_by_default: true,

@@ -18,7 +18,7 @@ use crate::objects::{ControllerRevision, OwnerReference, PersistentVolumeClaim, 
 use crate::revisions;
 
 /// What a turn sees.
-pub struct View<'a> {
+pub(super) struct View<'a> {
     pub set: &'a StatefulSet,
     /// The names of two revisions: what pods were made from, and what they are to be made from.
     pub current: &'a str,
@@ -30,14 +30,14 @@ pub struct View<'a> {
 
 /// Phases one after the other; in a phase, with `Parallel`, everything at once.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     pub phases: [Vec<Step>; 4],
     pub status: StatefulSetStatus,
     pub look_again: Option<Duration>,
 }
 
 #[derive(Debug)]
-pub struct Step {
+pub(super) struct Step {
     pub ordinal: i64,
     /// Comes first.
     pub claims: Claims,
@@ -45,7 +45,7 @@ pub struct Step {
 }
 
 #[derive(Debug)]
-pub enum Act {
+pub(super) enum Act {
     Nothing,
     Create(Which),
     Delete(Arc<Pod>),
@@ -56,14 +56,14 @@ pub enum Act {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub(super) enum Which {
     Current,
     Update,
 }
 
 /// What a pod's claims need.
 #[derive(Debug, Default)]
-pub struct Claims {
+pub(super) struct Claims {
     /// Numbers of templates, and who is to own the claim.
     pub create: Vec<(usize, Vec<OwnerReference>)>,
     pub owners: Vec<(Arc<PersistentVolumeClaim>, Vec<OwnerReference>)>,
@@ -134,7 +134,7 @@ fn is_running_and_ready(pod: &Pod) -> bool {
     pod.status.phase == "Running" && pod.is_ready()
 }
 
-pub fn plan(view: &View<'_>) -> Plan {
+pub(super) fn plan(view: &View<'_>) -> Plan {
     let (slots, condemned) = slots(view);
     let mut plan = Plan {
         status: status(view, &slots, &condemned),
@@ -392,7 +392,7 @@ fn next_available(view: &View<'_>) -> Option<Duration> {
 }
 
 /// Revisions beyond the limit that nothing is made from. `sorted`: all, the oldest first.
-pub fn revisions_to_forget(view: &View<'_>, sorted: &[Arc<ControllerRevision>]) -> Vec<Arc<ControllerRevision>> {
+pub(super) fn revisions_to_forget(view: &View<'_>, sorted: &[Arc<ControllerRevision>]) -> Vec<Arc<ControllerRevision>> {
     let in_use = |r: &ControllerRevision| {
         let name = r.metadata.name.as_str();
         name == view.current || name == view.update || view.pods.iter().any(|pod| revision(pod) == name)

@@ -13,7 +13,7 @@ use crate::ownership::controller_reference;
 
 /// What is to be done about a claim's owners.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Owners {
+pub(super) enum Owners {
     AsTheyAre,
     /// The new list.
     Set(Vec<OwnerReference>),
@@ -23,7 +23,7 @@ pub enum Owners {
 
 /// The pod that a claim belongs to; one that is not made yet has no uid.
 #[derive(Clone, Copy, Debug)]
-pub struct Holder<'a> {
+pub(super) struct Holder<'a> {
     pub name: &'a str,
     pub uid: &'a str,
     /// Beyond the ordinals that the set is to have.
@@ -53,14 +53,14 @@ fn names_pod(reference: &OwnerReference, pod: &Holder<'_>) -> bool {
 }
 
 /// A claim of a pod that is gone, to be deleted with it: a new pod must wait for a new claim.
-pub fn is_left_over(set: &StatefulSet, pod: &Holder<'_>, claim: &Meta) -> bool {
+pub(super) fn is_left_over(set: &StatefulSet, pod: &Holder<'_>, claim: &Meta) -> bool {
     let policy = &set.spec.persistent_volume_claim_retention_policy;
     let mut owners = claim.owner_references.iter();
     deletes(&policy.when_scaled) && owners.any(|owner| names_pod(owner, pod) && owner.uid != pod.uid)
 }
 
 /// Whom the policy wants on a claim.
-pub fn wanted(set: &StatefulSet, pod: &Holder<'_>) -> Vec<OwnerReference> {
+pub(super) fn wanted(set: &StatefulSet, pod: &Holder<'_>) -> Vec<OwnerReference> {
     let policy = &set.spec.persistent_volume_claim_retention_policy;
     let (scaled, deleted) = (deletes(&policy.when_scaled), deletes(&policy.when_deleted));
     let goes = scaled && pod.condemned;
@@ -80,7 +80,7 @@ pub fn wanted(set: &StatefulSet, pod: &Holder<'_>) -> Vec<OwnerReference> {
     }
 }
 
-pub fn plan(set: &StatefulSet, pod: &Holder<'_>, claim: &Meta) -> Owners {
+pub(super) fn plan(set: &StatefulSet, pod: &Holder<'_>, claim: &Meta) -> Owners {
     let owners = &claim.owner_references;
     let stale = |o: &OwnerReference| {
         (names_set(o, set) && o.uid != set.metadata.uid) || (names_pod(o, pod) && o.uid != pod.uid)

@@ -16,7 +16,7 @@ use self::plan::Fate;
 use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
 use crate::objects::{Node, Pod};
 
-pub const DEF: Def = Def {
+pub(crate) const DEF: Def = Def {
     name: "taint-eviction-controller",
     account: "node-controller",
     on_by_default: true,

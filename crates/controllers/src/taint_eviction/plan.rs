@@ -10,7 +10,7 @@ use crate::objects::pod::Toleration;
 use crate::objects::{Node, Pod};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(super) enum Fate {
     Stays,
     /// It has been on notice since then, and goes after this long; zero is now.
     Goes {
@@ -21,7 +21,7 @@ pub enum Fate {
 
 /// What the tolerations say to all taints together.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Tolerance {
+pub(super) enum Tolerance {
     No,
     Forever,
     /// The least of what they allow. `added`: when the first of the taints that are tolerated for a while came, as far
@@ -32,11 +32,11 @@ pub enum Tolerance {
     },
 }
 
-pub fn no_execute(node: &Node) -> impl Iterator<Item = &Taint> {
+pub(super) fn no_execute(node: &Node) -> impl Iterator<Item = &Taint> {
     node.spec.taints.iter().filter(|taint| taint.effect == "NoExecute")
 }
 
-pub fn tolerance<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: &[Toleration]) -> Tolerance {
+pub(super) fn tolerance<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: &[Toleration]) -> Tolerance {
     let mut least: Option<(i64, Option<Timestamp>)> = None;
     for taint in taints {
         // The first that matches counts, even if a later one allows more.
@@ -61,7 +61,7 @@ pub fn tolerance<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: &[Tol
 }
 
 /// `on_notice`: since when the pod has been known to have to leave. `now` and `wall` are the same moment.
-pub fn plan(pod: &Pod, node: Option<&Node>, on_notice: Option<Instant>, now: Instant, wall: Timestamp) -> Fate {
+pub(super) fn plan(pod: &Pod, node: Option<&Node>, on_notice: Option<Instant>, now: Instant, wall: Timestamp) -> Fate {
     let Some(node) = node.filter(|_| !pod.metadata.is_deleted()) else {
         return Fate::Stays;
     };

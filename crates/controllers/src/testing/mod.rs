@@ -35,11 +35,11 @@ use orlop_client::Api;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-pub use self::faults::Faults;
-pub use self::pods::Nodes;
-pub use self::server::Call;
+pub(crate) use self::faults::Faults;
+pub(crate) use self::pods::Nodes;
+pub(crate) use self::server::Call;
 use self::server::{Connection, Shared};
-pub use self::store::{Answer, Place, Refusal, Store};
+pub(crate) use self::store::{Answer, Place, Refusal, Store};
 use self::store::{Collection, Wanted};
 use crate::machinery::{Def, Metrics};
 use crate::objects::Kind;
@@ -47,14 +47,14 @@ use crate::run::Options;
 use crate::settings::Settings;
 
 /// Nothing asked, answered or watched for this long means that all is done.
-pub const QUIET: Duration = Duration::from_secs(1);
+pub(crate) const QUIET: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
 /// After failures in a row a watch waits for up to a minute before its next try, a lost answer takes half of one.
 const CALM: Duration = Duration::from_secs(180);
 /// Who is not quiet by then goes round in circles.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub clock: Clock,
     shared: Arc<Shared>,
     nodes: Mutex<Nodes>,
@@ -69,12 +69,12 @@ struct Running {
 }
 
 impl Cluster {
-    pub fn new() -> Cluster {
+    pub(crate) fn new() -> Cluster {
         Cluster::seeded(1)
     }
 
     /// Starts at 2026-01-01T00:00:00Z. In a runtime whose time is paused.
-    pub fn seeded(seed: u64) -> Cluster {
+    pub(crate) fn seeded(seed: u64) -> Cluster {
         let clock = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
         Cluster {
             shared: Shared::new(Store::new(clock.clone(), seed), seed),
@@ -85,37 +85,37 @@ impl Cluster {
     }
 
     /// The nodes that run pods from now on.
-    pub fn nodes(&self, nodes: Nodes) {
+    pub(crate) fn nodes(&self, nodes: Nodes) {
         *self.nodes.lock() = nodes;
     }
 
-    pub fn change_nodes(&self, change: impl FnOnce(&mut Nodes)) {
+    pub(crate) fn change_nodes(&self, change: impl FnOnce(&mut Nodes)) {
         let mut nodes = self.nodes.lock();
         change(&mut nodes);
         nodes.look_again();
     }
 
-    pub fn faults(&self, faults: Faults) {
+    pub(crate) fn faults(&self, faults: Faults) {
         self.shared.faults.lock().0 = faults;
     }
 
     /// Asked before the server; may answer in its stead.
-    pub fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send + 'static) {
+    pub(crate) fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send + 'static) {
         *self.shared.hook.lock() = Some(Box::new(hook));
     }
 
     /// For requests of the test's own.
-    pub fn api(&self) -> Api {
+    pub(crate) fn api(&self) -> Api {
         Api::in_process(Connection::new(self.shared.clone()), "test")
     }
 
     /// Starts the controllers, with the default settings.
-    pub fn run(&self, defs: &[&'static Def]) {
+    pub(crate) fn run(&self, defs: &[&'static Def]) {
         self.run_with(defs, Settings::default());
     }
 
     /// Starts the controllers; those that ran before are killed.
-    pub fn run_with(&self, defs: &[&'static Def], settings: Settings) {
+    pub(crate) fn run_with(&self, defs: &[&'static Def], settings: Settings) {
         self.kill();
         let connection = Connection::new(self.shared.clone());
         let running = Running {
@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// The controllers end in the middle of whatever they do: nothing they ask from now on is done.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         if let Some(running) = self.running.lock().take() {
             running.connection.cut();
             running.shutdown.trigger();
@@ -148,7 +148,7 @@ impl Cluster {
     }
 
     /// After so many more writes the controllers are killed; `settle` starts them again.
-    pub fn kill_after_writes(&self, writes: u32) {
+    pub(crate) fn kill_after_writes(&self, writes: u32) {
         if let Some(running) = &*self.running.lock() {
             let left = i64::from(writes.max(1));
             running.connection.writes_left.store(left, Ordering::SeqCst);
@@ -176,7 +176,7 @@ impl Cluster {
     }
 
     /// Until nothing has happened for `QUIET`.
-    pub async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         let began = tokio::time::Instant::now();
         let mut changed = (0, began);
         loop {
@@ -198,19 +198,19 @@ impl Cluster {
     }
 
     /// Lets time go by, in steps, and then all come to rest.
-    pub async fn advance(&self, by: Duration) {
+    pub(crate) async fn advance(&self, by: Duration) {
         self.pass(by).await;
         self.settle().await;
     }
 
     /// Nothing goes wrong any more, and whoever waits for the next try has had it.
-    pub async fn calm(&self) {
+    pub(crate) async fn calm(&self) {
         self.faults(Faults::default());
         self.advance(CALM).await;
     }
 
     /// Lets time go by, whatever is under way then.
-    pub async fn pass(&self, by: Duration) {
+    pub(crate) async fn pass(&self, by: Duration) {
         let until = tokio::time::Instant::now().later(by);
         while tokio::time::Instant::now() < until {
             self.step().await;
@@ -218,7 +218,7 @@ impl Cluster {
     }
 
     /// Stores the object as it is, under its kind, namespace and name; answers what is stored.
-    pub fn put(&self, object: Value) -> Value {
+    pub(crate) fn put(&self, object: Value) -> Value {
         let text = |value: &Value| value.as_str().unwrap_or("").to_string();
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
         let meta = &object["metadata"];
@@ -252,12 +252,12 @@ impl Cluster {
     }
 
     /// Changes an object as its user would; false if it is not there.
-    pub fn edit<T: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+    pub(crate) fn edit<T: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
         self.edit_part::<T>(namespace, name, "", change)
     }
 
     /// Changes its status.
-    pub fn edit_status<T: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+    pub(crate) fn edit_status<T: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
         self.edit_part::<T>(namespace, name, "status", change)
     }
 
@@ -271,40 +271,40 @@ impl Cluster {
     }
 
     /// As `kubectl delete` does; false if it is not there.
-    pub fn delete<T: Kind>(&self, namespace: &str, name: &str) -> bool {
+    pub(crate) fn delete<T: Kind>(&self, namespace: &str, name: &str) -> bool {
         self.delete_with::<T>(namespace, name, json!({}))
     }
 
-    pub fn delete_with<T: Kind>(&self, namespace: &str, name: &str, options: Value) -> bool {
+    pub(crate) fn delete_with<T: Kind>(&self, namespace: &str, name: &str, options: Value) -> bool {
         let place = self.place::<T>(namespace, name);
         self.write(|store| store.delete(&place, &options).is_ok())
     }
 
     /// Gone at once, whatever holds it.
-    pub fn remove<T: Kind>(&self, namespace: &str, name: &str) -> bool {
+    pub(crate) fn remove<T: Kind>(&self, namespace: &str, name: &str) -> bool {
         let place = self.place::<T>(namespace, name);
         self.write(|store| store.remove(&place).is_ok())
     }
 
-    pub fn get<T: Kind>(&self, namespace: &str, name: &str) -> Option<T> {
+    pub(crate) fn get<T: Kind>(&self, namespace: &str, name: &str) -> Option<T> {
         let value = self.value::<T>(namespace, name)?;
         Some(serde_json::from_value(value).expect("an object of its kind's shape"))
     }
 
-    pub fn value<T: Kind>(&self, namespace: &str, name: &str) -> Option<Value> {
+    pub(crate) fn value<T: Kind>(&self, namespace: &str, name: &str) -> Option<Value> {
         let place = self.place::<T>(namespace, name);
         self.shared.store.lock().get(&place).ok().map(|found| (*found).clone())
     }
 
     /// In the order of names; of all namespaces if it is empty.
-    pub fn list<T: Kind>(&self, namespace: &str) -> Vec<T> {
+    pub(crate) fn list<T: Kind>(&self, namespace: &str) -> Vec<T> {
         let values = self.values::<T>(namespace).into_iter();
         values
             .map(|value| serde_json::from_value((*value).clone()).expect("an object of its kind's shape"))
             .collect()
     }
 
-    pub fn values<T: Kind>(&self, namespace: &str) -> Vec<Arc<Value>> {
+    pub(crate) fn values<T: Kind>(&self, namespace: &str) -> Vec<Arc<Value>> {
         let wanted = Wanted {
             place: self.place::<T>(namespace, ""),
             ..Wanted::default()
@@ -313,7 +313,7 @@ impl Cluster {
     }
 
     /// "Normal ScalingReplicaSet Scaled up …", in the order of their making.
-    pub fn events(&self) -> Vec<String> {
+    pub(crate) fn events(&self) -> Vec<String> {
         let wanted = Wanted {
             place: Place {
                 collection: collection("", "events"),
@@ -333,7 +333,7 @@ impl Cluster {
     }
 
     /// What the controllers have written, events left out: "account METHOD path code"; the code is 0 if no answer came.
-    pub fn writes(&self) -> Vec<String> {
+    pub(crate) fn writes(&self) -> Vec<String> {
         let log = self.shared.log.lock();
         let writes = log
             .iter()
@@ -342,7 +342,7 @@ impl Cluster {
     }
 
     /// All requests but watches, with their bodies.
-    pub fn calls(&self) -> Vec<Call> {
+    pub(crate) fn calls(&self) -> Vec<Call> {
         self.shared.log.lock().iter().map(|(call, _)| call.clone()).collect()
     }
 }

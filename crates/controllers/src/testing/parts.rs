@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::server::{Call, patch};
 use super::store::{Answer, Place, Refusal, Store, Wanted};
 
-pub fn handle(call: &Call, store: &mut Store, place: &Place, part: &str) -> Answer<Value> {
+pub(super) fn handle(call: &Call, store: &mut Store, place: &Place, part: &str) -> Answer<Value> {
     match (part, place.collection.1.as_str()) {
         ("binding", "pods") => bind(call, store, place),
         ("eviction", "pods") => evict(call, store, place),

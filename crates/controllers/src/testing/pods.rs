@@ -14,7 +14,7 @@ const NAMED_NODE: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIg
 
 /// A scheduler and kubelets in a few lines. `Default`: no nodes, so nothing is bound.
 #[derive(Default)]
-pub struct Nodes {
+pub(crate) struct Nodes {
     pub names: Vec<String>,
     /// Cut off: neither starts nor ends pods, nor says anything.
     pub partitioned: BTreeSet<String>,
@@ -31,7 +31,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub fn new(count: usize) -> Nodes {
+    pub(crate) fn new(count: usize) -> Nodes {
         Nodes {
             names: (0..count).map(|n| format!("node-{n}")).collect(),
             ..Nodes::default()
@@ -118,7 +118,7 @@ impl Nodes {
 }
 
 /// Running, with one IP and a Ready condition since now.
-pub fn set_running(pod: &mut Value, ready: bool, now: Timestamp) {
+pub(super) fn set_running(pod: &mut Value, ready: bool, now: Timestamp) {
     let now = rfc3339(now);
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers

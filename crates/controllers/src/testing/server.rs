@@ -30,7 +30,7 @@ const BOOKMARKS: Duration = Duration::from_secs(60);
 
 /// A request as a test sees it.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub(crate) struct Call {
     pub method: Method,
     /// Without the query.
     pub path: String,
@@ -42,11 +42,11 @@ pub struct Call {
 }
 
 impl Call {
-    pub fn is_write(&self) -> bool {
+    pub(crate) fn is_write(&self) -> bool {
         self.method != Method::GET
     }
 
-    pub fn parameter(&self, name: &str) -> &str {
+    pub(crate) fn parameter(&self, name: &str) -> &str {
         self.query
             .iter()
             .find(|(key, _)| key == name)
@@ -55,10 +55,10 @@ impl Call {
 }
 
 /// May answer a request in the server's stead.
-pub type Hook = Box<dyn FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send>;
+pub(super) type Hook = Box<dyn FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send>;
 
 /// What all connections share.
-pub struct Shared {
+pub(super) struct Shared {
     pub store: Mutex<Store>,
     pub faults: Mutex<(Faults, Random)>,
     pub hook: Mutex<Option<Hook>>,
@@ -71,7 +71,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(store: Store, seed: u64) -> Arc<Shared> {
+    pub(super) fn new(store: Store, seed: u64) -> Arc<Shared> {
         let start = (store.clock.now(), Instant::now());
         Arc::new(Shared {
             revision: watch::Sender::new(store.revision()),
@@ -86,14 +86,14 @@ impl Shared {
     }
 
     /// Wall-clock time goes with tokio's, which a test holds still or lets run.
-    pub fn tick(&self) {
+    pub(super) fn tick(&self) {
         let clock = &self.store.lock().clock;
         let behind = self.start.0.later(self.start.1.elapsed()).duration_since(clock.now());
         clock.advance(behind.try_into().unwrap_or_default());
     }
 
     /// Watches look again.
-    pub fn tell(&self) {
+    pub(super) fn tell(&self) {
         let revision = self.store.lock().revision();
         self.revision.send_if_modified(|known| {
             let news = *known != revision;
@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// For how long nothing has been asked, answered or watched.
-    pub fn quiet_for(&self) -> Duration {
+    pub(super) fn quiet_for(&self) -> Duration {
         match self.in_flight.load(Ordering::SeqCst) {
             0 => self.last_activity.lock().elapsed(),
             _ => Duration::ZERO,
@@ -122,7 +122,7 @@ impl Shared {
 
 /// One client's way to the server.
 #[derive(Clone)]
-pub struct Connection {
+pub(super) struct Connection {
     pub shared: Arc<Shared>,
     pub dead: Arc<AtomicBool>,
     /// Writes until the connection is cut; negative: any number.
@@ -130,7 +130,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(shared: Arc<Shared>) -> Connection {
+    pub(super) fn new(shared: Arc<Shared>) -> Connection {
         Connection {
             shared,
             dead: Arc::default(),
@@ -138,11 +138,11 @@ impl Connection {
         }
     }
 
-    pub fn is_dead(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
     }
 
-    pub fn cut(&self) {
+    pub(super) fn cut(&self) {
         self.dead.store(true, Ordering::SeqCst);
         // Watches end, too.
         self.shared.revision.send_modify(|_| {});
@@ -320,7 +320,7 @@ fn respond(code: u16, answer: Answer<Value>) -> Response<Body> {
 }
 
 /// What a path names, and which part of it.
-pub fn target(path: &str) -> Answer<(Place, String)> {
+pub(super) fn target(path: &str) -> Answer<(Place, String)> {
     let unknown = || Refusal::new(404, "NotFound", format!("the server could not find {path}"));
     let mut segments: Vec<String> = path.trim_matches('/').split('/').map(unescape).collect();
     let versions = if segments[0] == "api" { 2 } else { 3 };
@@ -416,7 +416,7 @@ fn route(call: &Call, store: &mut Store) -> Answer<Value> {
 }
 
 /// Strategic merge patches and server-side apply are taken as merge patches.
-pub fn patch(object: &mut Value, call: &Call) -> Answer<()> {
+pub(super) fn patch(object: &mut Value, call: &Call) -> Answer<()> {
     if call.content_type.contains("json-patch") {
         let operations: json_patch::Patch =
             serde_json::from_value(call.body.clone()).map_err(|e| Refusal::new(400, "BadRequest", e.to_string()))?;

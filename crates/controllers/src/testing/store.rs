@@ -10,18 +10,18 @@ use serde_json::{Map, Value, json};
 
 /// Where an object is: group and resource, namespace (empty for none), name (empty for all of them).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     pub collection: Collection,
     pub namespace: String,
     pub name: String,
 }
 
 /// Group and resource. All versions of a group are one, and so are the two kinds of events.
-pub type Collection = (String, String);
+pub(super) type Collection = (String, String);
 
 /// Why a request is not done, as a `Status` says it.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
@@ -29,7 +29,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
+    pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
         Refusal {
             code,
             reason,
@@ -51,18 +51,18 @@ impl Refusal {
         Refusal::new(409, "Conflict", message)
     }
 
-    pub fn body(&self) -> Value {
+    pub(crate) fn body(&self) -> Value {
         let causes: Vec<Value> = self.cause.iter().map(|cause| json!({"reason": cause})).collect();
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": self.code, "reason": self.reason,
                "message": self.message, "details": {"causes": causes}})
     }
 }
 
-pub type Answer<T> = Result<T, Refusal>;
+pub(crate) type Answer<T> = Result<T, Refusal>;
 
 /// What to list or watch.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub place: Place,
     pub labels: LabelSelector,
     pub fields: FieldSelector,
@@ -91,7 +91,7 @@ struct Change {
     gone: bool,
 }
 
-pub struct Store {
+pub(crate) struct Store {
     pub clock: Clock,
     pub random: Random,
     revision: u64,
@@ -101,7 +101,7 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(clock: Clock, seed: u64) -> Store {
+    pub(crate) fn new(clock: Clock, seed: u64) -> Store {
         Store {
             clock,
             random: Random::seeded(seed),
@@ -112,17 +112,17 @@ impl Store {
         }
     }
 
-    pub fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    pub fn get(&self, place: &Place) -> Answer<Arc<Value>> {
+    pub(crate) fn get(&self, place: &Place) -> Answer<Arc<Value>> {
         let found = self.objects.get(&place.collection);
         let found = found.and_then(|all| all.get(&(place.namespace.clone(), place.name.clone())));
         found.cloned().ok_or_else(|| Refusal::not_found(place))
     }
 
-    pub fn list(&self, wanted: &Wanted) -> Vec<Arc<Value>> {
+    pub(crate) fn list(&self, wanted: &Wanted) -> Vec<Arc<Value>> {
         let all = self.objects.get(&wanted.place.collection).into_iter().flatten();
         all.filter(|((namespace, _), object)| {
             wanted.is_for(&wanted.place.collection, namespace) && wanted.matches(object)
@@ -132,7 +132,7 @@ impl Store {
     }
 
     /// The lines of a watch: what has changed after this revision, and the revision up to which that is.
-    pub fn changes(&self, wanted: &Wanted, after: u64) -> (Vec<String>, u64) {
+    pub(crate) fn changes(&self, wanted: &Wanted, after: u64) -> (Vec<String>, u64) {
         let first = self.history.partition_point(|change| change.revision <= after);
         let line = |change: &Change| {
             if !wanted.is_for(&change.place.collection, &change.place.namespace) {
@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// `place` without the name.
-    pub fn create(&mut self, place: &Place, mut object: Value, with_status: bool) -> Answer<Arc<Value>> {
+    pub(crate) fn create(&mut self, place: &Place, mut object: Value, with_status: bool) -> Answer<Arc<Value>> {
         self.refuse_in_terminating_namespace(place)?;
         let meta = object["metadata"].take();
         let mut meta = if meta.is_object() { meta } else { json!({}) };
@@ -241,7 +241,7 @@ impl Store {
     }
 
     /// Changes an object, or one part of it (`status`, `finalize`).
-    pub fn update(
+    pub(crate) fn update(
         &mut self,
         place: &Place,
         part: &str,
@@ -301,7 +301,7 @@ impl Store {
     }
 
     /// With the options of a delete.
-    pub fn delete(&mut self, place: &Place, options: &Value) -> Answer<Arc<Value>> {
+    pub(crate) fn delete(&mut self, place: &Place, options: &Value) -> Answer<Arc<Value>> {
         let old = self.get(place)?;
         for field in ["uid", "resourceVersion"] {
             let wanted = &options["preconditions"][field];
@@ -345,13 +345,13 @@ impl Store {
     }
 
     /// Away with it, whatever holds it.
-    pub fn remove(&mut self, place: &Place) -> Answer<Arc<Value>> {
+    pub(crate) fn remove(&mut self, place: &Place) -> Answer<Arc<Value>> {
         let old = self.get(place)?;
         Ok(self.commit(place, (*old).clone(), true))
     }
 
     /// What a test says an object is like, status and all; made if it is not there.
-    pub fn put(&mut self, place: &Place, object: Value) -> Arc<Value> {
+    pub(crate) fn put(&mut self, place: &Place, object: Value) -> Arc<Value> {
         let Ok(old) = self.get(place) else {
             let finalizers = object.pointer("/spec/finalizers").cloned();
             let given = object["metadata"].clone();

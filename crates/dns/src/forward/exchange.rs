@@ -13,9 +13,9 @@ use super::cache::Question;
 use crate::wire::{Reply, UDP_MAX};
 
 /// For each of UDP and TCP.
-pub const TRY: Duration = Duration::from_secs(2);
+pub(super) const TRY: Duration = Duration::from_secs(2);
 
-pub async fn ask(server: SocketAddr, question: &Question) -> io::Result<Reply> {
+pub(super) async fn ask(server: SocketAddr, question: &Question) -> io::Result<Reply> {
     let message = by_udp(server, &query(question, true)?).await?;
     // Servers of old know no OPT record.
     let (message, edns) = match message.metadata.response_code {

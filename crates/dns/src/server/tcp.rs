@@ -19,7 +19,7 @@ const MESSAGE: Duration = Duration::from_secs(5);
 /// Questions have a few hundred bytes.
 const QUESTION_MAX: usize = 4096;
 
-pub async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutdown) {
+pub(super) async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutdown) {
     let connections = Connections::new(Limits {
         first_request: IDLE.saturating_add(MESSAGE),
         ..Limits::of(CONNECTIONS_MAX)
@@ -42,7 +42,6 @@ pub async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutd
 }
 
 async fn converse(handler: &Handler, mut stream: TcpStream, peer: &Arc<Peer>) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
     let (mut packet, mut out, mut framed) = (vec![], vec![], vec![]);
     let mut random = Random::from_entropy();
     loop {

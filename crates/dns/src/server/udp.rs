@@ -18,7 +18,7 @@ const PACKET_MAX: usize = 4096;
 const BUFFER: usize = 4 << 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+pub(super) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address).await?;
     // Past the system's bound if we may, else up to it.
     if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
@@ -28,7 +28,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// Serves until the shutdown, whatever a packet does to the task that reads it.
-pub async fn serve(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown) {
+pub(super) async fn serve(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown) {
     loop {
         // In a set, so that it ends with this task however that ends.
         let mut reading = tokio::task::JoinSet::new();

@@ -14,7 +14,7 @@ use crate::sources::PodUpdate;
 const CLASSES: Duration = Duration::from_secs(60);
 
 /// Until the shutdown.
-pub async fn run(mut parts: Parts, shutdown: Shutdown) {
+pub(super) async fn run(mut parts: Parts, shutdown: Shutdown) {
     let follow_runtime = {
         let workers = parts.workers.clone();
         async move { workers.run().await }

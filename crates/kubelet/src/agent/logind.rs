@@ -40,7 +40,7 @@ impl Default for Place {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub(super) enum Failure {
     #[error("systemd-logind can't be reached: {0}")]
     Bus(#[from] zbus::Error),
     #[error("{} can't be written: {source}", path.display())]
@@ -49,13 +49,13 @@ pub enum Failure {
     Delay { is: Duration, wanted: Duration },
 }
 
-pub struct Logind {
+pub(super) struct Logind {
     bus: Connection,
     settings: PathBuf,
 }
 
 impl Logind {
-    pub async fn connect(place: &Place) -> Result<Logind, Failure> {
+    pub(super) async fn connect(place: &Place) -> Result<Logind, Failure> {
         let bus = match &place.bus {
             Some(address) => Builder::address(address.as_str()),
             None => Builder::system(),
@@ -67,7 +67,7 @@ impl Logind {
     }
 
     /// Makes logind wait as long as this at least, if it would not.
-    pub async fn ensure_delay(&self, wanted: Duration) -> Result<(), Failure> {
+    pub(super) async fn ensure_delay(&self, wanted: Duration) -> Result<(), Failure> {
         if self.delay().await? >= wanted {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Logind {
     }
 
     /// The machine goes down only when this is dropped, or when the longest wait is over.
-    pub async fn lock(&self) -> Result<OwnedFd, Failure> {
+    pub(super) async fn lock(&self) -> Result<OwnedFd, Failure> {
         let what = (
             "shutdown",
             "kubelet",
@@ -142,7 +142,7 @@ impl Logind {
     }
 
     /// True: the machine is about to go down. False: it is not, after all.
-    pub async fn signals(&self) -> Result<impl Stream<Item = bool> + Unpin + use<>, Failure> {
+    pub(super) async fn signals(&self) -> Result<impl Stream<Item = bool> + Unpin + use<>, Failure> {
         let rule = MatchRule::builder()
             .msg_type(Type::Signal)
             .interface(MANAGER)

@@ -44,7 +44,7 @@ impl NetworkConfiguration {
 }
 
 /// Tells every range that comes, until the shutdown.
-pub async fn follow(
+pub(super) async fn follow(
     mut ranges: watch::Receiver<Option<String>>,
     runtime: Arc<dyn Runtime>,
     configuration: NetworkConfiguration,
@@ -102,7 +102,7 @@ async fn tell(range: &str, runtime: &dyn Runtime, directory: Option<PathBuf>) ->
 }
 
 /// Says once what to do about a network that is not ready; again only after it was.
-pub async fn advise(
+pub(super) async fn advise(
     mut views: watch::Receiver<RuntimeView>,
     runtime: Arc<dyn Runtime>,
     configuration: NetworkConfiguration,

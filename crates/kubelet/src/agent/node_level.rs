@@ -24,7 +24,7 @@ pub(super) struct NodeLevel {
 }
 
 impl NodeLevel {
-    pub fn new(
+    pub(super) fn new(
         cgroups: Cgroups,
         config: Arc<Config>,
         keeper: Keeper,
@@ -41,7 +41,7 @@ impl NodeLevel {
     }
 
     /// Whether all is as it should be.
-    pub async fn set_up(&mut self) -> bool {
+    pub(super) async fn set_up(&mut self) -> bool {
         if let Err(error) = self.cgroups.ensure_node_level().await {
             tracing::error!("the control groups of pods can't be set up: {error}");
             let why = format!("failed to set up the control groups of pods: {error}");
@@ -75,7 +75,7 @@ impl NodeLevel {
         all_set
     }
 
-    pub async fn keep_trying(&mut self, shutdown: Shutdown) {
+    pub(super) async fn keep_trying(&mut self, shutdown: Shutdown) {
         loop {
             tokio::select! {
                 () = shutdown.wait() => return,

@@ -43,7 +43,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// And what it is made of.
 const SYSTEM: &str = "/sys/devices/system";
 
-pub struct Parts {
+pub(super) struct Parts {
     pub config: Arc<Config>,
     pub events: Events,
     pub metrics: Arc<Metrics>,
@@ -65,7 +65,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    pub async fn start(
+    pub(super) async fn start(
         options: &Options,
         config: Arc<Config>,
         keeper: &Keeper,
@@ -185,7 +185,7 @@ impl Parts {
     }
 
     /// The configuration as it turned out: a runtime that says who makes control groups is believed.
-    pub fn effective_config(&self) -> Config {
+    pub(super) fn effective_config(&self) -> Config {
         let mut config = (*self.config).clone();
         let driver = match self.facts.cgroups.driver {
             CgroupDriver::Systemd => "systemd",
@@ -195,7 +195,13 @@ impl Parts {
         config
     }
 
-    pub fn server(&self, options: &Options, keeper: &Keeper, listener: TcpListener, shown: Config) -> server::Options {
+    pub(super) fn server(
+        &self,
+        options: &Options,
+        keeper: &Keeper,
+        listener: TcpListener,
+        shown: Config,
+    ) -> server::Options {
         let probes = self.probes.clone();
         let name = &options.identity.name;
         server::Options {

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The newest known services. Cheap to clone.
 #[derive(Clone)]
-pub struct Services {
+pub(super) struct Services {
     known: Arc<RwLock<HashMap<(String, String), Arc<Service>>>>,
     synced: watch::Receiver<bool>,
     gave_up: Arc<AtomicBool>,
@@ -26,7 +26,7 @@ pub struct Services {
 
 impl Services {
     /// Follows the API server until the shutdown; without one there are none.
-    pub fn start(api: Option<Api>, shutdown: Shutdown) -> Services {
+    pub(super) fn start(api: Option<Api>, shutdown: Shutdown) -> Services {
         let (synced, receiver) = watch::channel(api.is_none());
         let services = Services {
             known: Arc::default(),
@@ -48,12 +48,12 @@ impl Services {
         services
     }
 
-    pub fn all(&self) -> Vec<Arc<Service>> {
+    pub(super) fn all(&self) -> Vec<Arc<Service>> {
         self.known.read().values().cloned().collect()
     }
 
     /// Waits until they have been heard of: before, containers would start without their variables.
-    pub async fn wait(&self) {
+    pub(super) async fn wait(&self) {
         let mut synced = self.synced.clone();
         if self.gave_up.load(Ordering::Relaxed) {
             return;

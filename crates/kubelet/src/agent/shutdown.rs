@@ -31,13 +31,13 @@ const AGAIN_LAST: Duration = Duration::from_secs(60);
 
 /// Pods that end together, and how long they may take.
 #[derive(Debug, PartialEq)]
-pub struct Turn {
+pub(super) struct Turn {
     pub grace: Duration,
     pub pods: Vec<Arc<Pod>>,
 }
 
 /// How long pods may take, by priority from low to high; nothing if they are to be left alone.
-pub fn graces(config: &Config) -> Vec<PriorityGrace> {
+pub(super) fn graces(config: &Config) -> Vec<PriorityGrace> {
     let mut graces = config.shutdown_grace_period_by_pod_priority.clone();
     let whole = config.shutdown_grace_period;
     if graces.is_empty() && !whole.is_zero() {
@@ -66,7 +66,7 @@ fn seconds(grace: &PriorityGrace) -> Duration {
 
 /// The least important first. A pod belongs to the highest priority of the list that it reaches; what is below all of
 /// them ends with the lowest.
-pub fn plan(pods: Vec<Arc<Pod>>, graces: &[PriorityGrace]) -> Vec<Turn> {
+pub(super) fn plan(pods: Vec<Arc<Pod>>, graces: &[PriorityGrace]) -> Vec<Turn> {
     let mut turns: Vec<Turn> = graces
         .iter()
         .map(|grace| Turn {
@@ -108,7 +108,7 @@ fn eviction(pod: &Pod, grace: Duration, now: Timestamp) -> Eviction {
 }
 
 /// Ends pods when the machine goes down.
-pub struct Ender {
+pub(super) struct Ender {
     pub keeper: Keeper,
     pub workers: Workers,
     pub events: Events,
@@ -119,7 +119,7 @@ pub struct Ender {
 
 impl Ender {
     /// Follows logind until the shutdown of the agent. A machine without it is one whose pods end as they may.
-    pub async fn run(self, shutdown: Shutdown) {
+    pub(super) async fn run(self, shutdown: Shutdown) {
         if self.graces.is_empty() {
             return;
         }

@@ -28,7 +28,7 @@ use crate::pod::workers::Workers;
 const VOLUMES: Duration = Duration::from_secs(10);
 
 /// Starts it all; it ends at the shutdown.
-pub fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut JoinSet<()>) {
+pub(super) fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &mut JoinSet<()>) {
     let node = node::reference(&options.identity.name);
     let workers = parts.workers.clone();
     let collector = Collector::new(

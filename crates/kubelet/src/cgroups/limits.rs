@@ -39,13 +39,13 @@ impl Limits {
 }
 
 /// The one that allows more; -1 is no limit.
-pub fn larger_memory(wanted: Option<i64>, now: u64) -> Option<i64> {
+pub(super) fn larger_memory(wanted: Option<i64>, now: u64) -> Option<i64> {
     let now = i64::try_from(now).unwrap_or(-1);
     wanted.map(|wanted| if wanted < 0 || now < 0 { -1 } else { wanted.max(now) })
 }
 
 /// The one that allows more; -1 is no limit, and so is nothing now.
-pub fn larger_quota(wanted: Option<(i64, i64)>, now: Option<(i64, i64)>) -> Option<(i64, i64)> {
+pub(super) fn larger_quota(wanted: Option<(i64, i64)>, now: Option<(i64, i64)>) -> Option<(i64, i64)> {
     let wanted = wanted?;
     let now = now.unwrap_or((-1, wanted.1));
     let grows = wanted.0 < 0 || (now.0 >= 0 && wanted.0 * now.1 >= now.0 * wanted.1);

@@ -46,7 +46,7 @@ pub(super) fn unexpected(error: &str) -> Rejection {
 
 impl Rules {
     /// `kept_milli`: what is kept for the system, unless its CPUs are named.
-    pub fn new(config: &Config, kept_milli: i64, topology: Topology) -> Result<Rules, String> {
+    pub(super) fn new(config: &Config, kept_milli: i64, topology: Topology) -> Result<Rules, String> {
         let options =
             Options::parse(&config.cpu_manager_policy_options).map_err(|e| format!("cpuManagerPolicyOptions: {e}"))?;
         let alignment = match config.topology_manager_policy.as_str() {
@@ -95,7 +95,7 @@ impl Rules {
     }
 
     /// Whether what was left can go on here; nothing left is a fresh start.
-    pub fn check(&self, mut state: State) -> Result<State, String> {
+    pub(super) fn check(&self, mut state: State) -> Result<State, String> {
         let mut all = self.topology.all();
         if self.options.strict_reservation {
             all = &all - &self.reserved;
@@ -151,7 +151,7 @@ impl Rules {
     }
 
     /// The state with what the pod's containers get.
-    pub fn assign(&self, state: &State, pod: &Pod) -> Result<State, Rejection> {
+    pub(super) fn assign(&self, state: &State, pod: &Pod) -> Result<State, Rejection> {
         let mut new = state.clone();
         let uid = policy::uid(pod).to_string();
         // CPUs of init containers that have ended by then.

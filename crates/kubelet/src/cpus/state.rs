@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::CpuSet;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub(super) struct State {
     /// For all containers that have none of their own.
     pub shared: CpuSet,
     /// By uid and container.
@@ -20,12 +20,12 @@ pub struct State {
 }
 
 impl State {
-    pub fn of(&self, uid: &str, container: &str) -> Option<&CpuSet> {
+    pub(super) fn of(&self, uid: &str, container: &str) -> Option<&CpuSet> {
         self.own.get(uid)?.get(container)
     }
 
     /// What containers have for themselves.
-    pub fn taken(&self) -> CpuSet {
+    pub(super) fn taken(&self) -> CpuSet {
         let sets = self.own.values().flat_map(|containers| containers.values());
         sets.flat_map(CpuSet::iter).collect()
     }
@@ -99,7 +99,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 }
 
 /// What a former agent wrote; none if there is no file.
-pub fn load(path: &Path, policy: &str) -> Result<Option<State>, String> {
+pub(super) fn load(path: &Path, policy: &str) -> Result<Option<State>, String> {
     let read = || {
         let text = match std::fs::read(path) {
             Ok(text) => text,
@@ -128,7 +128,7 @@ pub fn load(path: &Path, policy: &str) -> Result<Option<State>, String> {
     })
 }
 
-pub fn save(path: &Path, policy: &str, state: &State) -> io::Result<()> {
+pub(super) fn save(path: &Path, policy: &str, state: &State) -> io::Result<()> {
     crate::json::write(path, &File::of(policy, state))
 }
 

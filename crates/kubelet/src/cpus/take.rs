@@ -5,7 +5,7 @@ use super::topology::{Level, Topology};
 use super::{CpuSet, Options};
 
 /// `count` of the available CPUs. An error says that there are too few.
-pub fn take(topology: &Topology, available: &CpuSet, count: usize, options: &Options) -> Result<CpuSet, String> {
+pub(super) fn take(topology: &Topology, available: &CpuSet, count: usize, options: &Options) -> Result<CpuSet, String> {
     if available.len() < count {
         return Err(format!(
             "not enough cpus available to satisfy request: requested={count}, available={}",

@@ -129,11 +129,11 @@ fn number(file: &Path) -> Option<u32> {
 }
 
 #[cfg(test)]
-pub mod testing {
+pub(super) mod testing {
     use super::*;
 
     /// Sockets of NUMA nodes of cores of threads, numbered as Linux likes to: first threads first.
-    pub fn machine(sockets: u32, numas: u32, cores: u32, threads: u32) -> Topology {
+    pub(crate) fn machine(sockets: u32, numas: u32, cores: u32, threads: u32) -> Topology {
         let all_cores = sockets * numas * cores;
         let cpus = (0..all_cores * threads).map(|cpu| {
             let core = cpu % all_cores;

@@ -18,13 +18,13 @@ const MOST_IN_MESSAGE: usize = 64 * 1024;
 const MOST_STREAMS: usize = 16;
 
 mod kind {
-    pub const DATA: u8 = 0;
-    pub const HEADERS: u8 = 1;
-    pub const RST_STREAM: u8 = 3;
-    pub const SETTINGS: u8 = 4;
-    pub const PING: u8 = 6;
-    pub const GOAWAY: u8 = 7;
-    pub const WINDOW_UPDATE: u8 = 8;
+    pub(super) const DATA: u8 = 0;
+    pub(super) const HEADERS: u8 = 1;
+    pub(super) const RST_STREAM: u8 = 3;
+    pub(super) const SETTINGS: u8 = 4;
+    pub(super) const PING: u8 = 6;
+    pub(super) const GOAWAY: u8 = 7;
+    pub(super) const WINDOW_UPDATE: u8 = 8;
 }
 
 /// Of SETTINGS and PING.
@@ -39,7 +39,7 @@ const UNIMPLEMENTED: u8 = 12;
 const INTERNAL: u8 = 13;
 
 /// One connection, until the other side ends it. `answer` gets a request's message and may refuse it.
-pub async fn serve(
+pub(super) async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     answer: impl Fn(&[u8]) -> Result<(), String>,
 ) -> io::Result<()> {

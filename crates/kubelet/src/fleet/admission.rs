@@ -21,18 +21,18 @@ use crate::sources::admission::{NodeState, Rejection, admit};
 use crate::spec::resources::{is_critical, pod_requests};
 
 /// `status.declaredFeatures`
-pub const DECLARED_FEATURES: [&str; 3] = [
+pub(super) const DECLARED_FEATURES: [&str; 3] = [
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
 
 /// The label by which a pod says on which system it runs.
-pub const OS: &str = "kubernetes.io/os";
+pub(super) const OS: &str = "kubernetes.io/os";
 
 /// The parts of a pod's spec that its resource requests and host ports depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct PodResources {
+pub(super) struct PodResources {
     pub containers: Vec<ContainerResources>,
     pub init_containers: Vec<ContainerResources>,
     pub overhead: Amounts,
@@ -41,10 +41,10 @@ pub struct PodResources {
     pub priority: Option<i32>,
 }
 
-pub type Amounts = BTreeMap<String, String>;
+pub(super) type Amounts = BTreeMap<String, String>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ContainerResources {
+pub(super) struct ContainerResources {
     pub resources: ResourceLists,
     pub ports: Vec<HostPort>,
     pub sidecar: bool,
@@ -52,14 +52,14 @@ pub struct ContainerResources {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
-pub struct ResourceLists {
+pub(super) struct ResourceLists {
     pub requests: Amounts,
     pub limits: Amounts,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct HostPort {
+pub(super) struct HostPort {
     pub host_port: i32,
     #[serde(rename = "hostIP")]
     pub host_ip: String,
@@ -68,7 +68,7 @@ pub struct HostPort {
 
 /// The parts of a pod that decide which nodes it may run on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Placement {
+pub(super) struct Placement {
     pub node_selector: BTreeMap<String, String>,
     pub affinity: PlacementAffinity,
     pub tolerations: Vec<Toleration>,
@@ -80,20 +80,20 @@ pub struct Placement {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct PlacementAffinity {
+pub(super) struct PlacementAffinity {
     pub node_affinity: Option<NodeAffinity>,
 }
 
 impl Placement {
     /// No constraints.
-    pub fn is_any(&self) -> bool {
+    pub(super) fn is_any(&self) -> bool {
         *self == Placement::default()
     }
 }
 
 /// The parts of a node that admission depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeTraits {
+pub(super) struct NodeTraits {
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub allocatable: Amounts,
@@ -183,7 +183,7 @@ impl PodResources {
 
 /// What an admitted pod holds.
 #[derive(Clone, Debug, Default)]
-pub struct AllocatedResources {
+pub(super) struct AllocatedResources {
     pub pod_resources: PodResources,
     /// Their total.
     requests: ResourceList,
@@ -205,20 +205,20 @@ impl std::hash::Hash for AllocatedResources {
 
 impl AllocatedResources {
     /// Without the total, for comparing.
-    pub fn unsummed(pod_resources: PodResources) -> AllocatedResources {
+    pub(super) fn unsummed(pod_resources: PodResources) -> AllocatedResources {
         AllocatedResources {
             pod_resources,
             requests: ResourceList::default(),
         }
     }
 
-    pub fn sum_up(&mut self) {
+    pub(super) fn sum_up(&mut self) {
         self.requests = pod_requests(&self.pod_resources.pod(), true);
     }
 }
 
 /// The pod to admit.
-pub struct Candidate<'a> {
+pub(super) struct Candidate<'a> {
     pub pod_resources: &'a PodResources,
     /// None: no constraints.
     pub placement: Option<&'a Placement>,
@@ -248,7 +248,7 @@ impl Candidate<'_> {
 }
 
 /// Gives the indexes in `others` of the pods to preempt first.
-pub fn admit_candidate(
+pub(super) fn admit_candidate(
     candidate: &Candidate<'_>,
     others: &[&AllocatedResources],
     name: &str,

@@ -10,18 +10,18 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Whether each of the four holds, in the order in which they are written; `None`: absent or unknown.
-pub type Standing = [Option<bool>; 4];
+pub(super) type Standing = [Option<bool>; 4];
 
 /// How the conditions stand at the API server, and since which revision that is known (0: not yet).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub(super) struct Told {
     pub revision: u64,
     pub standing: Standing,
 }
 
 impl Told {
     /// Takes in what is not older than what is known: a watch may tell of the time before our own last write.
-    pub fn learn(&mut self, news: Told) {
+    pub(super) fn learn(&mut self, news: Told) {
         if news.revision >= self.revision {
             *self = news;
         }
@@ -30,13 +30,13 @@ impl Told {
 
 /// What is read of a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Seen {
+pub(super) struct Seen {
     #[serde(rename = "type")]
     pub kind: String,
     pub status: String,
 }
 
-pub fn standing(kinds: [&str; 4], seen: &[Seen]) -> Standing {
+pub(super) fn standing(kinds: [&str; 4], seen: &[Seen]) -> Standing {
     kinds.map(|kind| match seen.iter().find(|c| c.kind == kind)?.status.as_str() {
         "True" => Some(true),
         "False" => Some(false),
@@ -46,7 +46,7 @@ pub fn standing(kinds: [&str; 4], seen: &[Seen]) -> Standing {
 
 /// A condition as it is written; `before`: how it stands so far. Reason and message are always in it, since what is left
 /// out stays.
-pub fn condition(
+pub(super) fn condition(
     kind: &str,
     holds: bool,
     before: Option<bool>,
@@ -64,7 +64,7 @@ pub fn condition(
 
 /// What is read of an object that was written.
 #[derive(Deserialize)]
-pub struct Stored {
+pub(super) struct Stored {
     metadata: StoredMeta,
 }
 
@@ -76,7 +76,7 @@ struct StoredMeta {
 
 impl Stored {
     /// How its conditions stand, now that this was written of them.
-    pub fn told(&self, standing: Standing) -> Told {
+    pub(super) fn told(&self, standing: Standing) -> Told {
         Told {
             revision: revision(&self.metadata.resource_version),
             standing,
@@ -84,7 +84,7 @@ impl Stored {
     }
 }
 
-pub fn revision(text: &str) -> u64 {
+pub(super) fn revision(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
 

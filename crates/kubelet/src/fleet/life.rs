@@ -14,7 +14,7 @@ use crate::pod::memory::{BACKOFF_FORGET, Pace};
 
 /// What is read of a pod, once.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodView {
+pub(super) struct PodView {
     pub namespace: String,
     pub name: String,
     pub uid: String,
@@ -44,7 +44,7 @@ pub struct PodView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct InitContainer {
+pub(super) struct InitContainer {
     /// (name, image)
     pub container: (String, String),
     /// It is restartable: instead of coming to an end it runs beside the containers.
@@ -52,7 +52,7 @@ pub struct InitContainer {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-pub enum RestartPolicy {
+pub(super) enum RestartPolicy {
     #[default]
     Always,
     OnFailure,
@@ -61,11 +61,11 @@ pub enum RestartPolicy {
 
 /// The pod is to go: at once, since nothing in it needs time to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deleting;
+pub(super) struct Deleting;
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub(super) enum Stage {
     /// Bound, not started.
     Waiting,
     /// Running; ready since then or not yet.
@@ -80,14 +80,14 @@ pub enum Stage {
 
 /// What happens next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Next {
+pub(super) struct Next {
     pub stage: Stage,
     pub at: Timestamp,
 }
 
 /// Where a pod stands and how it came there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub(super) struct Life {
     pub stage: Stage,
     /// When the stage began; a run goes on when it becomes ready.
     pub since: Timestamp,
@@ -99,7 +99,7 @@ pub struct Life {
 }
 
 /// Where a pod stands that is seen for the first time (at a start it may have lived for long).
-pub fn first(pod: &PodView, now: Timestamp) -> Life {
+pub(super) fn first(pod: &PodView, now: Timestamp) -> Life {
     let containers_ready = standing(CONDITIONS, &pod.conditions)[CONTAINERS_READY];
     let stage = match pod.phase.as_str() {
         _ if pod.deleting.is_some() => Stage::Leaving,
@@ -123,7 +123,7 @@ pub fn first(pod: &PodView, now: Timestamp) -> Life {
 
 impl Life {
     /// What follows, if anything does by itself.
-    pub fn next(&self, behaviour: &Behaviour, policy: RestartPolicy) -> Option<Next> {
+    pub(super) fn next(&self, behaviour: &Behaviour, policy: RestartPolicy) -> Option<Next> {
         let after = |delay: Duration| self.since.checked_add(delay).unwrap_or(Timestamp::MAX);
         let running = |delay: Duration| Next {
             stage: Stage::Running {
@@ -150,7 +150,7 @@ impl Life {
         }
     }
 
-    pub fn enter(&mut self, stage: Stage, now: Timestamp) {
+    pub(super) fn enter(&mut self, stage: Stage, now: Timestamp) {
         let before = std::mem::replace(&mut self.stage, stage);
         match (before, stage) {
             // How long a pod runs counts from its start.
@@ -167,12 +167,12 @@ impl Life {
     }
 
     /// How long it waits to run again once it has ended.
-    pub fn back_off(&self) -> Duration {
+    pub(super) fn back_off(&self) -> Duration {
         back_off(self.in_row)
     }
 
     /// When the last run that came to an end did so.
-    pub fn ended(&self) -> Timestamp {
+    pub(super) fn ended(&self) -> Timestamp {
         let waited = match self.stage {
             Stage::Running { .. } => back_off(self.in_row.saturating_sub(1)),
             _ => Duration::ZERO,

@@ -34,7 +34,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 
 /// What admission and the kubelet endpoints need to know of the nodes. Cheap to clone.
 #[derive(Clone)]
-pub struct NodeCache {
+pub(super) struct NodeCache {
     nodes: Arc<Groups>,
     state: Arc<Mutex<NodeCacheState>>,
 }
@@ -50,19 +50,19 @@ struct NodeCacheState {
 }
 
 impl NodeCache {
-    pub fn new(nodes: Arc<Groups>) -> NodeCache {
+    pub(super) fn new(nodes: Arc<Groups>) -> NodeCache {
         NodeCache {
             nodes,
             state: Arc::default(),
         }
     }
 
-    pub fn fault(&self, node: usize) -> Option<Fault> {
+    pub(super) fn fault(&self, node: usize) -> Option<Fault> {
         self.state.lock().faults.get(&node).copied()
     }
 
     /// None before the node was seen.
-    pub fn traits(&self, node: usize) -> Option<NodeTraits> {
+    pub(super) fn traits(&self, node: usize) -> Option<NodeTraits> {
         let state = self.state.lock();
         match state.changed.get(&node) {
             _ if !state.seen.contains(&node) => None,
@@ -153,16 +153,16 @@ impl NodeSeen {
 }
 
 /// The address that all of them share: nothing listens there for them.
-pub fn host_ip(node: usize) -> String {
+pub(super) fn host_ip(node: usize) -> String {
     format!("198.18.{}.{}", (node >> 8) & 255, node & 255)
 }
 
 /// The pods' addresses of a node: 100.64.0.0/10 has room for 16,384 nodes of 254.
-pub fn pod_net(node: usize) -> [u8; 3] {
+pub(super) fn pod_net(node: usize) -> [u8; 3] {
     [100, 64 + ((node >> 8) & 63) as u8, (node & 255) as u8]
 }
 
-pub async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, seen: NodeCache) {
+pub(super) async fn keep(api: Api, options: Options, clock: Clock, shutdown: Shutdown, seen: NodeCache) {
     let (sender, changes) = mpsc::channel(64);
     let selection = Selection::all(path::collection("v1", None, "nodes")).with_labels("orlop.io/simulated=true");
     orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));

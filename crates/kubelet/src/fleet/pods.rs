@@ -46,16 +46,16 @@ const FINAL_REASONS: [&str; 5] = [
 ];
 
 /// Records an event, with the name of the reporting node.
-pub type Record = Box<dyn Fn(&str, Event) + Send + Sync>;
+pub(super) type Record = Box<dyn Fn(&str, Event) + Send + Sync>;
 
 /// What runs on a node right now?
-pub struct Question {
+pub(super) struct Question {
     pub node: usize,
     pub answer: oneshot::Sender<Vec<PodNow>>,
 }
 
 /// A pod that runs.
-pub struct PodNow {
+pub(super) struct PodNow {
     pub uid: Uid,
     pub namespace: Arc<str>,
     pub name: Box<str>,
@@ -65,7 +65,7 @@ pub struct PodNow {
     pub since: Timestamp,
 }
 
-pub async fn keep(
+pub(super) async fn keep(
     api: Api,
     options: Options,
     clock: Clock,
@@ -97,7 +97,7 @@ pub async fn keep(
 
 /// What many pods have in common, kept once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub(super) struct Shape {
     pub init_containers: Vec<InitContainer>,
     /// (name, image)
     pub containers: Vec<(String, String)>,
@@ -111,7 +111,7 @@ pub struct Shape {
 
 impl Shape {
     /// (name, image)
-    pub fn sidecars(&self) -> impl Iterator<Item = &(String, String)> {
+    pub(super) fn sidecars(&self) -> impl Iterator<Item = &(String, String)> {
         let sidecars = self.init_containers.iter().filter(|init| init.sidecar);
         sidecars.map(|init| &init.container)
     }
@@ -219,7 +219,7 @@ impl Addresses {
     }
 }
 
-pub type Uid = Arc<str>;
+pub(super) type Uid = Arc<str>;
 type Written = (Uid, Stage, Result<Told, Error>);
 
 struct Pods {

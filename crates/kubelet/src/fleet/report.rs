@@ -14,14 +14,14 @@ use crate::pod::status::is_own_condition;
 use crate::sources::preemption;
 
 /// The conditions that are told.
-pub const CONDITIONS: [&str; 4] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"];
+pub(super) const CONDITIONS: [&str; 4] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"];
 /// Places among them.
-pub const READY: usize = 2;
-pub const CONTAINERS_READY: usize = 3;
+pub(super) const READY: usize = 2;
+pub(super) const CONTAINERS_READY: usize = 3;
 
 /// Why a node rejected or preempted a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Termination {
+pub(super) struct Termination {
     pub reason: String,
     pub message: String,
     /// It was never admitted.
@@ -29,7 +29,7 @@ pub struct Termination {
 }
 
 /// What a status is made of.
-pub struct Facts<'a> {
+pub(super) struct Facts<'a> {
     pub uid: &'a str,
     pub namespace: &'a str,
     pub name: &'a str,
@@ -47,7 +47,7 @@ pub struct Facts<'a> {
 }
 
 /// A strategic merge patch: conditions of others stay.
-pub fn status(facts: &Facts<'_>) -> Value {
+pub(super) fn status(facts: &Facts<'_>) -> Value {
     let mut status = match facts.ended {
         Some(Termination { rejected: true, .. }) => {
             json!({"phase": "Failed", "startTime": rfc3339(facts.life.started)})
@@ -97,7 +97,7 @@ fn lived(facts: &Facts<'_>) -> Value {
 }
 
 /// How the conditions of a pod stand that is in this stage.
-pub fn standing(stage: Stage, gates_hold: bool) -> Standing {
+pub(super) fn standing(stage: Stage, gates_hold: bool) -> Standing {
     let network = !matches!(stage, Stage::Finished { .. });
     let ready = stage == Stage::Running { ready: true };
     [network, true, ready && gates_hold, ready].map(Some)
@@ -105,7 +105,7 @@ pub fn standing(stage: Stage, gates_hold: bool) -> Standing {
 
 /// What the readiness gates lack, in Kubernetes' words.
 // Upstream: pkg/kubelet/status GeneratePodReadyCondition (v1.36)
-pub fn unmet(gates: &[String], conditions: &[Seen]) -> Option<String> {
+pub(super) fn unmet(gates: &[String], conditions: &[Seen]) -> Option<String> {
     // Of the kubelet's own conditions, a gate can only wait for those that are told before readiness is.
     let counts = |kind: &str| CONDITIONS[..READY].contains(&kind) || !is_own_condition(kind);
     let lacks = gates.iter().filter_map(|gate| {

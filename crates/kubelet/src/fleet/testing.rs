@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 #[derive(Clone, Default)]
-pub struct Server {
+pub(super) struct Server {
     state: Arc<Mutex<State>>,
 }
 
@@ -62,25 +62,25 @@ impl State {
 }
 
 impl Server {
-    pub fn api(&self) -> Api {
+    pub(super) fn api(&self) -> Api {
         Api::in_process(self.clone(), "test")
     }
 
-    pub fn put(&self, path: &str, object: Value) {
+    pub(super) fn put(&self, path: &str, object: Value) {
         self.state.lock().put(path.to_string(), object);
     }
 
     /// Somebody else's patch.
-    pub fn change(&self, path: &str, patch: Value) {
+    pub(super) fn change(&self, path: &str, patch: Value) {
         assert_eq!(self.state.lock().answer("PATCH", path, patch).0, 200);
     }
 
-    pub fn get(&self, path: &str) -> Value {
+    pub(super) fn get(&self, path: &str) -> Value {
         self.state.lock().objects[path].clone()
     }
 
     /// `Ready=True@5 …`: each condition, and the seconds since the epoch at which it turned.
-    pub fn conditions(&self, path: &str) -> String {
+    pub(super) fn conditions(&self, path: &str) -> String {
         let object = self.get(path);
         let told = object["status"]["conditions"].as_array().unwrap().iter().map(|c| {
             let turned: Timestamp = c["lastTransitionTime"].as_str().unwrap().parse().unwrap();

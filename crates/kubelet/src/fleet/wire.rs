@@ -14,7 +14,7 @@ use super::conditions::{Seen, revision};
 use super::life::{Deleting, InitContainer, PodView, RestartPolicy};
 
 #[derive(Deserialize)]
-pub struct RawPod {
+pub(super) struct RawPod {
     pub metadata: RawMeta,
     pub spec: RawSpec,
     #[serde(default)]
@@ -23,7 +23,7 @@ pub struct RawPod {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RawMeta {
+pub(super) struct RawMeta {
     #[serde(default)]
     namespace: String,
     name: String,
@@ -48,7 +48,7 @@ struct RawOwner {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RawSpec {
+pub(super) struct RawSpec {
     #[serde(default)]
     pub node_name: String,
     #[serde(default)]
@@ -147,7 +147,7 @@ impl RawContainer {
 }
 
 impl RawPod {
-    pub fn view(self) -> PodView {
+    pub(super) fn view(self) -> PodView {
         let (metadata, spec, status) = (self.metadata, self.spec, self.status);
         let owner = metadata.owner_references.into_iter().find(|o| o.controller);
         // All containers of a simulated pod do the same.

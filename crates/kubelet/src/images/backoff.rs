@@ -15,7 +15,7 @@ struct Entry {
 }
 
 #[derive(Clone, Debug)]
-pub struct Backoff {
+pub(super) struct Backoff {
     first: Duration,
     most: Duration,
     /// Bounded: entries of long ago leave at each failure.
@@ -23,7 +23,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    pub fn new(first: Duration, most: Duration) -> Backoff {
+    pub(super) fn new(first: Duration, most: Duration) -> Backoff {
         Backoff {
             first,
             most,
@@ -32,14 +32,14 @@ impl Backoff {
     }
 
     /// How long there is still to wait, and what went wrong the last time.
-    pub fn waiting(&self, uid: &str, image: &str, now: Timestamp) -> Option<(Duration, &str)> {
+    pub(super) fn waiting(&self, uid: &str, image: &str, now: Timestamp) -> Option<(Duration, &str)> {
         let entry = self.entries.get(&(uid.to_string(), image.to_string()))?;
         let left = entry.delay.checked_sub(since(entry.failed, now))?;
         (!left.is_zero()).then_some((left, entry.error.as_str()))
     }
 
     /// A pull failed; returns how long to wait.
-    pub fn failed(&mut self, uid: &str, image: &str, error: String, now: Timestamp) -> Duration {
+    pub(super) fn failed(&mut self, uid: &str, image: &str, error: String, now: Timestamp) -> Duration {
         let stale = self.most.saturating_mul(2);
         self.entries.retain(|_, entry| since(entry.failed, now) <= stale);
         let key = (uid.to_string(), image.to_string());
@@ -52,7 +52,7 @@ impl Backoff {
         delay
     }
 
-    pub fn forget_pod(&mut self, uid: &str) {
+    pub(super) fn forget_pod(&mut self, uid: &str) {
         self.entries.retain(|(pod, _), _| pod != uid);
     }
 }

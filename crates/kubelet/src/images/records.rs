@@ -121,7 +121,7 @@ struct Pulls {
     before: Option<String>,
 }
 
-pub struct Records {
+pub(super) struct Records {
     /// `None`: remembered only as long as the agent runs.
     folder: Option<PathBuf>,
     verification: Verification,
@@ -130,7 +130,7 @@ pub struct Records {
 
 impl Records {
     /// With what an earlier agent left in `folder`. Files that can't be read are left out and named in the log.
-    pub fn open(folder: Option<PathBuf>, verification: Verification) -> Records {
+    pub(super) fn open(folder: Option<PathBuf>, verification: Verification) -> Records {
         let mut known = Known::default();
         if let Some(folder) = &folder {
             for record in read_all::<Record>(&folder.join("pulled")) {
@@ -148,7 +148,7 @@ impl Records {
     }
 
     /// Before a pull of what is here as `present`. While it can't be written, nothing is pulled.
-    pub fn begin(&self, image: &str, present: Option<String>, now: Timestamp) -> io::Result<()> {
+    pub(super) fn begin(&self, image: &str, present: Option<String>, now: Timestamp) -> io::Result<()> {
         let known = &mut *self.known.lock();
         match (known.intents.get(image), &present) {
             (None, _) => self.write("pulling", image, &Intent::new(image))?,
@@ -171,7 +171,7 @@ impl Records {
         Ok(())
     }
 
-    pub fn failed(&self, image: &str) {
+    pub(super) fn failed(&self, image: &str) {
         let mut known = self.known.lock();
         let Some(pulls) = known.intents.get_mut(image) else {
             return;
@@ -184,7 +184,7 @@ impl Records {
     }
 
     /// After a pull, with the credentials that worked; `None`: none were needed.
-    pub fn pulled(&self, image: &str, image_ref: &str, with: Option<&Credentials>, now: Timestamp) {
+    pub(super) fn pulled(&self, image: &str, image_ref: &str, with: Option<&Credentials>, now: Timestamp) {
         let source = with.and_then(|credentials| credentials.source.clone());
         if self.allow(image, image_ref, source, now) {
             self.failed(image);
@@ -237,7 +237,7 @@ impl Records {
     }
 
     /// True if a pod with these credentials must pull the image though it is here as `image_ref`.
-    pub fn must_pull(&self, image: &str, image_ref: &str, credentials: &[Credentials], now: Timestamp) -> bool {
+    pub(super) fn must_pull(&self, image: &str, image_ref: &str, credentials: &[Credentials], now: Timestamp) -> bool {
         let Ok(name) = ImageName::parse(image) else { return true };
         let (allowed, pulled_by_agent) = {
             let known = self.known.lock();
@@ -278,7 +278,7 @@ impl Records {
     }
 
     /// Whether looking at credentials can make a difference: saves fetching secrets where it can't.
-    pub fn needs_credentials(&self, image: &str, image_ref: &str) -> bool {
+    pub(super) fn needs_credentials(&self, image: &str, image_ref: &str) -> bool {
         let Ok(name) = ImageName::parse(image) else { return true };
         let known = self.known.lock();
         let record = known.records.get(image_ref);
@@ -287,7 +287,7 @@ impl Records {
     }
 
     /// Forgets images that are gone. Those of pulls under way are not in the list yet and stay.
-    pub fn retain(&self, images: &BTreeSet<String>) {
+    pub(super) fn retain(&self, images: &BTreeSet<String>) {
         let mut known = self.known.lock();
         if known.intents.values().any(|pulls| pulls.under_way > 0) {
             return;

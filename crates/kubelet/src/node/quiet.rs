@@ -9,7 +9,7 @@ use orlop_runtime::{Code, Error, Event, Result, Runtime};
 use orlop_streaming::{Pipe, Session};
 
 #[derive(Default)]
-pub struct QuietRuntime;
+pub(crate) struct QuietRuntime;
 
 fn no<T>() -> Result<T> {
     Err(Error::new(Code::Unimplemented, "not in this test"))

@@ -18,7 +18,7 @@ const FAILED: Duration = Duration::from_secs(1);
 /// Objects kept at once.
 const KEPT_MAX: usize = 4096;
 
-pub struct Cache<T> {
+pub(super) struct Cache<T> {
     slots: Mutex<HashMap<(String, String), Arc<Slot<T>>>>,
     /// Orders fetches and demands for fresh ones.
     ticket: AtomicU64,
@@ -66,7 +66,13 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Cache<T> {
-    pub async fn get<F>(&self, namespace: &str, name: &str, clock: &Clock, fetch: impl Fn() -> F) -> Result<Arc<T>>
+    pub(super) async fn get<F>(
+        &self,
+        namespace: &str,
+        name: &str,
+        clock: &Clock,
+        fetch: impl Fn() -> F,
+    ) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>>,
     {
@@ -84,14 +90,14 @@ impl<T> Cache<T> {
     }
 
     /// The next to ask gets what is fetched after this.
-    pub fn outdate(&self, namespace: &str, name: &str) {
+    pub(super) fn outdate(&self, namespace: &str, name: &str) {
         let slots = self.slots.lock();
         if let Some(slot) = slots.get(&(namespace.to_string(), name.to_string())) {
             slot.known.lock().wanted = self.ticket.load(Ordering::SeqCst);
         }
     }
 
-    pub fn forget(&self, namespace: &str, name: &str) {
+    pub(super) fn forget(&self, namespace: &str, name: &str) {
         self.slots.lock().remove(&(namespace.to_string(), name.to_string()));
     }
 

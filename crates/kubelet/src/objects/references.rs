@@ -6,16 +6,16 @@ use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Pod, PodSpec, Volume};
 use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub(super) enum Kind {
     ConfigMap,
     Secret,
 }
 
 /// Kind, namespace, name.
-pub type Key = (Kind, String, String);
+pub(super) type Key = (Kind, String, String);
 
 #[derive(Default)]
-pub struct References {
+pub(super) struct References {
     state: Mutex<State>,
 }
 
@@ -27,7 +27,7 @@ struct State {
 
 impl References {
     /// What the pod refers to; nothing if the pod is known.
-    pub fn add(&self, pod: &Pod) -> BTreeSet<Key> {
+    pub(super) fn add(&self, pod: &Pod) -> BTreeSet<Key> {
         let mut state = self.state.lock();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         if state.pods.contains_key(uid) {
@@ -42,7 +42,7 @@ impl References {
     }
 
     /// What nobody refers to any more.
-    pub fn remove(&self, uid: &str) -> Vec<Key> {
+    pub(super) fn remove(&self, uid: &str) -> Vec<Key> {
         let mut state = self.state.lock();
         let keys = state.pods.remove(uid).unwrap_or_default();
         let mut last = Vec::new();

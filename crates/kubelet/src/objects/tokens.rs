@@ -62,13 +62,13 @@ impl Key {
     }
 }
 
-pub struct Request {
+pub(super) struct Request {
     key: Key,
     body: TokenRequest,
 }
 
 impl Request {
-    pub fn new(namespace: &str, service_account: &str, spec: &TokenRequestSpec, pod: &Pod) -> Request {
+    pub(super) fn new(namespace: &str, service_account: &str, spec: &TokenRequestSpec, pod: &Pod) -> Request {
         let key = Key {
             pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
             namespace: namespace.to_string(),
@@ -95,12 +95,12 @@ impl Request {
 }
 
 #[derive(Default)]
-pub struct Tokens {
+pub(super) struct Tokens {
     kept: Mutex<HashMap<Key, Arc<Token>>>,
 }
 
 impl Tokens {
-    pub async fn get(&self, api: &Api, request: Request, clock: &Clock) -> Result<Arc<Token>> {
+    pub(super) async fn get(&self, api: &Api, request: Request, clock: &Clock) -> Result<Arc<Token>> {
         let known = self.kept.lock().get(&request.key).cloned();
         if let Some(token) = known
             .as_ref()
@@ -157,7 +157,7 @@ impl Tokens {
         }
     }
 
-    pub fn forget(&self, pod_uid: &str) {
+    pub(super) fn forget(&self, pod_uid: &str) {
         self.kept.lock().retain(|key, _| key.pod_uid != pod_uid);
     }
 }

@@ -16,7 +16,7 @@ const LOG_LINES: usize = 80;
 /// Enough of the file for `LOG_LINES` lines with their time stamps and `LOG_MAX` bytes in the longest piece of a line.
 const TAIL: u64 = 64 * 1024;
 
-pub async fn read(status: &ContainerStatus) -> String {
+pub(super) async fn read(status: &ContainerStatus) -> String {
     debug_assert_eq!(status.state, ContainerState::Exited as i32);
     let path = status.annotations.get(MESSAGE_PATH).map_or("", String::as_str);
     let policy = status.annotations.get(MESSAGE_POLICY).map_or("", String::as_str);

@@ -20,15 +20,15 @@ use super::observed::{ObservedContainer, ObservedPod, ObservedSandbox, State};
 use super::resize::Applied;
 use super::{policy, steps};
 
-pub fn epoch() -> Timestamp {
+pub(super) fn epoch() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-pub fn at(seconds: u64) -> Timestamp {
+pub(super) fn at(seconds: u64) -> Timestamp {
     epoch().later(Duration::from_secs(seconds))
 }
 
-pub fn pod(text: &str) -> Pod {
+pub(super) fn pod(text: &str) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.name = Some("p".into());
     pod.metadata.namespace = Some("ns".into());
@@ -176,7 +176,7 @@ fn set(container: &mut Container, field: &str, value: &str) {
 }
 
 /// What the runtime shows; see the module.
-pub fn observed(pod: &Pod, text: &str) -> ObservedPod {
+pub(super) fn observed(pod: &Pod, text: &str) -> ObservedPod {
     let mut seen = ObservedPod::default();
     let words: Vec<&str> = text.split_whitespace().collect();
     for (age, word) in words.iter().enumerate() {
@@ -252,7 +252,7 @@ fn observed_container(pod: &Pod, name: &str, text: &str, sandbox: String, create
 
 /// `backoff.a=20@90` (delay, since), `a.live=no`, `a.start=yes`, `failed.a=110`, `hold=110`, `applied.a=cpu:…`,
 /// `evict=5`, `removed`, `hook.a0=running`, `stop.a0=130`, `stopped=s0`, `freed`, `started=10`, `phase=…`, `now=…`.
-pub fn memory(pod: &Pod, text: &str) -> (PodMemory, Timestamp) {
+pub(super) fn memory(pod: &Pod, text: &str) -> (PodMemory, Timestamp) {
     let mut memory = PodMemory {
         status: pod.status.clone().unwrap_or_default(),
         ..Default::default()

@@ -11,7 +11,12 @@ use super::run::Outcome;
 /// Of what the command wrote, this much is told.
 const MOST_OUTPUT: usize = 10 << 10;
 
-pub async fn probe(runtime: &dyn Runtime, container_id: &str, command: Vec<String>, timeout: Duration) -> Outcome {
+pub(super) async fn probe(
+    runtime: &dyn Runtime,
+    container_id: &str,
+    command: Vec<String>,
+    timeout: Duration,
+) -> Outcome {
     let line = command.join(" ");
     match runtime.exec_sync(container_id, command, Some(timeout)).await {
         Ok(answer) if answer.exit_code == 0 => Outcome::Success,
@@ -31,7 +36,7 @@ pub async fn probe(runtime: &dyn Runtime, container_id: &str, command: Vec<Strin
 
 /// The command with `$(NAME)` replaced from the container's literal variables: what comes from elsewhere is not known
 /// to probes.
-pub fn expand_all(command: &[String], container: &Container) -> Vec<String> {
+pub(super) fn expand_all(command: &[String], container: &Container) -> Vec<String> {
     let value = |name: &str| {
         let mut env = container.env.iter().flatten().rev();
         env.find(|var| var.name == name)

@@ -16,13 +16,13 @@ use super::run::{Outcome, join_host_port};
 const REDIAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct HealthCheckRequest {
+pub(super) struct HealthCheckRequest {
     #[prost(string, tag = "1")]
     pub service: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct HealthCheckResponse {
+pub(super) struct HealthCheckResponse {
     #[prost(enumeration = "ServingStatus", tag = "1")]
     pub status: i32,
 }
@@ -47,7 +47,7 @@ impl ServingStatus {
     }
 }
 
-pub async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> Outcome {
+pub(super) async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> Outcome {
     let Ok(port) = u16::try_from(action.port) else {
         return Outcome::Failure(format!("error: invalid port number: {}", action.port));
     };

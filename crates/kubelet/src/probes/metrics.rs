@@ -10,7 +10,7 @@ use super::PodProbes;
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(super) struct Counters {
     successful: u64,
     failed: u64,
     /// How many were within each bucket and no smaller one.
@@ -19,7 +19,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub fn count(&mut self, success: bool, took: Duration) {
+    pub(super) fn count(&mut self, success: bool, took: Duration) {
         if !success {
             self.failed += 1;
             return;
@@ -33,7 +33,7 @@ impl Counters {
     }
 }
 
-pub fn render(pods: &[&PodProbes]) -> String {
+pub(super) fn render(pods: &[&PodProbes]) -> String {
     let mut out = String::new();
     let name = "prober_probe_duration_seconds";
     let _ = writeln!(out, "# HELP {name} [ALPHA] Duration in seconds for a probe response.");

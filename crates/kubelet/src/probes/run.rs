@@ -16,7 +16,7 @@ const TRIES: usize = 3;
 
 /// What is asked, of which container of which pod.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub(super) struct Question {
     pub kind: Kind,
     pub container: Arc<Container>,
     /// `name_namespace(uid)`
@@ -24,7 +24,7 @@ pub struct Question {
 }
 
 #[derive(Clone, Debug)]
-pub struct Attempt {
+pub(super) struct Attempt {
     pub question: Question,
     pub container_id: String,
     pub pod_ip: Option<String>,
@@ -74,7 +74,7 @@ impl Outcome {
     }
 }
 
-pub async fn probe(attempt: &Attempt, runtime: &dyn Runtime) -> Outcome {
+pub(super) async fn probe(attempt: &Attempt, runtime: &dyn Runtime) -> Outcome {
     let mut outcome = ask(attempt, runtime).await;
     for _ in 1..TRIES {
         if !matches!(outcome, Outcome::Error { .. }) {
@@ -107,7 +107,7 @@ async fn ask(attempt: &Attempt, runtime: &dyn Runtime) -> Outcome {
 }
 
 /// A number, or the name of one of the container's ports, or a number written as text.
-pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+pub(super) fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, String> {
     let number = match port {
         IntOrString::Int(number) => i64::from(*number),
         IntOrString::String(name) => {
@@ -127,7 +127,7 @@ pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, St
 }
 
 /// `host:port`, with brackets around an IPv6 address.
-pub fn join_host_port(host: &str, port: u16) -> String {
+pub(super) fn join_host_port(host: &str, port: u16) -> String {
     match host.contains(':') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),
@@ -135,7 +135,7 @@ pub fn join_host_port(host: &str, port: u16) -> String {
 }
 
 /// Go's words for a connection that could not be made.
-pub fn dial_error(address: &str, error: &std::io::Error) -> String {
+pub(super) fn dial_error(address: &str, error: &std::io::Error) -> String {
     use std::io::ErrorKind;
     let why = match error.kind() {
         ErrorKind::ConnectionRefused => "connect: connection refused".to_string(),

@@ -198,7 +198,6 @@ async fn connection(
     shutdown: Shutdown,
 ) -> Result<(), BoxError> {
     // Keystrokes of a terminal are small, and wanted at once.
-    let _ = stream.set_nodelay(true);
     let Some(tls) = orlop_serving::handshake(&acceptor, stream).await? else {
         return Ok(());
     };

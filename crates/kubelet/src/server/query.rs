@@ -2,10 +2,10 @@
 
 /// The decoded parameters of a query, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub fn parse(text: &str) -> Query {
+    pub(crate) fn parse(text: &str) -> Query {
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             (decode(name, true), decode(value, true))
@@ -13,25 +13,25 @@ impl Query {
         Query(pairs.collect())
     }
 
-    pub fn first(&self, name: &str) -> Option<&str> {
+    pub(crate) fn first(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(n, _)| n == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    pub fn all(&self, name: &str) -> Vec<String> {
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
         let found = self.0.iter().filter(|(n, _)| n == name);
         found.map(|(_, value)| value.clone()).collect()
     }
 
     /// As Go's conversion reads booleans: anything but an empty word, `0` and `false` is true.
-    pub fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         self.first(name)
             .is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "" | "0" | "false"))
     }
 }
 
 /// Undoes percent-encoding. What is no encoding stays as it is.
-pub fn decode(text: &str, plus_is_space: bool) -> String {
+pub(super) fn decode(text: &str, plus_is_space: bool) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
@@ -53,7 +53,7 @@ pub fn decode(text: &str, plus_is_space: bool) -> String {
 }
 
 /// The decoded parts of a path between its slashes; empty ones are left out.
-pub fn segments(path: &str) -> Vec<String> {
+pub(crate) fn segments(path: &str) -> Vec<String> {
     let parts = path.split('/').filter(|part| !part.is_empty());
     parts.map(|part| decode(part, false)).collect()
 }

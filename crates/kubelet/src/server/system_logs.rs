@@ -16,7 +16,7 @@ const BLOCK: usize = 64 * 1024;
 /// Entries of a folder that are shown.
 const ENTRIES_MAX: usize = 10_000;
 
-pub async fn serve(root: &Path, path: &str) -> Answer {
+pub(super) async fn serve(root: &Path, path: &str) -> Answer {
     let (root, wanted) = (root.to_path_buf(), path.to_string());
     let found = tokio::task::spawn_blocking(move || find(&root, &wanted)).await;
     match found {

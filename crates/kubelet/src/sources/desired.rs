@@ -9,10 +9,10 @@ use orlop_client::Delta;
 use super::{CONFIG_MIRROR, Origin, PodUpdate};
 
 /// Identity of a pod, whatever its name.
-pub type Uid = String;
+pub(super) type Uid = String;
 
 #[derive(Default)]
-pub struct Desired {
+pub(super) struct Desired {
     pods: HashMap<Uid, (Origin, Arc<Pod>)>,
     /// Pods of the API that only show what a file says, by uid.
     mirrors: HashMap<Uid, Arc<Pod>>,
@@ -22,24 +22,24 @@ pub struct Desired {
 
 impl Desired {
     /// Sources that must tell their whole state before anything else may be taken for unwanted.
-    pub fn new(awaited: Vec<Origin>) -> Desired {
+    pub(super) fn new(awaited: Vec<Origin>) -> Desired {
         Desired {
             awaited,
             ..Desired::default()
         }
     }
 
-    pub fn mirrors(&self) -> impl Iterator<Item = &Arc<Pod>> {
+    pub(super) fn mirrors(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.mirrors.values()
     }
 
-    pub fn static_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+    pub(super) fn static_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         let all = self.pods.values().filter(|(origin, _)| *origin != Origin::Api);
         all.map(|(_, pod)| pod)
     }
 
     /// A change from the API server.
-    pub fn observe(&mut self, delta: Delta<Pod>) -> Vec<PodUpdate> {
+    pub(super) fn observe(&mut self, delta: Delta<Pod>) -> Vec<PodUpdate> {
         let mut updates = match delta {
             Delta::Reset(pods) => {
                 let (mirrors, pods): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(is_mirror);
@@ -63,7 +63,7 @@ impl Desired {
     }
 
     /// All that a source has.
-    pub fn replace(&mut self, origin: Origin, pods: Vec<Arc<Pod>>) -> Vec<PodUpdate> {
+    pub(super) fn replace(&mut self, origin: Origin, pods: Vec<Arc<Pod>>) -> Vec<PodUpdate> {
         let wanted: Vec<Uid> = pods.iter().map(|pod| uid_of(pod)).collect();
         let gone: Vec<Uid> = self
             .pods

@@ -18,7 +18,7 @@ use super::manifest::{self, LENGTH_MAX, Place};
 /// What changes when a file does.
 type Stamp = (u64, i64, i64, u64);
 
-pub struct Folder {
+pub(super) struct Folder {
     path: PathBuf,
     node: String,
     known: BTreeMap<PathBuf, Known>,
@@ -35,7 +35,7 @@ struct Known {
 }
 
 impl Folder {
-    pub fn new(path: PathBuf, node: &str) -> Folder {
+    pub(super) fn new(path: PathBuf, node: &str) -> Folder {
         Folder {
             path,
             node: node.to_string(),
@@ -46,7 +46,7 @@ impl Folder {
     }
 
     /// Looks again; all pods if something changed. `thorough` reads every file anew, whatever its stamp.
-    pub fn look(&mut self, thorough: bool, now: Timestamp) -> Option<Vec<Arc<Pod>>> {
+    pub(super) fn look(&mut self, thorough: bool, now: Timestamp) -> Option<Vec<Arc<Pod>>> {
         let files = match self.files() {
             Ok(files) => {
                 self.complained = false;

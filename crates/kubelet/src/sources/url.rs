@@ -15,7 +15,7 @@ use super::manifest::LENGTH_MAX;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The whole answer; `Err` says in words what went wrong.
-pub async fn fetch(address: &str, headers: &BTreeMap<String, Vec<String>>) -> Result<Bytes, String> {
+pub(super) async fn fetch(address: &str, headers: &BTreeMap<String, Vec<String>>) -> Result<Bytes, String> {
     let uri: Uri = address.parse().map_err(|e| format!("{address} is no address: {e}"))?;
     let mut request = Request::get(uri);
     for (name, value) in headers

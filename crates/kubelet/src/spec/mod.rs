@@ -152,7 +152,7 @@ pub(crate) mod testing {
     use serde_json::{Value, json};
 
     /// A pod from the JSON of its spec: `web` in `default`, uid `u-1`.
-    pub fn pod(spec: Value) -> Pod {
+    pub(crate) fn pod(spec: Value) -> Pod {
         let mut pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u-1"}});
         pod["spec"] = spec;
         if pod["spec"].get("containers").is_none() {
@@ -161,7 +161,7 @@ pub(crate) mod testing {
         crate::json::from_value(&pod).unwrap()
     }
 
-    pub fn container(container: Value) -> Container {
+    pub(crate) fn container(container: Value) -> Container {
         let mut c = json!({"name": "c", "image": "busybox"});
         for (key, value) in container.as_object().unwrap() {
             c[key] = value.clone();

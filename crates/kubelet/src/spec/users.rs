@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{SpecError, spec_flag, uid};
 
 /// Ranges are multiples of this.
-pub const UNIT: u32 = 65_536;
+pub(super) const UNIT: u32 = 65_536;
 const FILE: &str = "userns";
 /// Whose subordinate ids pods may have.
 const USER: &str = "kubelet";

@@ -23,7 +23,7 @@ use super::plan::{Local, Problem, ProblemKind};
 
 /// A volume that containers can be given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ready {
+pub(super) struct Ready {
     pub host_path: PathBuf,
     /// Whatever the mount says.
     pub read_only: bool,
@@ -41,7 +41,7 @@ pub struct Ready {
 
 impl Ready {
     /// An image: the runtime has it somewhere, and mounts it.
-    pub fn image(name: &str) -> Ready {
+    pub(super) fn image(name: &str) -> Ready {
         Ready {
             managed: false,
             ..Ready::managed(PathBuf::new(), name, true)
@@ -60,7 +60,7 @@ impl Ready {
         }
     }
 
-    pub fn device(link: PathBuf, name: &str, read_only: bool) -> Ready {
+    pub(super) fn device(link: PathBuf, name: &str, read_only: bool) -> Ready {
         Ready {
             is_device: true,
             ..Ready::managed(link, name, read_only)
@@ -69,7 +69,7 @@ impl Ready {
 }
 
 /// Where and for whom.
-pub struct Site<'a> {
+pub(super) struct Site<'a> {
     pub pod: &'a Pod,
     pub pod_directory: &'a Path,
     /// The volume's name in the pod.
@@ -80,7 +80,7 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
-    pub fn empty_dir(&self, medium: &Medium) -> Result<Ready, Problem> {
+    pub(super) fn empty_dir(&self, medium: &Medium) -> Result<Ready, Problem> {
         let at = paths::volume(self.pod_directory, Plugin::EmptyDir, self.volume);
         let marker = paths::ready_marker(self.pod_directory, Plugin::EmptyDir, self.volume);
         if *medium != Medium::Disk && !self.may_mount {
@@ -91,7 +91,7 @@ impl Site<'_> {
         Ok(Ready::managed(at, self.volume, false))
     }
 
-    pub fn files(&self, plugin: Plugin, payload: Payload, medium: &Medium) -> Result<Ready, Problem> {
+    pub(super) fn files(&self, plugin: Plugin, payload: Payload, medium: &Medium) -> Result<Ready, Problem> {
         let at = paths::volume(self.pod_directory, plugin, self.volume);
         empty_dir::set_up_for_files(&at, medium)?;
         for point in nested::mount_points(self.pod, self.volume)? {
@@ -103,7 +103,7 @@ impl Site<'_> {
         Ok(Ready::managed(at, self.volume, true))
     }
 
-    pub fn host_path(&self, path: &str, kind: &str, read_only: bool) -> Result<Ready, Problem> {
+    pub(super) fn host_path(&self, path: &str, kind: &str, read_only: bool) -> Result<Ready, Problem> {
         host_path::check(path, kind)?;
         Ok(Ready {
             host_path: path.into(),
@@ -117,7 +117,7 @@ impl Site<'_> {
     }
 
     /// A block device of the node.
-    pub fn local_device(&self, root: &Path, volume: &Local) -> Result<Ready, Problem> {
+    pub(super) fn local_device(&self, root: &Path, volume: &Local) -> Result<Ready, Problem> {
         let (name, read_only) = (volume.name.as_str(), volume.read_only);
         let (from, _) = self.local_path(name, &volume.path)?;
         if !self.may_mount {
@@ -186,7 +186,7 @@ impl Site<'_> {
     }
 
     /// A directory or a disk of the node, mounted below the pod's directory so that several pods can have it.
-    pub fn local(&self, root: &Path, volume: &Local) -> Result<Ready, Problem> {
+    pub(super) fn local(&self, root: &Path, volume: &Local) -> Result<Ready, Problem> {
         let (name, read_only) = (volume.name.as_str(), volume.read_only);
         let (from, found) = self.local_path(name, &volume.path)?;
         let from = match found {

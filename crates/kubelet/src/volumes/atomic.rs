@@ -32,7 +32,7 @@ const DATA_NEW: &str = "..data_tmp";
 
 /// Makes the directory, which exists, show the payload; returns whether anything was to be done. `own` sets owners and
 /// modes of everything in the directory before the new version is shown.
-pub fn write(
+pub(super) fn write(
     directory: &Path,
     payload: Payload,
     now: Timestamp,

@@ -25,7 +25,7 @@ const BLOCK: &str = "/sys/block";
 
 /// A device for one pod.
 #[derive(Clone, Debug)]
-pub struct Mapping {
+pub(super) struct Mapping {
     /// Below the pod's directory.
     pub link: PathBuf,
     /// The place for all pods that have the volume.
@@ -35,7 +35,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// That of a volume of the node's own.
-    pub fn local(root: &Path, pod_directory: &Path, name: &str) -> Mapping {
+    pub(super) fn local(root: &Path, pod_directory: &Path, name: &str) -> Mapping {
         let plugin = root.join("plugins").join(Plugin::Local.directory());
         Mapping {
             link: paths::device(pod_directory, Plugin::Local, name),
@@ -49,7 +49,7 @@ impl Mapping {
     }
 
     /// The link alone: whatever follows will be taken down.
-    pub fn announce(&self, device: &Path) -> Result<(), String> {
+    pub(super) fn announce(&self, device: &Path) -> Result<(), String> {
         let parent = self.link.parent().expect("below a plugin's directory");
         make_directories(parent, 0o750)?;
         match fs::read_link(&self.link) {
@@ -62,7 +62,7 @@ impl Mapping {
     }
 
     /// Makes it all, as far as it is not there.
-    pub fn make(&self, device: &Path) -> Result<(), String> {
+    pub(super) fn make(&self, device: &Path) -> Result<(), String> {
         let kind = fs::metadata(device).map_err(|e| said("stat", device, &e))?;
         if !kind.file_type().is_block_device() {
             return Err(format!("{} is not a block device", device.display()));
@@ -85,7 +85,7 @@ impl Mapping {
     }
 
     /// Takes it down, but for the link.
-    pub fn release(&self) -> Result<(), String> {
+    pub(super) fn release(&self) -> Result<(), String> {
         let at = self.mounted();
         if let Some(device) = loop_on(&at) {
             losetup(&["-d", &device.to_string_lossy()])?;
@@ -97,7 +97,7 @@ impl Mapping {
         Ok(())
     }
 
-    pub fn forget(&self) -> Result<(), String> {
+    pub(super) fn forget(&self) -> Result<(), String> {
         gone(fs::remove_file(&self.link), &self.link)
     }
 }
@@ -108,7 +108,7 @@ fn uid_of(pod_directory: &Path) -> String {
 }
 
 /// The names of a pod's devices of a plugin.
-pub fn names(pod_directory: &Path, plugin: Plugin) -> Vec<String> {
+pub(super) fn names(pod_directory: &Path, plugin: Plugin) -> Vec<String> {
     let directory = paths::devices(pod_directory).join(plugin.directory());
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -117,7 +117,7 @@ pub fn names(pod_directory: &Path, plugin: Plugin) -> Vec<String> {
 }
 
 /// Takes down the pod's devices of the node's own.
-pub fn release_local(root: &Path, pod_directory: &Path) -> Result<(), String> {
+pub(super) fn release_local(root: &Path, pod_directory: &Path) -> Result<(), String> {
     for name in names(pod_directory, Plugin::Local) {
         let mapping = Mapping::local(root, pod_directory, &name);
         mapping.release()?;

@@ -9,7 +9,7 @@ use crate::objects::Objects;
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// The claim a volume of the pod names.
-pub struct ClaimRef {
+pub(super) struct ClaimRef {
     pub name: String,
     pub read_only: bool,
     /// Made from a template in the pod: it must be the pod's own.
@@ -17,7 +17,11 @@ pub struct ClaimRef {
 }
 
 /// The volume behind the claim; or why there is none, in Kubernetes' words.
-pub async fn bound_volume(objects: &Objects, pod: &Pod, claim: &ClaimRef) -> Result<Arc<PersistentVolume>, String> {
+pub(super) async fn bound_volume(
+    objects: &Objects,
+    pod: &Pod,
+    claim: &ClaimRef,
+) -> Result<Arc<PersistentVolume>, String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let failed = |reason: String| format!("error processing PVC {namespace}/{}: {reason}", claim.name);
     let found = objects.persistent_volume_claim(namespace, &claim.name).await;
@@ -37,7 +41,7 @@ pub async fn bound_volume(objects: &Objects, pod: &Pod, claim: &ClaimRef) -> Res
 }
 
 /// The name of the claim that a template in a pod becomes.
-pub fn ephemeral_claim_name(pod: &Pod, volume: &str) -> String {
+pub(super) fn ephemeral_claim_name(pod: &Pod, volume: &str) -> String {
     format!("{}-{volume}", pod.metadata.name.as_deref().unwrap_or_default())
 }
 

@@ -19,7 +19,7 @@ use super::ownership::Ownership;
 
 /// What a directory is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Medium {
+pub(super) enum Medium {
     Disk,
     /// At most so many bytes; none where the node's memory is not known.
     Memory(Option<i64>),
@@ -28,7 +28,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    pub fn of(source: &EmptyDirVolumeSource, pod: &Pod, allocatable: &Allocatable) -> Result<Medium, String> {
+    pub(super) fn of(source: &EmptyDirVolumeSource, pod: &Pod, allocatable: &Allocatable) -> Result<Medium, String> {
         match source.medium.as_deref().unwrap_or_default() {
             "" => Ok(Medium::Disk),
             "Memory" => {
@@ -48,7 +48,7 @@ fn bytes(quantity: &QuantityText) -> Result<i64, String> {
 }
 
 /// The least of what the node has for pods, what the pod may use and what the volume says. Zero is no limit.
-pub fn memory_size(limit: Option<i64>, pod: &Pod, allocatable: &Allocatable) -> Option<i64> {
+pub(super) fn memory_size(limit: Option<i64>, pod: &Pod, allocatable: &Allocatable) -> Option<i64> {
     let node = allocatable.get("memory").and_then(|q| bytes(q).ok());
     [node, pod_memory_limit(pod), limit]
         .into_iter()
@@ -127,7 +127,7 @@ fn requested_page_sizes(spec: &PodSpec) -> Vec<String> {
 }
 
 /// Makes the directory, mounts what is to be mounted, gives it to the group; once. `marker` tells that it was done.
-pub fn set_up(directory: &Path, marker: &Path, medium: &Medium, ownership: &Ownership) -> Result<(), String> {
+pub(super) fn set_up(directory: &Path, marker: &Path, medium: &Medium, ownership: &Ownership) -> Result<(), String> {
     let is_there = match medium {
         Medium::Disk => directory.is_dir(),
         Medium::Memory(_) | Medium::HugePages(_) => is_mounted(directory, medium)?,
@@ -142,7 +142,7 @@ pub fn set_up(directory: &Path, marker: &Path, medium: &Medium, ownership: &Owne
 }
 
 /// A directory for files that the agent writes: in memory, unless that can't be.
-pub fn set_up_for_files(directory: &Path, medium: &Medium) -> Result<(), String> {
+pub(super) fn set_up_for_files(directory: &Path, medium: &Medium) -> Result<(), String> {
     if !directory.is_dir() {
         make_open(directory)?;
     }
@@ -161,7 +161,7 @@ fn make_open(directory: &Path) -> Result<(), String> {
     fs::set_permissions(directory, Permissions::from_mode(0o777)).map_err(|e| said("chmod", directory, &e))
 }
 
-pub fn mark(marker: &Path) -> Result<(), String> {
+pub(super) fn mark(marker: &Path) -> Result<(), String> {
     make_directories(marker.parent().expect("a marker is in a directory"), 0o750)?;
     fs::write(marker, "").map_err(|e| said("open", marker, &e))
 }

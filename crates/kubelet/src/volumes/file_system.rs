@@ -26,7 +26,7 @@ const UNREPAIRED: i32 = 4;
 
 /// A disk and how it is to be mounted.
 #[derive(Clone, Debug)]
-pub struct Disk<'a> {
+pub(super) struct Disk<'a> {
     pub device: &'a Path,
     /// Empty for the usual one.
     pub kind: &'a str,
@@ -45,13 +45,13 @@ enum First {
 }
 
 /// Where a volume's disk is mounted, whoever has it.
-pub fn place(root: &Path, volume: &str) -> PathBuf {
+pub(super) fn place(root: &Path, volume: &str) -> PathBuf {
     root.join("plugins/kubernetes.io/local-volume/mounts").join(volume)
 }
 
 impl Disk<'_> {
     /// Mounts the disk, if it is not. Only one at a time may do so for a volume.
-    pub fn mount(&self, at: &Path) -> Result<(), String> {
+    pub(super) fn mount(&self, at: &Path) -> Result<(), String> {
         make_directories(at, 0o750)?;
         if is_mount_point(at)? {
             return Ok(());
@@ -204,7 +204,7 @@ fn shown(output: &Output) -> String {
 }
 
 /// The names of the node's volumes that a pod has as directories.
-pub fn names(pod_directory: &Path) -> Vec<String> {
+pub(super) fn names(pod_directory: &Path) -> Vec<String> {
     let directory = paths::volumes(pod_directory).join(Plugin::Local.directory());
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -214,7 +214,7 @@ pub fn names(pod_directory: &Path) -> Vec<String> {
 
 /// Takes a volume away from a pod, and its disk from the node if the pod was the last to have it. Only one at a time may do
 /// so for a volume.
-pub fn release(root: &Path, pod_directory: &Path, volume: &str) -> Result<(), String> {
+pub(super) fn release(root: &Path, pod_directory: &Path, volume: &str) -> Result<(), String> {
     unmount_below(&paths::volume(pod_directory, Plugin::Local, volume))?;
     let of_pod = paths::volume(Path::new(""), Plugin::Local, volume);
     let all = mounts_below(&root.join("pods"))?;

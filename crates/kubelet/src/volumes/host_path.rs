@@ -7,7 +7,7 @@ use std::path::Path;
 use super::error::said;
 
 /// Checks the path against `hostPath.type` and makes it if it is to be made.
-pub fn check(path: &str, kind: &str) -> Result<(), String> {
+pub(super) fn check(path: &str, kind: &str) -> Result<(), String> {
     if has_backsteps(path) {
         return Err(format!("invalid HostPath `{path}`: must not contain '..'"));
     }
@@ -40,11 +40,11 @@ fn expected(kind: &str) -> Option<(fn(&FileType) -> bool, &'static str)> {
     })
 }
 
-pub fn has_backsteps(path: &str) -> bool {
+pub(super) fn has_backsteps(path: &str) -> bool {
     path.split('/').any(|part| part == "..")
 }
 
-pub fn make_directories(path: &Path, mode: u32) -> Result<(), String> {
+pub(super) fn make_directories(path: &Path, mode: u32) -> Result<(), String> {
     let made = DirBuilder::new().recursive(true).mode(mode).create(path);
     made.map_err(|e| said("mkdir", path, &e))
 }

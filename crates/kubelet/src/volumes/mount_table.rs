@@ -17,7 +17,7 @@ use super::error::said;
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// Mount points at or below a path, the deepest first. The path must have no links in it.
-pub fn mounts_below(path: &Path) -> Result<Vec<PathBuf>, String> {
+pub(super) fn mounts_below(path: &Path) -> Result<Vec<PathBuf>, String> {
     let table = fs::read(TABLE).map_err(|e| said("open", Path::new(TABLE), &e))?;
     Ok(below(&table, path))
 }
@@ -53,22 +53,22 @@ fn mount_point(line: &[u8]) -> Option<PathBuf> {
     Some(std::ffi::OsString::from_vec(bytes).into())
 }
 
-pub fn is_mount_point(path: &Path) -> Result<bool, String> {
+pub(super) fn is_mount_point(path: &Path) -> Result<bool, String> {
     Ok(mounts_below(path)?.iter().any(|point| point == path))
 }
 
 /// Whether a file system of its own begins here. Quicker than the table, but blind for bind mounts of the same one.
-pub fn begins_file_system(path: &Path) -> io::Result<bool> {
+pub(super) fn begins_file_system(path: &Path) -> io::Result<bool> {
     let parent = path.parent().unwrap_or(path);
     Ok(fs::symlink_metadata(path)?.dev() != fs::symlink_metadata(parent)?.dev())
 }
 
-pub fn mount_file_system(kind: &str, at: &Path, options: &str) -> nix::Result<()> {
+pub(super) fn mount_file_system(kind: &str, at: &Path, options: &str) -> nix::Result<()> {
     mount(Some(kind), at, Some(kind), MsFlags::empty(), Some(options))
 }
 
 /// Shows what is at one place at another, too.
-pub fn bind(from: &Path, at: &Path, read_only: bool) -> Result<(), String> {
+pub(super) fn bind(from: &Path, at: &Path, read_only: bool) -> Result<(), String> {
     let failed = |error: Errno| {
         let text = said("mount", at, &error.into());
         format!("{text} (from {})", from.display())
@@ -86,7 +86,7 @@ pub fn bind(from: &Path, at: &Path, read_only: bool) -> Result<(), String> {
 }
 
 /// Unmounts. Where something still uses it, it is gone from here and ends when its last user does.
-pub fn unmount(at: &Path) -> Result<(), String> {
+pub(super) fn unmount(at: &Path) -> Result<(), String> {
     let unmounted = match umount2(at, MntFlags::UMOUNT_NOFOLLOW) {
         Err(Errno::EBUSY) => umount2(at, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH),
         other => other,
@@ -99,7 +99,7 @@ pub fn unmount(at: &Path) -> Result<(), String> {
 }
 
 /// Unmounts everything at and below a path.
-pub fn unmount_below(path: &Path) -> Result<(), String> {
+pub(super) fn unmount_below(path: &Path) -> Result<(), String> {
     for point in mounts_below(path)? {
         unmount(&point)?;
     }
@@ -107,7 +107,7 @@ pub fn unmount_below(path: &Path) -> Result<(), String> {
 }
 
 /// Removes a tree. Refuses where anything is mounted in it: that would delete somebody's data.
-pub fn remove_tree(path: &Path) -> Result<(), String> {
+pub(super) fn remove_tree(path: &Path) -> Result<(), String> {
     if let Some(point) = mounts_below(path)?.first() {
         return Err(format!(
             "not removing {}: {} is still mounted",
@@ -164,7 +164,7 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// The path of what is open, whatever happens to its names.
-pub fn held(directory: &OwnedFd) -> PathBuf {
+pub(super) fn held(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 

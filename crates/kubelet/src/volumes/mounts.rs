@@ -14,13 +14,13 @@ use super::sub_path;
 
 /// What a mount of a container comes to, its subPath not looked up yet.
 #[derive(Debug)]
-pub struct Wanted {
+pub(super) struct Wanted {
     pub mount: Mount,
     pub sub_path: Option<SubPath>,
 }
 
 #[derive(Debug)]
-pub struct SubPath {
+pub(super) struct SubPath {
     /// The volume's own directory.
     pub volume: PathBuf,
     pub path: String,
@@ -31,7 +31,7 @@ pub struct SubPath {
 }
 
 /// What mounts are decided with.
-pub struct Given<'a> {
+pub(super) struct Given<'a> {
     pub ready: &'a BTreeMap<String, Ready>,
     /// Of volumes that are images.
     pub images: &'a BTreeMap<String, ImageSpec>,
@@ -43,7 +43,7 @@ pub struct Given<'a> {
 }
 
 /// Decides all mounts of a container.
-pub fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Wanted>, VolumeError> {
+pub(super) fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Wanted>, VolumeError> {
     let mounts = container.volume_mounts.iter().flatten().enumerate();
     mounts
         .map(|(index, mount)| {
@@ -84,7 +84,7 @@ pub fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Wanted>, V
 }
 
 /// The devices of a container.
-pub fn devices(container: &Container, ready: &BTreeMap<String, Ready>) -> Result<Vec<Device>, VolumeError> {
+pub(super) fn devices(container: &Container, ready: &BTreeMap<String, Ready>) -> Result<Vec<Device>, VolumeError> {
     let devices = container.volume_devices.iter().flatten().map(|device| {
         let failed = |reason: String| VolumeError::one(&device.name, reason);
         let path = &device.device_path;
@@ -191,7 +191,7 @@ fn expanded(expression: &str, env: &[KeyValue]) -> Result<String, String> {
 }
 
 /// Opens the subPath and mounts it where only the agent can write. Messages don't tell what is on the node.
-pub fn make_sub_path(wanted: &SubPath, container: &str, may_mount: bool) -> Result<PathBuf, VolumeError> {
+pub(super) fn make_sub_path(wanted: &SubPath, container: &str, may_mount: bool) -> Result<PathBuf, VolumeError> {
     let hidden = |what: &str, reason: String| {
         tracing::error!(volume = wanted.name, container, reason, "subPath");
         let message = format!(

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 
 /// The lists of mounts of all containers of the pod.
-pub fn container_mounts(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]> {
+pub(super) fn container_mounts(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| {
         let init = spec.init_containers.iter().flatten().map(|c| &c.volume_mounts);
@@ -16,7 +16,7 @@ pub fn container_mounts(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]> {
 }
 
 /// Paths below the volume on which other volumes are mounted, in any container.
-pub fn mount_points(pod: &Pod, volume: &str) -> Result<Vec<String>, String> {
+pub(super) fn mount_points(pod: &Pod, volume: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for mounts in container_mounts(pod) {
         let mut all: Vec<String> = mounts.iter().map(|m| clean(&m.mount_path)).collect();

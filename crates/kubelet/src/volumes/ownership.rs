@@ -19,7 +19,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 
 /// Who is to own a volume's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ownership {
+pub(super) struct Ownership {
     pub group: Option<u32>,
     /// Leave a volume alone whose top directory is as it should be.
     pub on_root_mismatch: bool,
@@ -28,7 +28,7 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    pub fn of(pod: &Pod) -> Ownership {
+    pub(super) fn of(pod: &Pod) -> Ownership {
         let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
         Ownership {
             group: context.and_then(|c| c.fs_group).and_then(|id| id.try_into().ok()),
@@ -38,7 +38,7 @@ impl Ownership {
     }
 
     /// The same without the policy: volumes that the agent writes itself always get it all.
-    pub fn always(self) -> Ownership {
+    pub(super) fn always(self) -> Ownership {
         Ownership {
             on_root_mismatch: false,
             ..self
@@ -46,7 +46,7 @@ impl Ownership {
     }
 
     /// Gives everything in the tree to the group, and the group what it needs to read (and write, if it may).
-    pub fn apply(&self, root: &Path, read_only: bool) -> Result<(), String> {
+    pub(super) fn apply(&self, root: &Path, read_only: bool) -> Result<(), String> {
         let Some(group) = self.group else { return Ok(()) };
         let metadata = fs::symlink_metadata(root).map_err(|e| said("lstat", root, &e))?;
         if self.on_root_mismatch && is_right(&metadata, group, read_only) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The kinds of volumes that have a directory of their own below a pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plugin {
+pub(super) enum Plugin {
     EmptyDir,
     ConfigMap,
     Secret,
@@ -16,7 +16,7 @@ pub enum Plugin {
 
 impl Plugin {
     /// The plugin's name with its slash made harmless.
-    pub fn directory(self) -> &'static str {
+    pub(super) fn directory(self) -> &'static str {
         match self {
             Plugin::EmptyDir => "kubernetes.io~empty-dir",
             Plugin::ConfigMap => "kubernetes.io~configmap",
@@ -31,58 +31,58 @@ impl Plugin {
 
 /// The agent's directory and what is where in it.
 #[derive(Clone, Debug)]
-pub struct Paths {
+pub(super) struct Paths {
     pub root: PathBuf,
 }
 
 impl Paths {
-    pub fn pods(&self) -> PathBuf {
+    pub(super) fn pods(&self) -> PathBuf {
         self.root.join("pods")
     }
 
     /// `None` where the uid is no name of a directory.
-    pub fn pod(&self, uid: &str) -> Option<PathBuf> {
+    pub(super) fn pod(&self, uid: &str) -> Option<PathBuf> {
         is_file_name(uid).then(|| self.pods().join(uid))
     }
 }
 
-pub fn volumes(pod: &Path) -> PathBuf {
+pub(super) fn volumes(pod: &Path) -> PathBuf {
     pod.join("volumes")
 }
 
 /// The name must be a file name: see [`is_file_name`].
-pub fn volume(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
+pub(super) fn volume(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
     debug_assert!(is_file_name(name));
     volumes(pod).join(plugin.directory()).join(name)
 }
 
-pub fn devices(pod: &Path) -> PathBuf {
+pub(super) fn devices(pod: &Path) -> PathBuf {
     pod.join("volumeDevices")
 }
 
 /// The link to a device. The name must be a file name.
-pub fn device(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
+pub(super) fn device(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
     debug_assert!(is_file_name(name));
     devices(pod).join(plugin.directory()).join(name)
 }
 
 /// Exists once the volume is all set up.
-pub fn ready_marker(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
+pub(super) fn ready_marker(pod: &Path, plugin: Plugin, name: &str) -> PathBuf {
     pod.join("plugins").join(plugin.directory()).join(name).join("ready")
 }
 
-pub fn sub_paths(pod: &Path) -> PathBuf {
+pub(super) fn sub_paths(pod: &Path) -> PathBuf {
     pod.join("volume-subpaths")
 }
 
 /// Where the directory or file that a subPath names is mounted.
-pub fn sub_path(pod: &Path, volume: &str, container: &str, index: usize) -> PathBuf {
+pub(super) fn sub_path(pod: &Path, volume: &str, container: &str, index: usize) -> PathBuf {
     sub_paths(pod).join(volume).join(container).join(index.to_string())
 }
 
 /// Whether a text from a pod can stand as one component of a path. Validation sees to it for pods of the API server;
 /// files in the folder of static pods and what is left on disk may hold anything.
-pub fn is_file_name(name: &str) -> bool {
+pub(super) fn is_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0'])
 }
 

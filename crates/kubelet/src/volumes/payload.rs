@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ConfigMap, KeyToPath, Secret};
 
 /// The mode of files where nobody says.
-pub const DEFAULT_MODE: i32 = 0o644;
+pub(super) const DEFAULT_MODE: i32 = 0o644;
 const PATH_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
 
@@ -28,16 +28,16 @@ impl File {
 }
 
 /// Files by their path below the volume.
-pub type Payload = BTreeMap<String, File>;
+pub(super) type Payload = BTreeMap<String, File>;
 
 /// How keys of an object become files.
-pub struct Projection<'a> {
+pub(super) struct Projection<'a> {
     pub items: &'a [KeyToPath],
     pub default_mode: i32,
     pub optional: bool,
 }
 
-pub fn of_config_map(config_map: &ConfigMap, projection: &Projection<'_>) -> Result<Payload, String> {
+pub(super) fn of_config_map(config_map: &ConfigMap, projection: &Projection<'_>) -> Result<Payload, String> {
     let texts = config_map
         .data
         .iter()
@@ -57,7 +57,7 @@ pub fn of_config_map(config_map: &ConfigMap, projection: &Projection<'_>) -> Res
     }
 }
 
-pub fn of_secret(secret: &Secret, projection: &Projection<'_>) -> Result<Payload, String> {
+pub(super) fn of_secret(secret: &Secret, projection: &Projection<'_>) -> Result<Payload, String> {
     let data = secret.data.iter().flatten().map(|(k, v)| (k.as_str(), v.0.as_slice()));
     of_keys(&data.collect(), projection, "references non-existent secret key")
 }
@@ -85,7 +85,7 @@ fn of_keys(keys: &BTreeMap<&str, &[u8]>, projection: &Projection<'_>, missing: &
 }
 
 /// The payload with its paths cleaned, or what is wrong with one of them.
-pub fn checked(payload: Payload) -> Result<Payload, String> {
+pub(super) fn checked(payload: Payload) -> Result<Payload, String> {
     payload
         .into_iter()
         .map(|(path, file)| Ok((checked_path(&path)?, file)))

@@ -20,7 +20,7 @@ use crate::objects::{ObjectError, Objects};
 
 /// What to do on disk.
 #[derive(Debug)]
-pub enum Plan {
+pub(super) enum Plan {
     EmptyDir(Medium),
     /// Files that are written, and written again when they change.
     Files {
@@ -41,7 +41,7 @@ pub enum Plan {
 
 /// A directory or a disk of the node.
 #[derive(Debug)]
-pub struct Local {
+pub(super) struct Local {
     /// Of the persistent volume.
     pub name: String,
     pub path: String,
@@ -55,7 +55,7 @@ pub struct Local {
 
 /// Why a volume is not ready.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Problem {
+pub(super) struct Problem {
     pub kind: ProblemKind,
     pub reason: String,
     /// What the message calls the volume, if not by its name in the pod.
@@ -63,7 +63,7 @@ pub struct Problem {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProblemKind {
+pub(super) enum ProblemKind {
     /// It is not known what to mount.
     Unprocessed,
     /// In this step.
@@ -90,7 +90,7 @@ impl Problem {
 }
 
 /// What looking up needs.
-pub struct Lookup<'a> {
+pub(super) struct Lookup<'a> {
     pub objects: &'a Objects,
     pub pod: &'a Pod,
     pub allocatable: &'a Allocatable,
@@ -102,7 +102,7 @@ pub struct Lookup<'a> {
 }
 
 /// Whether a volume's files follow what they are made from.
-pub fn is_refreshed(volume: &Volume) -> bool {
+pub(super) fn is_refreshed(volume: &Volume) -> bool {
     volume.config_map.is_some()
         || volume.secret.is_some()
         || volume.projected.is_some()
@@ -110,7 +110,7 @@ pub fn is_refreshed(volume: &Volume) -> bool {
 }
 
 impl Lookup<'_> {
-    pub async fn plan(&self, volume: &Volume) -> Result<Plan, Problem> {
+    pub(super) async fn plan(&self, volume: &Volume) -> Result<Plan, Problem> {
         if let Some(source) = &volume.empty_dir {
             return Ok(Plan::EmptyDir(Medium::of(source, self.pod, self.allocatable)?));
         }
@@ -330,7 +330,7 @@ impl Lookup<'_> {
 }
 
 /// The devices that containers of the pod ask for.
-pub fn container_devices(pod: &Pod) -> impl Iterator<Item = &VolumeDevice> {
+pub(super) fn container_devices(pod: &Pod) -> impl Iterator<Item = &VolumeDevice> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| {
         let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());

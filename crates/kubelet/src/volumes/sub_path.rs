@@ -19,7 +19,7 @@ use super::host_path::make_directories;
 use super::mount_table::{bind, is_mount_point, unmount};
 
 /// What is wrong with a subPath before anything is looked at on disk.
-pub fn check(sub_path: &str) -> Result<(), String> {
+pub(super) fn check(sub_path: &str) -> Result<(), String> {
     if sub_path.starts_with('/') {
         return Err(format!("error SubPath `{sub_path}` must not be an absolute path"));
     }
@@ -32,7 +32,7 @@ pub fn check(sub_path: &str) -> Result<(), String> {
 }
 
 /// Opens what the subPath names, making directories that are missing with the mode of the volume's own.
-pub fn open(volume: &Path, sub_path: &str) -> Result<OwnedFd, String> {
+pub(super) fn open(volume: &Path, sub_path: &str) -> Result<OwnedFd, String> {
     // Without reading: a path of the node may be a device or a pipe.
     let flags = (OFlag::O_PATH | OFlag::O_DIRECTORY).bits();
     let root = File::options().read(true).custom_flags(flags).open(volume);
@@ -87,7 +87,7 @@ fn make(root: &File, volume: &Path, sub_path: &str) -> Result<(), String> {
 }
 
 /// Mounts what was opened at `target`, unless it is mounted there already.
-pub fn mount_at(opened: &OwnedFd, target: &Path) -> Result<(), String> {
+pub(super) fn mount_at(opened: &OwnedFd, target: &Path) -> Result<(), String> {
     let wanted = fstat(opened).map_err(|e| said("stat", target, &e.into()))?;
     if is_mount_point(target)? {
         let mounted = fs::symlink_metadata(target).map_err(|e| said("lstat", target, &e))?;
@@ -120,7 +120,7 @@ fn make_mount_point(target: &Path, is_directory: bool) -> Result<(), String> {
 }
 
 /// Where that is, for an agent that may not mount: safe against what is there, not against what is changed meanwhile.
-pub fn place(opened: &OwnedFd) -> Result<PathBuf, String> {
+pub(super) fn place(opened: &OwnedFd) -> Result<PathBuf, String> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     fs::read_link(&link).map_err(|e| said("readlink", &link, &e))
 }

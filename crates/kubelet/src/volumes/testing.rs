@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A disk of a few megabytes.
-pub struct LoopDevice {
+pub(super) struct LoopDevice {
     pub path: PathBuf,
 }
 
 impl LoopDevice {
-    pub fn new(directory: &Path) -> LoopDevice {
+    pub(super) fn new(directory: &Path) -> LoopDevice {
         assert!(
             nix::unistd::geteuid().is_root(),
             "block devices can be tested by root only"
@@ -35,7 +35,7 @@ impl Drop for LoopDevice {
 }
 
 /// How many loop devices a file has.
-pub fn loops_on(file: &Path) -> usize {
+pub(super) fn loops_on(file: &Path) -> usize {
     let entries = fs::read_dir("/sys/block").unwrap().flatten();
     let backing = entries.filter_map(|entry| fs::read_to_string(entry.path().join("loop/backing_file")).ok());
     backing.filter(|backing| Path::new(backing.trim_end()) == file).count()

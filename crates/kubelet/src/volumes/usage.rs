@@ -24,7 +24,7 @@ pub struct VolumeUse {
 }
 
 /// What is in a directory, as far as its file system goes: what is mounted further down belongs to others.
-pub fn of(path: &Path) -> std::io::Result<VolumeUse> {
+pub(super) fn of(path: &Path) -> std::io::Result<VolumeUse> {
     let metadata = fs::symlink_metadata(path)?;
     let counted = count(path, metadata);
     Ok(VolumeUse {
@@ -35,7 +35,7 @@ pub fn of(path: &Path) -> std::io::Result<VolumeUse> {
 }
 
 /// What the file system at a path says of itself.
-pub fn of_file_system(path: &Path) -> std::io::Result<VolumeUse> {
+pub(super) fn of_file_system(path: &Path) -> std::io::Result<VolumeUse> {
     let room = statvfs(path)?;
     let unit = room.fragment_size();
     Ok(VolumeUse {

@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 
 /// Where and as whom to connect.
 #[derive(Clone)]
-pub struct Target {
+pub(crate) struct Target {
     host: String,
     port: u16,
     tls: Arc<rustls::ClientConfig>,
@@ -34,7 +34,7 @@ pub struct Target {
 
 impl Target {
     /// The current context of a kubeconfig.
-    pub fn from_kubeconfig(path: &Path) -> anyhow::Result<Target> {
+    pub(crate) fn from_kubeconfig(path: &Path) -> anyhow::Result<Target> {
         let text = std::fs::read_to_string(path).with_context(|| format!("{} can't be read", path.display()))?;
         let config: Value =
             serde_saphyr::from_str(&text).with_context(|| format!("{} is no kubeconfig", path.display()))?;
@@ -68,7 +68,7 @@ impl Target {
     }
 
     /// The same server for the bearer of a token; for nobody in particular without one.
-    pub fn bearer(&self, token: Option<String>) -> Target {
+    pub(crate) fn bearer(&self, token: Option<String>) -> Target {
         Target {
             tls: self.plain_tls.clone(),
             token,
@@ -77,12 +77,12 @@ impl Target {
     }
 
     /// A TLS connection on which the caller speaks HTTP/1.1 by hand.
-    pub async fn raw(&self) -> anyhow::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn raw(&self) -> anyhow::Result<TlsStream<TcpStream>> {
         self.stream(self.tls.clone()).await
     }
 
     /// The head of an HTTP/1.1 request, but for the empty line at its end.
-    pub fn head(&self, method: &str, path: &str, headers: &str) -> String {
+    pub(crate) fn head(&self, method: &str, path: &str, headers: &str) -> String {
         let token = self.token.as_deref().unwrap_or_default();
         format!(
             "{method} {path} HTTP/1.1\r\nhost: {}:{}\r\nauthorization: Bearer {token}\r\n{headers}",
@@ -102,7 +102,7 @@ impl Target {
             .context("no TLS connection")
     }
 
-    pub async fn connect(&self) -> anyhow::Result<Connection> {
+    pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
         let stream = self.stream(self.tls.clone()).await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
@@ -116,7 +116,7 @@ impl Target {
 
 impl Target {
     /// A connection that carries many requests at once.
-    pub async fn connect_http2(&self) -> anyhow::Result<Http2> {
+    pub(crate) async fn connect_http2(&self) -> anyhow::Result<Http2> {
         let mut tls = (*self.tls).clone();
         tls.alpn_protocols = vec![b"h2".to_vec()];
         let stream = self.stream(Arc::new(tls)).await?;
@@ -169,7 +169,7 @@ fn tls(dir: &Path, cluster: &Value, user: &Value) -> anyhow::Result<rustls::Clie
 
 /// One connection for many requests at once; clones share it.
 #[derive(Clone)]
-pub struct Http2 {
+pub(crate) struct Http2 {
     sender: http2::SendRequest<Full<Bytes>>,
     authority: http::uri::Authority,
     authorization: Option<HeaderValue>,
@@ -177,7 +177,7 @@ pub struct Http2 {
 
 impl Http2 {
     /// Sends a request; `PATCH` bodies are merge patches, all others plain JSON.
-    pub async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Incoming)> {
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Incoming)> {
         let uri = http::Uri::builder()
             .scheme("https")
             .authority(self.authority.clone())
@@ -204,21 +204,21 @@ impl Http2 {
     }
 
     /// Sends and reads the whole answer.
-    pub async fn call(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
         let (code, body) = self.send(method, path, body).await?;
         Ok((code, body.collect().await?.to_bytes()))
     }
 }
 
 /// One connection, one request at a time: what one client does.
-pub struct Connection {
+pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: String,
     token: Option<String>,
 }
 
 impl Connection {
-    pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Incoming)> {
+    pub(crate) async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Incoming)> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -235,13 +235,13 @@ impl Connection {
     }
 
     /// Sends and reads the whole answer.
-    pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
+    pub(crate) async fn call(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
         let (code, body) = self.send(method, path, body).await?;
         Ok((code, body.collect().await?.to_bytes()))
     }
 
     /// Like `call`, but anything other than success is an error that shows the answer.
-    pub async fn expect(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
+    pub(crate) async fn expect(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
         let (code, bytes) = self.call(method.clone(), path, body).await?;
         if !(200..300).contains(&code) {
             bail!("{method} {path}: {code}: {}", String::from_utf8_lossy(&bytes));

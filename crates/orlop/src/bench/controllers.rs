@@ -18,7 +18,7 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 /// What a step may take before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// Pods of the one large Deployment.
     pub pods: u64,
     /// Small Deployments of ten pods each.
@@ -28,7 +28,7 @@ pub struct Sizes {
 }
 
 /// One step, measured.
-pub struct Step {
+pub(crate) struct Step {
     name: String,
     pods: u64,
     took: Duration,
@@ -37,7 +37,7 @@ pub struct Step {
     writes: BTreeMap<String, u64>,
 }
 
-pub struct Bench {
+pub(crate) struct Bench {
     connection: Connection,
     many: Http2,
     pid: u32,
@@ -45,7 +45,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub async fn connect(target: &Target, pid: u32) -> anyhow::Result<Bench> {
+    pub(crate) async fn connect(target: &Target, pid: u32) -> anyhow::Result<Bench> {
         Ok(Bench {
             connection: target.connect().await?,
             many: target.connect_http2().await?,
@@ -54,7 +54,7 @@ impl Bench {
         })
     }
 
-    pub async fn run(&mut self, sizes: &Sizes, nodes: usize) -> anyhow::Result<()> {
+    pub(crate) async fn run(&mut self, sizes: &Sizes, nodes: usize) -> anyhow::Result<()> {
         self.nodes_are_ready(nodes).await?;
         let large = sizes.pods;
         self.create(&deployment("large", 0)).await?;
@@ -304,7 +304,7 @@ fn deployment(name: &str, replicas: u64) -> Value {
 }
 
 /// A table, and what each step wrote.
-pub fn print(steps: &[Step], details: bool) {
+pub(crate) fn print(steps: &[Step], details: bool) {
     println!(
         "{:<28} {:>9} {:>9} {:>9} {:>11}",
         "", "seconds", "pods/s", "cpu s", "writes/pod"

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Between the start of an attack and the first measured request.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-pub struct Settings {
+pub(crate) struct Settings {
     pub clients: usize,
     /// For each kind.
     pub time: Duration,
@@ -47,7 +47,7 @@ pub struct Settings {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Silent,
     HalfBodies,
     Reviews,
@@ -67,7 +67,7 @@ const KINDS: [(&str, Kind, &str); 6] = [
 
 impl Kind {
     /// All of them if none is named.
-    pub fn parse_all(names: &[String]) -> anyhow::Result<Vec<Kind>> {
+    pub(crate) fn parse_all(names: &[String]) -> anyhow::Result<Vec<Kind>> {
         if names.is_empty() {
             return Ok(KINDS.iter().map(|(_, kind, _)| *kind).collect());
         }
@@ -96,7 +96,7 @@ struct Seen {
     first_refusal: Option<String>,
 }
 
-pub fn run(kubeconfig: &Path, settings: &Settings) -> anyhow::Result<()> {
+pub(crate) fn run(kubeconfig: &Path, settings: &Settings) -> anyhow::Result<()> {
     let target = Target::from_kubeconfig(kubeconfig)?;
     let honest = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let hostile = tokio::runtime::Builder::new_multi_thread()

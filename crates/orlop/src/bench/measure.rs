@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// What one measurement found.
-pub struct Figures {
+pub(crate) struct Figures {
     pub name: String,
     pub operations: usize,
     pub elapsed: Duration,
@@ -13,7 +13,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    pub fn new(name: impl Into<String>, elapsed: Duration, mut latencies: Vec<Duration>) -> Figures {
+    pub(crate) fn new(name: impl Into<String>, elapsed: Duration, mut latencies: Vec<Duration>) -> Figures {
         latencies.sort();
         Figures {
             name: name.into(),
@@ -25,12 +25,12 @@ impl Figures {
         }
     }
 
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.operations as f64 / self.elapsed.as_secs_f64()
     }
 
     /// The latency below which this share of the operations stayed.
-    pub fn percentile(&self, share: f64) -> Duration {
+    pub(crate) fn percentile(&self, share: f64) -> Duration {
         match self.latencies.len() {
             0 => Duration::ZERO,
             n => self.latencies[((n as f64 * share) as usize).min(n - 1)],
@@ -39,14 +39,14 @@ impl Figures {
 }
 
 /// Times one operation into `into`.
-pub async fn timed<T>(into: &mut Vec<Duration>, operation: impl Future<Output = T>) -> T {
+pub(crate) async fn timed<T>(into: &mut Vec<Duration>, operation: impl Future<Output = T>) -> T {
     let start = Instant::now();
     let result = operation.await;
     into.push(start.elapsed());
     result
 }
 
-pub fn shown(d: Duration) -> String {
+pub(crate) fn shown(d: Duration) -> String {
     match d.as_secs_f64() {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 0.001 => format!("{:.2} ms", s * 1e3),
@@ -55,7 +55,7 @@ pub fn shown(d: Duration) -> String {
 }
 
 /// A table for people.
-pub fn print_table(figures: &[Figures]) {
+pub(crate) fn print_table(figures: &[Figures]) {
     println!(
         "{:<34} {:>9} {:>12} {:>10} {:>10} {:>10}  ",
         "", "count", "per second", "p50", "p99", "max"
@@ -74,7 +74,7 @@ pub fn print_table(figures: &[Figures]) {
     }
 }
 
-pub fn to_json(figures: &[Figures]) -> serde_json::Value {
+pub(crate) fn to_json(figures: &[Figures]) -> serde_json::Value {
     let row = |f: &Figures| {
         serde_json::json!({
             "name": f.name, "count": f.operations, "seconds": f.elapsed.as_secs_f64(), "per_second": f.rate(),

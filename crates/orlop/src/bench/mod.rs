@@ -1,12 +1,12 @@
 //! `orlop bench`: load on any Kubernetes API or scheduler, and what it made of it.
 
-pub mod client;
-pub mod controllers;
-pub mod hostile;
-pub mod measure;
-pub mod own_server;
-pub mod pods;
-pub mod process;
-pub mod scheduling;
-pub mod services;
-pub mod workloads;
+pub(crate) mod client;
+pub(crate) mod controllers;
+pub(crate) mod hostile;
+pub(crate) mod measure;
+pub(crate) mod own_server;
+pub(crate) mod pods;
+pub(crate) mod process;
+pub(crate) mod scheduling;
+pub(crate) mod services;
+pub(crate) mod workloads;

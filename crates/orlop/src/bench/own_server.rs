@@ -13,7 +13,7 @@ use super::client::Target;
 use super::process;
 
 /// Gone, with its directory, when this value goes.
-pub struct OwnServer {
+pub(crate) struct OwnServer {
     child: Child,
     dir: PathBuf,
     /// From the start of the process to a ready API.
@@ -23,7 +23,7 @@ pub struct OwnServer {
 
 /// What of a cluster is started.
 #[derive(Clone, Copy)]
-pub enum Part {
+pub(crate) enum Part {
     /// `orlop up` for nodes that are objects only: nobody minds that they give no sign of life.
     Scheduling,
     /// `orlop up` without any node.
@@ -52,7 +52,7 @@ impl Part {
 }
 
 impl OwnServer {
-    pub fn start(part: Part) -> anyhow::Result<OwnServer> {
+    pub(crate) fn start(part: Part) -> anyhow::Result<OwnServer> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("orlop-bench-{}-{number}", std::process::id()));
@@ -79,25 +79,25 @@ impl OwnServer {
         Ok(server)
     }
 
-    pub fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
     }
 
     /// Where a bench may leave files that go with the server.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn resident_mb(&self) -> f64 {
+    pub(crate) fn resident_mb(&self) -> f64 {
         process::usage(self.pid()).map_or(0.0, |usage| usage.resident as f64 / 1e6)
     }
 
     /// The end of what the server logged, for people who must find out what went wrong.
-    pub fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.dir.join("orlop.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")

@@ -34,7 +34,7 @@ const IDLE: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a bench of pods is made with.
-pub struct Setting<'a> {
+pub(crate) struct Setting<'a> {
     pub endpoint: &'a str,
     /// Where the runtime looks for the configuration of pod networks.
     pub cni_conf_dir: &'a Path,
@@ -43,19 +43,19 @@ pub struct Setting<'a> {
 }
 
 /// The same thing by the bare calls and by the agent.
-pub struct Pair {
+pub(crate) struct Pair {
     what: String,
     bare: Duration,
     agent: Duration,
 }
 
 /// What the agent takes while all pods run and nothing happens.
-pub struct Idle {
+pub(crate) struct Idle {
     resident: u64,
     core: f64,
 }
 
-pub struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     setting: Setting<'a>,
     /// What bare containers have mounted, and their logs.
     files: PathBuf,
@@ -65,7 +65,7 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub async fn prepare(setting: Setting<'a>, kubeconfig: &Path, root: &Path) -> anyhow::Result<Bench<'a>> {
+    pub(crate) async fn prepare(setting: Setting<'a>, kubeconfig: &Path, root: &Path) -> anyhow::Result<Bench<'a>> {
         let runtime = CriRuntime::connect(setting.endpoint)?;
         let image = ImageSpec {
             image: setting.image.to_string(),
@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    pub async fn run(&mut self) -> anyhow::Result<(Vec<Pair>, Idle)> {
+    pub(crate) async fn run(&mut self) -> anyhow::Result<(Vec<Pair>, Idle)> {
         let alone = self.one_after_the_other().await?;
         let together = self.all_at_once().await?;
         eprintln!("· idle with {} pods", self.setting.pods);
@@ -395,7 +395,7 @@ fn middle(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-pub fn print(pairs: &[Pair], idle: &Idle) {
+pub(crate) fn print(pairs: &[Pair], idle: &Idle) {
     println!("{:<32} {:>12} {:>12} {:>8}", "", "bare calls", "agent", "ratio");
     for pair in pairs {
         let (bare, agent) = (pair.bare.as_secs_f64() * 1e3, pair.agent.as_secs_f64() * 1e3);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// One process at one moment. Sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Usage {
+pub(crate) struct Usage {
     pub name: String,
     pub resident: u64,
     pub peak: u64,
@@ -15,7 +15,7 @@ pub struct Usage {
 const TICKS_PER_SECOND: u64 = 100;
 
 /// None when there is no such process (or it isn't ours to look at).
-pub fn usage(pid: u32) -> Option<Usage> {
+pub(crate) fn usage(pid: u32) -> Option<Usage> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(parse(&status, &stat))
@@ -23,7 +23,7 @@ pub fn usage(pid: u32) -> Option<Usage> {
 
 /// Makes the kernel forget the peak so far, so that the next one belongs to what comes now. Needs the right to do so; the
 /// peak is that of the whole life of the process otherwise.
-pub fn reset_peak(pid: u32) {
+pub(crate) fn reset_peak(pid: u32) {
     let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 

@@ -34,20 +34,20 @@ const APART: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What is measured of one program in one mode.
-pub struct Row {
+pub(crate) struct Row {
     pub program: &'static str,
     pub mode: String,
     pub outcome: Result<Figures, String>,
 }
 
-pub struct Figures {
+pub(crate) struct Figures {
     pub first: Duration,
     pub change: Duration,
     pub resident: u64,
 }
 
 /// A network of our own. To be called before there are other threads.
-pub fn enter_private_network() -> anyhow::Result<()> {
+pub(crate) fn enter_private_network() -> anyhow::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace needs root")?;
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     let up = up.context("there is no ip command")?;
@@ -57,7 +57,7 @@ pub fn enter_private_network() -> anyhow::Result<()> {
     Ok(())
 }
 
-pub struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     kubeconfig: &'a Path,
     api: Http2,
     services: u32,
@@ -67,7 +67,7 @@ pub struct Bench<'a> {
 
 impl Bench<'_> {
     /// Makes the services, without a proxy yet.
-    pub async fn prepare(kubeconfig: &Path, services: u32) -> anyhow::Result<Bench<'_>> {
+    pub(crate) async fn prepare(kubeconfig: &Path, services: u32) -> anyhow::Result<Bench<'_>> {
         let api = Target::from_kubeconfig(kubeconfig)?.connect_http2().await?;
         let bench = Bench {
             kubeconfig,
@@ -103,7 +103,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    pub async fn measure(&self, program: &'static str, mode: &str) -> Row {
+    pub(crate) async fn measure(&self, program: &'static str, mode: &str) -> Row {
         let outcome = self.measured(program, mode).await.map_err(|e| format!("{e:#}"));
         let mode = mode.to_string();
         clean_up();
@@ -261,12 +261,12 @@ fn clean_up() {
 }
 
 /// kube-proxy is measured where it is.
-pub fn is_in_path(program: &str) -> bool {
+pub(crate) fn is_in_path(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|directory| directory.join(program).is_file())
 }
 
-pub fn print(services: u32, rows: &[Row]) {
+pub(crate) fn print(services: u32, rows: &[Row]) {
     println!("{services} services of {ENDPOINTS} endpoints");
     println!(
         "{:<12} {:<10} {:>12} {:>14} {:>10}",

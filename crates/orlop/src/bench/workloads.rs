@@ -14,7 +14,7 @@ use super::client::{Connection, Target};
 use super::measure::{Figures, timed};
 
 /// Everything happens in a namespace of its own, removed at the end.
-pub const NAMESPACE: &str = "orlop-bench";
+pub(crate) const NAMESPACE: &str = "orlop-bench";
 
 /// A pod as people write them, about three kilobytes, five once stored. Its text is made once: the load generator should
 /// not take the time it measures.
@@ -63,7 +63,7 @@ fn pods_path() -> String {
 }
 
 /// Waits until pods can be made in a fresh namespace (its default service account is there).
-pub async fn prepare(target: &Target) -> anyhow::Result<()> {
+pub(crate) async fn prepare(target: &Target) -> anyhow::Result<()> {
     let mut connection = target.connect().await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     let (code, answer) = connection
@@ -85,7 +85,7 @@ pub async fn prepare(target: &Target) -> anyhow::Result<()> {
     bail!("the default service account of {NAMESPACE} did not appear")
 }
 
-pub async fn clean_up(target: &Target) -> anyhow::Result<()> {
+pub(crate) async fn clean_up(target: &Target) -> anyhow::Result<()> {
     let mut connection = target.connect().await?;
     connection
         .expect(
@@ -141,7 +141,12 @@ where
     Ok(Figures::new(name, start.elapsed(), latencies))
 }
 
-pub async fn creates(target: &Target, clients: usize, count: usize, prefix: &'static str) -> anyhow::Result<Figures> {
+pub(crate) async fn creates(
+    target: &Target,
+    clients: usize,
+    count: usize,
+    prefix: &'static str,
+) -> anyhow::Result<Figures> {
     let name = format!("create pods, {clients} client{}", if clients == 1 { "" } else { "s" });
     let template = Arc::new(PodTemplate::new());
     spread(target, name, clients, count, move |mut connection, i| {
@@ -154,7 +159,7 @@ pub async fn creates(target: &Target, clients: usize, count: usize, prefix: &'st
     .await
 }
 
-pub async fn gets(
+pub(crate) async fn gets(
     target: &Target,
     clients: usize,
     count: usize,
@@ -175,7 +180,7 @@ pub async fn gets(
     .await
 }
 
-pub async fn lists(target: &Target, times: usize) -> anyhow::Result<Figures> {
+pub(crate) async fn lists(target: &Target, times: usize) -> anyhow::Result<Figures> {
     let mut connection = target.connect().await?;
     let (mut latencies, mut bytes) = (vec![], 0);
     let start = Instant::now();
@@ -195,7 +200,7 @@ pub async fn lists(target: &Target, times: usize) -> anyhow::Result<Figures> {
 
 /// `watchers` watch the namespace while `count` config maps are made; the latency is from sending the create until
 /// the last watcher has its event.
-pub async fn fan_out(target: &Target, watchers: usize, count: usize) -> anyhow::Result<Figures> {
+pub(crate) async fn fan_out(target: &Target, watchers: usize, count: usize) -> anyhow::Result<Figures> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps");
     let mut writer = target.connect().await?;
     let list: Value = serde_json::from_slice(&writer.expect(Method::GET, &path, Bytes::new()).await?)?;

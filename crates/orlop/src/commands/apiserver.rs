@@ -16,7 +16,7 @@ use super::parse_duration;
 use crate::components::Components;
 
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Where the server keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub struct Args {
     audit_log_path: Option<PathBuf>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let data_dir = args.data_dir.map_or_else(super::up::default_data_dir, Ok)?;
     let mut config = Config::new(data_dir);
     if let Some(issuer) = args.service_account_issuer {
@@ -99,7 +99,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 /// Runs a server until it is told to stop. `ready` is called once it serves and its kubeconfig is there, and starts what
 /// runs beside it.
-pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) -> anyhow::Result<()> {
+pub(super) fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(orlop_api::schema::STACK_BYTES)
         .enable_all()
@@ -131,7 +131,7 @@ pub fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) 
 }
 
 /// Where a client on this machine reaches a server that listens on this address.
-pub fn reachable(address: SocketAddr) -> SocketAddr {
+pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if ip.is_unspecified() && ip.is_ipv4() => SocketAddr::from(([127, 0, 0, 1], address.port())),
         ip if ip.is_unspecified() => SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port())),

@@ -16,7 +16,7 @@ use crate::bench::{hostile, measure, pods, services, workloads};
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub(super) struct Args {
     #[command(subcommand)]
     what: Option<What>,
     #[command(flatten)]
@@ -175,7 +175,7 @@ struct SchedulingArgs {
     json: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
         None => api(args.api),
         Some(What::Api(args)) => api(args),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::control;
 
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Data directory of the `orlop up` that is meant [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, global = true, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -32,7 +32,7 @@ enum Verb {
     Stall { name: String, seconds: u64 },
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let data_dir = args.data_dir.map_or_else(super::up::default_data_dir, Ok)?;
     let request = match args.verb {
         Verb::Ls => "ls".to_string(),

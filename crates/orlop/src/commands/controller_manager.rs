@@ -20,11 +20,11 @@ use crate::accounts::Accounts;
 use crate::signing::KeyFiles;
 
 /// kube-controller-manager's port.
-pub const PORT: u16 = 10257;
+pub(super) const PORT: u16 = 10257;
 const NAME: &str = "kube-controller-manager";
 
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// How to reach the API server; without it, as a pod of the cluster
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub struct Args {
     controllers: ControllersArgs,
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let controllers = args.controllers.chosen()?;
     let settings = args.keys.read(args.controllers.settings()?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -109,7 +109,7 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
 }
 
 /// What the controllers show on their own port.
-pub struct ManagerPages {
+pub(crate) struct ManagerPages {
     pub metrics: Arc<Metrics>,
     pub elected: bool,
     pub shutdown: Shutdown,

@@ -10,7 +10,7 @@ use super::parse_duration;
 
 /// What is not given stays as upstream has it by default.
 #[derive(clap::Args)]
-pub struct ControllersArgs {
+pub(super) struct ControllersArgs {
     /// Controllers to run: `*` for all that run by default, `foo` for one more, `-foo` for one less
     #[arg(
         long,
@@ -99,11 +99,11 @@ pub struct ControllersArgs {
 }
 
 impl ControllersArgs {
-    pub fn chosen(&self) -> anyhow::Result<Vec<&'static Def>> {
+    pub(super) fn chosen(&self) -> anyhow::Result<Vec<&'static Def>> {
         select(ALL, &self.controllers).map_err(|e| anyhow::anyhow!("--controllers: {e}"))
     }
 
-    pub fn settings(&self) -> anyhow::Result<Settings> {
+    pub(super) fn settings(&self) -> anyhow::Result<Settings> {
         let mut settings = Settings::default();
         let count = |n: Option<u32>, field: &mut usize| *field = n.map_or(*field, |n| n as usize);
         count(self.concurrent_replicaset_syncs, &mut settings.concurrent_syncs);

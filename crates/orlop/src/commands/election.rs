@@ -9,7 +9,7 @@ use super::{parse_bool, parse_duration};
 
 /// Where a component also has a configuration file, each wins over it.
 #[derive(clap::Args)]
-pub struct ElectionArgs {
+pub(super) struct ElectionArgs {
     /// Work only while holding the lease, so that several can run [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
@@ -36,7 +36,7 @@ pub struct ElectionArgs {
 
 impl ElectionArgs {
     /// None: the component works without being elected.
-    pub fn config(&self, name: &str) -> anyhow::Result<Option<Config>> {
+    pub(super) fn config(&self, name: &str) -> anyhow::Result<Option<Config>> {
         if self.leader_elect == Some(false) {
             return Ok(None);
         }

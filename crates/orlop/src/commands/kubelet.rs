@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::parse_bool;
 
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The agent's configuration (KubeletConfiguration, YAML or JSON)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -133,7 +133,7 @@ struct FieldArgs {
     feature_gates: Vec<String>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let text = match &args.config {
         None => None,
         Some(path) => {

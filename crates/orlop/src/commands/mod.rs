@@ -11,14 +11,14 @@ mod proxy;
 mod scheduler;
 mod serving;
 mod signals;
-pub mod up;
+pub(crate) mod up;
 mod version;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-pub use controller_manager::ManagerPages;
+pub(crate) use controller_manager::ManagerPages;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -57,7 +57,7 @@ enum Command {
 }
 
 /// 0 done, 1 failed, 2 wrong usage (clap exits with 2 by itself).
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
     let cli = parse(&line).unwrap_or_else(|error| error.exit());
     crate::logging::start(&cli.logging);

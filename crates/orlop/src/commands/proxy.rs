@@ -19,7 +19,7 @@ const NAME: &str = "kube-proxy";
 const OOM_SCORE: i32 = -999;
 
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// A KubeProxyConfiguration
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -221,7 +221,7 @@ impl Args {
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.configuration()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -19,7 +19,7 @@ use super::serving::ServingArgs;
 use super::{parse_bool, parse_duration, signals};
 
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The scheduler's configuration (KubeSchedulerConfiguration, YAML or JSON)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -70,7 +70,7 @@ struct DeprecatedArgs {
     contention_profiling: Option<bool>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let text = match &args.config {
         None => None,
         Some(path) => {

@@ -10,7 +10,7 @@ use orlop_serving::certificate::LOCAL_NAMES;
 use orlop_serving::{ALWAYS_ALLOWED, Certificate, Options, Pages};
 
 #[derive(clap::Args)]
-pub struct ServingArgs {
+pub(super) struct ServingArgs {
     /// Address to serve health, metrics and configuration on
     #[arg(long, default_value = "0.0.0.0")]
     bind_address: IpAddr,
@@ -39,7 +39,7 @@ pub struct ServingArgs {
 
 impl ServingArgs {
     /// Serves until the shutdown, if a port is wanted.
-    pub async fn start<F>(
+    pub(super) async fn start<F>(
         self,
         name: &'static str,
         default_port: u16,

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A shutdown that the first signal triggers, and whether one came. A second signal does not wait. To be called before
 /// anything is started, so that an early Ctrl-C stops cleanly too.
-pub fn stop_on_signal() -> std::io::Result<(Shutdown, Arc<AtomicBool>)> {
+pub(super) fn stop_on_signal() -> std::io::Result<(Shutdown, Arc<AtomicBool>)> {
     let signals = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let (shutdown, asked) = (Shutdown::default(), Arc::new(AtomicBool::new(false)));
     tokio::spawn(stop(signals, asked.clone(), shutdown.clone()));

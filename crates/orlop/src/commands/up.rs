@@ -15,7 +15,7 @@ use crate::node::{self, NodeArgs, NodePlan};
 use crate::services::ServicesArgs;
 
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Where the cluster keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -86,7 +86,7 @@ impl Args {
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let disabled = args.disabled();
     let (scheduler_port, manager_port) = (args.scheduler_port, args.controller_manager_port);
@@ -204,7 +204,7 @@ fn asks_for_election(text: &str) -> bool {
 }
 
 /// Root's state belongs to the machine, anyone else's to their home.
-pub fn default_data_dir() -> anyhow::Result<PathBuf> {
+pub(crate) fn default_data_dir() -> anyhow::Result<PathBuf> {
     if nix::unistd::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/orlop"));
     }

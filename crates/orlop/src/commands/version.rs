@@ -1,9 +1,9 @@
 //! `orlop version`.
 
 #[derive(clap::Args)]
-pub struct Args {}
+pub(super) struct Args {}
 
-pub fn run(_: Args) -> anyhow::Result<()> {
+pub(super) fn run(_: Args) -> anyhow::Result<()> {
     println!(
         "orlop {} (Kubernetes {})",
         env!("CARGO_PKG_VERSION"),

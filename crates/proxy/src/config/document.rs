@@ -10,7 +10,7 @@ use super::{API_VERSION, Conntrack, KIND, Marks, Override, Periods};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Document {
+pub(super) struct Document {
     pub client_connection: ClientConnection,
     pub hostname_override: String,
     pub bind_address: String,
@@ -32,13 +32,13 @@ pub struct Document {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct ClientConnection {
+pub(super) struct ClientConnection {
     pub kubeconfig: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Tables {
+pub(super) struct Tables {
     pub masquerade_bit: Option<i64>,
     pub masquerade_all: bool,
     pub localhost_node_ports: Option<bool>,
@@ -48,7 +48,7 @@ pub struct Tables {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Ipvs {
+pub(super) struct Ipvs {
     pub sync_period: String,
     pub min_sync_period: String,
     pub scheduler: String,
@@ -63,14 +63,14 @@ pub struct Ipvs {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct DetectLocal {
+pub(super) struct DetectLocal {
     pub bridge_interface: String,
     pub interface_name_prefix: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Timeouts {
+pub(super) struct Timeouts {
     pub max_per_core: Option<i64>,
     pub min: Option<i64>,
     pub tcp_established_timeout: Option<String>,
@@ -160,7 +160,7 @@ const FIELDS: &[(&str, &[&str])] = &[
 ];
 
 /// The document with the flags in it, and what it says that nobody knows.
-pub fn read(text: &str, overrides: &[Override]) -> Result<(Document, Vec<String>), Vec<String>> {
+pub(super) fn read(text: &str, overrides: &[Override]) -> Result<(Document, Vec<String>), Vec<String>> {
     let mut value: Value = match text.trim().is_empty() {
         true => Value::Null,
         false => serde_saphyr::from_str(text).map_err(|e| vec![format!("this is no YAML: {e}")])?,
@@ -223,7 +223,7 @@ fn unknown(value: &Value) -> Vec<String> {
     found
 }
 
-pub fn duration(field: &str, text: &str, problems: &mut Vec<String>) -> Duration {
+pub(super) fn duration(field: &str, text: &str, problems: &mut Vec<String>) -> Duration {
     if text.is_empty() {
         return Duration::ZERO;
     }
@@ -254,11 +254,11 @@ fn periods(path: &str, sync: &str, min: &str, problems: &mut Vec<String>) -> Per
 }
 
 impl Tables {
-    pub fn periods(&self, path: &str, problems: &mut Vec<String>) -> Periods {
+    pub(super) fn periods(&self, path: &str, problems: &mut Vec<String>) -> Periods {
         periods(path, &self.sync_period, &self.min_sync_period, problems)
     }
 
-    pub fn marks(&self, path: &str, problems: &mut Vec<String>) -> Marks {
+    pub(super) fn marks(&self, path: &str, problems: &mut Vec<String>) -> Marks {
         let bit = self.masquerade_bit.unwrap_or(14);
         if !(0..32).contains(&bit) {
             problems.push(format!("{path}.masqueradeBit: {bit}: must be within the range [0, 31]"));
@@ -271,13 +271,13 @@ impl Tables {
 }
 
 impl Ipvs {
-    pub fn periods(&self, problems: &mut Vec<String>) -> Periods {
+    pub(super) fn periods(&self, problems: &mut Vec<String>) -> Periods {
         periods("ipvs", &self.sync_period, &self.min_sync_period, problems)
     }
 }
 
 impl Timeouts {
-    pub fn understand(&self, problems: &mut Vec<String>) -> Conntrack {
+    pub(super) fn understand(&self, problems: &mut Vec<String>) -> Conntrack {
         let mut count = |field: &str, given: Option<i64>, default: u32| {
             let number = given.unwrap_or(i64::from(default));
             u32::try_from(number).unwrap_or_else(|_| {

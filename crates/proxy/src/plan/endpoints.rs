@@ -10,7 +10,7 @@ use super::facts::{EndpointFacts, PortFacts, SliceFacts};
 use super::{Endpoint, Family, Node};
 
 /// The endpoints of one service port, each address once, in order.
-pub fn of_port<'a>(
+pub(super) fn of_port<'a>(
     slices: impl Iterator<Item = &'a SliceFacts>,
     family: Family,
     port: &PortFacts,
@@ -33,13 +33,13 @@ pub fn of_port<'a>(
 
 /// What packets are split over, by policy.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Chosen {
+pub(super) struct Chosen {
     pub cluster: Vec<Endpoint>,
     pub local: Vec<Endpoint>,
     pub has_endpoints: bool,
 }
 
-pub fn choose(
+pub(super) fn choose(
     endpoints: &BTreeMap<SocketAddr, &EndpointFacts>,
     node: &Node,
     uses_cluster: bool,
@@ -74,7 +74,7 @@ pub fn choose(
     chosen
 }
 
-pub fn is_local(endpoint: &EndpointFacts, node: &Node) -> bool {
+pub(super) fn is_local(endpoint: &EndpointFacts, node: &Node) -> bool {
     !node.name.is_empty() && *endpoint.node == *node.name
 }
 

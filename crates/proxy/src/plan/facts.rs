@@ -19,7 +19,7 @@ const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const AFFINITY_SECONDS: u32 = 10_800;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceFacts {
+pub(super) struct ServiceFacts {
     pub created: Option<jiff::Timestamp>,
     pub cluster_ips: Vec<IpAddr>,
     pub external_ips: Vec<IpAddr>,
@@ -33,7 +33,7 @@ pub struct ServiceFacts {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortFacts {
+pub(super) struct PortFacts {
     pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: u16,
@@ -41,21 +41,21 @@ pub struct PortFacts {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SliceFacts {
+pub(super) struct SliceFacts {
     pub family: Family,
     pub ports: Vec<SlicePortFacts>,
     pub endpoints: Vec<EndpointFacts>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlicePortFacts {
+pub(super) struct SlicePortFacts {
     pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndpointFacts {
+pub(super) struct EndpointFacts {
     pub ip: IpAddr,
     pub node: Box<str>,
     pub ready: bool,
@@ -67,7 +67,7 @@ pub struct EndpointFacts {
 }
 
 /// None: no packets are ever addressed to this service, or another proxy has it.
-pub fn service(object: &Service) -> Option<ServiceFacts> {
+pub(super) fn service(object: &Service) -> Option<ServiceFacts> {
     let spec = &object.spec;
     let is_headless = spec.cluster_ip.is_empty() || spec.cluster_ip == "None";
     if is_headless || spec.r#type == "ExternalName" || object.metadata.labels.contains_key(PROXY_NAME) {
@@ -115,7 +115,7 @@ pub fn service(object: &Service) -> Option<ServiceFacts> {
 }
 
 /// The service that a slice speaks for.
-pub fn service_of(slice: &EndpointSlice) -> Option<&str> {
+pub(super) fn service_of(slice: &EndpointSlice) -> Option<&str> {
     slice
         .metadata
         .labels
@@ -125,12 +125,12 @@ pub fn service_of(slice: &EndpointSlice) -> Option<&str> {
 }
 
 /// When what the slice tells came about.
-pub fn triggered(slice: &EndpointSlice) -> Option<jiff::Timestamp> {
+pub(super) fn triggered(slice: &EndpointSlice) -> Option<jiff::Timestamp> {
     slice.metadata.annotations.get(TRIGGERED)?.parse().ok()
 }
 
 /// None: a slice of names, or of a kind that is not known.
-pub fn slice(object: &EndpointSlice) -> Option<SliceFacts> {
+pub(super) fn slice(object: &EndpointSlice) -> Option<SliceFacts> {
     let family = match &*object.address_type {
         "IPv4" => Family::V4,
         "IPv6" => Family::V6,

@@ -17,7 +17,7 @@ use crate::world::{IMPATIENCE, Outcome, PATIENCE, World};
 
 /// Whose address a pod sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub(crate) enum Seen {
     /// The client's own. A pod that reaches itself sees the node's: it must, as answers would not pass the node.
     Kept,
     /// One of the node's.
@@ -26,7 +26,7 @@ pub enum Seen {
 
 /// What should become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub(crate) enum Expect {
     /// Each of these pods answers now and then, and no other.
     Served(&'static [&'static str], Seen),
     Refused,
@@ -35,7 +35,7 @@ pub enum Expect {
     Ended,
 }
 
-pub struct Bed {
+pub(crate) struct Bed {
     pub world: World,
     pub mode: Mode,
     pub backend: Box<dyn Backend>,
@@ -47,7 +47,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    pub fn new(mode: Mode, world: World) -> Bed {
+    pub(crate) fn new(mode: Mode, world: World) -> Bed {
         let settings = settings();
         let node = world.node().netns.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -76,7 +76,7 @@ impl Bed {
     }
 
     /// Brings services about, new or changed.
-    pub fn put(&mut self, services: &[&Svc]) -> Report {
+    pub(crate) fn put(&mut self, services: &[&Svc]) -> Report {
         for service in services {
             self.planner.apply_service(&service.object());
             for slice in service.slices(&self.world) {
@@ -86,7 +86,7 @@ impl Bed {
         self.sync()
     }
 
-    pub fn remove(&mut self, service: &Svc) -> Report {
+    pub(crate) fn remove(&mut self, service: &Svc) -> Report {
         self.planner.forget_service("default", service.name);
         for family in Family::ALL {
             self.planner.forget_slice("default", &slice_name(service.name, family));
@@ -100,7 +100,7 @@ impl Bed {
     }
 
     /// Looks at everything, as proxies do now and then.
-    pub fn sync_all(&mut self) -> Report {
+    pub(crate) fn sync_all(&mut self) -> Report {
         self.sync_with(&Change::All)
     }
 
@@ -119,7 +119,7 @@ impl Bed {
     }
 
     /// Another back end takes the place of the one there is, which is not told.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.backend = self.start(self.mode);
         self.sync_all();
     }
@@ -130,14 +130,14 @@ impl Bed {
         self.world.node().netns.enter(|| modes::start(mode, settings, handle))
     }
 
-    pub fn cleanup(&mut self) -> Cleaned {
+    pub(crate) fn cleanup(&mut self) -> Cleaned {
         let backend = &mut self.backend;
         let cleaned = self.world.node().netns.enter(|| backend.cleanup());
         cleaned.unwrap_or_else(|e| panic!("{}: cleanup: {e}", self.mode))
     }
 
     /// Another mode takes over, then the old one is cleaned up.
-    pub fn switch(&mut self, mode: Mode) -> Box<dyn Backend> {
+    pub(crate) fn switch(&mut self, mode: Mode) -> Box<dyn Backend> {
         let next = self.start(mode);
         let mut before = std::mem::replace(&mut self.backend, next);
         self.mode = mode;
@@ -160,7 +160,7 @@ impl Bed {
 
     /// Asks as often as it takes to see what is expected; what differs is told in the end, with all the rest.
     #[track_caller]
-    pub fn check(&mut self, from: &str, protocol: Protocol, to: SocketAddr, expect: Expect) {
+    pub(crate) fn check(&mut self, from: &str, protocol: Protocol, to: SocketAddr, expect: Expect) {
         let failure = match self.as_mode_has_it(expect) {
             Expect::Served(pods, seen) => self.served(from, protocol, to, pods, seen).err(),
             Expect::Refused => self.refused(from, protocol, to, &[Outcome::Refused], PATIENCE),
@@ -214,14 +214,14 @@ impl Bed {
     }
 
     /// Notes what went wrong apart from requests.
-    pub fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(crate) fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.failures.push(format!("{}: {}", self.mode, what()));
         }
     }
 
     /// All that went wrong.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         let mut text = String::new();
         for failure in &self.failures {
             writeln!(text, "  {failure}").unwrap();
@@ -233,7 +233,7 @@ impl Bed {
     }
 
     /// What a command says on node A.
-    pub fn command(&self, program: &str, args: &[&str]) -> String {
+    pub(crate) fn command(&self, program: &str, args: &[&str]) -> String {
         let output = self
             .world
             .node()
@@ -249,14 +249,14 @@ impl Bed {
     }
 
     /// Runs words apart by blanks as a command on node A.
-    pub fn shell(&self, line: &str) -> String {
+    pub(crate) fn shell(&self, line: &str) -> String {
         let mut words = line.split_whitespace();
         let program = words.next().expect("a program");
         self.command(program, &words.collect::<Vec<_>>())
     }
 }
 
-pub fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     let mut settings = Settings {
         detect_local: DetectLocal::Ranges(vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/32".parse().unwrap()]),
         ..Settings::default()

@@ -87,7 +87,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 ];
 
 /// The machine that has it.
-pub fn machine() -> Machine {
+pub(crate) fn machine() -> Machine {
     let mut machine = Machine::new().modules(MODULES).variable("ORLOP_SERVICES");
     for (name, others) in PROGRAMS {
         machine = machine.program(name, others);
@@ -101,7 +101,7 @@ pub fn machine() -> Machine {
 }
 
 /// Everything, two at a time; what fails is told in the end.
-pub fn all() {
+pub(crate) fn all() {
     let groups = cases::GROUPS.iter().map(|(group, _)| group.to_string());
     // The others are as slow to start here as their programs are.
     let switches = ["from nftables", "to nftables"].map(str::to_string);

@@ -9,15 +9,15 @@ use tokio::runtime::Handle;
 use crate::bed::Bed;
 
 /// Modes whose back ends run on the kernel that tests run on.
-pub const HERE: &[Mode] = &[Mode::Iptables, Mode::Nftables, Mode::Userspace];
+pub(crate) const HERE: &[Mode] = &[Mode::Iptables, Mode::Nftables, Mode::Userspace];
 
 /// A back end, for the namespace one is in.
-pub fn start(mode: Mode, settings: &Settings, runtime: Handle) -> Box<dyn Backend> {
+pub(crate) fn start(mode: Mode, settings: &Settings, runtime: Handle) -> Box<dyn Backend> {
     backend::create(mode, settings, &runtime).unwrap_or_else(|e| panic!("{mode}: {e}"))
 }
 
 /// Everything of the node's network that any mode writes, one thing a line, without numbers that count packets.
-pub fn kernel(bed: &Bed) -> Vec<String> {
+pub(crate) fn kernel(bed: &Bed) -> Vec<String> {
     let mut lines = Vec::new();
     let mut table = String::new();
     for (program, family) in [("iptables-save", "ip"), ("ip6tables-save", "ip6")] {
@@ -77,7 +77,7 @@ fn is_of_iptables(table: &str) -> bool {
 }
 
 /// Takes away what the back end has made, behind its back.
-pub fn sabotage(bed: &Bed) {
+pub(crate) fn sabotage(bed: &Bed) {
     match bed.mode {
         Mode::Nftables => {
             bed.shell("nft flush ruleset");

@@ -21,13 +21,13 @@ const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 
 #[derive(Clone)]
-pub struct Netns {
+pub(crate) struct Netns {
     file: Arc<File>,
 }
 
 impl Netns {
     /// A namespace of its own, with its loopback up.
-    pub fn new() -> Netns {
+    pub(crate) fn new() -> Netns {
         let file = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).expect("network namespaces (as root)");
             File::open("/proc/thread-self/ns/net").unwrap()
@@ -48,7 +48,7 @@ impl Netns {
     }
 
     /// Does something on a thread that is in this namespace. Processes and sockets it makes are in it too.
-    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 self.set_here();
@@ -62,12 +62,12 @@ impl Netns {
     }
 
     /// Moves the calling thread into this namespace for good.
-    pub fn set_here(&self) {
+    pub(crate) fn set_here(&self) {
         setns(&*self.file, CloneFlags::CLONE_NEWNET).expect("a namespace can be entered");
     }
 
     /// Packets for others are passed on.
-    pub fn forward(&self) {
+    pub(crate) fn forward(&self) {
         self.enter(|| {
             set("net/ipv4/ip_forward", "1");
             set("net/ipv4/conf/all/send_redirects", "0");
@@ -78,7 +78,7 @@ impl Netns {
 }
 
 /// Sets a kernel parameter of the namespace one is in.
-pub fn set(name: &str, value: &str) {
+pub(crate) fn set(name: &str, value: &str) {
     let path = format!("/proc/sys/{name}");
     fs::write(&path, value).unwrap_or_else(|e| panic!("{path} = {value}: {e}"));
 }
@@ -113,7 +113,7 @@ fn push(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// A cable between two namespaces.
-pub fn cable(left: (&Netns, &str), right: (&Netns, &str)) {
+pub(crate) fn cable(left: (&Netns, &str), right: (&Netns, &str)) {
     left.0.enter(|| {
         let mut peer = link_header(0, 0).to_vec();
         push(&mut peer, 3, format!("{}\0", right.1).as_bytes());
@@ -131,7 +131,7 @@ pub fn cable(left: (&Netns, &str), right: (&Netns, &str)) {
 }
 
 /// A bridge in the namespace one is in.
-pub fn bridge(name: &str) {
+pub(crate) fn bridge(name: &str) {
     let mut message = Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, 0));
     message.text(3, name).nested(18, |info| {
         info.text(1, "bridge");
@@ -141,7 +141,7 @@ pub fn bridge(name: &str) {
 }
 
 /// Makes a link a port of a bridge; frames may leave by the port they came by.
-pub fn plug(link: &str, bridge: &str) {
+pub(crate) fn plug(link: &str, bridge: &str) {
     let mut message = Message::new(NEW_LINK, 0, &link_header(index(link), 0));
     message.ne32(10, index(bridge));
     request(message, "a port of a bridge");
@@ -154,7 +154,7 @@ pub fn plug(link: &str, bridge: &str) {
     request(message, "hairpin mode of a port");
 }
 
-pub fn up(link: &str) {
+pub(crate) fn up(link: &str) {
     request(Message::new(NEW_LINK, 0, &link_header(index(link), 1)), "a link up");
 }
 
@@ -170,7 +170,7 @@ fn family(ip: IpAddr) -> u8 {
 }
 
 /// Gives a link an address, with the route to its network that the prefix length stands for.
-pub fn address(link: &str, address: IpNet) {
+pub(crate) fn address(link: &str, address: IpNet) {
     let mut header = vec![family(address.addr()), address.prefix_len(), 0, 0];
     header.extend_from_slice(&index(link).to_ne_bytes());
     let mut message = Message::new(NEW_ADDRESS, CREATE | EXCLUSIVE, &header);
@@ -184,7 +184,7 @@ pub fn address(link: &str, address: IpNet) {
 }
 
 /// A route by a link, and by a gateway if there is one.
-pub fn route(to: IpNet, link: &str, gateway: Option<IpAddr>) {
+pub(crate) fn route(to: IpNet, link: &str, gateway: Option<IpAddr>) {
     const TABLE_MAIN: u8 = 254;
     const BY_ADMINISTRATOR: u8 = 4;
     const UNICAST: u8 = 1;

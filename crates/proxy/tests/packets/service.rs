@@ -10,7 +10,7 @@ use crate::world::{POD_PORT, World};
 
 /// How an endpoint fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     Ready,
     NotReady,
     /// Going away, and still serving.
@@ -20,7 +20,7 @@ pub enum State {
 }
 
 #[derive(Clone, Debug)]
-pub struct Svc {
+pub(crate) struct Svc {
     pub name: &'static str,
     /// The last number of its addresses.
     number: u8,
@@ -37,7 +37,7 @@ pub struct Svc {
 }
 
 impl Svc {
-    pub fn new(name: &'static str, number: u8, pods: &[&'static str]) -> Svc {
+    pub(crate) fn new(name: &'static str, number: u8, pods: &[&'static str]) -> Svc {
         Svc {
             name,
             number,
@@ -54,63 +54,63 @@ impl Svc {
         }
     }
 
-    pub fn udp(mut self) -> Svc {
+    pub(crate) fn udp(mut self) -> Svc {
         self.protocol = Protocol::Udp;
         self
     }
 
-    pub fn port(mut self, port: u16) -> Svc {
+    pub(crate) fn port(mut self, port: u16) -> Svc {
         self.port = port;
         self
     }
 
-    pub fn node_port(mut self, port: u16) -> Svc {
+    pub(crate) fn node_port(mut self, port: u16) -> Svc {
         self.node_port = Some(port);
         self
     }
 
-    pub fn external_ip(mut self) -> Svc {
+    pub(crate) fn external_ip(mut self) -> Svc {
         self.external_ip = true;
         self
     }
 
-    pub fn load_balancer(mut self) -> Svc {
+    pub(crate) fn load_balancer(mut self) -> Svc {
         self.load_balancer = true;
         self
     }
 
-    pub fn only_from(mut self, ranges: &[&'static str]) -> Svc {
+    pub(crate) fn only_from(mut self, ranges: &[&'static str]) -> Svc {
         self.source_ranges = ranges.to_vec();
         self
     }
 
-    pub fn affinity(mut self, seconds: u32) -> Svc {
+    pub(crate) fn affinity(mut self, seconds: u32) -> Svc {
         self.affinity = Some(seconds);
         self
     }
 
-    pub fn internal_local(mut self) -> Svc {
+    pub(crate) fn internal_local(mut self) -> Svc {
         self.internal_local = true;
         self
     }
 
-    pub fn external_local(mut self) -> Svc {
+    pub(crate) fn external_local(mut self) -> Svc {
         self.external_local = true;
         self
     }
 
-    pub fn endpoints(mut self, endpoints: &[(&'static str, State)]) -> Svc {
+    pub(crate) fn endpoints(mut self, endpoints: &[(&'static str, State)]) -> Svc {
         self.endpoints = endpoints.to_vec();
         self
     }
 
-    pub fn pods(self, pods: &[&'static str]) -> Svc {
+    pub(crate) fn pods(self, pods: &[&'static str]) -> Svc {
         let endpoints: Vec<_> = pods.iter().map(|pod| (*pod, State::Ready)).collect();
         self.endpoints(&endpoints)
     }
 
     /// Its protocol.
-    pub fn protocol(&self) -> Protocol {
+    pub(crate) fn protocol(&self) -> Protocol {
         self.protocol
     }
 
@@ -122,16 +122,16 @@ impl Svc {
         SocketAddr::new(text.parse().unwrap(), self.port)
     }
 
-    pub fn cluster(&self, family: Family) -> SocketAddr {
+    pub(crate) fn cluster(&self, family: Family) -> SocketAddr {
         self.at(family, "10.96.0", "fd00:96")
     }
 
-    pub fn external(&self, family: Family) -> SocketAddr {
+    pub(crate) fn external(&self, family: Family) -> SocketAddr {
         self.at(family, "198.51.100", "2001:db8:100")
     }
 
     /// The address of its load balancer.
-    pub fn ingress(&self, family: Family) -> SocketAddr {
+    pub(crate) fn ingress(&self, family: Family) -> SocketAddr {
         let mut address = self.external(family);
         address.set_ip(match address.ip() {
             IpAddr::V4(ip) => {
@@ -149,11 +149,11 @@ impl Svc {
     }
 
     /// Its node port, at an address.
-    pub fn node_port_at(&self, ip: IpAddr) -> SocketAddr {
+    pub(crate) fn node_port_at(&self, ip: IpAddr) -> SocketAddr {
         SocketAddr::new(ip, self.node_port.expect("a node port"))
     }
 
-    pub fn object(&self) -> Service {
+    pub(crate) fn object(&self) -> Service {
         let both = |address: &dyn Fn(Family) -> SocketAddr| Family::ALL.map(|f| address(f).ip().to_string());
         let cluster_ips = both(&|f| self.cluster(f));
         let kind = match (self.load_balancer, self.node_port) {
@@ -189,7 +189,7 @@ impl Svc {
         .unwrap()
     }
 
-    pub fn slices(&self, world: &World) -> Vec<EndpointSlice> {
+    pub(crate) fn slices(&self, world: &World) -> Vec<EndpointSlice> {
         let slice = |family: Family| {
             let endpoint = |(pod, state): &(&'static str, State)| {
                 json!({
@@ -217,6 +217,6 @@ impl Svc {
     }
 }
 
-pub fn slice_name(service: &str, family: Family) -> String {
+pub(crate) fn slice_name(service: &str, family: Family) -> String {
     format!("{service}-{family:?}").to_lowercase()
 }

@@ -24,13 +24,13 @@ use tokio::runtime::Runtime;
 use crate::netns::{Netns, address, bridge, cable, plug, route, set};
 
 /// Where pods serve.
-pub const POD_PORT: u16 = 8080;
+pub(crate) const POD_PORT: u16 = 8080;
 /// How long one waits for what must come, and for what must not.
-pub const PATIENCE: Duration = Duration::from_secs(8);
-pub const IMPATIENCE: Duration = Duration::from_millis(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
+pub(crate) const IMPATIENCE: Duration = Duration::from_millis(300);
 
 /// Pods by name, with the last number of their address; the first letter says on which node.
-pub const PODS: [(&str, u8); 6] = [
+pub(crate) const PODS: [(&str, u8); 6] = [
     ("client", 10),
     ("a1", 11),
     ("a2", 12),
@@ -41,7 +41,7 @@ pub const PODS: [(&str, u8); 6] = [
 
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// This pod answered, and saw this source.
     Answer {
         pod: String,
@@ -58,13 +58,13 @@ pub enum Outcome {
 
 /// A namespace and its addresses, IPv4 and IPv6.
 #[derive(Clone)]
-pub struct Place {
+pub(crate) struct Place {
     pub netns: Netns,
     pub v4: IpAddr,
     pub v6: IpAddr,
 }
 
-pub struct World {
+pub(crate) struct World {
     places: BTreeMap<&'static str, Place>,
     _router: Netns,
     servers: Option<Runtime>,
@@ -137,13 +137,13 @@ fn pod(node: &Netns, number: u8, name: &str, host: u8, on_bridge: bool) -> Place
 }
 
 impl World {
-    pub fn routed() -> World {
+    pub(crate) fn routed() -> World {
         World::new(false)
     }
 
     /// Node A's pods share a bridge, which netfilter looks into (`br_netfilter`), as packets between two pods of the
     /// same bridge otherwise never come by the node's rules.
-    pub fn bridged() -> World {
+    pub(crate) fn bridged() -> World {
         World::new(true)
     }
 
@@ -226,16 +226,16 @@ impl World {
         self.servers = Some(runtime);
     }
 
-    pub fn place(&self, name: &str) -> &Place {
+    pub(crate) fn place(&self, name: &str) -> &Place {
         self.places.get(name).unwrap_or_else(|| panic!("no place {name}"))
     }
 
     /// Node A, where the proxy runs.
-    pub fn node(&self) -> &Place {
+    pub(crate) fn node(&self) -> &Place {
         self.place("host")
     }
 
-    pub fn address(&self, place: &str, family: Family) -> IpAddr {
+    pub(crate) fn address(&self, place: &str, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.place(place).v4,
             Family::V6 => self.place(place).v6,
@@ -243,13 +243,13 @@ impl World {
     }
 
     /// An address of node A.
-    pub fn is_nodes(&self, ip: IpAddr) -> bool {
+    pub(crate) fn is_nodes(&self, ip: IpAddr) -> bool {
         let node = self.node();
         [node.v4, node.v6, self::ip("10.244.1.1"), self::ip("fd00:244:1::1")].contains(&ip)
     }
 
     /// One request from a place, on a connection or socket of its own.
-    pub fn ask(&self, from: &str, protocol: Protocol, to: SocketAddr, limit: Duration) -> Outcome {
+    pub(crate) fn ask(&self, from: &str, protocol: Protocol, to: SocketAddr, limit: Duration) -> Outcome {
         let asked = self.place(from).netns.enter(|| match protocol {
             Protocol::Tcp => ask_tcp(to, limit),
             Protocol::Udp => UdpTalk::open(to).and_then(|mut talk| talk.ask(limit)),
@@ -262,13 +262,13 @@ impl World {
     }
 
     /// A TCP connection from a place that stays open.
-    pub fn connect(&self, from: &str, to: SocketAddr) -> TcpTalk {
+    pub(crate) fn connect(&self, from: &str, to: SocketAddr) -> TcpTalk {
         let opened = self.place(from).netns.enter(|| TcpTalk::open(to, PATIENCE));
         opened.unwrap_or_else(|e| panic!("{from} → {to}: {e}"))
     }
 
     /// A UDP socket at a place that stays open.
-    pub fn udp(&self, from: &str, to: SocketAddr) -> UdpTalk {
+    pub(crate) fn udp(&self, from: &str, to: SocketAddr) -> UdpTalk {
         self.place(from).netns.enter(|| UdpTalk::open(to).unwrap())
     }
 }
@@ -312,7 +312,7 @@ fn ask_tcp(to: SocketAddr, limit: Duration) -> io::Result<Outcome> {
     }
 }
 
-pub struct TcpTalk {
+pub(crate) struct TcpTalk {
     stream: BufReader<TcpStream>,
 }
 
@@ -327,7 +327,7 @@ impl TcpTalk {
     }
 
     /// One line there, one back.
-    pub fn ask(&mut self) -> io::Result<Outcome> {
+    pub(crate) fn ask(&mut self) -> io::Result<Outcome> {
         self.stream.get_mut().write_all(b"who?\n")?;
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
@@ -337,7 +337,7 @@ impl TcpTalk {
     }
 }
 
-pub struct UdpTalk {
+pub(crate) struct UdpTalk {
     socket: UdpSocket,
 }
 
@@ -349,7 +349,7 @@ impl UdpTalk {
         Ok(UdpTalk { socket })
     }
 
-    pub fn ask(&mut self, limit: Duration) -> io::Result<Outcome> {
+    pub(crate) fn ask(&mut self, limit: Duration) -> io::Result<Outcome> {
         self.socket.set_read_timeout(Some(limit))?;
         match self.socket.send(b"who?") {
             // This host's own rules refuse it; the error that the application gets comes next.

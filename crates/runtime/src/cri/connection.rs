@@ -25,13 +25,13 @@ const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 const REFUSED_BY: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
-pub struct Connection {
+pub(super) struct Connection {
     endpoint: String,
     channel: Channel,
 }
 
 impl Connection {
-    pub fn new(endpoint: &str) -> Result<Connection> {
+    pub(super) fn new(endpoint: &str) -> Result<Connection> {
         let path = socket_path(endpoint)?;
         let connector = tower::service_fn(move |_: http::Uri| {
             let path = path.clone();
@@ -52,7 +52,7 @@ impl Connection {
     }
 
     /// One request, one answer. Dropping the future cancels the call at the server too.
-    pub async fn call<Q, A>(&self, path: &'static str, request: Q, limit: Option<Duration>) -> Result<A>
+    pub(super) async fn call<Q, A>(&self, path: &'static str, request: Q, limit: Option<Duration>) -> Result<A>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -84,7 +84,7 @@ impl Connection {
     }
 
     /// One request, many answers.
-    pub async fn stream<Q, A>(&self, path: &'static str, request: Q) -> Result<BoxStream<'static, Result<A>>>
+    pub(super) async fn stream<Q, A>(&self, path: &'static str, request: Q) -> Result<BoxStream<'static, Result<A>>>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,

@@ -66,7 +66,7 @@ enum News {
     OutOfMemory(String),
 }
 
-pub async fn events(runtime: &CriRuntime) -> Result<BoxStream<'static, Result<Event>>> {
+pub(super) async fn events(runtime: &CriRuntime) -> Result<BoxStream<'static, Result<Event>>> {
     let request = SubscribeRequest {
         filters: FILTERS.map(String::from).to_vec(),
     };

@@ -31,11 +31,11 @@ impl From<&AttachRequest> for Streams {
     }
 }
 
-pub async fn session(url: &str, streams: Streams) -> Result<Session> {
+pub(super) async fn session(url: &str, streams: Streams) -> Result<Session> {
     connect_session(&address(url)?, streams).await.map_err(failed)
 }
 
-pub async fn port(url: &str, port: u16) -> Result<Box<dyn Pipe>> {
+pub(super) async fn port(url: &str, port: u16) -> Result<Box<dyn Pipe>> {
     let server = connect_port_forward(&address(url)?).await.map_err(failed)?;
     server
         .open(port)

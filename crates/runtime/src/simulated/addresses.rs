@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One range; addresses are handed out in turn, so that one that was given back rests for a while.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub(super) struct Pool {
     v6: bool,
     /// The range's first address.
     base: u128,
@@ -17,7 +17,7 @@ pub struct Pool {
 
 impl Pool {
     /// From `10.1.2.0/24` or `fd00::/64`; `None` if it is no such thing.
-    pub fn parse(range: &str) -> Option<Pool> {
+    pub(super) fn parse(range: &str) -> Option<Pool> {
         let (address, bits) = range.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
         let bits: u32 = bits.parse().ok()?;
@@ -39,7 +39,7 @@ impl Pool {
 
     /// The next free address. The first two (the network's, the gateway's) and the last are never given; `None`: all
     /// are taken.
-    pub fn take(&mut self) -> Option<IpAddr> {
+    pub(super) fn take(&mut self) -> Option<IpAddr> {
         let usable = self.size.checked_sub(3).filter(|n| *n > 0)?;
         if self.used.len() as u128 >= usable {
             return None;
@@ -56,7 +56,7 @@ impl Pool {
         }
     }
 
-    pub fn give_back(&mut self, address: IpAddr) {
+    pub(super) fn give_back(&mut self, address: IpAddr) {
         let number = match address {
             IpAddr::V4(a) if !self.v6 => u128::from(u32::from(a)),
             IpAddr::V6(a) if self.v6 => u128::from(a),

@@ -82,7 +82,7 @@ impl std::fmt::Display for Call {
 }
 
 /// What a command run in a container answers.
-pub type Answer = Arc<dyn Fn(&[String]) -> Result<ExecSyncResponse> + Send + Sync>;
+pub(super) type Answer = Arc<dyn Fn(&[String]) -> Result<ExecSyncResponse> + Send + Sync>;
 
 /// Calls of one kind wait until this is dropped.
 pub struct Hold(#[expect(dead_code, reason = "dropping it is its use")] pub(super) watch::Sender<()>);
@@ -91,7 +91,7 @@ pub struct Hold(#[expect(dead_code, reason = "dropping it is its use")] pub(supe
 const CALLS_MAX: usize = 100_000;
 
 #[derive(Default)]
-pub struct Script {
+pub(super) struct Script {
     faults: BTreeMap<Kind, Fault>,
     holds: BTreeMap<Kind, watch::Receiver<()>>,
     calls: VecDeque<Call>,
@@ -107,31 +107,36 @@ struct Fault {
 }
 
 impl Script {
-    pub fn fail_next(&mut self, kind: Kind, error: Error) {
+    pub(super) fn fail_next(&mut self, kind: Kind, error: Error) {
         self.faults.entry(kind).or_default().next.push_back(error);
     }
 
-    pub fn fail_always(&mut self, kind: Kind, error: Option<Error>) {
+    pub(super) fn fail_always(&mut self, kind: Kind, error: Option<Error>) {
         self.faults.entry(kind).or_default().always = error;
     }
 
-    pub fn hold(&mut self, kind: Kind) -> Hold {
+    pub(super) fn hold(&mut self, kind: Kind) -> Hold {
         let (held, waiting) = watch::channel(());
         self.holds.insert(kind, waiting);
         Hold(held)
     }
 
-    pub fn answer(&mut self, container: &str, answer: Answer) {
+    pub(super) fn answer(&mut self, container: &str, answer: Answer) {
         self.answers.insert(container.to_string(), answer);
     }
 
-    pub fn answer_for(&self, subject: &str) -> Option<Answer> {
+    pub(super) fn answer_for(&self, subject: &str) -> Option<Answer> {
         let name = subject.rsplit('/').next().unwrap_or(subject);
         self.answers.get(subject).or_else(|| self.answers.get(name)).cloned()
     }
 
     /// Notes a call. What it returns first has to be waited for, if anything; the fault then takes the call's place.
-    pub fn called(&mut self, kind: Kind, subject: String, keep: bool) -> (Option<watch::Receiver<()>>, Option<Error>) {
+    pub(super) fn called(
+        &mut self,
+        kind: Kind,
+        subject: String,
+        keep: bool,
+    ) -> (Option<watch::Receiver<()>>, Option<Error>) {
         *self.counts.entry(kind).or_default() += 1;
         if keep && !kind.only_looks() && self.calls.len() < CALLS_MAX {
             self.calls.push_back(Call { kind, subject });
@@ -147,11 +152,11 @@ impl Script {
         )
     }
 
-    pub fn take_calls(&mut self) -> Vec<Call> {
+    pub(super) fn take_calls(&mut self) -> Vec<Call> {
         std::mem::take(&mut self.calls).into()
     }
 
-    pub fn count(&self, kind: Kind) -> u64 {
+    pub(super) fn count(&self, kind: Kind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or(0)
     }
 }

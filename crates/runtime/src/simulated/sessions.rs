@@ -21,7 +21,7 @@ fn resize(tty: bool) -> Option<mpsc::Sender<TerminalSize>> {
 }
 
 /// A command that has answered already. `cat` sends back what it is sent.
-pub fn command(request: &ExecRequest, answer: ExecSyncResponse) -> Session {
+pub(super) fn command(request: &ExecRequest, answer: ExecSyncResponse) -> Session {
     let echoes = request.stdin && request.cmd.first().is_some_and(|c| c == "cat");
     let (stdin, stdout): (Writer, Reader) = if echoes {
         let (near, far) = tokio::io::duplex(ECHO_BYTES);
@@ -39,7 +39,7 @@ pub fn command(request: &ExecRequest, answer: ExecSyncResponse) -> Session {
 }
 
 /// A container's own streams: silent until it ends.
-pub fn attached(request: &AttachRequest, ended: impl Future<Output = i32> + Send + 'static) -> Session {
+pub(super) fn attached(request: &AttachRequest, ended: impl Future<Output = i32> + Send + 'static) -> Session {
     let silent = || Box::new(tokio::io::empty()) as Reader;
     Session {
         stdin: request.stdin.then(|| Box::new(tokio::io::sink()) as Writer),
@@ -51,7 +51,7 @@ pub fn attached(request: &AttachRequest, ended: impl Future<Output = i32> + Send
 }
 
 /// A port that sends back what it is sent.
-pub fn echo() -> Box<dyn Pipe> {
+pub(super) fn echo() -> Box<dyn Pipe> {
     let (near, far) = tokio::io::duplex(ECHO_BYTES);
     tokio::spawn(async move {
         let (mut from, mut to) = tokio::io::split(far);

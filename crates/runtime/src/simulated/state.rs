@@ -12,7 +12,7 @@ use super::behaviour::{Behaviour, INIT, asked_to_fail};
 use crate::cri::messages::*;
 use crate::{Code, Error, Event, Result};
 
-pub struct Sandbox {
+pub(super) struct Sandbox {
     pub config: PodSandboxConfig,
     pub handler: String,
     pub created_at: i64,
@@ -20,7 +20,7 @@ pub struct Sandbox {
     pub addresses: Vec<IpAddr>,
 }
 
-pub struct SimulatedContainer {
+pub(super) struct SimulatedContainer {
     pub sandbox: String,
     /// Without environment, commands, devices and security context: nobody asks a simulated container for them, and thousands of
     /// containers stay small.
@@ -37,13 +37,13 @@ pub struct SimulatedContainer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ending {
+pub(super) struct Ending {
     pub at: i64,
     pub exit_code: i32,
     pub reason: &'static str,
 }
 
-pub struct State {
+pub(super) struct State {
     pub sandboxes: BTreeMap<String, Sandbox>,
     pub containers: BTreeMap<String, SimulatedContainer>,
     /// By id.
@@ -61,7 +61,7 @@ fn refused(message: impl Into<String>) -> Error {
     Error::new(Code::Other, message)
 }
 
-pub fn nanos(duration: Duration) -> i64 {
+pub(super) fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -71,11 +71,11 @@ impl State {
         (0..4).map(|_| format!("{:016x}", random.next_u64())).collect()
     }
 
-    pub fn sandbox(&self, id: &str) -> Result<&Sandbox> {
+    pub(super) fn sandbox(&self, id: &str) -> Result<&Sandbox> {
         self.sandboxes.get(id).ok_or_else(|| not_found("sandbox", id))
     }
 
-    pub fn container(&self, id: &str) -> Result<&SimulatedContainer> {
+    pub(super) fn container(&self, id: &str) -> Result<&SimulatedContainer> {
         self.containers.get(id).ok_or_else(|| not_found("container", id))
     }
 
@@ -84,19 +84,19 @@ impl State {
     }
 
     /// `namespace/pod`; the id itself if there is no such sandbox.
-    pub fn sandbox_name(&self, id: &str) -> String {
+    pub(super) fn sandbox_name(&self, id: &str) -> String {
         self.sandboxes.get(id).map_or(id.to_string(), |s| pod_name(&s.config))
     }
 
     /// `namespace/pod/container`; the id itself if there is no such container.
-    pub fn container_name(&self, id: &str) -> String {
+    pub(super) fn container_name(&self, id: &str) -> String {
         match self.containers.get(id) {
             Some(found) => format!("{}/{}", self.sandbox_name(&found.sandbox), found.name()),
             None => id.to_string(),
         }
     }
 
-    pub fn event(&self, container: &str) -> Event {
+    pub(super) fn event(&self, container: &str) -> Event {
         let sandbox = self.containers.get(container).map(|c| c.sandbox.clone());
         Event {
             sandbox,
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    pub fn run_sandbox(&mut self, mut config: PodSandboxConfig, handler: &str, now: i64) -> Result<String> {
+    pub(super) fn run_sandbox(&mut self, mut config: PodSandboxConfig, handler: &str, now: i64) -> Result<String> {
         if let Some(message) = asked_to_fail(&config.annotations, "sandbox") {
             return Err(refused(message));
         }
@@ -152,7 +152,7 @@ impl State {
         self.pools.iter_mut().for_each(|pool| pool.give_back(address));
     }
 
-    pub fn stop_sandbox(&mut self, id: &str, now: i64) -> Vec<Event> {
+    pub(super) fn stop_sandbox(&mut self, id: &str, now: i64) -> Vec<Event> {
         let Some(sandbox) = self.sandboxes.get_mut(id) else {
             return vec![];
         };
@@ -181,14 +181,19 @@ impl State {
         events
     }
 
-    pub fn remove_sandbox(&mut self, id: &str, now: i64) -> Vec<Event> {
+    pub(super) fn remove_sandbox(&mut self, id: &str, now: i64) -> Vec<Event> {
         let events = self.stop_sandbox(id, now);
         self.containers.retain(|_, c| c.sandbox != id);
         self.sandboxes.remove(id);
         events
     }
 
-    pub fn create_container(&mut self, sandbox_id: &str, mut config: ContainerConfig, now: i64) -> Result<String> {
+    pub(super) fn create_container(
+        &mut self,
+        sandbox_id: &str,
+        mut config: ContainerConfig,
+        now: i64,
+    ) -> Result<String> {
         let sandbox = self.sandbox(sandbox_id)?;
         if !sandbox.ready {
             return Err(refused(format!("sandbox container {sandbox_id:?} is not running")));
@@ -229,7 +234,7 @@ impl State {
         Ok(id)
     }
 
-    pub fn start_container(&mut self, id: &str, now: i64) -> Result<()> {
+    pub(super) fn start_container(&mut self, id: &str, now: i64) -> Result<()> {
         let container = self.container_mut(id)?;
         if container.state != ContainerState::Created {
             return Err(refused(format!(
@@ -264,7 +269,7 @@ impl State {
     }
 
     /// From now on it is about to end: by itself as it was asked to, or killed when the grace period is over.
-    pub fn ask_to_stop(&mut self, id: &str, grace: Duration, now: i64) {
+    pub(super) fn ask_to_stop(&mut self, id: &str, grace: Duration, now: i64) {
         let Some(container) = self.containers.get_mut(id) else {
             return;
         };
@@ -297,7 +302,7 @@ impl State {
     }
 
     /// Ends what was to end by now.
-    pub fn settle(&mut self, now: i64) -> Vec<Event> {
+    pub(super) fn settle(&mut self, now: i64) -> Vec<Event> {
         let mut events = vec![];
         for (id, container) in &mut self.containers {
             if let Some(ending) = container.ending
@@ -314,12 +319,12 @@ impl State {
     }
 
     /// When the next container ends by itself.
-    pub fn next_ending(&self) -> Option<i64> {
+    pub(super) fn next_ending(&self) -> Option<i64> {
         let running = self.containers.values().filter(|c| c.state == ContainerState::Running);
         running.filter_map(|c| c.ending).map(|e| e.at).min()
     }
 
-    pub fn pull(&mut self, spec: &ImageSpec) -> String {
+    pub(super) fn pull(&mut self, spec: &ImageSpec) -> String {
         let name = full_image_name(&spec.image);
         if let Some(image) = self.find_image(&name) {
             return image.id.clone();
@@ -348,7 +353,7 @@ impl State {
         id
     }
 
-    pub fn find_image(&self, name: &str) -> Option<&Image> {
+    pub(super) fn find_image(&self, name: &str) -> Option<&Image> {
         let full = full_image_name(name);
         let known = |i: &&Image| i.repo_tags.contains(&full) || i.repo_digests.contains(&full);
         self.images.get(name).or_else(|| self.images.values().find(known))
@@ -366,16 +371,16 @@ impl Ending {
     }
 }
 
-pub fn reason_of(exit_code: i32) -> &'static str {
+pub(super) fn reason_of(exit_code: i32) -> &'static str {
     if exit_code == 0 { "Completed" } else { "Error" }
 }
 
 impl SimulatedContainer {
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.config.metadata.as_ref().map_or("", |m| m.name.as_str())
     }
 
-    pub fn resources(&self) -> Option<&LinuxContainerResources> {
+    pub(super) fn resources(&self) -> Option<&LinuxContainerResources> {
         self.config.linux.as_ref()?.resources.as_ref()
     }
 
@@ -385,7 +390,7 @@ impl SimulatedContainer {
     }
 
     /// Whether it had not ended before.
-    pub fn end(&mut self, ending: Ending) -> bool {
+    pub(super) fn end(&mut self, ending: Ending) -> bool {
         self.ending = None;
         if self.state == ContainerState::Exited {
             return false;
@@ -398,7 +403,7 @@ impl SimulatedContainer {
     }
 }
 
-pub fn pod_name(config: &PodSandboxConfig) -> String {
+pub(super) fn pod_name(config: &PodSandboxConfig) -> String {
     let metadata = config.metadata.clone().unwrap_or_default();
     format!("{}/{}", metadata.namespace, metadata.name)
 }
@@ -409,7 +414,7 @@ fn on_host_network(config: &PodSandboxConfig) -> bool {
     namespaces.is_some_and(|n| n.network() == NamespaceMode::Node)
 }
 
-pub fn state_name(state: ContainerState) -> &'static str {
+pub(super) fn state_name(state: ContainerState) -> &'static str {
     match state {
         ContainerState::Created => "CONTAINER_CREATED",
         ContainerState::Running => "CONTAINER_RUNNING",

@@ -156,7 +156,7 @@ pub(super) struct Registry<'a> {
 }
 
 impl<'a> Registry<'a> {
-    pub fn find(&self, name: &str) -> Option<&'a PluginRow> {
+    pub(super) fn find(&self, name: &str) -> Option<&'a PluginRow> {
         DEFAULT_PLUGINS.iter().chain(self.custom).find(|row| row.name == name)
     }
 }

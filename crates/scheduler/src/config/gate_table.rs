@@ -275,7 +275,7 @@ pub const GATES: &[Gate] = &[
 ];
 
 /// Gates that are of no use without others.
-pub const DEPENDENCIES: &[(&str, &[&str])] = &[
+pub(super) const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("AuthorizeNodeWithSelectors", &["AuthorizeWithSelectors"]),
     ("ClusterTrustBundleProjection", &["ClusterTrustBundle"]),
     ("DRAAdminAccess", &["DynamicResourceAllocation"]),

@@ -120,7 +120,7 @@ pub(super) fn dropped(path: &Path, name: &str) -> String {
 
 impl Sets {
     /// How `queueSort` is written, to compare it between profiles.
-    pub fn queue_sort(&self) -> (Path, Value) {
+    pub(super) fn queue_sort(&self) -> (Path, Value) {
         let Some(set) = self.points.get(&Point::QueueSort) else {
             return (Path::default(), json!({}));
         };
@@ -142,7 +142,7 @@ impl Sets {
 
     /// The plugins of every point in order, with their weights. Problems are those Kubernetes finds when it builds the
     /// profile, all of them at once.
-    pub fn expand(&self, cx: &Context<'_>, profile: &Path, scheduler_name: &str, p: &mut Problems) -> Points {
+    pub(super) fn expand(&self, cx: &Context<'_>, profile: &Path, scheduler_name: &str, p: &mut Problems) -> Points {
         let multi = self.merged_multi_point(cx);
         let known = |plugin: &Named, point: Option<Point>, p: &mut Problems| check_name(plugin, point, cx, p);
         let multi: Vec<Named> = multi.into_iter().filter(|plugin| known(plugin, None, p)).collect();

@@ -28,18 +28,18 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.decoding.is_empty() && self.meaning.is_empty()
     }
 
-    pub fn into_list(self) -> Vec<Problem> {
+    pub(super) fn into_list(self) -> Vec<Problem> {
         let mut list = self.decoding;
         list.extend(self.meaning);
         list
     }
 
     /// What strict decoding refuses: `unknown field "…"`, `duplicate field "…"`.
-    pub fn strict(&mut self, what: &str, field: String) {
+    pub(super) fn strict(&mut self, what: &str, field: String) {
         self.decoding.push(Problem {
             text: format!("strict decoding error: {what} {field:?}"),
             field,
@@ -47,7 +47,7 @@ impl Problems {
     }
 
     /// Text that is no YAML.
-    pub fn unreadable(&mut self, text: String) {
+    pub(super) fn unreadable(&mut self, text: String) {
         self.decoding.push(Problem {
             field: String::new(),
             text,
@@ -55,32 +55,32 @@ impl Problems {
     }
 
     /// A value of the wrong type.
-    pub fn wrong_type(&mut self, path: &Path, value: &Value, wanted: &str) {
+    pub(super) fn wrong_type(&mut self, path: &Path, value: &Value, wanted: &str) {
         let problem = problem(ProblemKind::Invalid, path, Some(value.to_string()), wanted);
         self.decoding.push(problem);
     }
 
-    pub fn required(&mut self, path: &Path, detail: &str) {
+    pub(super) fn required(&mut self, path: &Path, detail: &str) {
         self.meaning.push(problem(ProblemKind::Required, path, None, detail));
     }
 
-    pub fn invalid(&mut self, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
+    pub(super) fn invalid(&mut self, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
         let value = value.into().to_string();
         self.meaning
             .push(problem(ProblemKind::Invalid, path, Some(value), detail));
     }
 
-    pub fn duplicate(&mut self, path: &Path, value: impl Into<Value>) {
+    pub(super) fn duplicate(&mut self, path: &Path, value: impl Into<Value>) {
         let value = value.into().to_string();
         self.meaning
             .push(problem(ProblemKind::Duplicate, path, Some(value), ""));
     }
 
-    pub fn forbidden(&mut self, path: &Path, detail: &str) {
+    pub(super) fn forbidden(&mut self, path: &Path, detail: &str) {
         self.meaning.push(problem(ProblemKind::Forbidden, path, None, detail));
     }
 
-    pub fn not_supported(&mut self, path: &Path, value: &str, supported: &[&str]) {
+    pub(super) fn not_supported(&mut self, path: &Path, value: &str, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
         let value = Value::from(value).to_string();
         let detail = format!("supported values: {}", list.join(", "));
@@ -89,7 +89,7 @@ impl Problems {
     }
 
     /// Each message of a rule for names as `Invalid value`.
-    pub fn invalid_each(&mut self, path: &Path, value: &str, messages: Vec<String>) {
+    pub(super) fn invalid_each(&mut self, path: &Path, value: &str, messages: Vec<String>) {
         for message in messages {
             self.invalid(path, value, message);
         }

@@ -145,7 +145,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub fn open(here: Cursor<'a>, p: &mut Problems) -> Fields<'a> {
+    pub(super) fn open(here: Cursor<'a>, p: &mut Problems) -> Fields<'a> {
         if let Some(value) = here.value()
             && !value.is_object()
         {
@@ -154,16 +154,16 @@ impl<'a> Fields<'a> {
         Fields { here, asked: vec![] }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.here.path()
     }
 
-    pub fn at(&mut self, name: &'static str) -> Cursor<'a> {
+    pub(super) fn at(&mut self, name: &'static str) -> Cursor<'a> {
         self.asked.push(name);
         self.here.at(name)
     }
 
-    pub fn close(self, p: &mut Problems) {
+    pub(super) fn close(self, p: &mut Problems) {
         let Some(map) = self.here.value().and_then(Value::as_object) else {
             return;
         };
@@ -195,43 +195,43 @@ impl<'a> Fields<'a> {
         read
     }
 
-    pub fn text(&mut self, name: &'static str, p: &mut Problems) -> Option<String> {
+    pub(super) fn text(&mut self, name: &'static str, p: &mut Problems) -> Option<String> {
         self.typed(name, "must be a string", p, |v| v.as_str().map(str::to_string))
     }
 
     /// A string that counts as absent if it is empty.
-    pub fn filled(&mut self, name: &'static str, p: &mut Problems) -> Option<String> {
+    pub(super) fn filled(&mut self, name: &'static str, p: &mut Problems) -> Option<String> {
         self.text(name, p).filter(|s| !s.is_empty())
     }
 
-    pub fn flag(&mut self, name: &'static str, p: &mut Problems) -> Option<bool> {
+    pub(super) fn flag(&mut self, name: &'static str, p: &mut Problems) -> Option<bool> {
         self.typed(name, "must be true or false", p, Value::as_bool)
     }
 
-    pub fn int(&mut self, name: &'static str, p: &mut Problems) -> Option<i32> {
+    pub(super) fn int(&mut self, name: &'static str, p: &mut Problems) -> Option<i32> {
         self.typed(name, "must be a 32-bit integer", p, |v| {
             v.as_i64().and_then(|n| i32::try_from(n).ok())
         })
     }
 
-    pub fn long(&mut self, name: &'static str, p: &mut Problems) -> Option<i64> {
+    pub(super) fn long(&mut self, name: &'static str, p: &mut Problems) -> Option<i64> {
         self.typed(name, "must be an integer", p, Value::as_i64)
     }
 
-    pub fn float(&mut self, name: &'static str, p: &mut Problems) -> Option<f32> {
+    pub(super) fn float(&mut self, name: &'static str, p: &mut Problems) -> Option<f32> {
         self.typed(name, "must be a number", p, |v| {
             v.as_f64().map(|n| n as f32).filter(|n| n.is_finite())
         })
     }
 
     /// Nanoseconds of a duration.
-    pub fn duration(&mut self, name: &'static str, p: &mut Problems) -> Option<i64> {
+    pub(super) fn duration(&mut self, name: &'static str, p: &mut Problems) -> Option<i64> {
         self.typed(name, "must be a duration such as \"15s\" or \"1m30s\"", p, |v| {
             v.as_str().and_then(|text| parse_duration(text).ok())
         })
     }
 
-    pub fn list(&mut self, name: &'static str, p: &mut Problems) -> Vec<Cursor<'a>> {
+    pub(super) fn list(&mut self, name: &'static str, p: &mut Problems) -> Vec<Cursor<'a>> {
         let c = self.at(name);
         if let Some(value) = c.value()
             && !value.is_array()
@@ -241,7 +241,7 @@ impl<'a> Fields<'a> {
         c.items().collect()
     }
 
-    pub fn texts(&mut self, name: &'static str, p: &mut Problems) -> Vec<String> {
+    pub(super) fn texts(&mut self, name: &'static str, p: &mut Problems) -> Vec<String> {
         let mut texts = Vec::new();
         for item in self.list(name, p) {
             match (item.as_str(), item.value()) {

@@ -19,7 +19,7 @@ pub(super) enum ApiVersion {
 }
 
 impl ApiVersion {
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             ApiVersion::V1 => "v1",
             ApiVersion::V1Beta3 => "v1beta3",
@@ -34,12 +34,12 @@ impl ApiVersion {
             .find(|v| v.name() == version)
     }
 
-    pub fn is_old(self) -> bool {
+    pub(super) fn is_old(self) -> bool {
         self != ApiVersion::V1
     }
 
     /// The default weight of a plugin: three were raised with v1beta3, and v1beta2 keeps meaning what it meant.
-    pub fn default_weight(self, row: &PluginRow) -> i64 {
+    pub(super) fn default_weight(self, row: &PluginRow) -> i64 {
         match (self, row.name) {
             (ApiVersion::V1Beta2, "InterPodAffinity" | "NodeAffinity" | "TaintToleration") => 1,
             _ => row.weight,
@@ -47,7 +47,7 @@ impl ApiVersion {
     }
 
     /// Why a plugin that is gone in every version is refused.
-    pub fn invalid_plugin(self) -> String {
+    pub(super) fn invalid_plugin(self) -> String {
         format!(
             "was invalid in version \"v1\" (KubeSchedulerConfiguration is version \"{GROUP}/{}\")",
             self.name()
@@ -55,7 +55,7 @@ impl ApiVersion {
     }
 
     /// Whether plugin args may say this of themselves.
-    pub fn takes_args_of(self, api_version: &str) -> bool {
+    pub(super) fn takes_args_of(self, api_version: &str) -> bool {
         ApiVersion::parse(api_version).is_some_and(|v| v == self || v == ApiVersion::V1)
     }
 }

@@ -65,7 +65,7 @@ pub(super) struct Filtered {
 }
 
 impl Filtered {
-    pub fn read(answer: &Value, names: bool) -> Result<Filtered, String> {
+    pub(super) fn read(answer: &Value, names: bool) -> Result<Filtered, String> {
         let answer = expect_object(answer, "the answer")?;
         if let Some(error) = error(answer) {
             return Err(error);
@@ -92,7 +92,7 @@ impl Filtered {
     }
 
     /// The nodes that passed, in the extender's order; each must be one that was asked about.
-    pub fn kept(&self, cluster: &Cluster, asked: &[NodeId], extender: &str) -> Result<Vec<NodeId>, String> {
+    pub(super) fn kept(&self, cluster: &Cluster, asked: &[NodeId], extender: &str) -> Result<Vec<NodeId>, String> {
         let asked: HashSet<NodeId> = asked.iter().copied().collect();
         let mut seen = HashSet::new();
         let mut kept = vec![];
@@ -111,7 +111,7 @@ impl Filtered {
     }
 
     /// Of nodes that are in both lists, what eviction can't mend counts.
-    pub fn rejections(&self, cluster: &Cluster) -> Vec<(NodeId, Rejection)> {
+    pub(super) fn rejections(&self, cluster: &Cluster) -> Vec<(NodeId, Rejection)> {
         let known = |name: &String| cluster.node_named(name).map(|n| n.id);
         let reject = |(name, why): (&String, &String), unresolvable| {
             Some((known(name)?, Rejection::because(why.clone(), unresolvable)))

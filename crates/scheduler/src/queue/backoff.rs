@@ -19,7 +19,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    pub fn new(initial: Duration, max: Duration, whole_seconds: bool) -> Backoff {
+    pub(super) fn new(initial: Duration, max: Duration, whole_seconds: bool) -> Backoff {
         let nanos = |d: Duration| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX);
         Backoff {
             initial: nanos(initial),
@@ -39,7 +39,7 @@ impl Backoff {
     }
 
     /// In nanoseconds since 1970. None: the pod need not wait.
-    pub fn expiry(&self, pod: &QueuedPod) -> Option<i64> {
+    pub(super) fn expiry(&self, pod: &QueuedPod) -> Option<i64> {
         let count = match pod.consecutive_errors {
             0 => pod.unschedulable_count,
             errors => errors,
@@ -59,12 +59,12 @@ impl Backoff {
     }
 
     /// The second (or the moment) of the expiry has to be over.
-    pub fn is_over(&self, expiry: i64, now: Timestamp) -> bool {
+    pub(super) fn is_over(&self, expiry: i64, now: Timestamp) -> bool {
         expiry < self.align(nanos(now))
     }
 
     /// The first moment at which it is over.
-    pub fn over_at(&self, expiry: i64) -> Timestamp {
+    pub(super) fn over_at(&self, expiry: i64) -> Timestamp {
         let at = expiry.saturating_add(if self.whole_seconds { SECOND } else { 1 });
         Timestamp::from_nanosecond(i128::from(at)).unwrap_or(Timestamp::MAX)
     }

@@ -27,7 +27,7 @@ pub(super) struct InFlightEvents {
 }
 
 impl InFlightEvents {
-    pub fn new(kept_max: usize) -> InFlightEvents {
+    pub(super) fn new(kept_max: usize) -> InFlightEvents {
         InFlightEvents {
             events: VecDeque::new(),
             first: 0,
@@ -37,12 +37,12 @@ impl InFlightEvents {
         }
     }
 
-    pub fn running(&self) -> usize {
+    pub(super) fn running(&self) -> usize {
         self.running
     }
 
     /// A try begins; what happens from here on is kept for it.
-    pub fn start(&mut self, slot: u32, number: u64) -> u64 {
+    pub(super) fn start(&mut self, slot: u32, number: u64) -> u64 {
         let seen = self.end();
         self.starts.push_back(Start { slot, number, seen });
         self.running += 1;
@@ -50,7 +50,7 @@ impl InFlightEvents {
     }
 
     /// A try is over. `running` tells (by slot and number) which are not.
-    pub fn finish(&mut self, running: impl Fn(u32, u64) -> bool) {
+    pub(super) fn finish(&mut self, running: impl Fn(u32, u64) -> bool) {
         self.running -= 1;
         // One that takes minutes must not hold the records of all that came and went since.
         if self.starts.len() > 2 * self.running + SPARE {
@@ -67,7 +67,7 @@ impl InFlightEvents {
         }
     }
 
-    pub fn record(&mut self, event: &Event) {
+    pub(super) fn record(&mut self, event: &Event) {
         if self.running == 0 {
             return;
         }
@@ -83,13 +83,13 @@ impl InFlightEvents {
     }
 
     /// What happened since. None: too much.
-    pub fn since(&self, seen: u64) -> Option<impl Iterator<Item = &Event>> {
+    pub(super) fn since(&self, seen: u64) -> Option<impl Iterator<Item = &Event>> {
         let skip = usize::try_from(seen.checked_sub(self.first)?).ok()?;
         Some(self.events.range(skip.min(self.events.len())..))
     }
 
     #[cfg(test)]
-    pub fn kept(&self) -> (usize, usize) {
+    pub(super) fn kept(&self) -> (usize, usize) {
         (self.events.len(), self.starts.len())
     }
 }

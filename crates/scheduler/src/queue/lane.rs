@@ -25,28 +25,28 @@ pub(super) struct Lane<K> {
 }
 
 impl<K: Ord + Copy> Lane<K> {
-    pub fn new() -> Lane<K> {
+    pub(super) fn new() -> Lane<K> {
         Lane {
             heap: BinaryHeap::new(),
             live: 0,
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.live
     }
 
-    pub fn push(&mut self, key: K, number: u64, slot: u32) {
+    pub(super) fn push(&mut self, key: K, number: u64, slot: u32) {
         self.heap.push(Reverse(Ticket { key, number, slot }));
         self.live += 1;
     }
 
-    pub fn peek(&self) -> Option<(K, u32)> {
+    pub(super) fn peek(&self) -> Option<(K, u32)> {
         self.heap.peek().map(|Reverse(t)| (t.key, t.slot))
     }
 
     /// An entry is stale from now on. `valid` tells (by slot and number) which are not.
-    pub fn taken_back(&mut self, valid: impl Fn(u32, u64) -> bool) {
+    pub(super) fn taken_back(&mut self, valid: impl Fn(u32, u64) -> bool) {
         self.live -= 1;
         if self.heap.len() > 2 * self.live + SPARE {
             self.heap.retain(|Reverse(t)| valid(t.slot, t.number));

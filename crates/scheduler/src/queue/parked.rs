@@ -42,15 +42,15 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    pub fn gated(&self) -> usize {
+    pub(super) fn gated(&self) -> usize {
         self.gated
     }
 
-    pub fn unschedulable(&self) -> usize {
+    pub(super) fn unschedulable(&self) -> usize {
         self.unschedulable
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.gated + self.unschedulable == 0
     }
 
@@ -62,7 +62,7 @@ impl Parked {
         }
     }
 
-    pub fn insert(&mut self, cause: Cause, slot: u32) -> Spot {
+    pub(super) fn insert(&mut self, cause: Cause, slot: u32) -> Spot {
         let bucket = *self.by_cause.entry(cause).or_insert_with(|| {
             self.buckets.push(Bucket { cause, slots: vec![] });
             index(self.buckets.len() - 1)
@@ -77,7 +77,7 @@ impl Parked {
     }
 
     /// The slot that is on this spot now, if any.
-    pub fn remove(&mut self, spot: Spot) -> Option<u32> {
+    pub(super) fn remove(&mut self, spot: Spot) -> Option<u32> {
         let bucket = &mut self.buckets[spot.bucket as usize];
         bucket.slots.swap_remove(spot.at as usize);
         let moved = bucket.slots.get(spot.at as usize).copied();
@@ -86,11 +86,11 @@ impl Parked {
         moved
     }
 
-    pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.buckets.iter().flat_map(|b| b.slots.iter().copied())
     }
 
-    pub fn concerned(&self, interested: PluginSet) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn concerned(&self, interested: PluginSet) -> impl Iterator<Item = u32> + '_ {
         (self.buckets.iter())
             .filter(move |b| b.cause.concerned(interested))
             .flat_map(|b| b.slots.iter().copied())

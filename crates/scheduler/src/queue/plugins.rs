@@ -68,7 +68,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub fn new(plugins: impl IntoIterator<Item = (&'static str, Vec<EventKind>)>) -> Registry {
+    pub(super) fn new(plugins: impl IntoIterator<Item = (&'static str, Vec<EventKind>)>) -> Registry {
         let mut registry = Registry {
             names: vec![],
             ids: FxHashMap::default(),
@@ -104,27 +104,27 @@ impl Registry {
     }
 
     /// A name that was not registered (an extender) is taken as one that any event may concern.
-    pub fn id(&mut self, name: &'static str) -> PluginId {
+    pub(super) fn id(&mut self, name: &'static str) -> PluginId {
         match self.ids.get(name) {
             Some(id) => *id,
             None => self.register(name, &[]),
         }
     }
 
-    pub fn set(&mut self, names: &[&'static str]) -> PluginSet {
+    pub(super) fn set(&mut self, names: &[&'static str]) -> PluginSet {
         (names.iter()).fold(PluginSet::default(), |set, name| set.or(PluginSet::one(self.id(name))))
     }
 
-    pub fn name(&self, id: PluginId) -> &'static str {
+    pub(super) fn name(&self, id: PluginId) -> &'static str {
         self.names[usize::from(id)]
     }
 
-    pub fn names(&self, set: PluginSet) -> impl Iterator<Item = &'static str> + '_ {
+    pub(super) fn names(&self, set: PluginSet) -> impl Iterator<Item = &'static str> + '_ {
         set.ids().map(|id| self.name(id))
     }
 
     /// Who registered an event of this kind.
-    pub fn interested(&self, event: &Event) -> PluginSet {
+    pub(super) fn interested(&self, event: &Event) -> PluginSet {
         if event.resource == Resource::Any {
             return PluginSet::ALL;
         }

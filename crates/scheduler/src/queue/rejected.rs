@@ -11,11 +11,11 @@ pub(super) struct Rejected {
 }
 
 impl Rejected {
-    pub fn add(&mut self, pod: &QueuedPod) {
+    pub(super) fn add(&mut self, pod: &QueuedPod) {
         self.each(pod, |count| *count += 1);
     }
 
-    pub fn remove(&mut self, pod: &QueuedPod) {
+    pub(super) fn remove(&mut self, pod: &QueuedPod) {
         self.each(pod, |count| *count -= 1);
     }
 
@@ -33,7 +33,7 @@ impl Rejected {
     }
 
     /// The counts, if they changed since they were last asked for.
-    pub fn news(&mut self) -> Option<impl Iterator<Item = (PluginId, &str, usize)>> {
+    pub(super) fn news(&mut self) -> Option<impl Iterator<Item = (PluginId, &str, usize)>> {
         let news = std::mem::take(&mut self.changed);
         news.then(|| self.counts.iter().map(|(id, profile, n)| (*id, profile.as_str(), *n)))
     }

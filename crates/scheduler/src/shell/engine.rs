@@ -36,7 +36,7 @@ const BINDINGS_MAX: usize = 512;
 /// Between two looks at the clock when nothing else happens.
 const IDLE: Duration = Duration::from_secs(1);
 
-pub struct Engine {
+pub(super) struct Engine {
     pub(super) api: Api,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
@@ -140,7 +140,7 @@ macro_rules! advisor {
 pub(super) use advisor;
 
 impl Engine {
-    pub fn start(options: &Options) -> Result<Engine, String> {
+    pub(super) fn start(options: &Options) -> Result<Engine, String> {
         Engine::of(options, profiles(&options.config)?)
     }
 
@@ -195,7 +195,7 @@ impl Engine {
     }
 
     /// Schedules while we lead, until the shutdown. False if the lease was lost.
-    pub async fn run(mut self, shutdown: Shutdown, election: Option<&Election>) -> bool {
+    pub(super) async fn run(mut self, shutdown: Shutdown, election: Option<&Election>) -> bool {
         let mut leading = election.map(Election::subscribe);
         loop {
             let may = leading

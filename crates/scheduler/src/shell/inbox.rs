@@ -18,7 +18,7 @@ const INBOX: usize = 256;
 /// Changes in one batch at most.
 const BATCH: usize = 256;
 
-pub enum Input {
+pub(super) enum Input {
     Changes(Changes),
     /// The outcome of a binding.
     Bound {
@@ -40,26 +40,26 @@ pub enum Input {
 macro_rules! kinds {
     ($($name:ident: $type:ty = $path:literal $(where $fields:literal)?;)*) => {
         /// Changes of one kind, in order.
-        pub enum Changes {
+        pub(crate) enum Changes {
             $($name(Vec<Delta<$type>>),)*
         }
 
         /// Which kinds have been listed once.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Kinds(u32);
+        pub(crate) struct Kinds(u32);
 
         #[derive(Clone, Copy)]
         enum Bit { $($name,)* Count }
 
         impl Kinds {
-            pub fn all(self) -> bool {
+            pub(crate) fn all(self) -> bool {
                 self.0 == (1 << Bit::Count as u32) - 1
             }
         }
 
         impl Changes {
             /// Notes what has been listed.
-            pub fn mark(&self, kinds: &mut Kinds) {
+            pub(crate) fn mark(&self, kinds: &mut Kinds) {
                 match self {
                     $(Changes::$name(changes) => if changes.iter().any(|c| matches!(c, Delta::Reset(_))) {
                         kinds.0 |= 1 << Bit::$name as u32;
@@ -69,7 +69,7 @@ macro_rules! kinds {
         }
 
         /// Watches everything the scheduler looks at.
-        pub fn watch_all(api: &Api, shutdown: &Shutdown) -> (mpsc::Sender<Input>, mpsc::Receiver<Input>) {
+        pub(crate) fn watch_all(api: &Api, shutdown: &Shutdown) -> (mpsc::Sender<Input>, mpsc::Receiver<Input>) {
             let (sender, receiver) = mpsc::channel(INBOX);
             $(
                 let selection = Selection::all($path)$(.with_fields($fields))?;

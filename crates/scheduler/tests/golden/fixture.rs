@@ -26,7 +26,7 @@ use orlop_scheduler::plugins::{self, dynamic_resources};
 use orlop_scheduler::preemption::{Candidate, DefaultPreemption, Preemption, best};
 use serde_json::{Value, json};
 
-pub struct Fixture {
+pub(crate) struct Fixture {
     pub cluster: Cluster,
     pub core: Core,
     pods: BTreeMap<String, Arc<PodInfo>>,
@@ -178,7 +178,7 @@ fn decode<T: serde::de::DeserializeOwned>(value: Value) -> T {
 
 impl Fixture {
     /// Under the default profile.
-    pub fn new(text: &str) -> Fixture {
+    pub(crate) fn new(text: &str) -> Fixture {
         Fixture::under(
             plugins::profiles(&Config::default()).expect("the default configuration is sound"),
             text,
@@ -186,7 +186,7 @@ impl Fixture {
     }
 
     /// With one plugin only.
-    pub fn only(plugin: impl Plugin + 'static, text: &str) -> Fixture {
+    pub(crate) fn only(plugin: impl Plugin + 'static, text: &str) -> Fixture {
         Fixture::under(
             vec![Profile::of("default-scheduler", vec![(Box::new(plugin), 1)])],
             text,
@@ -194,7 +194,7 @@ impl Fixture {
     }
 
     /// With one of Kubernetes' plugins only, under its default arguments.
-    pub fn only_named(plugin: &str, text: &str) -> Fixture {
+    pub(crate) fn only_named(plugin: &str, text: &str) -> Fixture {
         let (_, make) = plugins::ALL.iter().find(|(name, _)| *name == plugin).expect("a plugin");
         let plugin = make(&Config::default().profiles[0].args).expect("default arguments are sound");
         Fixture::under(vec![Profile::of("default-scheduler", vec![(plugin, 1)])], text)
@@ -244,12 +244,12 @@ impl Fixture {
         }
     }
 
-    pub fn pod(&self, name: &str) -> Arc<PodInfo> {
+    pub(crate) fn pod(&self, name: &str) -> Arc<PodInfo> {
         self.pods[name].clone()
     }
 
     /// `node=raw/normalised` for each node that fits, by name; nothing if the plugin skips the pod.
-    pub fn scores(&mut self, plugin: &str, pod: &str) -> String {
+    pub(crate) fn scores(&mut self, plugin: &str, pod: &str) -> String {
         let account = self
             .core
             .explain(0, &self.cluster, &self.pods[pod])
@@ -265,7 +265,7 @@ impl Fixture {
     }
 
     /// Each node by name, with its score (`node raw/normalised`) or why it will not do (`node: reasons`).
-    pub fn account(&mut self, pod: &str) -> String {
+    pub(crate) fn account(&mut self, pod: &str) -> String {
         let account = self
             .core
             .explain(0, &self.cluster, &self.pods[pod])
@@ -294,7 +294,7 @@ impl Fixture {
     }
 
     /// `fits`, or why not; with what PostFilter says under the default profile.
-    pub fn message(&mut self, pod: &str) -> String {
+    pub(crate) fn message(&mut self, pod: &str) -> String {
         let Some(mut error) = self.fit_error(pod) else {
             return "fits".to_string();
         };
@@ -312,7 +312,7 @@ impl Fixture {
     }
 
     /// `node: Plugin: reasons` for the nodes that do not do, with `!` where eviction cannot help.
-    pub fn rejections(&mut self, pod: &str) -> String {
+    pub(crate) fn rejections(&mut self, pod: &str) -> String {
         let Some(error) = self.fit_error(pod) else {
             return "fits".to_string();
         };
@@ -327,7 +327,7 @@ impl Fixture {
     }
 
     /// `node: victims (violations)` by node, and the node that is taken.
-    pub fn victims(&mut self, pod: &str) -> String {
+    pub(crate) fn victims(&mut self, pod: &str) -> String {
         let error = self.fit_error(pod).expect("it fits nowhere");
         let args = DefaultPreemption::default();
         match self
@@ -354,7 +354,7 @@ fn one(candidate: &Candidate) -> String {
 }
 
 /// Each case is (what it shows, cluster, answer).
-pub fn check(cases: &[(&str, &str, &str)], ask: impl Fn(&str) -> String) {
+pub(crate) fn check(cases: &[(&str, &str, &str)], ask: impl Fn(&str) -> String) {
     for (name, cluster, expected) in cases {
         assert_eq!(ask(cluster), *expected, "{name}");
     }

@@ -43,7 +43,7 @@ fn everywhere<'a>(world: &'a World, at: &'a Node, what: &'a WhatIf) -> Vec<(&'a 
 }
 
 /// Nothing to check for this pod: asked once, before pods come or go in thought.
-pub fn skips(world: &World, pod: &Pod) -> bool {
+pub(crate) fn skips(world: &World, pod: &Pod) -> bool {
     let own = &pod.spec.affinity;
     if !own.pod_affinity.required.is_empty() || !own.pod_anti_affinity.required.is_empty() {
         return false;
@@ -62,7 +62,7 @@ pub fn skips(world: &World, pod: &Pod) -> bool {
     true
 }
 
-pub fn filter(world: &World, pod: &Pod, node: &Node, what: &WhatIf) -> Option<(&'static str, bool)> {
+pub(crate) fn filter(world: &World, pod: &Pod, node: &Node, what: &WhatIf) -> Option<(&'static str, bool)> {
     let all = everywhere(world, node, what);
     let domain = |n: &Node, key: &str| n.metadata.labels.get(key).cloned();
     let together = |n: &Node, key: &str| domain(node, key).is_some() && domain(n, key) == domain(node, key);
@@ -104,7 +104,7 @@ pub fn filter(world: &World, pod: &Pod, node: &Node, what: &WhatIf) -> Option<(&
     None
 }
 
-pub fn score(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Scores> {
+pub(crate) fn score(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Scores> {
     let mut counts: BTreeMap<(String, String), i64> = BTreeMap::new();
     let own = &pod.spec.affinity;
     for (other, name) in world.placed.values() {

@@ -9,7 +9,7 @@ use crate::spread;
 use crate::world::{Amounts, WhatIf, World, amounts, exact, plus, priority, repelled, tolerated, wants_node};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejected {
+pub(crate) struct Rejected {
     pub plugin: &'static str,
     pub reasons: Vec<String>,
     pub unresolvable: bool,
@@ -24,7 +24,7 @@ fn rejected(plugin: &'static str, reason: &str, unresolvable: bool) -> Option<Re
 }
 
 /// A pod about to be placed, and what is settled before nodes are looked at.
-pub struct Cycle<'a> {
+pub(crate) struct Cycle<'a> {
     pub world: &'a World,
     pub pod: &'a Pod,
     hard: Vec<spread::Constraint>,
@@ -32,7 +32,7 @@ pub struct Cycle<'a> {
 }
 
 #[derive(Debug)]
-pub struct Verdicts {
+pub(crate) struct Verdicts {
     /// A reason that rules out every node.
     pub ruled_out: Option<Rejected>,
     /// The only nodes that were looked at.
@@ -42,7 +42,7 @@ pub struct Verdicts {
 }
 
 impl<'a> Cycle<'a> {
-    pub fn new(world: &'a World, pod: &'a Pod) -> Cycle<'a> {
+    pub(crate) fn new(world: &'a World, pod: &'a Pod) -> Cycle<'a> {
         Cycle {
             world,
             pod,
@@ -51,7 +51,7 @@ impl<'a> Cycle<'a> {
         }
     }
 
-    pub fn verdicts(&self) -> Verdicts {
+    pub(crate) fn verdicts(&self) -> Verdicts {
         let mut all = Verdicts {
             ruled_out: None,
             only: None,
@@ -107,7 +107,7 @@ impl<'a> Cycle<'a> {
     }
 
     /// Filters with those who were promised the node, and if that goes well without them.
-    pub fn with_nominated(&self, node: &Node, what: &WhatIf) -> Option<Rejected> {
+    pub(crate) fn with_nominated(&self, node: &Node, what: &WhatIf) -> Option<Rejected> {
         let mut more = what.clone();
         for (pod, on) in &self.world.nominated {
             let counts = priority(pod) >= priority(self.pod) && pod.metadata.uid != self.pod.metadata.uid;
@@ -262,7 +262,7 @@ fn host_ports(pod: &Pod) -> Vec<(String, String, i32)> {
 
 impl Verdicts {
     /// What users read when nothing fits.
-    pub fn message(&self, world: &World) -> String {
+    pub(crate) fn message(&self, world: &World) -> String {
         let all = world.nodes.len();
         if all == 0 {
             return "no nodes available to schedule pods".to_string();
@@ -281,7 +281,7 @@ impl Verdicts {
     }
 }
 
-pub fn sentence(all: usize, reasons: &[String]) -> String {
+pub(crate) fn sentence(all: usize, reasons: &[String]) -> String {
     let distinct: BTreeSet<&String> = reasons.iter().collect();
     let count = |reason: &String| reasons.iter().filter(|r| *r == reason).count();
     let mut lines: Vec<String> = distinct.into_iter().map(|r| format!("{} {r}", count(r))).collect();

@@ -11,7 +11,7 @@ use orlop_scheduler::model::{
 
 use crate::spread::{HOSTNAME, ZONE};
 
-pub const NAMESPACES: [&str; 3] = ["ant", "bee", "cat"];
+pub(crate) const NAMESPACES: [&str; 3] = ["ant", "bee", "cat"];
 const IMAGES: [(&str, i64); 4] = [
     ("app:1", 300 << 20),
     ("db:latest", 900 << 20),
@@ -20,19 +20,19 @@ const IMAGES: [(&str, i64); 4] = [
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-pub struct Dice(pub Random);
+pub(crate) struct Dice(pub Random);
 
 impl Dice {
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0.below(bound as u64) as usize
     }
 
     /// True this often out of a hundred times.
-    pub fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.0.below(100) < percent
     }
 
-    pub fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
+    pub(crate) fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
         from[self.below(from.len())]
     }
 
@@ -46,7 +46,7 @@ fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
     pairs.into_iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
 }
 
-pub fn node(dice: &mut Dice, name: &str) -> Node {
+pub(crate) fn node(dice: &mut Dice, name: &str) -> Node {
     let mut node = Node::default();
     node.metadata.name = name.to_string();
     let mut put = |key: &str, value: &str| drop(node.metadata.labels.insert(key.into(), value.into()));
@@ -174,7 +174,7 @@ fn container(dice: &mut Dice, name: String) -> Container {
     }
 }
 
-pub fn pod_labels(dice: &mut Dice) -> Labels {
+pub(crate) fn pod_labels(dice: &mut Dice) -> Labels {
     let mut all = Labels::new();
     if dice.chance(85) {
         all.insert("app".into(), dice.pick(&["x", "y", "z"]).into());
@@ -185,7 +185,7 @@ pub fn pod_labels(dice: &mut Dice) -> Labels {
     all
 }
 
-pub fn namespace_labels(dice: &mut Dice) -> Labels {
+pub(crate) fn namespace_labels(dice: &mut Dice) -> Labels {
     let mut all = Labels::new();
     if dice.chance(70) {
         all.insert("team".into(), dice.pick(&["red", "blue"]).into());
@@ -207,7 +207,7 @@ fn requirement(dice: &mut Dice, key: &str, values: &[&str]) -> Requirement {
 }
 
 /// Of pods.
-pub fn selector(dice: &mut Dice) -> LabelSelector {
+pub(crate) fn selector(dice: &mut Dice) -> LabelSelector {
     let mut selector = LabelSelector::default();
     if dice.chance(75) {
         selector
@@ -364,7 +364,7 @@ fn constraint(dice: &mut Dice) -> TopologySpreadConstraint {
 }
 
 /// Pods are made of few of these, as pods of a Deployment are.
-pub fn spec(dice: &mut Dice) -> PodSpec {
+pub(crate) fn spec(dice: &mut Dice) -> PodSpec {
     let mut spec = PodSpec {
         scheduler_name: "default-scheduler".into(),
         ..PodSpec::default()
@@ -429,7 +429,7 @@ pub fn spec(dice: &mut Dice) -> PodSpec {
     spec
 }
 
-pub fn pod(dice: &mut Dice, number: usize, spec: PodSpec) -> Pod {
+pub(crate) fn pod(dice: &mut Dice, number: usize, spec: PodSpec) -> Pod {
     let mut pod = Pod { spec, ..Pod::default() };
     pod.metadata = ObjectMeta {
         name: format!("pod-{number}"),
@@ -451,7 +451,7 @@ pub fn pod(dice: &mut Dice, number: usize, spec: PodSpec) -> Pod {
 }
 
 /// Makes it look as if it had run for a while.
-pub fn run(dice: &mut Dice, pod: &mut Pod, number: usize, node: &str) {
+pub(crate) fn run(dice: &mut Dice, pod: &mut Pod, number: usize, node: &str) {
     pod.spec.node_name = node.to_string();
     pod.status.phase = "Running".into();
     if dice.chance(90) {
@@ -487,7 +487,7 @@ pub fn run(dice: &mut Dice, pod: &mut Pod, number: usize, node: &str) {
     }
 }
 
-pub fn terminate(dice: &mut Dice, pod: &mut Pod) {
+pub(crate) fn terminate(dice: &mut Dice, pod: &mut Pod) {
     pod.metadata.deletion_timestamp = Some(Timestamp::from_second(1_700_009_000).expect("a time"));
     pod.status.conditions.retain(|c| c.kind != "DisruptionTarget");
     if dice.chance(50) {
@@ -499,7 +499,7 @@ pub fn terminate(dice: &mut Dice, pod: &mut Pod) {
     }
 }
 
-pub fn budget(dice: &mut Dice, name: &str) -> PodDisruptionBudget {
+pub(crate) fn budget(dice: &mut Dice, name: &str) -> PodDisruptionBudget {
     let disrupted = dice.several(2, |dice| format!("pod-{}", dice.below(20)));
     PodDisruptionBudget {
         metadata: ObjectMeta {

@@ -21,7 +21,7 @@ use crate::world::World;
 
 /// How often what happened.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     pub placed: usize,
     pub unfit: usize,
     pub preempting: usize,
@@ -35,7 +35,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn add(&mut self, other: &Tally) {
+    pub(crate) fn add(&mut self, other: &Tally) {
         self.placed += other.placed;
         self.unfit += other.unfit;
         self.preempting += other.preempting;
@@ -67,7 +67,7 @@ struct Life {
     events: Vec<String>,
 }
 
-pub fn live(seed: u64, loud: bool) -> Tally {
+pub(crate) fn live(seed: u64, loud: bool) -> Tally {
     let profiles = plugins::profiles(&Config::default()).expect("the default configuration is sound");
     let mut dice = Dice(Random::seeded(seed));
     let specs = (0..2 + dice.below(5)).map(|_| generate::spec(&mut dice)).collect();

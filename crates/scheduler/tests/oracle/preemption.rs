@@ -9,19 +9,19 @@ use crate::filters::{Cycle, Rejected, Verdicts, sentence};
 use crate::world::{WhatIf, World, priority, selects};
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Victims {
+pub(crate) struct Victims {
     /// Uids, most important first.
     pub pods: Vec<String>,
     pub violations: usize,
 }
 
-pub enum Plan {
+pub(crate) enum Plan {
     /// By node.
     Candidates(BTreeMap<String, Victims>),
     Hopeless(String),
 }
 
-pub fn plan(cycle: &Cycle, verdicts: &Verdicts) -> Plan {
+pub(crate) fn plan(cycle: &Cycle, verdicts: &Verdicts) -> Plan {
     let (world, pod) = (cycle.world, cycle.pod);
     if pod.spec.preemption_policy.as_deref() == Some("Never") {
         return Plan::Hopeless("preemption: not eligible due to preemptionPolicy=Never.".into());
@@ -147,9 +147,9 @@ fn protected(world: &World, pods: &[&Pod]) -> Vec<String> {
 }
 
 /// Less is better.
-pub type Harm = (usize, i64, i64, usize, Reverse<jiff::Timestamp>);
+pub(crate) type Harm = (usize, i64, i64, usize, Reverse<jiff::Timestamp>);
 
-pub fn harm(world: &World, victims: &Victims) -> Harm {
+pub(crate) fn harm(world: &World, victims: &Victims) -> Harm {
     let pods: Vec<&Pod> = victims.pods.iter().map(|uid| &world.placed[uid].0).collect();
     let highest = pods.iter().map(|p| priority(p)).max().expect("there are victims");
     let sum = pods.iter().map(|p| i64::from(priority(p)) + (1 << 31)).sum();

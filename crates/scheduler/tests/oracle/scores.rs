@@ -9,10 +9,10 @@ use crate::spread::{self, Scores};
 use crate::world::{Amounts, Counting, World, amounts, exact, nonzero, plus, requests, term_holds, tolerates};
 
 /// (plugin, raw, normalised, weight)
-pub type Line = (&'static str, i64, i64, i64);
+pub(crate) type Line = (&'static str, i64, i64, i64);
 
 /// For each of these nodes what each plugin says, in order; plugins that skip say nothing.
-pub fn scores(world: &World, pod: &Pod, feasible: &[String]) -> BTreeMap<String, Vec<Line>> {
+pub(crate) fn scores(world: &World, pod: &Pod, feasible: &[String]) -> BTreeMap<String, Vec<Line>> {
     let nodes: Vec<&Node> = feasible.iter().map(|n| &world.nodes[n]).collect();
     let as_is = |raw: Vec<i64>| Scores {
         normalized: raw.clone(),
@@ -59,7 +59,7 @@ pub fn scores(world: &World, pod: &Pod, feasible: &[String]) -> BTreeMap<String,
     lines
 }
 
-pub fn total(lines: &[Line]) -> i64 {
+pub(crate) fn total(lines: &[Line]) -> i64 {
     lines.iter().map(|(_, _, normalized, weight)| normalized * weight).sum()
 }
 

@@ -6,10 +6,10 @@ use orlop_scheduler::model::{LabelSelector, Labels, Node, Pod, Requirement};
 
 use crate::world::{WhatIf, World, repelled, selects, wants_node};
 
-pub const HOSTNAME: &str = "kubernetes.io/hostname";
-pub const ZONE: &str = "topology.kubernetes.io/zone";
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
 
-pub struct Constraint {
+pub(crate) struct Constraint {
     max_skew: i64,
     key: String,
     /// None selects nothing.
@@ -48,7 +48,7 @@ impl Constraint {
 }
 
 /// The pod's own constraints of one kind.
-pub fn own(pod: &Pod, kind: &str) -> Vec<Constraint> {
+pub(crate) fn own(pod: &Pod, kind: &str) -> Vec<Constraint> {
     let wanted = pod
         .spec
         .topology_spread_constraints
@@ -84,13 +84,13 @@ fn has_all(node: &Node, constraints: &[Constraint]) -> bool {
     constraints.iter().all(|c| node.metadata.labels.contains_key(&c.key))
 }
 
-pub enum Verdict {
+pub(crate) enum Verdict {
     Fits,
     NoLabel,
     Skewed,
 }
 
-pub fn filter(world: &World, pod: &Pod, constraints: &[Constraint], node: &Node, what: &WhatIf) -> Verdict {
+pub(crate) fn filter(world: &World, pod: &Pod, constraints: &[Constraint], node: &Node, what: &WhatIf) -> Verdict {
     for c in constraints {
         let Some(domain) = node.metadata.labels.get(&c.key) else {
             return Verdict::NoLabel;
@@ -153,12 +153,12 @@ fn default_selector(world: &World, pod: &Pod) -> Option<LabelSelector> {
     (!all.match_labels.is_empty() || !all.match_expressions.is_empty()).then_some(all)
 }
 
-pub struct Scores {
+pub(crate) struct Scores {
     pub raw: Vec<i64>,
     pub normalized: Vec<i64>,
 }
 
-pub fn score(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Scores> {
+pub(crate) fn score(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Scores> {
     let defaulted = pod.spec.topology_spread_constraints.is_empty();
     let constraints = if defaulted {
         let selector = default_selector(world, pod)?;

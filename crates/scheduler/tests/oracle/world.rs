@@ -7,7 +7,7 @@ use orlop_scheduler::model::{
 };
 
 #[derive(Clone, Default)]
-pub struct World {
+pub(crate) struct World {
     pub nodes: BTreeMap<String, Node>,
     /// By uid: pods that count on a node (which need not be there), assumed ones too.
     pub placed: BTreeMap<String, (Pod, String)>,
@@ -22,7 +22,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn pods_on(&self, node: &str) -> Vec<&Pod> {
+    pub(crate) fn pods_on(&self, node: &str) -> Vec<&Pod> {
         let on = self.placed.values().filter(|(_, n)| n == node);
         on.map(|(pod, _)| pod).collect()
     }
@@ -30,13 +30,13 @@ impl World {
 
 /// One node as it would be with other pods on it.
 #[derive(Clone, Default)]
-pub struct WhatIf<'a> {
+pub(crate) struct WhatIf<'a> {
     pub added: Vec<&'a Pod>,
     pub removed: Vec<&'a Pod>,
 }
 
 impl WhatIf<'_> {
-    pub fn pods<'b>(&'b self, world: &'b World, node: &str) -> Vec<&'b Pod> {
+    pub(crate) fn pods<'b>(&'b self, world: &'b World, node: &str) -> Vec<&'b Pod> {
         let mut pods = world.pods_on(node);
         pods.retain(|p| self.removed.iter().all(|r| r.metadata.uid != p.metadata.uid));
         pods.extend(&self.added);
@@ -44,11 +44,11 @@ impl WhatIf<'_> {
     }
 }
 
-pub fn priority(pod: &Pod) -> i32 {
+pub(crate) fn priority(pod: &Pod) -> i32 {
     pod.spec.priority.unwrap_or(0)
 }
 
-pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
+pub(crate) fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     for (key, value) in &selector.match_labels {
         if labels.get(key) != Some(value) {
             return false;
@@ -71,7 +71,7 @@ pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     true
 }
 
-pub fn term_holds(term: &NodeSelectorTerm, node: &Node) -> bool {
+pub(crate) fn term_holds(term: &NodeSelectorTerm, node: &Node) -> bool {
     if term.match_expressions.is_empty() && term.match_fields.is_empty() {
         return false;
     }
@@ -104,7 +104,7 @@ pub fn term_holds(term: &NodeSelectorTerm, node: &Node) -> bool {
 }
 
 /// nodeSelector and required node affinity.
-pub fn wants_node(pod: &Pod, node: &Node) -> bool {
+pub(crate) fn wants_node(pod: &Pod, node: &Node) -> bool {
     for (key, value) in &pod.spec.node_selector {
         if node.metadata.labels.get(key) != Some(value) {
             return false;
@@ -122,7 +122,7 @@ pub fn wants_node(pod: &Pod, node: &Node) -> bool {
     }
 }
 
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
     let key = toleration.key.is_empty() || toleration.key == taint.key;
     let value = match toleration.operator.as_str() {
@@ -132,18 +132,18 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     effect && key && value
 }
 
-pub fn tolerated(pod: &Pod, taint: &Taint) -> bool {
+pub(crate) fn tolerated(pod: &Pod, taint: &Taint) -> bool {
     pod.spec.tolerations.iter().any(|t| tolerates(t, taint))
 }
 
 /// Some taint keeps the pod off the node.
-pub fn repelled(pod: &Pod, node: &Node) -> bool {
+pub(crate) fn repelled(pod: &Pod, node: &Node) -> bool {
     let keeps_off = |t: &&Taint| t.effect == "NoSchedule" || t.effect == "NoExecute";
     node.spec.taints.iter().filter(keeps_off).any(|t| !tolerated(pod, t))
 }
 
 /// Thousandths for cpu, units for all else. Of the ways to write amounts only those that are generated.
-pub fn amount(name: &str, text: &str) -> i64 {
+pub(crate) fn amount(name: &str, text: &str) -> i64 {
     let (digits, milli) = match text.strip_suffix('m') {
         Some(digits) => (digits, true),
         None => (text, false),
@@ -163,15 +163,15 @@ pub fn amount(name: &str, text: &str) -> i64 {
     }
 }
 
-pub type Amounts = BTreeMap<String, i64>;
+pub(crate) type Amounts = BTreeMap<String, i64>;
 
-pub fn amounts(list: &ResourceList) -> Amounts {
+pub(crate) fn amounts(list: &ResourceList) -> Amounts {
     list.iter()
         .map(|(name, text)| (name.clone(), amount(name, text)))
         .collect()
 }
 
-pub fn plus(to: &mut Amounts, from: &Amounts) {
+pub(crate) fn plus(to: &mut Amounts, from: &Amounts) {
     for (name, n) in from {
         *to.entry(name.clone()).or_default() += n;
     }
@@ -185,7 +185,7 @@ fn at_least(to: &mut Amounts, from: &Amounts) {
 }
 
 #[derive(Clone, Copy)]
-pub struct Counting {
+pub(crate) struct Counting {
     /// A resize under way counts.
     pub status: bool,
     pub pod_level: bool,
@@ -194,7 +194,7 @@ pub struct Counting {
 }
 
 /// What a pod asks for, counted one way or another.
-pub fn requests(pod: &Pod, how: Counting) -> Amounts {
+pub(crate) fn requests(pod: &Pod, how: Counting) -> Amounts {
     let infeasible = (pod.status.conditions.iter()).any(|c| c.kind == "PodResizePending" && c.reason == "Infeasible");
     let own = |c: &orlop_scheduler::model::Container| {
         let mut own = amounts(&c.resources.requests);
@@ -243,7 +243,7 @@ pub fn requests(pod: &Pod, how: Counting) -> Amounts {
     running
 }
 
-pub fn exact(pod: &Pod, placed: bool) -> Amounts {
+pub(crate) fn exact(pod: &Pod, placed: bool) -> Amounts {
     let how = Counting {
         status: placed,
         pod_level: true,
@@ -254,7 +254,7 @@ pub fn exact(pod: &Pod, placed: bool) -> Amounts {
 }
 
 /// Cpu and memory as "least allocated" counts what is on a node.
-pub fn nonzero(pod: &Pod) -> (i64, i64) {
+pub(crate) fn nonzero(pod: &Pod) -> (i64, i64) {
     let exact = exact(pod, true);
     let whole = !pod.spec.resources.requests.is_empty();
     let how = Counting {

@@ -13,30 +13,30 @@ use bytes::Bytes;
 use crate::log::MemoryLog;
 use crate::{Action, CommitError, Event, Expect, Op, Options, Page, RangeQuery, Revision, Store};
 
-pub type TestStore = Store<Bytes>;
+pub(crate) type TestStore = Store<Bytes>;
 
-pub fn memory(options: Options) -> TestStore {
+pub(crate) fn memory(options: Options) -> TestStore {
     Store::open(Box::new(MemoryLog::default()), options).unwrap()
 }
 
-pub fn value(text: &str) -> Arc<Bytes> {
+pub(crate) fn value(text: &str) -> Arc<Bytes> {
     Arc::new(Bytes::copy_from_slice(text.as_bytes()))
 }
 
 /// Puts whatever is there.
-pub async fn put(store: &TestStore, key: &str, text: &str) -> Revision {
+pub(crate) async fn put(store: &TestStore, key: &str, text: &str) -> Revision {
     store
         .commit(Op::new(key, Expect::Any, Action::Put(value(text))))
         .await
         .unwrap()
 }
 
-pub async fn delete(store: &TestStore, key: &str) -> Revision {
+pub(crate) async fn delete(store: &TestStore, key: &str) -> Revision {
     store.commit(Op::new(key, Expect::Any, Action::Delete)).await.unwrap()
 }
 
 /// `key=value@mod(created)` of each item.
-pub fn show(page: &Page<Bytes>) -> Vec<String> {
+pub(crate) fn show(page: &Page<Bytes>) -> Vec<String> {
     let line = |item: &crate::Item<Bytes>| {
         let text = String::from_utf8_lossy(&item.record).into_owned();
         format!("{}={text}@{}({})", item.key, item.mod_revision, item.create_revision)
@@ -44,7 +44,7 @@ pub fn show(page: &Page<Bytes>) -> Vec<String> {
     page.items.iter().map(line).collect()
 }
 
-pub fn list(store: &TestStore, prefix: &str, at: Option<Revision>) -> Vec<String> {
+pub(crate) fn list(store: &TestStore, prefix: &str, at: Option<Revision>) -> Vec<String> {
     show(
         &store
             .range(
@@ -60,7 +60,7 @@ pub fn list(store: &TestStore, prefix: &str, at: Option<Revision>) -> Vec<String
 }
 
 /// `+key=value@revision` or `-key@revision`, then what was there before.
-pub fn show_event(event: &Event<Bytes>) -> String {
+pub(crate) fn show_event(event: &Event<Bytes>) -> String {
     let text = |item: &crate::Item<Bytes>| String::from_utf8_lossy(&item.record).into_owned();
     let previous = event
         .previous
@@ -72,12 +72,12 @@ pub fn show_event(event: &Event<Bytes>) -> String {
     }
 }
 
-pub fn show_events(events: &[Arc<Event<Bytes>>]) -> Vec<String> {
+pub(crate) fn show_events(events: &[Arc<Event<Bytes>>]) -> Vec<String> {
     events.iter().map(|event| show_event(event)).collect()
 }
 
 /// The key and the revision of what a conflict was with.
-pub fn conflict(result: Result<Revision, CommitError<Bytes>>) -> (String, Option<Revision>) {
+pub(crate) fn conflict(result: Result<Revision, CommitError<Bytes>>) -> (String, Option<Revision>) {
     match result {
         Err(CommitError::Conflict { key, current }) => (key.to_string(), current.map(|item| item.mod_revision)),
         other => panic!("expected a conflict, got {other:?}"),

@@ -310,7 +310,7 @@ fn txn(ops: &[(&str, Expect, Deed)]) -> Txn<Bytes> {
 }
 
 /// Polls all futures in order, so that the transactions enter the queue in order.
-pub async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub(super) async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

@@ -56,7 +56,7 @@ struct InboxState {
 }
 
 impl Inbox {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Inbox(Mutex::new(InboxState {
             pieces: VecDeque::new(),
             weight: 0,
@@ -68,12 +68,12 @@ impl Inbox {
         }))
     }
 
-    pub fn is_cut(&self) -> bool {
+    pub(super) fn is_cut(&self) -> bool {
         self.0.lock().cut
     }
 
     /// Waits until there is room for another piece, or nobody wants it.
-    pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.lock();
         if state.weight < INBOX_BYTES_MAX || state.dropped {
             return Poll::Ready(());
@@ -82,7 +82,7 @@ impl Inbox {
         Poll::Pending
     }
 
-    pub fn push(&self, data: Bytes) {
+    pub(super) fn push(&self, data: Bytes) {
         let mut state = self.0.lock();
         if state.dropped || state.end != End::Open || data.is_empty() {
             return;
@@ -93,7 +93,7 @@ impl Inbox {
     }
 
     /// Nothing more will come.
-    pub fn finish(&self, end: End) {
+    pub(super) fn finish(&self, end: End) {
         let mut state = self.0.lock();
         state.cut |= end == End::Reset;
         // A reset after a proper end changes nothing for who reads.
@@ -103,7 +103,7 @@ impl Inbox {
         wake(state.reader.take());
     }
 
-    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.lock();
         let before = buf.filled().len();
         while buf.remaining() > 0 {
@@ -135,7 +135,7 @@ impl Inbox {
     }
 
     /// The owner is gone. Returns how the other side stood.
-    pub fn abandon(&self) -> End {
+    pub(super) fn abandon(&self) -> End {
         let mut state = self.0.lock();
         state.dropped = true;
         state.pieces.clear();
@@ -179,7 +179,7 @@ struct OutboxState {
 }
 
 impl Outbox {
-    pub fn new(first_stream: u32) -> Self {
+    pub(super) fn new(first_stream: u32) -> Self {
         Outbox::with_proof_of_life(first_stream, PROOF_OF_LIFE)
     }
 
@@ -203,7 +203,7 @@ impl Outbox {
 
     /// Queues the opening of a stream, with its number taken in the same moment: numbers must go out in order. `add`
     /// takes the number and may decline.
-    pub fn open<T>(&self, headers: Headers, add: impl FnOnce(u32) -> Option<T>) -> Option<T> {
+    pub(super) fn open<T>(&self, headers: Headers, add: impl FnOnce(u32) -> Option<T>) -> Option<T> {
         let mut state = self.state.lock();
         if state.closed || state.next > ID_MASK {
             return None;
@@ -221,7 +221,7 @@ impl Outbox {
     }
 
     /// Queues data; waits while there is too much.
-    pub fn poll_data(&self, cx: &mut Context<'_>, stream: u32, data: &[u8]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_data(&self, cx: &mut Context<'_>, stream: u32, data: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.state.lock();
         if state.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -244,7 +244,7 @@ impl Outbox {
     }
 
     /// Queues the end of a stream, of which there are at most two for each.
-    pub fn push_end(&self, frame: Frame) {
+    pub(super) fn push_end(&self, frame: Frame) {
         let mut state = self.state.lock();
         if !state.closed {
             state.frames.push_back(frame);
@@ -252,11 +252,11 @@ impl Outbox {
         }
     }
 
-    pub fn set_stalled(&self, stalled: bool) {
+    pub(super) fn set_stalled(&self, stalled: bool) {
         self.stalled.store(stalled, Ordering::Relaxed);
     }
 
-    pub fn answer(&self, frame: Frame) -> Result<(), ProtocolError> {
+    pub(super) fn answer(&self, frame: Frame) -> Result<(), ProtocolError> {
         let mut state = self.state.lock();
         if state.answers.len() >= ANSWERS_MAX {
             return Err(ProtocolError::Flood);
@@ -267,19 +267,19 @@ impl Outbox {
     }
 
     /// All owners are gone: what is here is the last.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         self.state.lock().finished.get_or_insert(GOAWAY_OK);
         self.ready.notify_one();
     }
 
     /// The other side's frames are wrong: nothing is left but to say so.
-    pub fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         self.close();
         self.state.lock().finished = Some(GOAWAY_PROTOCOL_ERROR);
         self.ready.notify_one();
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         state.frames.clear();
@@ -289,7 +289,7 @@ impl Outbox {
     }
 
     /// The next frames to write, answers first, or why to leave when all are written.
-    pub async fn batch(&self) -> Result<Vec<Frame>, u32> {
+    pub(super) async fn batch(&self) -> Result<Vec<Frame>, u32> {
         loop {
             {
                 let mut state = self.state.lock();

@@ -109,7 +109,7 @@ impl Table {
 impl Connection {
     /// Starts to carry streams over a transport. The receiver yields the streams that the other side opens; a client drops
     /// it, and refuses them by that.
-    pub fn start(io: impl Pipe + 'static, side: Side) -> (Self, mpsc::Receiver<Incoming>) {
+    pub(crate) fn start(io: impl Pipe + 'static, side: Side) -> (Self, mpsc::Receiver<Incoming>) {
         let (incoming, accepted) = mpsc::channel(INCOMING_MAX);
         let (ended, closed) = watch::channel(false);
         let table = Arc::new(Table(Mutex::new(Some(HashMap::new()))));
@@ -138,7 +138,7 @@ impl Connection {
     }
 
     /// Opens a stream and waits until the other side has accepted it: what is sent earlier may be dropped there.
-    pub async fn open(&self, headers: Headers) -> io::Result<Stream> {
+    pub(crate) async fn open(&self, headers: Headers) -> io::Result<Stream> {
         let (reply, replied) = oneshot::channel();
         let stream = self.0.outbox.open(headers, |id| self.add(id, Some(reply)));
         let stream = stream.ok_or_else(|| io::Error::other("the connection takes no more streams"))?;
@@ -153,7 +153,7 @@ impl Connection {
     }
 
     /// Returns when the connection has ended. Does not hold the connection open.
-    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut closed = self.0.closed.clone();
         async move {
             let _ = closed.wait_for(|ended| *ended).await;
@@ -187,7 +187,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.id
     }
 }

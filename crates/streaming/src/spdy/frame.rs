@@ -87,12 +87,12 @@ pub(super) enum Frame {
 pub(super) struct Encoder(Deflater);
 
 impl Encoder {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Encoder(Deflater::new())
     }
 
     /// Appends a frame; a data frame's payload must be below 16 MiB.
-    pub fn encode(&mut self, frame: &Frame, out: &mut BytesMut) {
+    pub(super) fn encode(&mut self, frame: &Frame, out: &mut BytesMut) {
         match frame {
             Frame::SynStream { stream, fin, headers } => {
                 self.with_headers(out, SYN_STREAM, u8::from(*fin), headers, |out| {
@@ -157,7 +157,7 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Decoder {
             inflater: Inflater::new(),
             data: None,
@@ -165,7 +165,7 @@ impl Decoder {
     }
 
     /// The next frame, or `None` when more bytes are needed.
-    pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
+    pub(super) fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
         if let Some((stream, left, fin)) = self.data {
             if left > 0 && input.is_empty() {
                 return Ok(None);

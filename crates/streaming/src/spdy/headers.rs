@@ -102,7 +102,7 @@ fn dictionary() -> Vec<u8> {
 pub(crate) struct Headers(pub Vec<(String, String)>);
 
 impl Headers {
-    pub fn new(pairs: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(pairs: &[(&str, &str)]) -> Self {
         Headers(
             pairs
                 .iter()
@@ -111,7 +111,7 @@ impl Headers {
         )
     }
 
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -123,7 +123,7 @@ impl Headers {
 pub(super) struct Deflater(Compress);
 
 impl Deflater {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut compress = Compress::new(Compression::best(), true);
         compress
             .set_dictionary(&dictionary())
@@ -131,7 +131,7 @@ impl Deflater {
         Deflater(compress)
     }
 
-    pub fn deflate(&mut self, headers: &Headers) -> Vec<u8> {
+    pub(super) fn deflate(&mut self, headers: &Headers) -> Vec<u8> {
         let mut plain = Vec::new();
         plain.put_u32(headers.0.len() as u32);
         for (name, value) in &headers.0 {
@@ -161,11 +161,11 @@ impl Deflater {
 pub(super) struct Inflater(Decompress);
 
 impl Inflater {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Inflater(Decompress::new(true))
     }
 
-    pub fn inflate(&mut self, packed: &[u8]) -> Result<Headers, ProtocolError> {
+    pub(super) fn inflate(&mut self, packed: &[u8]) -> Result<Headers, ProtocolError> {
         let mut plain = Vec::with_capacity(1 << 10);
         let mut done = 0;
         while done < packed.len() || plain.len() == plain.capacity() {

@@ -23,7 +23,7 @@ pub struct Leftovers {
     pub network_rules: usize,
 }
 
-pub fn count(containerd: &Containerd) -> Leftovers {
+pub(crate) fn count(containerd: &Containerd) -> Leftovers {
     let kinds = |kind: &str| {
         let listed = containerd.ctr(&format!(
             "containers list --quiet 'labels.\"io.cri-containerd.kind\"=={kind}'"
@@ -80,7 +80,7 @@ fn cgroups(ids: &[String]) -> Vec<PathBuf> {
 }
 
 /// Ends processes and takes away mounts, cgroups and network rules, after containerd itself has ended.
-pub fn take_away(directory: &Path, ids: &[String]) {
+pub(crate) fn take_away(directory: &Path, ids: &[String]) {
     let cgroups = cgroups(ids);
     for shim in shims(directory) {
         let _ = kill(shim, Signal::SIGKILL);

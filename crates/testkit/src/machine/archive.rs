@@ -14,7 +14,7 @@ pub(super) struct Archive {
 
 impl Archive {
     /// What has a name already keeps it.
-    pub fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
+    pub(super) fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
         if let Some((parent, _)) = name.rsplit_once('/') {
             self.directory(parent);
         }
@@ -40,18 +40,18 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    pub fn directory(&mut self, name: &str) {
+    pub(super) fn directory(&mut self, name: &str) {
         if !name.is_empty() && !self.names.contains(name) {
             self.file(name, 0o040_755, &[]);
         }
     }
 
-    pub fn link(&mut self, name: &str, to: &str) {
+    pub(super) fn link(&mut self, name: &str, to: &str) {
         self.file(name, 0o120_777, to.as_bytes());
     }
 
     /// A file of this machine's, a program with the libraries it needs, under the paths where it looks for them.
-    pub fn copy(&mut self, name: &str, path: &Path) {
+    pub(super) fn copy(&mut self, name: &str, path: &Path) {
         self.copy_alone(name, path);
         let output = Command::new("ldd").arg(path).output().expect("ldd");
         for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -62,13 +62,13 @@ impl Archive {
         }
     }
 
-    pub fn copy_alone(&mut self, name: &str, path: &Path) {
+    pub(super) fn copy_alone(&mut self, name: &str, path: &Path) {
         let content = fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let mode = fs::metadata(path).unwrap().permissions().mode();
         self.file(name, 0o100_000 | (mode & 0o777), &content);
     }
 
-    pub fn finish(mut self) -> Vec<u8> {
+    pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
     }

@@ -39,7 +39,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Whether both are the same manager's at the same work. An applier stays the same when it changes the version.
-    pub fn same_owner(&self, other: &Entry) -> bool {
+    pub(super) fn same_owner(&self, other: &Entry) -> bool {
         self.owner() == other.owner()
     }
 
@@ -52,7 +52,7 @@ impl Entry {
     }
 
     /// How the manager is called in a conflict: `"kubectl" with subresource "scale" using apps/v1`.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut text = format!("{:?}", self.manager);
         if !self.subresource.is_empty() {
             text += &format!(" with subresource {:?}", self.subresource);
@@ -64,7 +64,7 @@ impl Entry {
     }
 
     /// The order in which conflicting managers are listed.
-    pub fn conflict_order(&self, other: &Entry) -> Ordering {
+    pub(super) fn conflict_order(&self, other: &Entry) -> Ordering {
         self.manager
             .cmp(&other.manager)
             .then(self.operation.cmp(&other.operation))

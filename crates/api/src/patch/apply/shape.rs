@@ -34,7 +34,7 @@ pub(super) struct Part {
 }
 
 impl Shape {
-    pub fn of_object(ty: Option<TypeRef>) -> Shape {
+    pub(super) fn of_object(ty: Option<TypeRef>) -> Shape {
         match ty {
             Some(r) => Shape::of_struct(r, None),
             None => Shape::Custom,
@@ -50,7 +50,7 @@ impl Shape {
         }
     }
 
-    pub fn of_field(field: &'static Field) -> Shape {
+    pub(super) fn of_field(field: &'static Field) -> Shape {
         match (&field.ty, &field.list) {
             (Ty::List(_) | Ty::Items(_), ListType::Set) => Shape::Set,
             (Ty::List(element) | Ty::Items(element), ListType::Map(keys)) => match **element {
@@ -73,7 +73,7 @@ impl Shape {
     }
 
     /// The part under a field name or map key.
-    pub fn part(self, name: &str) -> Part {
+    pub(super) fn part(self, name: &str) -> Part {
         match self {
             Shape::Struct(ty) => match ty.field(name) {
                 Some(field) => Part::field(field),
@@ -99,7 +99,7 @@ impl Shape {
     }
 
     /// The parts one after the other, for names that come in order.
-    pub fn parts(self) -> Parts {
+    pub(super) fn parts(self) -> Parts {
         Parts {
             shape: self,
             rest: match self {
@@ -110,7 +110,7 @@ impl Shape {
     }
 
     /// What the elements of a list are.
-    pub fn elements(self) -> Shape {
+    pub(super) fn elements(self) -> Shape {
         match self {
             Shape::Keyed(_, r) => Shape::of_struct(r, None),
             _ => Shape::Leaf,
@@ -118,7 +118,7 @@ impl Shape {
     }
 
     /// The path element of a list's element. Elements without any of their keys stand for themselves.
-    pub fn element(self, value: &Value) -> String {
+    pub(super) fn element(self, value: &Value) -> String {
         let Shape::Keyed(keys, ty) = self else {
             return element::value(value);
         };
@@ -138,7 +138,7 @@ impl Shape {
     }
 
     /// Why a value cannot be an element of this list, if so.
-    pub fn unfit_element(self, value: &Value) -> Option<String> {
+    pub(super) fn unfit_element(self, value: &Value) -> Option<String> {
         match (self, value) {
             (Shape::Keyed(..), Value::Null) => Some("associative list with keys may not have a null element".into()),
             (Shape::Keyed(keys, ty), Value::Object(_)) => {
@@ -170,7 +170,7 @@ pub(super) struct Parts {
 
 impl Parts {
     /// The part under a name that comes after all those asked for before.
-    pub fn next(&mut self, name: &str) -> Part {
+    pub(super) fn next(&mut self, name: &str) -> Part {
         while let [field, rest @ ..] = self.rest {
             match field.name.cmp(name) {
                 Ordering::Less => self.rest = rest,

@@ -21,7 +21,7 @@ pub(super) struct Merge {
 }
 
 impl Merge {
-    pub fn merge(self, old: Vec<Value>, patch: Vec<Value>) -> Result<Vec<Value>, PatchError> {
+    pub(super) fn merge(self, old: Vec<Value>, patch: Vec<Value>) -> Result<Vec<Value>, PatchError> {
         if !self.merges {
             return Ok(patch);
         }
@@ -61,7 +61,7 @@ impl Merge {
     }
 
     /// `$deleteFromPrimitiveList`, whatever the list's own strategy.
-    pub fn delete(self, old: Vec<Value>, gone: Vec<Value>) -> Result<Vec<Value>, PatchError> {
+    pub(super) fn delete(self, old: Vec<Value>, gone: Vec<Value>) -> Result<Vec<Value>, PatchError> {
         if old.is_empty() && gone.is_empty() {
             return Ok(old);
         }
@@ -73,7 +73,7 @@ impl Merge {
     }
 
     /// `$setElementOrder` must list every element of the patch, in the patch's order.
-    pub fn check_order(self, patch: &[Value], order: &[Value]) -> Result<(), PatchError> {
+    pub(super) fn check_order(self, patch: &[Value], order: &[Value]) -> Result<(), PatchError> {
         if patch.is_empty() || order.is_empty() {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Merge {
 
     /// Sorts `list`: what `order` lists in that order, the rest as in `live`, each placed before the first element that
     /// follows it in `live`.
-    pub fn order(self, list: Vec<Value>, order: &[Value], live: &[Value]) -> Result<Vec<Value>, PatchError> {
+    pub(super) fn order(self, list: Vec<Value>, order: &[Value], live: &[Value]) -> Result<Vec<Value>, PatchError> {
         let index = |within: &[Value]| -> Result<HashMap<String, usize>, PatchError> {
             let mut places = HashMap::new();
             for (i, element) in within.iter().enumerate() {

@@ -18,7 +18,7 @@ const TAKEN_OVER: &[(&str, &str)] = &[
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-pub fn check(review: &Review<'_>, pod: &Value, request: &Value) -> Result<(), String> {
+pub(super) fn check(review: &Review<'_>, pod: &Value, request: &Value) -> Result<(), String> {
     let audience = match items(request, &["spec", "audiences"]) {
         [] => "",
         [one] => one.as_str().unwrap_or(""),

@@ -17,14 +17,14 @@ use serde_json::Map;
 use super::{Change, Operation, Plugin, Review, certificates, pod_api_references};
 use crate::lookup::{items, text};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "NodeRestriction",
     mutate: Some(mutate),
     validate: Some(validate),
 };
 
 const NODE_LEASES: &str = "kube-node-lease";
-pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Looks at what the kubelet sent, before it is cut down to what the endpoint takes over.
 fn mutate(review: &Review<'_>, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {

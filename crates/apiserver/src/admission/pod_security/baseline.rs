@@ -13,7 +13,7 @@ fn annotations<'a>(pod: &Pod<'a>) -> impl Iterator<Item = (&'a str, &'a str)> + 
     pairs.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or("")))
 }
 
-pub fn app_armor_profile(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn app_armor_profile(pod: &Pod<'_>) -> Option<Violation> {
     let mut bad_types = BTreeSet::new();
     let setters = pod.setters("/appArmorProfile").bad(|profile| {
         let kind = text(profile, &["type"]);
@@ -70,7 +70,7 @@ const CAPABILITIES: &[&str] = &[
     "SYS_CHROOT",
 ];
 
-pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let mut added = BTreeSet::new();
     let bad = pod.containers_where(|c| adds_beyond(c, CAPABILITIES, &mut added));
     (!bad.is_empty()).then(|| Violation {
@@ -84,7 +84,7 @@ pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// Whether the container adds capabilities that are not allowed; these are collected.
-pub fn adds_beyond(container: &Value, allowed: &[&str], added: &mut BTreeSet<String>) -> bool {
+pub(super) fn adds_beyond(container: &Value, allowed: &[&str], added: &mut BTreeSet<String>) -> bool {
     let beyond: Vec<String> = items(container, &["securityContext", "capabilities", "add"])
         .iter()
         .filter_map(Value::as_str)
@@ -96,7 +96,7 @@ pub fn adds_beyond(container: &Value, allowed: &[&str], added: &mut BTreeSet<Str
     any
 }
 
-pub fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
     let shared: Vec<String> = ["hostNetwork", "hostPID", "hostIPC"]
         .iter()
         .filter(|name| pod.spec[**name] == true)
@@ -108,7 +108,7 @@ pub fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn host_path_volumes(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_path_volumes(pod: &Pod<'_>) -> Option<Violation> {
     let bad: Vec<&str> = items(pod.spec, &["volumes"])
         .iter()
         .filter(|v| v.get("hostPath").is_some())
@@ -120,7 +120,7 @@ pub fn host_path_volumes(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     let mut ports = BTreeSet::new();
     let bad = pod.containers_where(|container| {
         let own: Vec<String> = items(container, &["ports"])
@@ -152,7 +152,7 @@ const HANDLERS: &[&[&str]] = &[
     &["lifecycle", "preStop"],
 ];
 
-pub fn host_probes_and_lifecycle(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_probes_and_lifecycle(pod: &Pod<'_>) -> Option<Violation> {
     let mut hosts = BTreeSet::new();
     let bad: BTreeSet<&str> = pod
         .containers_where(|container| {
@@ -183,7 +183,7 @@ pub fn host_probes_and_lifecycle(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn privileged(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     let bad = pod.containers_where(|c| c.pointer("/securityContext/privileged") == Some(&Value::Bool(true)));
     (!bad.is_empty()).then(|| Violation {
         reason: "privileged",
@@ -194,7 +194,7 @@ pub fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     let mut kinds = BTreeSet::new();
     let bad = pod.containers_where(|container| {
         let kind = container.pointer("/securityContext/procMount").and_then(Value::as_str);
@@ -212,11 +212,11 @@ pub fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn se_linux_1_0(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn se_linux_1_0(pod: &Pod<'_>) -> Option<Violation> {
     se_linux(pod, &["", "container_t", "container_init_t", "container_kvm_t"])
 }
 
-pub fn se_linux_1_31(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn se_linux_1_31(pod: &Pod<'_>) -> Option<Violation> {
     let types = [
         "",
         "container_t",
@@ -269,7 +269,7 @@ const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
 /// Before 1.19 there were annotations only.
-pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     let keys: Vec<String> = pod
         .containers()
         .map(|c| format!("{SECCOMP_CONTAINER}{}", text(c, &["name"])))
@@ -292,7 +292,7 @@ pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
     let mut bad_types = BTreeSet::new();
     let setters = pod.setters("/seccompProfile").bad(|profile| {
         let kind = text(profile, &["type"]);
@@ -311,7 +311,7 @@ pub fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn is_seccomp_type(kind: &str) -> bool {
+pub(super) fn is_seccomp_type(kind: &str) -> bool {
     matches!(kind, "RuntimeDefault" | "Localhost")
 }
 
@@ -331,7 +331,7 @@ const SYSCTLS: &[(u32, &str)] = &[
     (32, "net.ipv4.tcp_wmem"),
 ];
 
-pub fn sysctls(pod: &Pod<'_>, version: u32) -> Option<Violation> {
+pub(super) fn sysctls(pod: &Pod<'_>, version: u32) -> Option<Violation> {
     let safe = |name: &str| SYSCTLS.iter().any(|(since, n)| *since <= version && *n == name);
     let bad: Vec<&str> = items(pod.spec, &["securityContext", "sysctls"])
         .iter()
@@ -344,7 +344,7 @@ pub fn sysctls(pod: &Pod<'_>, version: u32) -> Option<Violation> {
     })
 }
 
-pub fn windows_host_process(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn windows_host_process(pod: &Pod<'_>) -> Option<Violation> {
     let setters = pod.setters("/windowsOptions/hostProcess").bad(|v| *v == true);
     (!setters.is_empty()).then(|| Violation {
         reason: "hostProcess",

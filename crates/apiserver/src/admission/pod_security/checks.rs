@@ -10,13 +10,13 @@ use super::{baseline, restricted};
 use crate::lookup::{items, text};
 
 /// What a check looks at: a pod, or the template of one.
-pub struct Pod<'a> {
+pub(super) struct Pod<'a> {
     pub metadata: &'a Value,
     pub spec: &'a Value,
 }
 
 /// Why a pod does not pass: `hostPort (container "c" uses hostPort 80)`.
-pub struct Violation {
+pub(super) struct Violation {
     pub reason: &'static str,
     pub detail: String,
 }
@@ -156,7 +156,7 @@ impl Check {
 }
 
 /// Everything that keeps the pod from meeting the standard.
-pub fn violations(standard: Standard, pod: &Pod<'_>) -> Vec<Violation> {
+pub(super) fn violations(standard: Standard, pod: &Pod<'_>) -> Vec<Violation> {
     let active: Vec<(&Check, CheckPod)> = ALL
         .iter()
         .filter(|check| check.level <= standard.level)
@@ -171,7 +171,7 @@ pub fn violations(standard: Standard, pod: &Pod<'_>) -> Vec<Violation> {
 }
 
 /// `reason (detail), reason`.
-pub fn told(violations: &[Violation]) -> String {
+pub(super) fn told(violations: &[Violation]) -> String {
     let told = |v: &Violation| match v.detail.as_str() {
         "" => v.reason.to_string(),
         detail => format!("{} ({detail})", v.reason),
@@ -180,13 +180,13 @@ pub fn told(violations: &[Violation]) -> String {
 }
 
 /// The reasons alone, for summaries.
-pub fn reasons(violations: &[Violation]) -> String {
+pub(super) fn reasons(violations: &[Violation]) -> String {
     violations.iter().map(|v| v.reason).collect::<Vec<_>>().join(", ")
 }
 
 impl<'a> Pod<'a> {
     /// Init containers, containers, ephemeral containers.
-    pub fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
+    pub(super) fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
         let spec = self.spec;
         ["initContainers", "containers", "ephemeralContainers"]
             .into_iter()
@@ -194,7 +194,7 @@ impl<'a> Pod<'a> {
     }
 
     /// The names of the containers for which something holds.
-    pub fn containers_where(&self, mut holds: impl FnMut(&Value) -> bool) -> Vec<&'a str> {
+    pub(super) fn containers_where(&self, mut holds: impl FnMut(&Value) -> bool) -> Vec<&'a str> {
         self.containers()
             .filter(|c| holds(c))
             .map(|c| text(c, &["name"]))
@@ -202,7 +202,7 @@ impl<'a> Pod<'a> {
     }
 
     /// The members at a path under the security contexts of the pod ("pod") and its containers, where there are any.
-    pub fn setters(&self, path: &str) -> Setters<'a> {
+    pub(super) fn setters(&self, path: &str) -> Setters<'a> {
         let path = format!("/securityContext{path}");
         Setters {
             pod: self.spec.pointer(&path),
@@ -215,14 +215,14 @@ impl<'a> Pod<'a> {
 }
 
 /// Who sets something in a security context, and to what.
-pub struct Setters<'a> {
+pub(super) struct Setters<'a> {
     pub pod: Option<&'a Value>,
     pub containers: Vec<(&'a str, &'a Value)>,
 }
 
 impl Setters<'_> {
     /// Those who set a bad value, as `pod and containers "a", "b"`; empty if nobody does.
-    pub fn bad(&self, mut is_bad: impl FnMut(&Value) -> bool) -> String {
+    pub(super) fn bad(&self, mut is_bad: impl FnMut(&Value) -> bool) -> String {
         let mut told = vec![];
         if self.pod.is_some_and(&mut is_bad) {
             told.push("pod".to_string());
@@ -241,20 +241,20 @@ impl Setters<'_> {
 }
 
 /// `container "a"`, `containers "a", "b"`.
-pub fn named(what: &str, names: &[&str]) -> String {
+pub(super) fn named(what: &str, names: &[&str]) -> String {
     format!("{} {}", plural(what, names.len()), quoted(names))
 }
 
-pub fn plural(what: &str, count: usize) -> String {
+pub(super) fn plural(what: &str, count: usize) -> String {
     format!("{what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// "uses" or "use".
-pub fn uses(count: usize) -> &'static str {
+pub(super) fn uses(count: usize) -> &'static str {
     if count == 1 { "uses" } else { "use" }
 }
 
-pub fn quoted<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
+pub(super) fn quoted<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
     let quoted: Vec<String> = words.into_iter().map(|w| format!("\"{}\"", w.as_ref())).collect();
     quoted.join(", ")
 }

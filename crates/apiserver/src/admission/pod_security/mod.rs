@@ -22,7 +22,7 @@ use crate::lookup::{items, text};
 use checks::{Pod, violations};
 use policy::{Level, Policy, Standard};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(super) const PLUGIN: Plugin = Plugin {
     name: "PodSecurity",
     mutate: None,
     validate: Some(validate),

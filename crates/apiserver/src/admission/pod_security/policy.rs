@@ -7,7 +7,7 @@ use orlop_api::{Path, ProblemKind, Problems, Value};
 
 /// From lax to strict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub(super) enum Level {
     Privileged,
     Baseline,
     Restricted,
@@ -36,7 +36,7 @@ impl fmt::Display for Level {
 
 /// The minor version of Kubernetes whose rules count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
+pub(super) enum Version {
     Minor(u32),
     Latest,
 }
@@ -66,7 +66,7 @@ impl fmt::Display for Version {
 
 /// `restricted:v1.30`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standard {
+pub(super) struct Standard {
     pub level: Level,
     pub version: Version,
 }
@@ -79,7 +79,7 @@ impl fmt::Display for Standard {
 
 /// What happens to pods that break a standard: refused, noted in the audit log, warned about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub(super) struct Policy {
     pub enforce: Standard,
     pub audit: Standard,
     pub warn: Standard,
@@ -124,7 +124,7 @@ impl Labels<'_> {
 
 /// The policy of a namespace, and what is wrong with its labels. Who can't spell the level to enforce gets the strictest;
 /// misspelled levels to audit and warn about are not used.
-pub fn of_namespace(namespace: &Value) -> (Policy, Problems) {
+pub(super) fn of_namespace(namespace: &Value) -> (Policy, Problems) {
     let mut policy = DEFAULT;
     let mut labels = Labels {
         labels: &namespace["metadata"]["labels"],
@@ -160,7 +160,7 @@ pub fn of_namespace(namespace: &Value) -> (Policy, Problems) {
 }
 
 impl Policy {
-    pub fn allows_anything(&self) -> bool {
+    pub(super) fn allows_anything(&self) -> bool {
         [self.enforce, self.audit, self.warn]
             .iter()
             .all(|s| s.level == Level::Privileged)

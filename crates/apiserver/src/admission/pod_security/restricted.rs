@@ -8,7 +8,7 @@ use super::baseline::{self, adds_beyond, is_seccomp_type};
 use super::checks::{Pod, Violation, named, plural, quoted, uses};
 use crate::lookup::{items, text};
 
-pub fn allow_privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn allow_privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
     let bad =
         pod.containers_where(|c| c.pointer("/securityContext/allowPrivilegeEscalation") != Some(&Value::Bool(false)));
     (!bad.is_empty()).then(|| Violation {
@@ -20,7 +20,7 @@ pub fn allow_privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let keeping = pod.containers_where(|c| {
         let dropped = items(c, &["securityContext", "capabilities", "drop"]);
         !dropped.iter().any(|d| d == "ALL")
@@ -59,7 +59,7 @@ const VOLUMES: &[&str] = &[
     "secret",
 ];
 
-pub fn volumes(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     let mut kinds = BTreeSet::new();
     let mut bad = vec![];
     for volume in items(pod.spec, &["volumes"]) {
@@ -84,7 +84,7 @@ pub fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
     let setters = pod.setters("/runAsNonRoot");
     let refusing = setters.bad(|v| *v == false);
     let detail = if !refusing.is_empty() {
@@ -108,7 +108,7 @@ fn silent_containers<'a>(pod: &Pod<'a>, pod_speaks: bool, path: &str) -> Vec<&'a
     pod.containers_where(|c| !pod_speaks && c.pointer(path).is_none())
 }
 
-pub fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
     let setters = pod.setters("/runAsUser").bad(|v| v.as_i64() == Some(0));
     (!setters.is_empty()).then(|| Violation {
         reason: "runAsUser=0",
@@ -116,7 +116,7 @@ pub fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-pub fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
     let wrong = baseline::seccomp_profile(pod);
     if wrong.is_some() {
         return wrong;

@@ -3,7 +3,7 @@ use rcgen::KeyPair;
 use super::*;
 use crate::lookup::fixture::Objects;
 
-pub fn issuer() -> TokenIssuer {
+pub(crate) fn issuer() -> TokenIssuer {
     let key = KeyPair::generate().unwrap();
     TokenIssuer::new(DEFAULT_ISSUER, &key.serialize_pem(), &key.public_key_pem()).unwrap()
 }

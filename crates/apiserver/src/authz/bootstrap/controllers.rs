@@ -4,7 +4,7 @@
 use super::EVENTS;
 
 /// Name and rules. What `super::rule` makes of a rule is told there.
-pub const CONTROLLERS: &[(&str, &[&str])] = &[
+pub(super) const CONTROLLERS: &[(&str, &[&str])] = &[
     (
         "attachdetach-controller",
         &[

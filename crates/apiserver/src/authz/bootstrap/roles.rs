@@ -3,10 +3,10 @@
 use super::EVENTS;
 
 /// Part of view, edit and admin alike.
-pub const METRICS_READER: &str = "system:aggregated-metrics-reader";
+pub(super) const METRICS_READER: &str = "system:aggregated-metrics-reader";
 
 /// Name and rules. What `super::rule` makes of a rule is told there.
-pub const CLUSTER_ROLES: &[(&str, &[&str])] = &[
+pub(super) const CLUSTER_ROLES: &[(&str, &[&str])] = &[
     ("cluster-admin", &["* *: *", "* *"]),
     // metrics-server's, whose API this server serves itself.
     (METRICS_READER, &["read metrics.k8s.io: nodes pods"]),
@@ -258,10 +258,11 @@ pub const CLUSTER_ROLES: &[(&str, &[&str])] = &[
 ];
 
 /// Roles that are made of others: name, and the role that this one is a part of in turn.
-pub const AGGREGATED: &[(&str, Option<&str>)] = &[("admin", None), ("edit", Some("admin")), ("view", Some("edit"))];
+pub(super) const AGGREGATED: &[(&str, Option<&str>)] =
+    &[("admin", None), ("edit", Some("admin")), ("view", Some("edit"))];
 
 /// Role and whom it is granted to, in every namespace.
-pub const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
+pub(super) const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
     ("cluster-admin", &["group system:masters"]),
     ("system:basic-user", &["group system:authenticated"]),
     ("system:discovery", &["group system:authenticated"]),
@@ -288,7 +289,7 @@ pub const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
 ];
 
 /// Namespace, name and rules.
-pub const ROLES: &[(&str, &str, &[&str])] = &[
+pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
     (
         "kube-public",
         "system:controller:bootstrap-signer",
@@ -337,7 +338,7 @@ pub const ROLES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Namespace, name, role and whom it is granted to there.
-pub const ROLE_BINDINGS: &[(&str, &str, &str, &[&str])] = &[
+pub(super) const ROLE_BINDINGS: &[(&str, &str, &str, &[&str])] = &[
     (
         "kube-public",
         "system:controller:bootstrap-signer",

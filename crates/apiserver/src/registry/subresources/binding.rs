@@ -172,7 +172,7 @@ fn assign(pod: &mut Value, binding: &Value, node: &str, ctx: &Context<'_>) {
 }
 
 /// Sets a pod condition by its type; an unchanged status keeps its transition time.
-pub fn set_condition(pod: &mut Value, mut condition: Value) {
+pub(super) fn set_condition(pod: &mut Value, mut condition: Value) {
     let mut list = match pod["status"]["conditions"].take() {
         Value::Array(list) => list,
         _ => vec![],

@@ -4,7 +4,7 @@ use orlop_api::core::namespace;
 
 use crate::registry::update::Endpoint;
 
-pub const FINALIZE: Endpoint = Endpoint {
+pub(super) const FINALIZE: Endpoint = Endpoint {
     subresource: "finalize",
     prepare: |_, new, old| namespace::prepare_finalize(new, old),
     validate: |_, new, _, p| namespace::validate_finalize(new, p),

@@ -4,7 +4,7 @@ use orlop_api::core::pod;
 
 use crate::registry::update::Endpoint;
 
-pub const RESIZE: Endpoint = Endpoint {
+pub(super) const RESIZE: Endpoint = Endpoint {
     subresource: "resize",
     prepare: |_, new, old| pod::prepare_resize(new, old),
     validate: |_, new, old, p| pod::validate_resize(new, old, p),
@@ -12,7 +12,7 @@ pub const RESIZE: Endpoint = Endpoint {
     owns: true,
 };
 
-pub const EPHEMERAL_CONTAINERS: Endpoint = Endpoint {
+pub(super) const EPHEMERAL_CONTAINERS: Endpoint = Endpoint {
     subresource: "ephemeralcontainers",
     prepare: |_, new, old| pod::prepare_ephemeral(new, old),
     validate: |_, new, old, p| pod::validate_ephemeral_containers_update(new, old, p),

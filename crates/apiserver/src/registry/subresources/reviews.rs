@@ -12,7 +12,7 @@ use crate::registry::create::own_fields;
 use crate::registry::update::Endpoint;
 use crate::registry::{Context, Outcome, Registry};
 
-pub const APPROVAL: Endpoint = Endpoint {
+pub(super) const APPROVAL: Endpoint = Endpoint {
     subresource: "approval",
     prepare: |_, new, old| signing_request::prepare_approval(new, old),
     validate: |_, new, old, p| signing_request::validate_approval(new, old, p),

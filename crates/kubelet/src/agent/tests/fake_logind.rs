@@ -15,7 +15,7 @@ use zbus::{Connection, Message, MessageStream};
 
 use crate::test_bus::TestBus;
 
-pub struct FakeLogind {
+pub(super) struct FakeLogind {
     pub daemon: TestBus,
     bus: Connection,
     state: Arc<Mutex<State>>,
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl FakeLogind {
-    pub async fn start(directory: &Path, settings: &Path) -> FakeLogind {
+    pub(super) async fn start(directory: &Path, settings: &Path) -> FakeLogind {
         let (daemon, bus) = TestBus::start(directory).await;
         let state = Arc::new(Mutex::new(State {
             delay: Duration::from_secs(5),
@@ -44,12 +44,12 @@ impl FakeLogind {
         FakeLogind { daemon, bus, state }
     }
 
-    pub fn delay(&self) -> Duration {
+    pub(super) fn delay(&self) -> Duration {
         self.state.lock().delay
     }
 
     /// Whether anybody has a lock.
-    pub fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         let mut state = self.state.lock();
         // An end of file: the other end is closed. Without one there is nothing to read yet.
         state.locks.retain_mut(|lock| {
@@ -59,7 +59,7 @@ impl FakeLogind {
         !state.locks.is_empty()
     }
 
-    pub async fn until(&self, what: &str, holds: impl Fn(&FakeLogind) -> bool) {
+    pub(super) async fn until(&self, what: &str, holds: impl Fn(&FakeLogind) -> bool) {
         let waited = tokio::time::timeout(Duration::from_secs(60), async {
             while !holds(self) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -69,7 +69,7 @@ impl FakeLogind {
     }
 
     /// The machine goes down, or does not after all.
-    pub async fn signal(&self, goes_down: bool) {
+    pub(super) async fn signal(&self, goes_down: bool) {
         let place = ("/org/freedesktop/login1", "org.freedesktop.login1.Manager");
         self.bus
             .emit_signal(None::<&str>, place.0, place.1, "PrepareForShutdown", &goes_down)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use orlop_api::duration::parse_duration;
 use serde::{Deserialize, Deserializer};
 
-pub const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
+pub(super) const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 const VERSIONS: [&str; 3] = [
     V1,
     "credentialprovider.kubelet.k8s.io/v1alpha1",
@@ -31,7 +31,7 @@ struct Document {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ProviderConfig {
+pub(super) struct ProviderConfig {
     /// Also the name of its program.
     pub name: String,
     #[serde(default)]
@@ -50,14 +50,14 @@ pub struct ProviderConfig {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Variable {
+pub(super) struct Variable {
     pub name: String,
     pub value: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TokenAttributes {
+pub(super) struct TokenAttributes {
     #[serde(default)]
     pub service_account_token_audience: String,
     /// Pods without a service account get nothing from this provider.
@@ -82,7 +82,7 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
 }
 
 /// All providers of a file, or of the files of a folder in the order of their names.
-pub fn read(path: &Path) -> Result<Vec<ProviderConfig>, String> {
+pub(super) fn read(path: &Path) -> Result<Vec<ProviderConfig>, String> {
     let mut all: Vec<ProviderConfig> = Vec::new();
     for file in files(path)? {
         let shown = file.display();

@@ -22,7 +22,7 @@ const ANSWER_MAX: u64 = 1 << 20;
 /// Nor what it says beside.
 const WORDS_MAX: u64 = 4 << 10;
 
-pub struct Request {
+pub(super) struct Request {
     /// Without tag and digest.
     pub image: String,
     pub service_account_token: String,
@@ -32,7 +32,7 @@ pub struct Request {
 /// Not to be shown: it has passwords in it.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Response {
+pub(super) struct Response {
     /// These two are judged before the rest is read.
     #[serde(rename = "kind")]
     _kind: IgnoredAny,
@@ -46,7 +46,7 @@ pub struct Response {
 }
 
 #[derive(Clone, Copy, Deserialize)]
-pub enum CacheKeyType {
+pub(super) enum CacheKeyType {
     Image,
     Registry,
     Global,
@@ -55,7 +55,7 @@ pub enum CacheKeyType {
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
-pub struct Auth {
+pub(super) struct Auth {
     pub username: String,
     pub password: String,
 }
@@ -75,7 +75,7 @@ fn none_is_empty<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BT
 
 impl Response {
     /// None: as the configuration says.
-    pub fn cache_duration(&self) -> Result<Option<Duration>, String> {
+    pub(super) fn cache_duration(&self) -> Result<Option<Duration>, String> {
         let Some(text) = &self.cache_duration else {
             return Ok(None);
         };
@@ -84,7 +84,7 @@ impl Response {
     }
 }
 
-pub struct Program {
+pub(super) struct Program {
     path: PathBuf,
     name: String,
     args: Vec<String>,
@@ -93,7 +93,7 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn find(directory: &Path, config: &ProviderConfig) -> Result<Program, String> {
+    pub(super) fn find(directory: &Path, config: &ProviderConfig) -> Result<Program, String> {
         let path = directory.join(&config.name);
         let shown = path.display();
         let found = std::fs::metadata(&path).map_err(|e| format!("plugin binary executable {shown}: {e}"))?;
@@ -109,11 +109,11 @@ impl Program {
         })
     }
 
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub async fn run(&self, request: &Request) -> Result<Response, String> {
+    pub(super) async fn run(&self, request: &Request) -> Result<Response, String> {
         let failed = |why: String| {
             format!(
                 "error execing credential provider plugin {} for image {}: {why}",

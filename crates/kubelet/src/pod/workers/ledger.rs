@@ -38,21 +38,21 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub fn is_hopeless(&self) -> bool {
+    pub(super) fn is_hopeless(&self) -> bool {
         self.refused.as_ref().is_some_and(|r| r.reason == INFEASIBLE)
     }
 }
 
 impl Ledger {
     /// This is what the pod has from now on. It waits no more.
-    pub fn give(&self, uid: &str, pod: Arc<Pod>) {
+    pub(super) fn give(&self, uid: &str, pod: Arc<Pod>) {
         let mut book = self.book.lock();
         book.waiting.remove(uid);
         book.allocated.insert(uid.to_string(), pod);
     }
 
     /// A resize is granted. False if the pod has gone meanwhile: it must not come back.
-    pub fn resize(&self, uid: &str, pod: Arc<Pod>) -> bool {
+    pub(super) fn resize(&self, uid: &str, pod: Arc<Pod>) -> bool {
         let mut book = self.book.lock();
         book.waiting.remove(uid);
         match book.allocated.get_mut(uid) {
@@ -63,26 +63,26 @@ impl Ledger {
     }
 
     /// True if the pod was in it.
-    pub fn remove(&self, uid: &str) -> bool {
+    pub(super) fn remove(&self, uid: &str) -> bool {
         let mut book = self.book.lock();
         book.waiting.remove(uid);
         book.allocated.remove(uid).is_some()
     }
 
     /// The pod with what it was allocated, if it was let in and has not gone.
-    pub fn allocated(&self, uid: &str) -> Option<Arc<Pod>> {
+    pub(super) fn allocated(&self, uid: &str) -> Option<Arc<Pod>> {
         self.book.lock().allocated.get(uid).cloned()
     }
 
     /// All pods but this one.
-    pub fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
+    pub(super) fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
         let book = self.book.lock();
         let others = book.allocated.iter().filter(|(other, _)| *other != uid);
         others.map(|(_, pod)| pod.clone()).collect()
     }
 
     /// Notes that a pod wants to be like this. False if the same was refused for good.
-    pub fn want(&self, uid: &str, pod: &Arc<Pod>, now: Timestamp) -> bool {
+    pub(super) fn want(&self, uid: &str, pod: &Arc<Pod>, now: Timestamp) -> bool {
         let mut book = self.book.lock();
         let known = book.waiting.get(uid).filter(|w| !resize::differs(pod, &w.pod)).cloned();
         let waiting = Waiting {
@@ -96,22 +96,22 @@ impl Ledger {
     }
 
     /// It has what it wants.
-    pub fn is_content(&self, uid: &str) {
+    pub(super) fn is_content(&self, uid: &str) {
         self.book.lock().waiting.remove(uid);
     }
 
-    pub fn refuse(&self, uid: &str, why: Rejection) {
+    pub(super) fn refuse(&self, uid: &str, why: Rejection) {
         if let Some(waiting) = self.book.lock().waiting.get_mut(uid) {
             waiting.refused = Some(why);
         }
     }
 
-    pub fn waiting(&self, uid: &str) -> Option<Waiting> {
+    pub(super) fn waiting(&self, uid: &str) -> Option<Waiting> {
         self.book.lock().waiting.get(uid).cloned()
     }
 
     /// Resizes to try, the first first, each with what the pod has now.
-    pub fn to_try(&self) -> Vec<(String, Waiting, Arc<Pod>)> {
+    pub(super) fn to_try(&self) -> Vec<(String, Waiting, Arc<Pod>)> {
         let book = self.book.lock();
         let hopeful = book.waiting.iter().filter(|(_, waiting)| !waiting.is_hopeless());
         let mut all: Vec<_> = hopeful

@@ -29,7 +29,7 @@ pub(super) struct Picture {
 }
 
 impl Shown {
-    pub fn new(view: watch::Sender<View>) -> Shown {
+    pub(super) fn new(view: watch::Sender<View>) -> Shown {
         Shown {
             view,
             busy: false,
@@ -38,7 +38,7 @@ impl Shown {
     }
 
     /// Tells what probes say now, unless the worker is about to do so itself.
-    pub fn probed(&mut self, shared: &Shared, uid: &str) {
+    pub(super) fn probed(&mut self, shared: &Shared, uid: &str) {
         let Some(picture) = self.picture.as_mut().filter(|_| self.busy) else {
             return;
         };

@@ -72,7 +72,7 @@ pub(super) enum Then {
 }
 
 impl Worker {
-    pub fn new(
+    pub(super) fn new(
         shared: Arc<Shared>,
         mail: Mail,
         poke: Arc<Notify>,
@@ -117,7 +117,7 @@ impl Worker {
         (worker, sender, views)
     }
 
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let shutdown = self.shared.shutdown.clone();
         loop {
             let is_told = self.mail.has_changed().unwrap_or(false);

@@ -29,7 +29,7 @@ use super::target::Target;
 
 /// The places of one volume and one pod.
 #[derive(Clone)]
-pub struct Places {
+pub(super) struct Places {
     pub staging: PathBuf,
     /// For all pods.
     published: PathBuf,
@@ -40,7 +40,7 @@ pub struct Places {
 }
 
 impl Places {
-    pub fn of(paths: &Paths, pod_directory: &Path, name: &str) -> Places {
+    pub(super) fn of(paths: &Paths, pod_directory: &Path, name: &str) -> Places {
         let all = devices(paths);
         let pod_uid = pod_directory.file_name().unwrap_or_default();
         let published = all.join("publish").join(name);
@@ -67,7 +67,7 @@ fn devices(paths: &Paths) -> PathBuf {
 }
 
 /// What drivers were asked for, by volume; those that no pod has are left out.
-pub fn of_all(paths: &Paths) -> Vec<VolumeData> {
+pub(super) fn of_all(paths: &Paths) -> Vec<VolumeData> {
     let entries = fs::read_dir(devices(paths)).into_iter().flatten().flatten();
     let all = entries.filter_map(|entry| disk::load(&entry.path().join("data")).ok().flatten());
     all.collect()
@@ -75,7 +75,7 @@ pub fn of_all(paths: &Paths) -> Vec<VolumeData> {
 
 impl Publisher<'_> {
     /// Asks the driver for the device. May be done again at any time. The caller has the volume's turn.
-    pub async fn publish_block(
+    pub(crate) async fn publish_block(
         &self,
         target: &Target,
         pod: &Pod,
@@ -146,7 +146,7 @@ impl Publisher<'_> {
     }
 
     /// Takes down all devices of drivers that a pod has.
-    pub async fn unpublish_blocks(&self, pod_directory: &Path) -> Result<(), String> {
+    pub(crate) async fn unpublish_blocks(&self, pod_directory: &Path) -> Result<(), String> {
         let at = pod_directory.to_path_buf();
         for name in blocking(move || block::names(&at, Plugin::Csi)).await {
             let places = Places::of(self.paths, pod_directory, &name);

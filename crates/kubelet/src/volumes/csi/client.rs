@@ -11,13 +11,13 @@ const WORK: Duration = Duration::from_secs(120);
 const QUESTION: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
-pub struct Client {
+pub(super) struct Client {
     socket: Socket,
 }
 
 /// What a driver can do beyond publishing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Capabilities {
+pub(crate) struct Capabilities {
     pub stages: bool,
     pub single_node_multi_writer: bool,
     pub sets_group: bool,
@@ -26,18 +26,18 @@ pub struct Capabilities {
 }
 
 impl Client {
-    pub fn new(socket: impl Into<PathBuf>) -> Client {
+    pub(super) fn new(socket: impl Into<PathBuf>) -> Client {
         Client {
             socket: Socket::new(socket),
         }
     }
 
-    pub async fn plugin_info(&self) -> Result<PluginInfo, String> {
+    pub(super) async fn plugin_info(&self) -> Result<PluginInfo, String> {
         let path = "/pluginregistration.Registration/GetInfo";
         self.socket.call(path, Empty {}, QUESTION).await
     }
 
-    pub async fn notify(&self, error: &str) -> Result<(), String> {
+    pub(super) async fn notify(&self, error: &str) -> Result<(), String> {
         let path = "/pluginregistration.Registration/NotifyRegistrationStatus";
         let status = RegistrationStatus {
             plugin_registered: error.is_empty(),
@@ -47,11 +47,11 @@ impl Client {
         Ok(())
     }
 
-    pub async fn node_info(&self) -> Result<NodeInfo, String> {
+    pub(super) async fn node_info(&self) -> Result<NodeInfo, String> {
         self.socket.call("/csi.v1.Node/NodeGetInfo", Empty {}, WORK).await
     }
 
-    pub async fn capabilities(&self) -> Result<Capabilities, String> {
+    pub(super) async fn capabilities(&self) -> Result<Capabilities, String> {
         let path = "/csi.v1.Node/NodeGetCapabilities";
         let answer: NodeCapabilities = self.socket.call(path, Empty {}, WORK).await?;
         let has = |kind: NodeRpcKind| {
@@ -68,12 +68,12 @@ impl Client {
         })
     }
 
-    pub async fn stage(&self, request: NodeStageVolume) -> Result<(), String> {
+    pub(super) async fn stage(&self, request: NodeStageVolume) -> Result<(), String> {
         let _: Empty = self.socket.call("/csi.v1.Node/NodeStageVolume", request, WORK).await?;
         Ok(())
     }
 
-    pub async fn unstage(&self, request: NodeUnstageVolume) -> Result<(), String> {
+    pub(super) async fn unstage(&self, request: NodeUnstageVolume) -> Result<(), String> {
         let _: Empty = self
             .socket
             .call("/csi.v1.Node/NodeUnstageVolume", request, WORK)
@@ -81,7 +81,7 @@ impl Client {
         Ok(())
     }
 
-    pub async fn publish(&self, request: NodePublishVolume) -> Result<(), String> {
+    pub(super) async fn publish(&self, request: NodePublishVolume) -> Result<(), String> {
         let _: Empty = self
             .socket
             .call("/csi.v1.Node/NodePublishVolume", request, WORK)
@@ -89,13 +89,13 @@ impl Client {
         Ok(())
     }
 
-    pub async fn expand(&self, request: NodeExpandVolume) -> Result<(), String> {
+    pub(super) async fn expand(&self, request: NodeExpandVolume) -> Result<(), String> {
         // How large it has become is not asked: what was required is what claims say.
         let _: Empty = self.socket.call("/csi.v1.Node/NodeExpandVolume", request, WORK).await?;
         Ok(())
     }
 
-    pub async fn unpublish(&self, request: NodeUnpublishVolume) -> Result<(), String> {
+    pub(super) async fn unpublish(&self, request: NodeUnpublishVolume) -> Result<(), String> {
         let _: Empty = self
             .socket
             .call("/csi.v1.Node/NodeUnpublishVolume", request, WORK)

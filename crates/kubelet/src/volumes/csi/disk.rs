@@ -16,7 +16,7 @@ const DATA: &str = "vol_data.json";
 /// A volume that a driver was, or was about to be, asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct VolumeData {
+pub(super) struct VolumeData {
     #[serde(rename = "specVolID", skip_serializing_if = "String::is_empty")]
     pub name: String,
     pub volume_handle: String,
@@ -31,33 +31,33 @@ pub struct VolumeData {
 
 /// A volume as published for a pod: the directory with its data, and where the driver mounts it.
 #[derive(Clone, Debug)]
-pub struct Published {
+pub(super) struct Published {
     pub directory: PathBuf,
     pub data: VolumeData,
 }
 
 impl Published {
-    pub fn mount_point(&self) -> PathBuf {
+    pub(super) fn mount_point(&self) -> PathBuf {
         mount_point(&self.directory)
     }
 }
 
-pub fn mount_point(directory: &Path) -> PathBuf {
+pub(super) fn mount_point(directory: &Path) -> PathBuf {
     directory.join("mount")
 }
 
 /// The file that tells that the driver was asked.
-pub fn data(directory: &Path) -> PathBuf {
+pub(super) fn data(directory: &Path) -> PathBuf {
     directory.join(DATA)
 }
 
 /// Where a volume is staged; its data is beside it.
-pub fn staging(paths: &Paths, driver: &str, handle: &str) -> PathBuf {
+pub(super) fn staging(paths: &Paths, driver: &str, handle: &str) -> PathBuf {
     let drivers = paths.root.join("plugins/kubernetes.io/csi");
     drivers.join(driver).join(hashed(&[handle])).join("globalmount")
 }
 
-pub fn save(directory: &Path, data: &VolumeData) -> Result<(), String> {
+pub(super) fn save(directory: &Path, data: &VolumeData) -> Result<(), String> {
     make_directories(directory, 0o750)?;
     let text = serde_json::to_vec(data).expect("strings can be written as JSON");
     // Whole or not at all: what is taken down depends on it.
@@ -67,7 +67,7 @@ pub fn save(directory: &Path, data: &VolumeData) -> Result<(), String> {
 }
 
 /// `None` if nothing was saved, and so nothing was asked for.
-pub fn load(directory: &Path) -> Result<Option<VolumeData>, String> {
+pub(super) fn load(directory: &Path) -> Result<Option<VolumeData>, String> {
     let path = data(directory);
     match fs::read(&path) {
         Ok(text) => match serde_json::from_slice(&text) {
@@ -83,7 +83,7 @@ pub fn load(directory: &Path) -> Result<Option<VolumeData>, String> {
 }
 
 /// All volumes of drivers that a pod has.
-pub fn of_pod(pod: &Path) -> Result<Vec<Published>, String> {
+pub(super) fn of_pod(pod: &Path) -> Result<Vec<Published>, String> {
     let directory = paths::volumes(pod).join(Plugin::Csi.directory());
     let entries = match fs::read_dir(&directory) {
         Ok(entries) => entries,
@@ -103,7 +103,7 @@ pub fn of_pod(pod: &Path) -> Result<Vec<Published>, String> {
 }
 
 /// All volumes of drivers that any pod has.
-pub fn of_all(paths: &Paths) -> Result<Vec<Published>, String> {
+pub(super) fn of_all(paths: &Paths) -> Result<Vec<Published>, String> {
     let pods = fs::read_dir(paths.pods()).map_err(|e| said("open", &paths.pods(), &e))?;
     let mut all = Vec::new();
     for pod in pods.flatten() {

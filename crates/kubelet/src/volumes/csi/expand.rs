@@ -38,7 +38,7 @@ impl Publisher<'_> {
     }
 
     /// Lets a volume grow that a pod has. Failures are told in events, and made up for later.
-    pub async fn grow_in_use(&self, pod: &Pod, ready: &Ready) {
+    pub(crate) async fn grow_in_use(&self, pod: &Pod, ready: &Ready) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let Some(pod_directory) = self.paths.pod(uid) else {
             return;

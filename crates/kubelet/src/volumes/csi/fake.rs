@@ -15,7 +15,7 @@ use super::super::mount_table;
 use super::messages::*;
 
 #[derive(Clone)]
-pub struct FakeDriver {
+pub(super) struct FakeDriver {
     state: Arc<Mutex<State>>,
     /// What the volume holds.
     pub data: PathBuf,
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl FakeDriver {
-    pub fn new(data: &Path) -> FakeDriver {
+    pub(super) fn new(data: &Path) -> FakeDriver {
         fs::create_dir_all(data).unwrap();
         FakeDriver {
             state: Arc::default(),
@@ -41,7 +41,7 @@ impl FakeDriver {
     }
 
     /// Serves registration and the driver itself on one socket.
-    pub fn serve(&self, socket: &Path) -> tokio::task::JoinHandle<()> {
+    pub(super) fn serve(&self, socket: &Path) -> tokio::task::JoinHandle<()> {
         fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let listener = UnixListener::bind(socket).unwrap();
         let driver = self.clone();
@@ -62,34 +62,34 @@ impl FakeDriver {
     }
 
     /// Names of the calls so far, without questions; forgets them.
-    pub fn calls(&self) -> Vec<String> {
+    pub(super) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().calls)
     }
 
-    pub fn published(&self) -> NodePublishVolume {
+    pub(super) fn published(&self) -> NodePublishVolume {
         self.state.lock().published.clone().unwrap()
     }
 
     /// The last wish for more room.
-    pub fn expanded(&self) -> NodeExpandVolume {
+    pub(super) fn expanded(&self) -> NodeExpandVolume {
         self.state.lock().expanded.clone().unwrap()
     }
 
     /// From now on it has a part in letting volumes grow.
-    pub fn set_expands(&self) {
+    pub(super) fn set_expands(&self) {
         self.state.lock().expands = true;
     }
 
-    pub fn registered(&self) -> Option<RegistrationStatus> {
+    pub(super) fn registered(&self) -> Option<RegistrationStatus> {
         self.state.lock().registered.clone()
     }
 
     /// From now on this call fails.
-    pub fn fail(&self, call: &str) {
+    pub(super) fn fail(&self, call: &str) {
         self.fail_with(call, Code::Internal);
     }
 
-    pub fn fail_with(&self, call: &str, code: Code) {
+    pub(super) fn fail_with(&self, call: &str, code: Code) {
         self.state.lock().failing = Some((call.to_string(), code));
     }
 

@@ -29,7 +29,7 @@ const RETRY_MAX: Duration = Duration::from_secs(122);
 
 /// What is known of a volume as long as pods here have it. An agent that comes back begins with what the claim says.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub(super) struct Memory {
     /// How large it is on this node.
     size: Option<Quantity>,
     /// The driver can't let it grow under pods that have it.
@@ -42,27 +42,27 @@ pub struct Memory {
 
 impl Memory {
     /// Whether to look at all at a volume that pods have. Without the claim, which takes a request.
-    pub fn is_due(&self, volume: &Quantity, now: Timestamp) -> bool {
+    pub(super) fn is_due(&self, volume: &Quantity, now: Timestamp) -> bool {
         let waits = self.retry.is_some_and(|(_, until)| now < until);
         let is_smaller = self.size.as_ref().is_none_or(|size| size < volume);
         !self.is_stuck_in_use && !waits && is_smaller
     }
 
-    pub fn begin(&mut self, claim: &PersistentVolumeClaim) {
+    pub(super) fn begin(&mut self, claim: &PersistentVolumeClaim) {
         let size = capacity(claim);
         if self.size.is_none() && !size.is_zero() {
             self.size = Some(size);
         }
     }
 
-    pub fn grown(&mut self, size: Quantity) {
+    pub(super) fn grown(&mut self, size: Quantity) {
         *self = Memory {
             size: Some(size),
             ..Memory::default()
         };
     }
 
-    pub fn failed(&mut self, now: Timestamp) {
+    pub(super) fn failed(&mut self, now: Timestamp) {
         let delay = match self.retry {
             Some((delay, _)) => delay.saturating_mul(2).min(RETRY_MAX),
             None => RETRY_FIRST,
@@ -72,7 +72,7 @@ impl Memory {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occasion {
+pub(super) enum Occasion {
     /// A pod is being given the volume.
     Mounting,
     /// A pod has it.
@@ -80,7 +80,7 @@ pub enum Occasion {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(super) enum Decision {
     Nothing,
     /// It is larger, but this pod only reads it.
     ReadOnly,
@@ -91,7 +91,7 @@ pub enum Decision {
 
 /// What the driver is to be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expansion {
+pub(super) struct Expansion {
     pub size: Quantity,
     /// The claim says so already, since another node was quicker.
     pub is_told: bool,
@@ -101,7 +101,7 @@ pub struct Expansion {
     pub gives_up: bool,
 }
 
-pub fn decide(
+pub(super) fn decide(
     occasion: Occasion,
     volume: &Quantity,
     claim: &PersistentVolumeClaim,
@@ -169,20 +169,20 @@ fn requested(claim: &PersistentVolumeClaim) -> Quantity {
 }
 
 /// Zero if nothing is said.
-pub fn storage(list: Option<&BTreeMap<String, QuantityText>>) -> Quantity {
+pub(super) fn storage(list: Option<&BTreeMap<String, QuantityText>>) -> Quantity {
     let text = list.and_then(|list| list.get(STORAGE));
     text.and_then(|text| Quantity::parse(&text.0).ok()).unwrap_or_default()
 }
 
 /// Why a volume did not grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(super) struct Failure {
     pub kind: FailureKind,
     pub reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureKind {
+pub(super) enum FailureKind {
     /// The driver is away, or may still be at it.
     Passing,
     Unsupported,
@@ -194,14 +194,14 @@ pub enum FailureKind {
 }
 
 impl Failure {
-    pub fn new(kind: FailureKind, reason: impl Into<String>) -> Failure {
+    pub(super) fn new(kind: FailureKind, reason: impl Into<String>) -> Failure {
         let reason = reason.into();
         Failure { kind, reason }
     }
 
     /// From a driver's answer to the call itself. Kubernetes means to tell "may still be at it" apart, too, but wraps the
     /// error before it looks; a claim must not be given up because of a timeout.
-    pub fn of_call(said: &str) -> Failure {
+    pub(super) fn of_call(said: &str) -> Failure {
         let code = said
             .strip_prefix("rpc error: code = ")
             .and_then(|rest| rest.split(' ').next());
@@ -221,21 +221,21 @@ impl Failure {
 
 /// What follows from a failure.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Consequence {
+pub(super) struct Consequence {
     pub mark: Option<Mark>,
     pub outcome: Outcome,
 }
 
 /// What the claim is to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub(super) enum Mark {
     Failed,
     /// Nobody is to try this size again.
     Infeasible,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// As good as done: the driver has no part in it.
     Done,
     /// Not as long as pods have it; they may go on.
@@ -243,7 +243,7 @@ pub enum Outcome {
     Failed,
 }
 
-pub fn consequence(kind: FailureKind, expansion: &Expansion) -> Consequence {
+pub(super) fn consequence(kind: FailureKind, expansion: &Expansion) -> Consequence {
     let is_optional = !expansion.is_tracked || expansion.is_told;
     let outcome = match kind {
         FailureKind::Unsupported if is_optional => Outcome::Done,
@@ -261,13 +261,13 @@ pub fn consequence(kind: FailureKind, expansion: &Expansion) -> Consequence {
 }
 
 /// The change that says that the node is at it; none if that is said.
-pub fn in_progress(claim: &PersistentVolumeClaim) -> Option<Value> {
+pub(super) fn in_progress(claim: &PersistentVolumeClaim) -> Option<Value> {
     let status = json!({"allocatedResourceStatuses": {STORAGE: IN_PROGRESS}});
     (step(claim) != IN_PROGRESS).then(|| guarded(claim, status))
 }
 
 /// The change that says that all is done.
-pub fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value {
+pub(super) fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value {
     let default = PersistentVolumeClaimStatus::default();
     let now = claim.status.as_ref().unwrap_or(&default);
     let mut status = json!({"capacity": {STORAGE: size.canonical()}});
@@ -289,7 +289,7 @@ pub fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value {
 }
 
 /// The change that tells of a failure, whatever else has changed meanwhile; none if there is nothing new to say.
-pub fn failed(claim: &PersistentVolumeClaim, mark: Mark, reason: &str, now: Timestamp) -> Option<Value> {
+pub(super) fn failed(claim: &PersistentVolumeClaim, mark: Mark, reason: &str, now: Timestamp) -> Option<Value> {
     let mut status = json!({});
     if mark == Mark::Infeasible {
         status["allocatedResourceStatuses"] = json!({STORAGE: INFEASIBLE});

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Empty {}
+pub(super) struct Empty {}
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct PluginInfo {
+pub(super) struct PluginInfo {
     #[prost(string, tag = "1")]
     pub kind: String,
     #[prost(string, tag = "2")]
@@ -20,7 +20,7 @@ pub struct PluginInfo {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct RegistrationStatus {
+pub(super) struct RegistrationStatus {
     #[prost(bool, tag = "1")]
     pub plugin_registered: bool,
     #[prost(string, tag = "2")]
@@ -28,7 +28,7 @@ pub struct RegistrationStatus {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeInfo {
+pub(super) struct NodeInfo {
     #[prost(string, tag = "1")]
     pub node_id: String,
     /// Zero for no limit.
@@ -39,25 +39,25 @@ pub struct NodeInfo {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Topology {
+pub(super) struct Topology {
     #[prost(btree_map = "string, string", tag = "1")]
     pub segments: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeCapabilities {
+pub(super) struct NodeCapabilities {
     #[prost(message, repeated, tag = "1")]
     pub capabilities: Vec<NodeCapability>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeCapability {
+pub(super) struct NodeCapability {
     #[prost(message, optional, tag = "1")]
     pub rpc: Option<NodeRpc>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeRpc {
+pub(super) struct NodeRpc {
     #[prost(enumeration = "NodeRpcKind", tag = "1")]
     pub kind: i32,
 }
@@ -75,7 +75,7 @@ pub enum NodeRpcKind {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct VolumeCapability {
+pub(crate) struct VolumeCapability {
     /// It is a device. Else it is mounted.
     #[prost(message, optional, tag = "1")]
     pub block: Option<BlockVolume>,
@@ -86,10 +86,10 @@ pub struct VolumeCapability {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct BlockVolume {}
+pub(crate) struct BlockVolume {}
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct MountVolume {
+pub(crate) struct MountVolume {
     #[prost(string, tag = "1")]
     pub fs_type: String,
     #[prost(string, repeated, tag = "2")]
@@ -100,7 +100,7 @@ pub struct MountVolume {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct AccessMode {
+pub(crate) struct AccessMode {
     #[prost(enumeration = "AccessModeKind", tag = "1")]
     pub mode: i32,
 }
@@ -119,7 +119,7 @@ pub enum AccessModeKind {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeStageVolume {
+pub(super) struct NodeStageVolume {
     #[prost(string, tag = "1")]
     pub volume_id: String,
     #[prost(btree_map = "string, string", tag = "2")]
@@ -135,7 +135,7 @@ pub struct NodeStageVolume {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeUnstageVolume {
+pub(super) struct NodeUnstageVolume {
     #[prost(string, tag = "1")]
     pub volume_id: String,
     #[prost(string, tag = "2")]
@@ -143,7 +143,7 @@ pub struct NodeUnstageVolume {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodePublishVolume {
+pub(super) struct NodePublishVolume {
     #[prost(string, tag = "1")]
     pub volume_id: String,
     #[prost(btree_map = "string, string", tag = "2")]
@@ -163,7 +163,7 @@ pub struct NodePublishVolume {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeExpandVolume {
+pub(super) struct NodeExpandVolume {
     #[prost(string, tag = "1")]
     pub volume_id: String,
     /// Where it is published.
@@ -180,13 +180,13 @@ pub struct NodeExpandVolume {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct CapacityRange {
+pub(super) struct CapacityRange {
     #[prost(int64, tag = "1")]
     pub required_bytes: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct NodeUnpublishVolume {
+pub(super) struct NodeUnpublishVolume {
     #[prost(string, tag = "1")]
     pub volume_id: String,
     #[prost(string, tag = "2")]

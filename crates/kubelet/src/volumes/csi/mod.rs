@@ -28,13 +28,13 @@ use parking_lot::Mutex;
 
 use client::Client;
 use growth::Memory;
-pub use publish::Publisher;
-pub use registration::{Registry, watch};
-pub use target::Target;
+pub(super) use publish::Publisher;
+pub(super) use registration::{Registry, watch};
+pub(super) use target::Target;
 
 /// The drivers that are registered on this node, by name.
 #[derive(Default)]
-pub struct Drivers {
+pub(super) struct Drivers {
     clients: Mutex<HashMap<String, Client>>,
     /// One at a time for each volume: staging and unstaging must not overtake each other.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -48,7 +48,7 @@ impl Drivers {
         found.ok_or_else(|| format!("driver name {driver} not found in the list of registered CSI drivers"))
     }
 
-    pub fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
+    pub(super) fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock();
         // Nobody else holds these.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);

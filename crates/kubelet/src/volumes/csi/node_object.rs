@@ -11,7 +11,7 @@ use super::messages::NodeInfo;
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// A CSINode without drivers, owned by the node.
-pub fn empty(node: &Node) -> Value {
+pub(super) fn empty(node: &Node) -> Value {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid});
     json!({
@@ -22,7 +22,7 @@ pub fn empty(node: &Node) -> Value {
 }
 
 /// Whether it belongs to this node, and not to one of the same name before it.
-pub fn is_owned(csi_node: &CSINode, node: &Node) -> bool {
+pub(super) fn is_owned(csi_node: &CSINode, node: &Node) -> bool {
     let owners = csi_node.metadata.owner_references.iter().flatten();
     owners
         .into_iter()
@@ -30,7 +30,7 @@ pub fn is_owned(csi_node: &CSINode, node: &Node) -> bool {
 }
 
 /// With the driver; `None` if it is there already.
-pub fn with_driver(csi_node: &CSINode, driver: &str, info: &NodeInfo) -> Option<CSINode> {
+pub(super) fn with_driver(csi_node: &CSINode, driver: &str, info: &NodeInfo) -> Option<CSINode> {
     let segments = info
         .accessible_topology
         .as_ref()
@@ -55,14 +55,14 @@ pub fn with_driver(csi_node: &CSINode, driver: &str, info: &NodeInfo) -> Option<
 }
 
 /// Without the driver; `None` if it is not there.
-pub fn without_driver(csi_node: &CSINode, driver: &str) -> Option<CSINode> {
+pub(super) fn without_driver(csi_node: &CSINode, driver: &str) -> Option<CSINode> {
     let mut changed = csi_node.clone();
     changed.spec.drivers.retain(|d| d.name != driver);
     (changed.spec.drivers.len() < csi_node.spec.drivers.len()).then_some(changed)
 }
 
 /// The patch of the Node for a driver that comes (with its node id and topology) or goes; `None` if nothing changes.
-pub fn node_patch(node: &Node, driver: &str, info: Option<&NodeInfo>) -> Result<Option<Value>, String> {
+pub(super) fn node_patch(node: &Node, driver: &str, info: Option<&NodeInfo>) -> Result<Option<Value>, String> {
     let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(NODE_ID));
     let mut ids: BTreeMap<String, String> = match annotation.filter(|text| !text.is_empty()) {
         Some(text) => serde_json::from_str(text)

@@ -26,7 +26,7 @@ use crate::events::Events;
 use crate::objects::{ObjectError, Objects};
 
 /// What volumes of drivers are worked on with.
-pub struct Publisher<'a> {
+pub(crate) struct Publisher<'a> {
     pub drivers: &'a Drivers,
     pub objects: &'a Objects,
     pub paths: &'a Paths,
@@ -39,7 +39,7 @@ pub(super) type Map = BTreeMap<String, String>;
 
 impl Publisher<'_> {
     /// Asks the driver for the volume. May be done again at any time.
-    pub async fn publish(
+    pub(crate) async fn publish(
         &self,
         target: &Target,
         pod: &Pod,
@@ -211,7 +211,7 @@ impl Publisher<'_> {
     }
 
     /// Takes down all volumes of drivers that a pod has.
-    pub async fn unpublish_all(&self, pod_directory: &Path) -> Result<(), String> {
+    pub(crate) async fn unpublish_all(&self, pod_directory: &Path) -> Result<(), String> {
         self.unpublish_blocks(pod_directory).await?;
         let at = pod_directory.to_path_buf();
         for published in blocking(move || disk::of_pod(&at)).await? {
@@ -265,7 +265,7 @@ impl Publisher<'_> {
     }
 
     /// The names under which the node's status tells of volumes in use.
-    pub async fn in_use(&self) -> Vec<String> {
+    pub(crate) async fn in_use(&self) -> Vec<String> {
         let paths = self.paths.clone();
         let all = blocking(move || {
             let mounted = disk::of_all(&paths).unwrap_or_default().into_iter();

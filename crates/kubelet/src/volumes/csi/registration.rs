@@ -28,7 +28,7 @@ const STORAGE: &str = "storage.k8s.io/v1";
 /// Sockets below this depth are nobody's.
 const DEPTH_MAX: usize = 3;
 
-pub struct Registry {
+pub(crate) struct Registry {
     pub drivers: Arc<Drivers>,
     /// `<root>/plugins_registry`.
     pub directory: PathBuf,
@@ -57,7 +57,7 @@ pub(super) enum Known {
 }
 
 /// Registers and unregisters drivers until the shutdown.
-pub async fn watch(registry: Registry, shutdown: Shutdown) {
+pub(crate) async fn watch(registry: Registry, shutdown: Shutdown) {
     let mut known: HashMap<PathBuf, Known> = HashMap::new();
     let mut has_object = false;
     loop {

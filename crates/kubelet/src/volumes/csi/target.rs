@@ -13,7 +13,7 @@ use super::messages::{AccessMode, AccessModeKind, BlockVolume, MountVolume, Volu
 use super::{growth, hashed};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     pub driver: String,
     /// What the driver knows the volume by.
     pub handle: String,
@@ -40,7 +40,7 @@ pub struct Target {
 }
 
 impl Target {
-    pub fn inline(pod: &Pod, volume: &Volume, source: &CSIVolumeSource) -> Target {
+    pub(crate) fn inline(pod: &Pod, volume: &Volume, source: &CSIVolumeSource) -> Target {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let secret = source
@@ -66,7 +66,7 @@ impl Target {
         }
     }
 
-    pub fn persistent(
+    pub(crate) fn persistent(
         name: &str,
         spec: &PersistentVolumeSpec,
         source: &CSIPersistentVolumeSource,
@@ -98,12 +98,12 @@ impl Target {
         }
     }
 
-    pub fn lifecycle_mode(&self) -> &'static str {
+    pub(crate) fn lifecycle_mode(&self) -> &'static str {
         if self.is_inline { "Ephemeral" } else { "Persistent" }
     }
 
     /// How the volume is to be used. `group` if the driver is to see to the files' group.
-    pub fn capability(&self, capabilities: Capabilities, group: Option<u32>) -> VolumeCapability {
+    pub(crate) fn capability(&self, capabilities: Capabilities, group: Option<u32>) -> VolumeCapability {
         let first = self.access_modes.iter().flatten().next();
         let several = capabilities.single_node_multi_writer;
         let mode = match first.map_or("ReadWriteOnce", String::as_str) {
@@ -128,7 +128,7 @@ impl Target {
     }
 
     /// Whether the agent gives the files to the pod's group.
-    pub fn takes_group(&self, driver: Option<&CSIDriverSpec>) -> bool {
+    pub(crate) fn takes_group(&self, driver: Option<&CSIDriverSpec>) -> bool {
         let policy = driver.and_then(|d| d.fs_group_policy.as_deref());
         if self.read_only || policy == Some("None") {
             return false;
@@ -142,7 +142,7 @@ impl Target {
     }
 
     /// Whether the driver says it can do volumes that live this way.
-    pub fn check_lifecycle(&self, driver: Option<&CSIDriverSpec>) -> Result<(), String> {
+    pub(crate) fn check_lifecycle(&self, driver: Option<&CSIDriverSpec>) -> Result<(), String> {
         let mode = self.lifecycle_mode();
         let unsupported = format!("volume mode {mode:?} not supported by driver {}", self.driver);
         let Some(driver) = driver else {
@@ -169,7 +169,7 @@ fn quoted(list: &[String]) -> String {
 }
 
 /// What drivers may be told about the pod.
-pub fn pod_info(pod: &Pod, is_inline: bool) -> BTreeMap<String, String> {
+pub(super) fn pod_info(pod: &Pod, is_inline: bool) -> BTreeMap<String, String> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
     let facts = [

@@ -19,7 +19,7 @@ use crate::bench::client::Http2;
 const BOUND_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName!%3D";
 
 /// The pods of one operation. Moments are nanoseconds since the run began; 0 means not yet.
-pub struct PodSet {
+pub(super) struct PodSet {
     created: Vec<AtomicU64>,
     bound: Vec<AtomicU64>,
     bound_count: AtomicUsize,
@@ -35,20 +35,20 @@ impl PodSet {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.bound.len()
     }
 
-    pub fn bound_count(&self) -> usize {
+    pub(super) fn bound_count(&self) -> usize {
         self.bound_count.load(Ordering::Relaxed)
     }
 
-    pub fn first_pending(&self) -> Option<usize> {
+    pub(super) fn first_pending(&self) -> Option<usize> {
         self.bound.iter().position(|at| at.load(Ordering::Relaxed) == 0)
     }
 
     /// Created and bound of each pod that is bound.
-    pub fn moments(&self) -> Vec<(Duration, Duration)> {
+    pub(super) fn moments(&self) -> Vec<(Duration, Duration)> {
         let pairs = self.created.iter().zip(&self.bound);
         let loaded = pairs.map(|(c, b)| (c.load(Ordering::Relaxed), b.load(Ordering::Relaxed)));
         loaded
@@ -58,7 +58,7 @@ impl PodSet {
     }
 }
 
-pub struct Bindings {
+pub(super) struct Bindings {
     began: Instant,
     /// Namespaces of this run begin so.
     prefix: String,
@@ -109,7 +109,7 @@ struct PodList<'a> {
 }
 
 impl Bindings {
-    pub fn new(run: &str) -> Bindings {
+    pub(super) fn new(run: &str) -> Bindings {
         Bindings {
             began: Instant::now(),
             prefix: format!("{run}-"),
@@ -118,23 +118,23 @@ impl Bindings {
     }
 
     /// Since the run began, never zero.
-    pub fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.began.elapsed().max(Duration::from_nanos(1))
     }
 
     /// A set of pods to come, and the number that goes into their names.
-    pub fn add(&self, count: usize) -> (usize, Arc<PodSet>) {
+    pub(super) fn add(&self, count: usize) -> (usize, Arc<PodSet>) {
         let set = Arc::new(PodSet::new(count));
         let mut sets = self.sets.write().expect("nothing panics under the lock");
         sets.push(set.clone());
         (sets.len() - 1, set)
     }
 
-    pub fn pod_name(set: usize, index: usize) -> String {
+    pub(super) fn pod_name(set: usize, index: usize) -> String {
         format!("p{set}-{index}")
     }
 
-    pub fn created(&self, set: &PodSet, index: usize) {
+    pub(super) fn created(&self, set: &PodSet, index: usize) {
         set.created[index].store(self.now().as_nanos() as u64, Ordering::Relaxed);
     }
 
@@ -172,7 +172,7 @@ impl Bindings {
     }
 
     /// Notes all pods bound by now; the revision to watch from.
-    pub async fn list(&self, connection: &Http2) -> anyhow::Result<String> {
+    pub(super) async fn list(&self, connection: &Http2) -> anyhow::Result<String> {
         let (code, body) = connection.call(Method::GET, BOUND_PODS, Bytes::new()).await?;
         if code != 200 {
             bail!("pods can't be listed: {code}: {}", String::from_utf8_lossy(&body));
@@ -183,7 +183,7 @@ impl Bindings {
     }
 
     /// Watches from a revision on, and again from a new list whenever the server ends the watch. Ends with an error only.
-    pub async fn follow(&self, connection: Http2, mut revision: String) -> anyhow::Result<()> {
+    pub(super) async fn follow(&self, connection: Http2, mut revision: String) -> anyhow::Result<()> {
         loop {
             let path = format!("{BOUND_PODS}&watch=true&timeoutSeconds=3600&resourceVersion={revision}");
             let (code, mut body) = connection.send(Method::GET, &path, Bytes::new()).await?;

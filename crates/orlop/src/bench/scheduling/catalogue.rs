@@ -41,18 +41,18 @@ const FILES: [&str; 21] = files![
 
 const TEMPLATES: &str = include_str!("../../../../../bench/scheduling/templates.yaml");
 
-pub fn all() -> Vec<Workload> {
+pub(crate) fn all() -> Vec<Workload> {
     let parse = |text: &&str| Workload::parse(text).expect("a test parses every built-in workload");
     FILES.iter().map(parse).collect()
 }
 
 /// The manifests any workload may use.
-pub fn templates() -> BTreeMap<String, Value> {
+pub(crate) fn templates() -> BTreeMap<String, Value> {
     serde_saphyr::from_str(TEMPLATES).expect("a test parses the shared templates")
 }
 
 /// Those asked for by name (in any case) or by path; all of the built-in ones if none is named.
-pub fn find(asked: &[String]) -> anyhow::Result<Vec<Workload>> {
+pub(crate) fn find(asked: &[String]) -> anyhow::Result<Vec<Workload>> {
     let known = all();
     if asked.is_empty() {
         return Ok(known);

@@ -17,26 +17,26 @@ use crate::bench::client::{Http2, Target};
 const CONNECTIONS: usize = 4;
 
 /// How many requests of one operation are under way at once, as in scheduler_perf.
-pub const WORKERS: usize = 30;
+pub(super) const WORKERS: usize = 30;
 
 /// How often a server that says "too many requests" or the like is asked again.
 const RETRIES: u32 = 20;
 
-pub struct Cluster {
+pub(super) struct Cluster {
     connections: Vec<Http2>,
     next: AtomicUsize,
 }
 
 /// Where objects of a kind are found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resource {
+pub(super) struct Resource {
     base: String,
     plural: String,
     pub namespaced: bool,
 }
 
 impl Resource {
-    pub fn path(&self, namespace: &str) -> String {
+    pub(super) fn path(&self, namespace: &str) -> String {
         match self.namespaced {
             true => format!("{}/namespaces/{namespace}/{}", self.base, self.plural),
             false => format!("{}/{}", self.base, self.plural),
@@ -45,7 +45,7 @@ impl Resource {
 }
 
 impl Cluster {
-    pub async fn connect(target: &Target) -> anyhow::Result<Cluster> {
+    pub(super) async fn connect(target: &Target) -> anyhow::Result<Cluster> {
         let mut connections = vec![];
         for _ in 0..CONNECTIONS {
             connections.push(target.connect_http2().await?);
@@ -60,13 +60,13 @@ impl Cluster {
         &self.connections[self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len()]
     }
 
-    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
         let answer = self.ask(Method::GET, path, Bytes::new(), &[]).await?;
         serde_json::from_slice(&answer).with_context(|| format!("GET {path}: no JSON"))
     }
 
     /// Success, or one of the `also` codes. Asks again when the server is too busy.
-    pub async fn ask(&self, method: Method, path: &str, body: Bytes, also: &[u16]) -> anyhow::Result<Bytes> {
+    pub(super) async fn ask(&self, method: Method, path: &str, body: Bytes, also: &[u16]) -> anyhow::Result<Bytes> {
         for attempt in 1.. {
             let (code, answer) = self.connection().call(method.clone(), path, body.clone()).await?;
             let again = attempt < RETRIES && matches!(code, 429 | 500 | 503 | 504);
@@ -83,16 +83,16 @@ impl Cluster {
         unreachable!("the loop ends by returning")
     }
 
-    pub async fn create(&self, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
+    pub(super) async fn create(&self, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
         self.ask(Method::POST, path, body, &[]).await
     }
 
-    pub async fn delete(&self, path: &str) -> anyhow::Result<()> {
+    pub(super) async fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.ask(Method::DELETE, path, Bytes::new(), &[404]).await.map(|_| ())
     }
 
     /// The namespace and its default service account, which a cluster without controllers doesn't make.
-    pub async fn create_namespace(&self, name: &str, labels: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    pub(super) async fn create_namespace(&self, name: &str, labels: &BTreeMap<String, String>) -> anyhow::Result<()> {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}).to_string();
         self.create("/api/v1/namespaces", Bytes::from(namespace)).await?;
@@ -105,7 +105,7 @@ impl Cluster {
 
     /// A node that can take pods at once. Servers keep the status of a new node and may taint it; what is not as wanted
     /// in the answer is put right.
-    pub async fn create_node(&self, manifest: &Manifest, body: &Body, name: &str) -> anyhow::Result<()> {
+    pub(super) async fn create_node(&self, manifest: &Manifest, body: &Body, name: &str) -> anyhow::Result<()> {
         let answer = self.create("/api/v1/nodes", body.named(name)).await?;
         let node: Value = serde_json::from_slice(&answer)?;
         let path = format!("/api/v1/nodes/{name}");
@@ -124,7 +124,7 @@ impl Cluster {
     }
 
     /// Looks a kind up in the server's discovery.
-    pub async fn resource(&self, api_version: &str, kind: &str) -> anyhow::Result<Resource> {
+    pub(super) async fn resource(&self, api_version: &str, kind: &str) -> anyhow::Result<Resource> {
         let base = match api_version.contains('/') {
             true => format!("/apis/{api_version}"),
             false => format!("/api/{api_version}"),
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// All pods of a namespace, at once. A server may give up before a great many are gone.
-    pub async fn delete_pods(&self, namespace: &str) -> anyhow::Result<()> {
+    pub(super) async fn delete_pods(&self, namespace: &str) -> anyhow::Result<()> {
         let path = format!("/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0");
         self.delete(&path).await
     }
@@ -173,7 +173,7 @@ fn message(answer: &[u8]) -> String {
 }
 
 /// `operation(0)` to `operation(count - 1)`, a few at once. The first error ends it.
-pub async fn in_parallel<F, Fut>(count: usize, operation: F) -> anyhow::Result<()>
+pub(super) async fn in_parallel<F, Fut>(count: usize, operation: F) -> anyhow::Result<()>
 where
     F: Fn(usize) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = anyhow::Result<()>> + Send,

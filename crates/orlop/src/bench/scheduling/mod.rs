@@ -7,11 +7,11 @@
 //! further than needed.
 
 mod bindings;
-pub mod catalogue;
+pub(crate) mod catalogue;
 mod cluster;
 mod progress;
-pub mod report;
-pub mod run;
+pub(crate) mod report;
+pub(crate) mod run;
 mod template;
 mod throughput;
-pub mod workload;
+pub(crate) mod workload;

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// One phase under way. Dropping it takes the bar away.
-pub struct Phase {
+pub(super) struct Phase {
     label: String,
     total: usize,
     started: Instant,
@@ -18,7 +18,7 @@ pub struct Phase {
 
 impl Phase {
     /// `done` is asked now and then how many of `total` there are.
-    pub fn start(label: &str, total: usize, done: impl Fn() -> usize + Send + 'static) -> Phase {
+    pub(super) fn start(label: &str, total: usize, done: impl Fn() -> usize + Send + 'static) -> Phase {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = "{msg:28} {bar:40} {pos:>6}/{len} {per_sec:>10} {elapsed}";
             let style = ProgressStyle::with_template(style).expect("the template is right");
@@ -36,7 +36,7 @@ impl Phase {
         }
     }
 
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         let took = self.started.elapsed().as_secs_f64();
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

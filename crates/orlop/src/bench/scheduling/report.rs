@@ -9,14 +9,14 @@ use super::workload::Params;
 use crate::bench::process::Usage;
 
 /// A process that was looked at.
-pub struct Process {
+pub(crate) struct Process {
     pub pid: u32,
     pub usage: Usage,
     /// Processor time during the measurement.
     pub cpu: Duration,
 }
 
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub workload: String,
     pub size: String,
     pub params: Params,
@@ -39,7 +39,7 @@ const MB: f64 = 1e6;
 
 impl Outcome {
     /// Pods a second over the whole measurement.
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         match self.duration.as_secs_f64() {
             0.0 => 0.0,
             seconds => self.pods as f64 / seconds,
@@ -60,7 +60,7 @@ impl Outcome {
         }
     }
 
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let (windows, latencies) = (self.sorted_windows(), &self.latencies_ms);
         let process = |p: &Process| {
             json!({"pid": p.pid, "name": p.usage.name, "resident_mb": rounded(p.usage.resident as f64 / MB),
@@ -81,7 +81,7 @@ impl Outcome {
     }
 
     /// The figures that have no column in the table.
-    pub fn details(&self) -> String {
+    pub(crate) fn details(&self) -> String {
         let windows = self.sorted_windows();
         let latency = |share| shown_ms(percentile(&self.latencies_ms, share));
         let mut lines = vec![format!(
@@ -140,7 +140,7 @@ fn shown_ms(ms: f64) -> String {
 
 /// One row a workload. `1 s avg` and the percentiles beside it are by scheduler_perf's rules; `k8s min` is the average that
 /// Kubernetes asks of its own runs.
-pub fn table(outcomes: &[Outcome]) -> String {
+pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut rows = vec![format!(
         "{:<48} {:>6} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} {:>9} {:>9} {:>9} {:>8}",
         "workload (size)",

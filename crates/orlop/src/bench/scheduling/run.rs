@@ -22,14 +22,14 @@ use crate::bench::client::Target;
 use crate::bench::process;
 
 /// How a run is done, apart from what the workload says.
-pub struct Settings {
+pub(crate) struct Settings {
     /// Give up when no pod has been bound for so long.
     pub patience: Duration,
     /// Processes whose memory and processor time are reported.
     pub pids: Vec<u32>,
 }
 
-pub struct Run {
+pub(crate) struct Run {
     workload: Workload,
     size: String,
     params: Params,
@@ -79,7 +79,7 @@ struct Made {
 
 impl Run {
     /// Connects, and starts to watch.
-    pub async fn prepare(
+    pub(crate) async fn prepare(
         target: &Target,
         workload: Workload,
         size: &str,
@@ -112,7 +112,7 @@ impl Run {
     }
 
     /// All operations, one after the other.
-    pub async fn execute(&mut self) -> anyhow::Result<Outcome> {
+    pub(crate) async fn execute(&mut self) -> anyhow::Result<Outcome> {
         let mut outcome = None;
         for op in self.workload.ops.clone() {
             match op {
@@ -462,7 +462,7 @@ impl Run {
     }
 
     /// Takes away what the run made. Goes on over errors; the first one is returned.
-    pub async fn clean_up(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn clean_up(mut self) -> anyhow::Result<()> {
         self.background.shutdown().await;
         self.watch.abort();
         let made = std::mem::take(&mut *self.made.lock().expect("nothing panics under the lock"));

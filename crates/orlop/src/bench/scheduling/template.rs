@@ -9,12 +9,12 @@ const NAME: &str = "\u{1}name\u{1}";
 
 /// A manifest of one object with `{run}` replaced.
 #[derive(Clone, Debug)]
-pub struct Manifest {
+pub(super) struct Manifest {
     value: Value,
 }
 
 impl Manifest {
-    pub fn new(template: &Value, run: &str) -> anyhow::Result<Manifest> {
+    pub(super) fn new(template: &Value, run: &str) -> anyhow::Result<Manifest> {
         let text = template.to_string().replace("{run}", run);
         let mut value: Value = serde_json::from_str(&text).context("the run's name can't break a manifest")?;
         let Some(object) = value.as_object_mut() else {
@@ -31,15 +31,15 @@ impl Manifest {
         Ok(manifest)
     }
 
-    pub fn api_version(&self) -> &str {
+    pub(super) fn api_version(&self) -> &str {
         self.value["apiVersion"].as_str().unwrap_or("")
     }
 
-    pub fn kind(&self) -> &str {
+    pub(super) fn kind(&self) -> &str {
         self.value["kind"].as_str().unwrap_or("")
     }
 
-    pub fn name(&self) -> Option<&str> {
+    pub(super) fn name(&self) -> Option<&str> {
         self.value["metadata"]["name"].as_str()
     }
 
@@ -52,26 +52,26 @@ impl Manifest {
         labels.as_object_mut().expect("made an object above")
     }
 
-    pub fn label(&mut self, key: &str, value: &str) {
+    pub(super) fn label(&mut self, key: &str, value: &str) {
         self.labels().insert(key.into(), value.into());
     }
 
     /// Nodes carry their name in a label too.
-    pub fn label_with_name(&mut self, key: &str) {
+    pub(super) fn label_with_name(&mut self, key: &str) {
         let value = self.name().unwrap_or(NAME).to_string();
         self.label(key, &value);
     }
 
-    pub fn status(&self) -> &Value {
+    pub(super) fn status(&self) -> &Value {
         &self.value["status"]
     }
 
-    pub fn taints(&self) -> &Value {
+    pub(super) fn taints(&self) -> &Value {
         &self.value["spec"]["taints"]
     }
 
     /// Allocatable is what the capacity says, as a kubelet without reservations reports it.
-    pub fn fill_allocatable(&mut self) {
+    pub(super) fn fill_allocatable(&mut self) {
         let capacity = self.value["status"]["capacity"].clone();
         if self.value["status"]["allocatable"].is_null() && capacity.is_object() {
             self.value["status"]["allocatable"] = capacity;
@@ -79,7 +79,7 @@ impl Manifest {
     }
 
     /// Ready for names. A name given in the manifest stays.
-    pub fn body(&self) -> Body {
+    pub(super) fn body(&self) -> Body {
         let mut value = self.value.clone();
         if self.name().is_none() {
             value["metadata"]["name"] = NAME.into();
@@ -96,13 +96,13 @@ impl Manifest {
 
 /// The text of an object around the places of its name.
 #[derive(Debug)]
-pub struct Body {
+pub(super) struct Body {
     parts: Vec<String>,
     pub fixed_name: Option<String>,
 }
 
 impl Body {
-    pub fn named(&self, name: &str) -> Bytes {
+    pub(super) fn named(&self, name: &str) -> Bytes {
         let size = self.parts.iter().map(String::len).sum::<usize>() + name.len() * self.parts.len();
         let mut text = String::with_capacity(size);
         for (i, part) in self.parts.iter().enumerate() {

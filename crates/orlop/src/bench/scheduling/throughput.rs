@@ -9,7 +9,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// recorded once for each of them. `bound` is sorted and counts from the start of the measurement, as does `end`, after
 /// which no window is closed.
 // Upstream: test/integration/scheduler_perf, throughputCollector (v1.36)
-pub fn windows(bound: &[Duration], end: Duration) -> Vec<f64> {
+pub(super) fn windows(bound: &[Duration], end: Duration) -> Vec<f64> {
     let mut rates = vec![];
     let mut last: Option<(Duration, usize)> = None;
     let mut joined = 1;
@@ -32,18 +32,18 @@ pub fn windows(bound: &[Duration], end: Duration) -> Vec<f64> {
 }
 
 /// When scheduler_perf would notice that all pods are bound: it looks once a second from the moment all are created.
-pub fn noticed(all_created: Duration, last_bound: Duration) -> Duration {
+pub(super) fn noticed(all_created: Duration, last_bound: Duration) -> Duration {
     let late = last_bound.saturating_sub(all_created);
     all_created.saturating_add(WINDOW.saturating_mul(late.as_millis().div_ceil(WINDOW.as_millis()) as u32))
 }
 
 /// The value at this share of a sorted list, by rank rounded up; 0 for an empty one.
-pub fn percentile(sorted: &[f64], share: f64) -> f64 {
+pub(super) fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied().unwrap_or(0.0)
 }
 
-pub fn mean(values: &[f64]) -> f64 {
+pub(super) fn mean(values: &[f64]) -> f64 {
     match values.len() {
         0 => 0.0,
         n => values.iter().sum::<f64>() / n as f64,

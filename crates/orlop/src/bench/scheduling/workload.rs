@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Numbers a size gives names to, such as `nodes` and `pods`.
-pub type Params = BTreeMap<String, usize>;
+pub(crate) type Params = BTreeMap<String, usize>;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Workload {
+pub(crate) struct Workload {
     pub name: String,
     /// One line for `--list`.
     #[serde(default)]
@@ -28,7 +28,7 @@ pub struct Workload {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Op {
+pub(crate) enum Op {
     CreateNodes(CreateNodes),
     CreateNamespaces(CreateNamespaces),
     CreatePods(CreatePods),
@@ -40,7 +40,7 @@ pub enum Op {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CreateNodes {
+pub(crate) struct CreateNodes {
     pub count: Count,
     #[serde(default = "node")]
     pub template: String,
@@ -52,7 +52,7 @@ pub struct CreateNodes {
 /// `count` namespaces `<prefix>-0`, `<prefix>-1` … A namespace without labels need not be made: using it is enough.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CreateNamespaces {
+pub(crate) struct CreateNamespaces {
     pub prefix: String,
     pub count: Count,
     #[serde(default)]
@@ -61,7 +61,7 @@ pub struct CreateNamespaces {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CreatePods {
+pub(crate) struct CreatePods {
     pub count: Count,
     pub template: String,
     pub namespace: Option<String>,
@@ -77,7 +77,7 @@ pub struct CreatePods {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Namespaces {
+pub(crate) struct Namespaces {
     pub prefix: String,
     pub count: Count,
 }
@@ -85,7 +85,7 @@ pub struct Namespaces {
 /// Any other object, from its manifest.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CreateAny {
+pub(crate) struct CreateAny {
     pub template: String,
     #[serde(default = "one")]
     pub count: Count,
@@ -96,7 +96,7 @@ pub struct CreateAny {
 /// tick and delete them at the next (`recreate`).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Churn {
+pub(crate) struct Churn {
     pub mode: ChurnMode,
     pub templates: Vec<String>,
     pub namespace: String,
@@ -109,7 +109,7 @@ pub struct Churn {
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub enum ChurnMode {
+pub(crate) enum ChurnMode {
     Create,
     Recreate,
 }
@@ -117,7 +117,7 @@ pub enum ChurnMode {
 /// In the background, delete the pods of a namespace one by one, so many a second.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DeletePods {
+pub(crate) struct DeletePods {
     pub namespace: String,
     pub per_second: u32,
 }
@@ -125,7 +125,7 @@ pub struct DeletePods {
 /// Wait so long, or for the pods of a namespace that were made with `wait: false`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Wait {
+pub(crate) struct Wait {
     #[serde(default)]
     pub seconds: f64,
     pub bound: Option<String>,
@@ -150,13 +150,13 @@ fn half_a_second() -> u64 {
 /// A number, or a product of numbers and parameters: `5`, `$nodes`, `4 * $nodes`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Count {
+pub(crate) enum Count {
     Number(usize),
     Product(String),
 }
 
 impl Count {
-    pub fn resolve(&self, params: &Params) -> anyhow::Result<usize> {
+    pub(crate) fn resolve(&self, params: &Params) -> anyhow::Result<usize> {
         let text = match self {
             Count::Number(n) => return Ok(*n),
             Count::Product(text) => text,
@@ -176,12 +176,12 @@ impl Count {
 }
 
 impl Workload {
-    pub fn parse(text: &str) -> anyhow::Result<Workload> {
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Workload> {
         Ok(serde_saphyr::from_str(text)?)
     }
 
     /// The numbers of a size, with those given on the command line in their place.
-    pub fn params(&self, size: &str, overrides: &Params) -> anyhow::Result<Params> {
+    pub(crate) fn params(&self, size: &str, overrides: &Params) -> anyhow::Result<Params> {
         let mut params = match self.sizes.get(size) {
             Some(params) => params.clone(),
             None => {
@@ -198,7 +198,7 @@ impl Workload {
     }
 
     /// Everything wrong with it that can be known before it runs.
-    pub fn problems(&self, params: &Params, shared: &BTreeMap<String, Value>) -> Vec<String> {
+    pub(crate) fn problems(&self, params: &Params, shared: &BTreeMap<String, Value>) -> Vec<String> {
         let mut problems = vec![];
         let mut with_pods: Vec<&str> = vec![];
         for (i, op) in self.ops.iter().enumerate() {

@@ -15,12 +15,16 @@ const MANY: usize = 100;
 
 /// How many rules there are once a plan is brought about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(super) struct Counts {
     pub nat: usize,
     pub filter: usize,
 }
 
-pub fn compare<'a>(saved: &Saved, context: &Context, ports: impl Iterator<Item = &'a ServicePort>) -> (Script, Counts) {
+pub(super) fn compare<'a>(
+    saved: &Saved,
+    context: &Context,
+    ports: impl Iterator<Item = &'a ServicePort>,
+) -> (Script, Counts) {
     let mut script = Script::default();
     let mut counts = Counts::default();
     let mut shared: BTreeMap<(Table, &'static str), Vec<String>> =
@@ -80,23 +84,23 @@ pub fn compare<'a>(saved: &Saved, context: &Context, ports: impl Iterator<Item =
 
 impl Counts {
     /// Rules that a script writes or removes.
-    pub fn written(script: &Script) -> Counts {
+    pub(super) fn written(script: &Script) -> Counts {
         Counts {
             nat: script.written(Table::Nat),
             filter: script.written(Table::Filter),
         }
     }
 
-    pub fn merge(&mut self, other: Counts) {
+    pub(super) fn merge(&mut self, other: Counts) {
         self.nat += other.nat;
         self.filter += other.filter;
     }
 
-    pub fn by_table(self) -> Vec<(&'static str, usize)> {
+    pub(super) fn by_table(self) -> Vec<(&'static str, usize)> {
         vec![("filter", self.filter), ("nat", self.nat)]
     }
 
-    pub fn add(&mut self, table: Table, rules: usize) {
+    pub(super) fn add(&mut self, table: Table, rules: usize) {
         match table {
             Table::Nat => self.nat += rules,
             Table::Filter => self.filter += rules,
@@ -104,7 +108,7 @@ impl Counts {
         }
     }
 
-    pub fn subtract(&mut self, table: Table, rules: usize) {
+    pub(super) fn subtract(&mut self, table: Table, rules: usize) {
         match table {
             Table::Nat => self.nat = self.nat.saturating_sub(rules),
             Table::Filter => self.filter = self.filter.saturating_sub(rules),
@@ -163,7 +167,7 @@ fn take_one(count: &mut usize) -> bool {
 }
 
 /// What takes away everything that kube-proxy makes, and nothing of others. The kubelet's firewall stays.
-pub fn clean(saved: &Saved, context: &Context) -> Script {
+pub(super) fn clean(saved: &Saved, context: &Context) -> Script {
     let mut script = Script::default();
     let mut jumps = render::jumps(context);
     jumps.retain(|jump| target(&jump.rule) != Some(KUBELET_FIREWALL));

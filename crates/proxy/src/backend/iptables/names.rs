@@ -8,27 +8,27 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::plan::{Key, Protocol};
 
-pub const SERVICES: &str = "KUBE-SERVICES";
-pub const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
-pub const NODE_PORTS: &str = "KUBE-NODEPORTS";
-pub const POSTROUTING: &str = "KUBE-POSTROUTING";
-pub const MARK_MASQ: &str = "KUBE-MARK-MASQ";
-pub const FORWARD: &str = "KUBE-FORWARD";
-pub const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-pub const CANARY: &str = "KUBE-PROXY-CANARY";
+pub(super) const SERVICES: &str = "KUBE-SERVICES";
+pub(super) const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
+pub(super) const NODE_PORTS: &str = "KUBE-NODEPORTS";
+pub(super) const POSTROUTING: &str = "KUBE-POSTROUTING";
+pub(super) const MARK_MASQ: &str = "KUBE-MARK-MASQ";
+pub(super) const FORWARD: &str = "KUBE-FORWARD";
+pub(super) const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
+pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
 /// The kubelet's, which makes the same rule there.
-pub const KUBELET_FIREWALL: &str = "KUBE-FIREWALL";
+pub(super) const KUBELET_FIREWALL: &str = "KUBE-FIREWALL";
 
 /// Begin the names of chains that belong to one service port.
 const OF_SERVICES: [&str; 5] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-FW-", "KUBE-EXT-", "KUBE-SEP-"];
 
-pub fn is_of_service(chain: &str) -> bool {
+pub(super) fn is_of_service(chain: &str) -> bool {
     OF_SERVICES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
 /// The chains of one service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub(super) struct Names {
     /// `namespace/name:port`, as comments have it.
     pub text: String,
     protocol: Protocol,
@@ -36,33 +36,33 @@ pub struct Names {
 }
 
 impl Names {
-    pub fn new(key: &Key, protocol: Protocol) -> Names {
+    pub(super) fn new(key: &Key, protocol: Protocol) -> Names {
         let text = key.to_string();
         let hash = hash(&format!("{text}{}", protocol.as_str()));
         Names { text, protocol, hash }
     }
 
     /// Splits packets over the endpoints of policy Cluster.
-    pub fn cluster(&self) -> String {
+    pub(super) fn cluster(&self) -> String {
         format!("KUBE-SVC-{}", self.hash)
     }
 
     /// Splits packets over the endpoints of policy Local.
-    pub fn local(&self) -> String {
+    pub(super) fn local(&self) -> String {
         format!("KUBE-SVL-{}", self.hash)
     }
 
     /// Takes packets to addresses that are known outside the cluster.
-    pub fn external(&self) -> String {
+    pub(super) fn external(&self) -> String {
         format!("KUBE-EXT-{}", self.hash)
     }
 
     /// Lets through those who may come by a load balancer's address.
-    pub fn firewall(&self) -> String {
+    pub(super) fn firewall(&self) -> String {
         format!("KUBE-FW-{}", self.hash)
     }
 
-    pub fn endpoint(&self, address: SocketAddr) -> String {
+    pub(super) fn endpoint(&self, address: SocketAddr) -> String {
         let hash = hash(&format!("{}{}{address}", self.text, self.protocol.as_str()));
         format!("KUBE-SEP-{hash}")
     }

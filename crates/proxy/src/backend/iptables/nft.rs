@@ -33,7 +33,7 @@ const EXPRESSION_DATA: u16 = 2;
 const UNKNOWN: &str = "?";
 
 /// The tables of a family; none if a chain of ours has a rule that can't be told.
-pub fn read(family: Family) -> io::Result<Option<Saved>> {
+pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
     let mut connection = Connection::open(NETLINK_NETFILTER)?;
     let header = match family {
         Family::V4 => [2, 0, 0, 0],

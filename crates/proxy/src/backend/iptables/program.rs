@@ -17,7 +17,7 @@ const WAIT: &str = "5";
 const LOCK: &str = "/run/xtables.lock";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
+pub(super) enum Variant {
     Nft,
     Legacy,
     /// As the machine has it, where its programs have no other names.
@@ -27,7 +27,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    pub fn is_nft(self) -> bool {
+    pub(super) fn is_nft(self) -> bool {
         matches!(self, Variant::Nft | Variant::Plain { is_nft: true })
     }
 
@@ -42,7 +42,7 @@ impl Variant {
 
 /// The programs of one variant and family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub(super) struct Program {
     pub variant: Variant,
     pub family: Family,
 }
@@ -57,7 +57,7 @@ impl Program {
     }
 
     /// The text of a table; the rules of the others are not looked at.
-    pub fn save(&self, table: Table) -> Result<String> {
+    pub(super) fn save(&self, table: Table) -> Result<String> {
         let name = self.name("-save");
         let output = run(Command::new(&name).args(["-t", table.as_str()]), &name, None)?;
         if !output.status.success() {
@@ -66,7 +66,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    pub fn restore(&self, input: &str) -> Result<()> {
+    pub(super) fn restore(&self, input: &str) -> Result<()> {
         let name = self.name("-restore");
         let mut command = Command::new(&name);
         command.args(["--noflush", "-w", WAIT, "--counters"]);
@@ -78,7 +78,7 @@ impl Program {
     }
 
     /// A table can be listed: the program is there, and the kernel knows the table.
-    pub fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let name = self.name("");
         let output = run(
             Command::new(&name).args(["-w", WAIT, "-t", "nat", "-S", "POSTROUTING"]),
@@ -106,7 +106,7 @@ impl Program {
 
     /// Legacy tables come into being when they are first looked at, and then cost each packet something: asked for only
     /// where they are.
-    pub fn may_hold_rules(&self) -> bool {
+    pub(super) fn may_hold_rules(&self) -> bool {
         let names = match self.family {
             Family::V4 => "/proc/thread-self/net/ip_tables_names",
             Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -117,14 +117,14 @@ impl Program {
 
 /// What is on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Installed {
+pub(super) struct Installed {
     /// The one that `iptables` is comes first.
     pub variants: Vec<Variant>,
     /// `MASQUERADE --random-fully` is known.
     pub random_fully: bool,
 }
 
-pub fn installed() -> Result<Installed> {
+pub(super) fn installed() -> Result<Installed> {
     let output = run(Command::new("iptables").arg("--version"), "iptables", None)?;
     let version = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
@@ -155,7 +155,7 @@ fn is_at_least(version: &str, wanted: &[u32]) -> bool {
 /// Where the kubelet has left its hint; else where kube-proxy's rules are; else what `iptables` is.
 ///
 /// Upstream: the iptables-wrapper of kube-proxy's image.
-pub fn choose(variants: &[Variant], families: &[Family]) -> Variant {
+pub(super) fn choose(variants: &[Variant], families: &[Family]) -> Variant {
     let [preferred, _] = variants else { return variants[0] };
     let programs = |variant: Variant| {
         families.iter().map(move |family| Program {

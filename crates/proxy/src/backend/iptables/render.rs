@@ -28,10 +28,10 @@ use super::names::{
 use crate::plan::{Endpoint, Family, Refusal, ServicePort};
 
 /// From this many endpoints on, rules of single services and endpoints have no comments: half of their size.
-pub const LARGE: usize = 1000;
+pub(super) const LARGE: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Table {
+pub(super) enum Table {
     Filter,
     Nat,
     Mangle,
@@ -39,9 +39,9 @@ pub enum Table {
 
 impl Table {
     /// In the order in which they are written.
-    pub const ALL: [Table; 3] = [Table::Filter, Table::Nat, Table::Mangle];
+    pub(super) const ALL: [Table; 3] = [Table::Filter, Table::Nat, Table::Mangle];
 
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Table::Filter => "filter",
             Table::Nat => "nat",
@@ -52,21 +52,21 @@ impl Table {
 
 /// What tells packets of local pods from others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Local {
+pub(super) enum Local {
     Source(IpNet),
     Interface(String),
 }
 
 /// Where node ports are open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodePorts {
+pub(super) enum NodePorts {
     AllLocal,
     On(Vec<IpAddr>),
 }
 
 /// What rules depend on beside the service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Context {
+pub(super) struct Context {
     pub family: Family,
     pub mark: u32,
     pub masquerade_all: bool,
@@ -85,14 +85,14 @@ pub struct Context {
 
 /// A chain and its rules, without `-A NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub(super) struct Chain {
     pub name: String,
     pub rules: Vec<String>,
 }
 
 /// A service port's rule in a chain that all services share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub(super) struct Shared {
     pub table: Table,
     pub chain: &'static str,
     pub rule: String,
@@ -100,14 +100,14 @@ pub struct Shared {
 
 /// All rules of one service port. Its own chains are in the nat table; those that are jumped to come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServiceRules {
+pub(super) struct ServiceRules {
     pub chains: Vec<Chain>,
     pub shared: Vec<Shared>,
 }
 
 impl ServiceRules {
     /// How many rules in a table.
-    pub fn count(&self, table: Table) -> usize {
+    pub(super) fn count(&self, table: Table) -> usize {
         let shared = self.shared.iter().filter(|shared| shared.table == table).count();
         let own = self.chains.iter().map(|chain| chain.rules.len()).sum::<usize>();
         shared + if table == Table::Nat { own } else { 0 }
@@ -123,7 +123,7 @@ impl ServiceRules {
 }
 
 /// The chains that services share, with the tables they are in.
-pub const SHARED: [(Table, &str); 6] = [
+pub(super) const SHARED: [(Table, &str); 6] = [
     (Table::Filter, SERVICES),
     (Table::Filter, EXTERNAL_SERVICES),
     (Table::Filter, NODE_PORTS),
@@ -133,7 +133,7 @@ pub const SHARED: [(Table, &str); 6] = [
 ];
 
 /// Chains that are the same whatever services there are.
-pub fn fixed_chains(context: &Context) -> Vec<(Table, Chain)> {
+pub(super) fn fixed_chains(context: &Context) -> Vec<(Table, Chain)> {
     let mark = format!("{:#x}/{0:#x}", context.mark);
     let chain = |table, name: &str, rules: Vec<String>| {
         let name = name.to_string();
@@ -185,7 +185,7 @@ fn guards_localhost(context: &Context) -> bool {
 }
 
 /// The rules behind all others in a chain that services share.
-pub fn tail(context: &Context, table: Table, chain: &str) -> Vec<String> {
+pub(super) fn tail(context: &Context, table: Table, chain: &str) -> Vec<String> {
     match (table, chain) {
         (Table::Nat, SERVICES) => to_node_ports(context),
         (Table::Filter, SERVICES) => refuse_unknown(context),
@@ -234,14 +234,14 @@ fn to_node_ports(context: &Context) -> Vec<String> {
 
 /// A rule in one of the kernel's own chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Jump {
+pub(super) struct Jump {
     pub table: Table,
     pub from: &'static str,
     pub rule: String,
 }
 
 /// What leads into our chains, each put before what is there, in this order.
-pub fn jumps(context: &Context) -> Vec<Jump> {
+pub(super) fn jumps(context: &Context) -> Vec<Jump> {
     const PORTALS: &str = "kubernetes service portals";
     const VISIBLE: &str = "kubernetes externally-visible service portals";
     const BALANCERS: &str = "kubernetes load balancer firewall";
@@ -281,7 +281,7 @@ pub fn jumps(context: &Context) -> Vec<Jump> {
     jumps
 }
 
-pub fn service(context: &Context, port: &ServicePort) -> ServiceRules {
+pub(super) fn service(context: &Context, port: &ServicePort) -> ServiceRules {
     let names = Names::new(&port.key, port.protocol);
     let mut rules = ServiceRules::default();
     let service = Service { context, port, names };

@@ -6,31 +6,31 @@ use super::names::{self, is_of_service};
 use super::render::{Jump, SHARED, Table};
 
 /// Chains by name, with their rules (without `-A NAME`).
-pub type Chains = FxHashMap<String, Vec<String>>;
+pub(super) type Chains = FxHashMap<String, Vec<String>>;
 
 /// The tables that were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
+pub(super) struct Saved {
     tables: FxHashMap<Table, Chains>,
 }
 
 impl Saved {
-    pub fn insert(&mut self, table: Table, chains: Chains) {
+    pub(super) fn insert(&mut self, table: Table, chains: Chains) {
         self.tables.insert(table, chains);
     }
 
-    pub fn chain(&self, table: Table, name: &str) -> Option<&[String]> {
+    pub(super) fn chain(&self, table: Table, name: &str) -> Option<&[String]> {
         let chains = self.tables.get(&table)?;
         chains.get(name).map(Vec::as_slice)
     }
 
-    pub fn chains(&self, table: Table) -> impl Iterator<Item = (&str, &[String])> {
+    pub(super) fn chains(&self, table: Table) -> impl Iterator<Item = (&str, &[String])> {
         let chains = self.tables.get(&table).into_iter().flatten();
         chains.map(|(name, rules)| (name.as_str(), rules.as_slice()))
     }
 
     /// Chains to which rules of others lead: they can't be deleted. `jumps` are ours.
-    pub fn held_by_others(&self, table: Table, jumps: &[Jump]) -> FxHashSet<&str> {
+    pub(super) fn held_by_others(&self, table: Table, jumps: &[Jump]) -> FxHashSet<&str> {
         let others = self.chains(table).filter(|(name, _)| !is_ours(table, name));
         let rules = others.flat_map(|(name, rules)| rules.iter().map(move |rule| (name, rule)));
         let foreign = rules.filter(|(from, rule)| {
@@ -42,7 +42,7 @@ impl Saved {
 }
 
 /// A chain that kube-proxy makes, and nobody else.
-pub fn is_ours(table: Table, chain: &str) -> bool {
+pub(super) fn is_ours(table: Table, chain: &str) -> bool {
     let is_fixed = match table {
         Table::Nat => chain == names::POSTROUTING || chain == names::MARK_MASQ,
         Table::Filter => chain == names::FORWARD,
@@ -55,13 +55,13 @@ pub fn is_ours(table: Table, chain: &str) -> bool {
 }
 
 /// Where a rule jumps to.
-pub fn target(rule: &str) -> Option<&str> {
+pub(super) fn target(rule: &str) -> Option<&str> {
     let (_, after) = rule.rsplit_once("-j ").or_else(|| rule.rsplit_once("-g "))?;
     after.split_whitespace().next()
 }
 
 /// The chains in the output of `iptables-save -t TABLE`.
-pub fn parse(text: &str) -> Chains {
+pub(super) fn parse(text: &str) -> Chains {
     let mut chains = Chains::default();
     for line in text.lines() {
         if let Some(chain) = line.strip_prefix(':') {

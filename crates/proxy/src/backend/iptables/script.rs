@@ -10,7 +10,7 @@ use super::render::{Chain, Jump, ServiceRules, Table};
 
 /// A rule to put into, or take from, a chain that other rules are in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub(super) struct Line {
     pub table: Table,
     pub chain: String,
     pub rule: String,
@@ -25,7 +25,7 @@ struct Rewritten {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Script {
+pub(super) struct Script {
     fixed: Vec<(Table, Chain)>,
     /// Chains of services, in the nat table; those of one group lead to each other.
     groups: Vec<Vec<Chain>>,
@@ -37,33 +37,33 @@ pub struct Script {
 }
 
 impl Script {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         *self == Script::default()
     }
 
     /// A chain of ours, whole.
-    pub fn write_fixed(&mut self, table: Table, chain: Chain) {
+    pub(super) fn write_fixed(&mut self, table: Table, chain: Chain) {
         self.fixed.push((table, chain));
     }
 
-    pub fn write_group(&mut self, chains: Vec<Chain>) {
+    pub(super) fn write_group(&mut self, chains: Vec<Chain>) {
         if !chains.is_empty() {
             self.groups.push(chains);
         }
     }
 
     /// A chain that all services share, whole.
-    pub fn rewrite(&mut self, table: Table, chain: Chain, is_new: bool) {
+    pub(super) fn rewrite(&mut self, table: Table, chain: Chain, is_new: bool) {
         self.rewritten.push(Rewritten { table, chain, is_new });
     }
 
-    pub fn remove(&mut self, table: Table, chain: &str, rule: &str) {
+    pub(super) fn remove(&mut self, table: Table, chain: &str, rule: &str) {
         self.removed.push(line(table, chain, rule));
     }
 
     /// Rules of a service, in order. KUBE-SERVICES ends with rules for all services (node ports in the nat table, refusals
     /// in the filter table), so new ones go before all others there; elsewhere behind.
-    pub fn add(&mut self, table: Table, chain: &str, rules: &[&str]) {
+    pub(super) fn add(&mut self, table: Table, chain: &str, rules: &[&str]) {
         let lines = rules.iter().map(|rule| line(table, chain, rule));
         match chain {
             SERVICES => self.inserted.extend(lines.rev()),
@@ -71,21 +71,21 @@ impl Script {
         }
     }
 
-    pub fn append(&mut self, table: Table, chain: &str, rule: &str) {
+    pub(super) fn append(&mut self, table: Table, chain: &str, rule: &str) {
         self.appended.push(line(table, chain, rule));
     }
 
-    pub fn jump(&mut self, jump: &Jump) {
+    pub(super) fn jump(&mut self, jump: &Jump) {
         self.inserted.push(line(jump.table, jump.from, &jump.rule));
     }
 
     /// Empties and deletes a chain, once nothing leads there.
-    pub fn delete(&mut self, table: Table, name: &str) {
+    pub(super) fn delete(&mut self, table: Table, name: &str) {
         self.deleted.push((table, name.to_string()));
     }
 
     /// From one state of a service port to another.
-    pub fn diff(&mut self, old: &ServiceRules, new: &ServiceRules) {
+    pub(super) fn diff(&mut self, old: &ServiceRules, new: &ServiceRules) {
         let changed = new.chains.iter().filter(|chain| !old.chains.contains(chain));
         self.write_group(changed.cloned().collect());
         let gone = old
@@ -114,7 +114,7 @@ impl Script {
     }
 
     /// Rules written and removed in a table.
-    pub fn written(&self, table: Table) -> usize {
+    pub(super) fn written(&self, table: Table) -> usize {
         let groups = self.groups.iter().flatten().filter(|_| table == Table::Nat);
         let fixed = self.fixed.iter().filter(|(of, _)| *of == table).map(|(_, chain)| chain);
         let rewritten = self.rewritten.iter().filter(|r| r.table == table).map(|r| &r.chain);
@@ -134,7 +134,7 @@ impl Script {
     /// The inputs to give to `iptables-restore` in order. `most` rules are in one, if that can be: the nf_tables variant
     /// takes time that grows faster than what it is given. Everything is there before something leads to it, and
     /// nothing leads to what is deleted.
-    pub fn inputs(mut self, most: usize) -> Vec<String> {
+    pub(super) fn inputs(mut self, most: usize) -> Vec<String> {
         if self.is_empty() {
             return vec![];
         }

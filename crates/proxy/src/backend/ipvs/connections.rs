@@ -13,7 +13,7 @@ const LIST: &str = "/proc/thread-self/net/ip_vs_conn";
 
 /// Whether a connection to one of these is under way. Those that both ends have closed are not, although the kernel
 /// remembers them for minutes; nor are datagrams.
-pub fn under_way(is_ours: impl Fn(At) -> bool) -> Result<bool> {
+pub(super) fn under_way(is_ours: impl Fn(At) -> bool) -> Result<bool> {
     let list = match File::open(LIST) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
         outcome => outcome.map_err(|e| Error(format!("{LIST}: {e}")))?,

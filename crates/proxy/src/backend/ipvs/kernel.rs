@@ -68,7 +68,7 @@ const INET6: u16 = 10;
 
 /// How a virtual server is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub(super) struct Config {
     pub scheduler: Arc<str>,
     pub flags: u32,
     pub timeout: u32,
@@ -76,7 +76,7 @@ pub struct Config {
 
 /// A real server as the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Real {
+pub(super) struct Real {
     pub address: SocketAddr,
     pub weight: u32,
     pub active: u32,
@@ -84,14 +84,14 @@ pub struct Real {
 }
 
 impl Real {
-    pub fn connections(&self) -> u64 {
+    pub(super) fn connections(&self) -> u64 {
         u64::from(self.active) + u64::from(self.inactive)
     }
 }
 
 /// A change of the kernel's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub(super) enum Command {
     NewServer(ServerKey, Config),
     SetServer(ServerKey, Config),
     DeleteServer(ServerKey),
@@ -101,7 +101,7 @@ pub enum Command {
 }
 
 impl Command {
-    pub fn server(&self) -> ServerKey {
+    pub(super) fn server(&self) -> ServerKey {
         match self {
             Command::NewServer(key, _)
             | Command::SetServer(key, _)
@@ -113,14 +113,14 @@ impl Command {
     }
 }
 
-pub struct Kernel {
+pub(super) struct Kernel {
     connection: Connection,
     family: u16,
 }
 
 impl Kernel {
     /// An error of kind `NotFound` says that the kernel has no IPVS.
-    pub fn open() -> io::Result<Kernel> {
+    pub(super) fn open() -> io::Result<Kernel> {
         let mut connection = Connection::open(NETLINK_GENERIC)?;
         let mut message = Message::new(CONTROL, 0, &[CONTROL_GET_FAMILY, 1, 0, 0]);
         message.text(CONTROL_FAMILY_NAME, "IPVS");
@@ -142,7 +142,7 @@ impl Kernel {
     }
 
     /// Of those that are zero the kernel keeps what it has.
-    pub fn set_timeouts(&mut self, tcp: Duration, tcp_fin: Duration, udp: Duration) -> io::Result<()> {
+    pub(super) fn set_timeouts(&mut self, tcp: Duration, tcp_fin: Duration, udp: Duration) -> io::Result<()> {
         let mut message = self.message(SET_CONFIG, 0);
         for (kind, timeout) in [(TIMEOUT_TCP, tcp), (TIMEOUT_TCP_FIN, tcp_fin), (TIMEOUT_UDP, udp)] {
             message.ne32(kind, u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
@@ -151,7 +151,7 @@ impl Kernel {
     }
 
     /// All virtual servers, also those of others.
-    pub fn servers(&mut self) -> io::Result<Vec<(ServerKey, Seen)>> {
+    pub(super) fn servers(&mut self) -> io::Result<Vec<(ServerKey, Seen)>> {
         let mut found = Vec::new();
         let message = self.message(GET_SERVICE, DUMP);
         self.connection.dump(message, |answer| found.extend(server(answer)))?;
@@ -159,7 +159,7 @@ impl Kernel {
     }
 
     /// The real servers of a virtual server.
-    pub fn reals(&mut self, key: ServerKey) -> io::Result<Vec<Real>> {
+    pub(super) fn reals(&mut self, key: ServerKey) -> io::Result<Vec<Real>> {
         let mut found = Vec::new();
         let mut message = self.message(GET_DESTINATION, DUMP);
         message.nested(SERVICE, |m| name(m, key));
@@ -169,7 +169,7 @@ impl Kernel {
     }
 
     /// Does them in order, each by itself; the outcome of each.
-    pub fn run(&mut self, commands: &[Command]) -> io::Result<Vec<io::Result<()>>> {
+    pub(super) fn run(&mut self, commands: &[Command]) -> io::Result<Vec<io::Result<()>>> {
         let mut messages: Vec<Message> = commands.iter().map(|command| self.encode(command)).collect();
         self.connection.pipeline(&mut messages)
     }

@@ -47,26 +47,26 @@ const OTHER_REGISTER: u32 = 20;
 const IN_MESSAGE: usize = 400;
 const IN_BATCH: usize = 20_000;
 
-pub struct Nft {
+pub(super) struct Nft {
     connection: Connection,
 }
 
 /// What there is of a table.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub(super) struct Found {
     pub sets: Vec<Set>,
     /// Chains and their rules' comments, in order.
     pub rules: Vec<(String, String)>,
 }
 
 impl Nft {
-    pub fn open() -> io::Result<Nft> {
+    pub(super) fn open() -> io::Result<Nft> {
         let connection = Connection::open(NETLINK_NETFILTER)?;
         Ok(Nft { connection })
     }
 
     /// What there is of the table; none if it is not there at all.
-    pub fn find(&mut self, family: Family) -> io::Result<Option<Found>> {
+    pub(super) fn find(&mut self, family: Family) -> io::Result<Option<Found>> {
         let mut found = Found::default();
         let mut message = message(GET_SET, 0, family);
         message.text(IN_TABLE, TABLE);
@@ -85,7 +85,12 @@ impl Nft {
     }
 
     /// The elements of a set that is there.
-    pub fn elements(&mut self, family: Family, set: Set, into: &mut FxHashMap<Element, Value>) -> io::Result<()> {
+    pub(super) fn elements(
+        &mut self,
+        family: Family,
+        set: Set,
+        into: &mut FxHashMap<Element, Value>,
+    ) -> io::Result<()> {
         let mut message = message(GET_ELEMENT, 0, family);
         message.text(IN_TABLE, TABLE).text(2, set.name());
         self.connection
@@ -94,7 +99,7 @@ impl Nft {
 
     /// Makes the table with all its sets and chains. Those that are there stay, with their elements; the rules of all
     /// chains are written anew, all at once.
-    pub fn write_table(&mut self, family: Family, chains: &[Chain]) -> io::Result<()> {
+    pub(super) fn write_table(&mut self, family: Family, chains: &[Chain]) -> io::Result<()> {
         let mut messages = Vec::new();
         let mut table = message(NEW_TABLE, CREATE, family);
         table.text(IN_TABLE, TABLE).ne32(2, 0);
@@ -117,7 +122,7 @@ impl Nft {
         self.batch(messages)
     }
 
-    pub fn delete_table(&mut self, family: Family) -> io::Result<()> {
+    pub(super) fn delete_table(&mut self, family: Family) -> io::Result<()> {
         let mut delete = message(DELETE_TABLE, 0, family);
         delete.text(IN_TABLE, TABLE);
         match self.batch(vec![delete]) {
@@ -127,7 +132,7 @@ impl Nft {
     }
 
     /// Takes elements away, then brings others, as one transaction where there are not very many.
-    pub fn change(&mut self, remove: &[Element], add: &[(Element, Value)]) -> io::Result<()> {
+    pub(super) fn change(&mut self, remove: &[Element], add: &[(Element, Value)]) -> io::Result<()> {
         for family in Family::ALL {
             let remove: Vec<_> = remove
                 .iter()

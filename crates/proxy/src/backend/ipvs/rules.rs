@@ -19,7 +19,7 @@ use super::render::Set;
 use crate::plan::Family;
 use crate::settings::{DetectLocal, Settings};
 
-pub const TABLE: &str = "kube-proxy-ipvs";
+pub(super) const TABLE: &str = "kube-proxy-ipvs";
 
 /// What a part of a set's key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Set {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Statement {
+pub(super) enum Statement {
     /// `ct state new`
     New,
     /// `meta l4proto tcp`
@@ -93,20 +93,20 @@ pub enum Statement {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub(super) struct Rule {
     pub statements: Vec<Statement>,
     pub comment: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hook {
+pub(super) struct Hook {
     pub kind: &'static str,
     pub number: u32,
     pub priority: i32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub(super) struct Chain {
     pub name: &'static str,
     pub hook: Option<Hook>,
     pub rules: Vec<Rule>,
@@ -137,7 +137,7 @@ const POSTROUTING: Hook = Hook {
 };
 
 /// The chains, those that others lead to first.
-pub fn chains(settings: &Settings, family: Family, marks: (u32, u32)) -> Vec<Chain> {
+pub(super) fn chains(settings: &Settings, family: Family, marks: (u32, u32)) -> Vec<Chain> {
     let chain = |name, hook, rules| Chain { name, hook, rules };
     let jump = |to, comment| rule(vec![Statement::New, Statement::Jump(to)], comment);
     let mut input = vec![jump("firewall", "source ranges of load balancers")];

@@ -6,7 +6,7 @@ use super::super::{Error, Result};
 use crate::settings::Settings;
 
 /// Brings them about; those that are right are left alone, so that read-only ones do no harm.
-pub fn apply(settings: &Settings) -> Result<()> {
+pub(super) fn apply(settings: &Settings) -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     for (name, value) in wanted(settings, version(&release)) {
         let path = format!("/proc/sys/{name}");

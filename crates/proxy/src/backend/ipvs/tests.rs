@@ -11,7 +11,7 @@ use super::render::{Host, ServerKey, Thing, Value};
 use super::wanted::{Touched, Wanted, is_our_mark};
 use crate::plan::{Endpoint, Family, Key, Protocol, ServicePort};
 
-pub fn golden(name: &str, found: &str) {
+pub(super) fn golden(name: &str, found: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden/ipvs")
         .join(name);

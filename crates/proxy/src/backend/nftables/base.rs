@@ -18,11 +18,11 @@ use super::ruleset::{Chain, Container, Element, Hook, Place, Rule, Side, Stateme
 use crate::plan::{Family, Node};
 use crate::settings::{DetectLocal, Settings};
 
-pub const REJECT: &str = "reject-chain";
+pub(super) const REJECT: &str = "reject-chain";
 
 /// Where node ports are open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodePorts {
+pub(super) enum NodePorts {
     /// Every address of the machine but the loopback ones.
     Everywhere,
     On(Vec<IpAddr>),
@@ -30,7 +30,7 @@ pub enum NodePorts {
 
 impl NodePorts {
     /// `own` are the addresses that the machine's interfaces have.
-    pub fn new(settings: &Settings, family: Family, node: &Node, own: &[IpAddr]) -> NodePorts {
+    pub(super) fn new(settings: &Settings, family: Family, node: &Node, own: &[IpAddr]) -> NodePorts {
         let ranges = &settings.node_port_ranges;
         if ranges.is_empty() || settings.node_ports_on_primary {
             return NodePorts::On(node.address(family).into_iter().collect());
@@ -48,12 +48,12 @@ impl NodePorts {
     }
 }
 
-pub fn family_of(range: &IpNet) -> Family {
+pub(super) fn family_of(range: &IpNet) -> Family {
     Family::of(range.addr())
 }
 
 /// How a packet of a pod on this node is told from others, in one family.
-pub fn local_detector(settings: &Settings, family: Family, not: bool) -> Option<Statement> {
+pub(super) fn local_detector(settings: &Settings, family: Family, not: bool) -> Option<Statement> {
     match &settings.detect_local {
         DetectLocal::None => None,
         DetectLocal::Ranges(ranges) => {
@@ -130,7 +130,7 @@ const HOOKS: [(&str, &str, u32, i32, &[(bool, &str)]); 8] = [
 ];
 
 /// The chains, those that others lead to first.
-pub fn chains(settings: &Settings, family: Family, node_ports: &NodePorts) -> Vec<Chain> {
+pub(super) fn chains(settings: &Settings, family: Family, node_ports: &NodePorts) -> Vec<Chain> {
     let mut chains = vec![
         Chain {
             comment: Some("helper for @no-endpoint-services / @no-endpoint-nodeports"),
@@ -175,7 +175,7 @@ pub fn chains(settings: &Settings, family: Family, node_ports: &NodePorts) -> Ve
 }
 
 /// The elements that stand for no service.
-pub fn elements(node_ports: &NodePorts) -> Vec<Element> {
+pub(super) fn elements(node_ports: &NodePorts) -> Vec<Element> {
     let NodePorts::On(addresses) = node_ports else {
         return vec![];
     };

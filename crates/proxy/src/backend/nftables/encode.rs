@@ -21,15 +21,15 @@ use crate::plan::{Family, Protocol};
 const TYPE_INTEGER: u32 = 4;
 const TYPE_INET_PROTOCOL: u32 = 12;
 const TYPE_INET_SERVICE: u32 = 13;
-pub const TYPE_VERDICT: u32 = 0xffff_ff00;
+pub(super) const TYPE_VERDICT: u32 = 0xffff_ff00;
 
 /// How many clients an affinity set remembers at most.
 const AFFINITY_SIZE: u32 = 65535;
 
 /// An element or step alone in a message takes less than this; messages of many elements stop here.
-pub const ELEMENTS_LENGTH: usize = 24 * 1024;
+pub(super) const ELEMENTS_LENGTH: usize = 24 * 1024;
 
-pub fn message(family: Family, kind: u16, flags: u16) -> Message {
+pub(super) fn message(family: Family, kind: u16, flags: u16) -> Message {
     let header = [wire::family(family), 0, 0, 0];
     let mut message = Message::new(wire::SUBSYSTEM | kind, flags, &header);
     message.text(table::NAME, TABLE);
@@ -37,7 +37,7 @@ pub fn message(family: Family, kind: u16, flags: u16) -> Message {
 }
 
 /// The message of a step, but for elements, many of which share one: [`begin_elements`].
-pub fn step(family: Family, op: &Op, id: u32) -> Message {
+pub(super) fn step(family: Family, op: &Op, id: u32) -> Message {
     match op {
         Op::AddTable => {
             let mut m = message(family, wire::NEW_TABLE, CREATE);
@@ -111,12 +111,12 @@ fn udata_number(kind: u8, number: u32) -> Vec<u8> {
 }
 
 /// The comment of an element as it is kept, cut where it is too long.
-pub fn comment_bytes(comment: &str) -> Vec<u8> {
+pub(super) fn comment_bytes(comment: &str) -> Vec<u8> {
     udata_text(0, comment)
 }
 
 /// Type and length of a container's key and value, as the kernel has them.
-pub fn shape(family: Family, container: Container) -> Shape {
+pub(super) fn shape(family: Family, container: Container) -> Shape {
     let (address, length) = match family {
         Family::V4 => (7, 4),
         Family::V6 => (8, 16),
@@ -155,7 +155,7 @@ pub fn shape(family: Family, container: Container) -> Shape {
 }
 
 /// The shape of a set in which packets leave their senders' addresses.
-pub fn affinity_shape(family: Family) -> Shape {
+pub(super) fn affinity_shape(family: Family) -> Shape {
     Shape {
         flags: wire::SET_TIMEOUT | wire::SET_EVAL,
         ..shape(family, Container::ClusterIps)
@@ -163,7 +163,7 @@ pub fn affinity_shape(family: Family) -> Shape {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub(super) struct Shape {
     pub flags: u32,
     pub key_type: u32,
     pub key_length: u32,
@@ -234,7 +234,7 @@ fn container_udata(family: Family, container: Container) -> Vec<u8> {
 }
 
 /// A message that adds elements to a container, or deletes them.
-pub fn begin_elements(family: Family, set: (Container, u32), add: bool) -> Message {
+pub(super) fn begin_elements(family: Family, set: (Container, u32), add: bool) -> Message {
     let (kind, flags) = match add {
         true => (wire::NEW_ELEMENTS, CREATE),
         false => (wire::DELETE_ELEMENTS, 0),
@@ -242,7 +242,7 @@ pub fn begin_elements(family: Family, set: (Container, u32), add: bool) -> Messa
     named(family, kind, flags, elements::SET, &set_name(set))
 }
 
-pub fn put_element(m: &mut Message, place: &Place, value: Option<&Value>) {
+pub(super) fn put_element(m: &mut Message, place: &Place, value: Option<&Value>) {
     m.nested(1, |m| {
         m.nested(element::KEY, |m| {
             m.attribute(data::VALUE, &place.key);
@@ -298,7 +298,7 @@ fn add_rule(family: Family, name: &Name, rule: &Rule) -> Message {
 }
 
 /// By which a rule in the kernel is known again: whoever else writes rules leaves no tag, or that of another rule.
-pub fn tag(family: Family, rule: &Rule) -> u64 {
+pub(super) fn tag(family: Family, rule: &Rule) -> u64 {
     let mut m = Message::new(0, 0, &[]);
     let start = m.len();
     m.nested(rule::EXPRESSIONS, |m| put_statements(m, family, rule));

@@ -20,7 +20,7 @@ use crate::plan::Family;
 
 /// A table as it was found.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     /// There, and not put to sleep.
     pub awake: bool,
     pub chains: FxHashMap<Name, SeenChain>,
@@ -31,7 +31,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Of the maps of endpoints by number.
-    pub fn shards(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn shards(&self) -> impl Iterator<Item = u32> {
         let prefix = Container::ServiceEndpoints.name();
         let numbers = self.sets.keys().filter_map(move |name| name.strip_prefix(prefix));
         numbers.filter_map(|number| number.parse().ok())
@@ -39,13 +39,13 @@ impl Snapshot {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct SeenChain {
+pub(super) struct SeenChain {
     pub hook: Option<SeenHook>,
     pub rules: Vec<SeenRule>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenHook {
+pub(super) struct SeenHook {
     kind: String,
     number: u32,
     priority: i32,
@@ -53,7 +53,7 @@ pub struct SeenHook {
 }
 
 impl SeenHook {
-    pub fn is(&self, hook: Hook) -> bool {
+    pub(super) fn is(&self, hook: Hook) -> bool {
         self.kind == hook.kind
             && self.number == hook.number
             && self.priority == hook.priority
@@ -63,7 +63,7 @@ impl SeenHook {
 
 /// A rule that is not one of ours has neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SeenRule {
+pub(super) struct SeenRule {
     pub tag: Option<u64>,
     pub range: Option<Range>,
 }
@@ -75,7 +75,7 @@ const TRANSACTION_LENGTH_LEAST: usize = 64 << 10;
 /// How often a table is read again if others changed something meanwhile.
 const READS: usize = 4;
 
-pub struct Kernel {
+pub(super) struct Kernel {
     connection: Connection,
     pub transaction_length: usize,
 }
@@ -86,7 +86,7 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Error {
 
 impl Kernel {
     /// Of the network namespace that the calling thread is in.
-    pub fn open() -> Result<Kernel> {
+    pub(super) fn open() -> Result<Kernel> {
         let connection = Connection::open(NETLINK_NETFILTER).map_err(failed("opening a netfilter socket"))?;
         Ok(Kernel {
             connection,
@@ -94,7 +94,7 @@ impl Kernel {
         })
     }
 
-    pub fn read(&mut self, family: Family) -> Result<Snapshot> {
+    pub(super) fn read(&mut self, family: Family) -> Result<Snapshot> {
         // Whoever changes any table meanwhile may make us miss something of ours. If they never rest, so be it: a
         // script from a snapshot that lacks something fails or does too much, and the next one is right.
         for _ in 0..READS {
@@ -147,7 +147,7 @@ impl Kernel {
         Ok(!self.connection.was_interrupted())
     }
 
-    pub fn has_table(&mut self, family: Family) -> Result<bool> {
+    pub(super) fn has_table(&mut self, family: Family) -> Result<bool> {
         Ok(self.table_flags(family)?.is_some())
     }
 
@@ -169,7 +169,7 @@ impl Kernel {
     }
 
     /// Takes the steps, but for the deletion of stale chains.
-    pub fn apply(&mut self, family: Family, script: &Script) -> Result<()> {
+    pub(super) fn apply(&mut self, family: Family, script: &Script) -> Result<()> {
         self.take(family, script)
             .map_err(|(_, refused)| refused.into_error(family, &script.ops))
     }
@@ -202,7 +202,7 @@ impl Kernel {
     }
 
     /// Deletes chains that nothing leads to. Those that the kernel still finds in use are left.
-    pub fn delete_chains(&mut self, family: Family, chains: &mut BTreeSet<Name>) -> Result<()> {
+    pub(super) fn delete_chains(&mut self, family: Family, chains: &mut BTreeSet<Name>) -> Result<()> {
         let mut script = Script::default();
         for chain in std::mem::take(chains) {
             script.unit([Op::DeleteChain(chain)]);
@@ -220,7 +220,7 @@ impl Kernel {
         }
     }
 
-    pub fn delete_table(&mut self, family: Family) -> Result<()> {
+    pub(super) fn delete_table(&mut self, family: Family) -> Result<()> {
         if !self.has_table(family)? {
             return Ok(());
         }
@@ -230,7 +230,7 @@ impl Kernel {
     }
 
     /// Has the kernel look at the steps as if they were to be taken, and forget them.
-    pub fn rehearse(&mut self, family: Family, script: &Script) -> Result<()> {
+    pub(super) fn rehearse(&mut self, family: Family, script: &Script) -> Result<()> {
         let mut transaction = Transaction::new(family, script, 0, usize::MAX);
         transaction.rehearsal = true;
         let outcome = transaction.run(&mut self.connection);

@@ -9,14 +9,14 @@ use aws_lc_rs::digest;
 
 use crate::plan::{Key, Protocol};
 
-pub const TABLE: &str = "kube-proxy";
+pub(super) const TABLE: &str = "kube-proxy";
 
 /// The kernel allows names of 255 bytes; 16 are left for prefixes such as `external-`.
 const LENGTH: usize = 240;
 
 /// What the names of a service port are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub(super) struct Names {
     /// `namespace/name/protocol/port`
     path: String,
     /// The same behind its hash: `ULMVA6XW-ns1/svc1/tcp/p80`.
@@ -24,7 +24,7 @@ pub struct Names {
 }
 
 impl Names {
-    pub fn new(key: &Key, protocol: Protocol) -> Names {
+    pub(super) fn new(key: &Key, protocol: Protocol) -> Names {
         let path = format!("{}/{}/{}/{}", key.namespace, key.name, protocol.as_str(), key.port);
         Names {
             base: hashed(&path).into(),
@@ -33,21 +33,21 @@ impl Names {
     }
 
     /// Where packets go under policy Cluster.
-    pub fn service(&self) -> Arc<str> {
+    pub(super) fn service(&self) -> Arc<str> {
         self.with("service")
     }
 
     /// Where packets go under policy Local.
-    pub fn local(&self) -> Arc<str> {
+    pub(super) fn local(&self) -> Arc<str> {
         self.with("local")
     }
 
     /// Where packets from outside the cluster come in.
-    pub fn external(&self) -> Arc<str> {
+    pub(super) fn external(&self) -> Arc<str> {
         self.with("external")
     }
 
-    pub fn firewall(&self) -> Arc<str> {
+    pub(super) fn firewall(&self) -> Arc<str> {
         self.with("firewall")
     }
 
@@ -56,7 +56,7 @@ impl Names {
     }
 
     /// The chain of an endpoint and the set of clients that stay with it.
-    pub fn endpoint(&self, address: SocketAddr) -> (Arc<str>, Arc<str>) {
+    pub(super) fn endpoint(&self, address: SocketAddr) -> (Arc<str>, Arc<str>) {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_string(),
             // Colons are not allowed in names.

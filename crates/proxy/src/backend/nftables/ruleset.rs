@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 use super::slots::shard_of;
 use crate::plan::{Family, Protocol};
 
-pub type Name = Arc<str>;
+pub(super) type Name = Arc<str>;
 
 /// The sets and maps that every table has. All their elements are ours alone, unlike those of the affinity sets, which
 /// packets put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Container {
+pub(super) enum Container {
     ClusterIps,
     NodePortIps,
     Hairpin,
@@ -35,7 +35,7 @@ pub enum Container {
 
 /// What a part of a key or value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(super) enum Part {
     Source,
     Destination,
     Protocol,
@@ -44,14 +44,14 @@ pub enum Part {
 
 /// What a container is looked up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyKind {
+pub(super) enum KeyKind {
     Packet(&'static [Part]),
     /// A number of the kernel's random choice.
     Slot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueKind {
+pub(super) enum ValueKind {
     None,
     Verdict,
     Endpoint,
@@ -59,7 +59,7 @@ pub enum ValueKind {
 
 impl Container {
     /// Those that are there whatever the services.
-    pub const FIXED: [Container; 8] = [
+    pub(super) const FIXED: [Container; 8] = [
         Container::ClusterIps,
         Container::NodePortIps,
         Container::Hairpin,
@@ -70,7 +70,7 @@ impl Container {
         Container::ServiceNodePorts,
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Container::ClusterIps => "cluster-ips",
             Container::NodePortIps => "nodeport-ips",
@@ -85,7 +85,7 @@ impl Container {
         }
     }
 
-    pub fn comment(self) -> &'static str {
+    pub(super) fn comment(self) -> &'static str {
         match self {
             Container::ClusterIps => "Active ClusterIPs",
             Container::NodePortIps => "IPs that accept NodePort traffic",
@@ -99,7 +99,7 @@ impl Container {
         }
     }
 
-    pub fn key(self) -> KeyKind {
+    pub(super) fn key(self) -> KeyKind {
         use Part::{Destination, Port, Protocol, Source};
         KeyKind::Packet(match self {
             Container::ClusterIps | Container::NodePortIps => &[Destination],
@@ -112,7 +112,7 @@ impl Container {
         })
     }
 
-    pub fn value(self) -> ValueKind {
+    pub(super) fn value(self) -> ValueKind {
         match self {
             Container::ClusterIps | Container::NodePortIps | Container::Hairpin => ValueKind::None,
             Container::ServiceEndpoints => ValueKind::Endpoint,
@@ -122,26 +122,26 @@ impl Container {
 }
 
 /// A key as the kernel has it: each part filled up to four bytes.
-pub type KeyBytes = SmallVec<[u8; 24]>;
+pub(super) type KeyBytes = SmallVec<[u8; 24]>;
 
-pub fn push_ip(bytes: &mut KeyBytes, ip: IpAddr) {
+pub(super) fn push_ip(bytes: &mut KeyBytes, ip: IpAddr) {
     match ip {
         IpAddr::V4(ip) => bytes.extend_from_slice(&ip.octets()),
         IpAddr::V6(ip) => bytes.extend_from_slice(&ip.octets()),
     }
 }
 
-pub fn push_protocol(bytes: &mut KeyBytes, protocol: Protocol) {
+pub(super) fn push_protocol(bytes: &mut KeyBytes, protocol: Protocol) {
     bytes.extend_from_slice(&[protocol.number(), 0, 0, 0]);
 }
 
-pub fn push_port(bytes: &mut KeyBytes, port: u16) {
+pub(super) fn push_port(bytes: &mut KeyBytes, port: u16) {
     let [high, low] = port.to_be_bytes();
     bytes.extend_from_slice(&[high, low, 0, 0]);
 }
 
 /// `10.0.0.1 . tcp . 80`, or `tcp . 80` for node ports.
-pub fn service_key(ip: Option<IpAddr>, protocol: Protocol, port: u16) -> KeyBytes {
+pub(super) fn service_key(ip: Option<IpAddr>, protocol: Protocol, port: u16) -> KeyBytes {
     let mut bytes = KeyBytes::new();
     if let Some(ip) = ip {
         push_ip(&mut bytes, ip);
@@ -151,22 +151,22 @@ pub fn service_key(ip: Option<IpAddr>, protocol: Protocol, port: u16) -> KeyByte
     bytes
 }
 
-pub fn ip_key(ip: IpAddr) -> KeyBytes {
+pub(super) fn ip_key(ip: IpAddr) -> KeyBytes {
     let mut bytes = KeyBytes::new();
     push_ip(&mut bytes, ip);
     bytes
 }
 
-pub fn slot_key(number: u32) -> KeyBytes {
+pub(super) fn slot_key(number: u32) -> KeyBytes {
     KeyBytes::from_slice(&number.to_ne_bytes())
 }
 
-pub fn slot_of(key: &[u8]) -> Option<u32> {
+pub(super) fn slot_of(key: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(key.try_into().ok()?))
 }
 
 /// `10.0.0.1 . 80`
-pub fn endpoint_value(address: SocketAddr) -> KeyBytes {
+pub(super) fn endpoint_value(address: SocketAddr) -> KeyBytes {
     let mut bytes = KeyBytes::new();
     push_ip(&mut bytes, address.ip());
     push_port(&mut bytes, address.port());
@@ -174,7 +174,7 @@ pub fn endpoint_value(address: SocketAddr) -> KeyBytes {
 }
 
 /// The other way round.
-pub fn endpoint_of(value: &[u8]) -> Option<SocketAddr> {
+pub(super) fn endpoint_of(value: &[u8]) -> Option<SocketAddr> {
     let (ip, port) = value.split_at_checked(value.len().checked_sub(4)?)?;
     let ip = match ip.len() {
         4 => IpAddr::from(<[u8; 4]>::try_from(ip).ok()?),
@@ -184,7 +184,7 @@ pub fn endpoint_of(value: &[u8]) -> Option<SocketAddr> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub(super) enum Verdict {
     Drop,
     Return,
     Jump(Name),
@@ -193,25 +193,25 @@ pub enum Verdict {
 
 /// What an element holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Value {
+pub(super) struct Value {
     pub data: Data,
     pub comment: Option<Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Data {
+pub(super) enum Data {
     None,
     Verdict(Verdict),
     Endpoint(KeyBytes),
 }
 
 impl Value {
-    pub const NONE: Value = Value {
+    pub(super) const NONE: Value = Value {
         data: Data::None,
         comment: None,
     };
 
-    pub fn goto(chain: &Name) -> Value {
+    pub(super) fn goto(chain: &Name) -> Value {
         Value {
             data: Data::Verdict(Verdict::Goto(Arc::clone(chain))),
             comment: None,
@@ -221,16 +221,16 @@ impl Value {
 
 /// Where an element is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub(super) struct Place {
     pub container: Container,
     pub key: KeyBytes,
 }
 
-pub type Element = (Place, Value);
+pub(super) type Element = (Place, Value);
 
 impl Place {
     /// Of which set or map: the container, and the shard where there are several.
-    pub fn set(&self) -> (Container, u32) {
+    pub(super) fn set(&self) -> (Container, u32) {
         match self.container {
             Container::ServiceEndpoints => (self.container, slot_of(&self.key).map_or(0, shard_of)),
             other => (other, 0),
@@ -238,7 +238,7 @@ impl Place {
     }
 }
 
-pub fn set_name((container, shard): (Container, u32)) -> Cow<'static, str> {
+pub(super) fn set_name((container, shard): (Container, u32)) -> Cow<'static, str> {
     match container {
         Container::ServiceEndpoints => Cow::Owned(format!("{}{shard}", container.name())),
         fixed => Cow::Borrowed(fixed.name()),
@@ -247,20 +247,20 @@ pub fn set_name((container, shard): (Container, u32)) -> Cow<'static, str> {
 
 /// The numbers that belong to a chain, so that its endpoints can be drawn by lot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Range {
+pub(super) struct Range {
     pub first: u32,
     pub length: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
+pub(super) enum Side {
     Source,
     Destination,
 }
 
 /// One statement of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Statement {
+pub(super) enum Statement {
     /// `ct state new`
     New,
     /// `ct status dnat`
@@ -314,26 +314,26 @@ pub enum Statement {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Rule {
+pub(super) struct Rule {
     pub statements: Vec<Statement>,
     pub comment: Option<&'static str>,
 }
 
 impl Rule {
-    pub fn new(statements: impl Into<Vec<Statement>>) -> Rule {
+    pub(super) fn new(statements: impl Into<Vec<Statement>>) -> Rule {
         Rule {
             statements: statements.into(),
             comment: None,
         }
     }
 
-    pub fn saying(mut self, comment: &'static str) -> Rule {
+    pub(super) fn saying(mut self, comment: &'static str) -> Rule {
         self.comment = Some(comment);
         self
     }
 
     /// The numbers it draws from.
-    pub fn range(&self) -> Option<Range> {
+    pub(super) fn range(&self) -> Option<Range> {
         self.statements.iter().find_map(|statement| match statement {
             Statement::DnatAny { range, .. } => Some(*range),
             _ => None,
@@ -343,14 +343,14 @@ impl Rule {
 
 /// Where a base chain hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hook {
+pub(super) struct Hook {
     pub kind: &'static str,
     pub number: u32,
     pub priority: i32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub(super) struct Chain {
     pub name: Name,
     pub hook: Option<Hook>,
     pub comment: Option<&'static str>,
@@ -358,7 +358,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    pub fn new(name: impl Into<Name>, rules: Vec<Rule>) -> Chain {
+    pub(super) fn new(name: impl Into<Name>, rules: Vec<Rule>) -> Chain {
         Chain {
             name: name.into(),
             hook: None,
@@ -370,7 +370,7 @@ impl Chain {
 
 /// One step of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
+pub(super) enum Op {
     AddTable,
     DeleteTable,
     AddContainer(Container),
@@ -391,7 +391,7 @@ pub enum Op {
 /// The steps that bring a table from what it is to what it should be. They are taken in order. Where all together are
 /// too many for one transaction, the cut may be after any unit: traffic meets with something sound at each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Script {
+pub(super) struct Script {
     pub ops: Vec<Op>,
     /// Where units end.
     pub units: Vec<usize>,
@@ -403,19 +403,19 @@ pub struct Script {
 }
 
 impl Script {
-    pub fn end_unit(&mut self) {
+    pub(super) fn end_unit(&mut self) {
         if self.units.last().copied().unwrap_or(0) < self.ops.len() {
             self.units.push(self.ops.len());
         }
     }
 
-    pub fn unit(&mut self, ops: impl IntoIterator<Item = Op>) {
+    pub(super) fn unit(&mut self, ops: impl IntoIterator<Item = Op>) {
         self.ops.extend(ops);
         self.end_unit();
     }
 }
 
-pub fn family_name(family: Family) -> &'static str {
+pub(super) fn family_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",
         Family::V6 => "ip6",

@@ -28,14 +28,14 @@ use crate::settings::Settings;
 /// Which numbers the endpoints of a service port without session affinity have, for each policy that some of its
 /// packets come under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layouts {
+pub(super) struct Layouts {
     pub cluster: Option<Layout>,
     pub local: Option<Layout>,
 }
 
 /// What a service port adds to its table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub(super) struct Piece {
     /// Those that others lead to first.
     pub chains: Vec<Chain>,
     /// Affinity sets.
@@ -47,7 +47,7 @@ pub struct Piece {
 }
 
 /// The endpoints that the chain of policy Cluster has. Empty: there is no such chain.
-pub fn cluster_endpoints(port: &ServicePort) -> &[Endpoint] {
+pub(super) fn cluster_endpoints(port: &ServicePort) -> &[Endpoint] {
     // Packets of this node go to any endpoint, even where those from outside may not.
     if port.uses_cluster() || port.is_external() {
         &port.cluster
@@ -57,11 +57,11 @@ pub fn cluster_endpoints(port: &ServicePort) -> &[Endpoint] {
 }
 
 /// The endpoints that the chain of policy Local has.
-pub fn local_endpoints(port: &ServicePort) -> &[Endpoint] {
+pub(super) fn local_endpoints(port: &ServicePort) -> &[Endpoint] {
     if port.uses_local() { &port.local } else { &[] }
 }
 
-pub fn render(
+pub(super) fn render(
     settings: &Settings,
     node_address: Option<IpAddr>,
     port: &ServicePort,

@@ -17,13 +17,13 @@ const RANGES: u32 = 128;
 const SMALLEST: u32 = 4;
 
 /// The shard that a number is in.
-pub fn shard_of(number: u32) -> u32 {
+pub(super) fn shard_of(number: u32) -> u32 {
     number / LENGTH
 }
 
 /// Numbers given away, in ranges whose lengths are powers of two.
 #[derive(Clone, Debug, Default)]
-pub struct Slots {
+pub(super) struct Slots {
     shards: BTreeMap<u32, Shard>,
 }
 
@@ -41,7 +41,7 @@ struct Shard {
 
 impl Slots {
     /// Takes a range that a rule in the kernel has. None if it can't be: another has some of it.
-    pub fn claim(&mut self, range: Range) -> Option<Range> {
+    pub(super) fn claim(&mut self, range: Range) -> Option<Range> {
         let end = range.first.checked_add(range.length)?;
         let shard = shard_of(range.first);
         if !range.length.is_power_of_two() || shard_of(end - 1) != shard {
@@ -59,7 +59,7 @@ impl Slots {
     }
 
     /// Gives none of these away: a chain that is about to go may still draw from them.
-    pub fn keep_off(&mut self, range: Range) {
+    pub(super) fn keep_off(&mut self, range: Range) {
         let shard = self.shards.entry(shard_of(range.first)).or_default();
         let end = (range.first % LENGTH).saturating_add(range.length);
         shard.next = shard.next.max(end.min(LENGTH));
@@ -67,7 +67,7 @@ impl Slots {
 
     /// None if there are none left: a shard has room for the largest, and there are as many shards as a shard has
     /// numbers.
-    pub fn take(&mut self, count: usize) -> Option<Range> {
+    pub(super) fn take(&mut self, count: usize) -> Option<Range> {
         let length = u32::try_from(count).ok()?.max(SMALLEST).checked_next_power_of_two()?;
         let mut unused = 0;
         for (number, shard) in &mut self.shards {
@@ -84,7 +84,7 @@ impl Slots {
         self.shards.entry(unused).or_default().take(unused, length)
     }
 
-    pub fn give_back(&mut self, range: Range) {
+    pub(super) fn give_back(&mut self, range: Range) {
         let number = shard_of(range.first);
         let Some(shard) = self.shards.get_mut(&number) else {
             return;
@@ -125,7 +125,7 @@ impl Shard {
 
 /// The endpoints of a chain, by their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(super) struct Layout {
     pub range: Range,
     pub order: Vec<SocketAddr>,
 }
@@ -133,7 +133,7 @@ pub struct Layout {
 impl Layout {
     /// Endpoints keep their numbers as far as can be. The count of them is what is drawn from, so there are no holes:
     /// one that went is replaced by a new one, or by one from the end. `wanted` has each once and is not empty.
-    pub fn new(old: Option<&Layout>, wanted: &[SocketAddr], slots: &mut Slots) -> Option<Layout> {
+    pub(super) fn new(old: Option<&Layout>, wanted: &[SocketAddr], slots: &mut Slots) -> Option<Layout> {
         let fits = old.filter(|old| old.range.length as usize >= wanted.len());
         let range = match fits {
             Some(old) => old.range,

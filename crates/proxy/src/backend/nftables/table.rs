@@ -37,7 +37,7 @@ impl Stored {
     }
 }
 
-pub struct Table {
+pub(super) struct Table {
     family: Family,
     stored: FxHashMap<Key, Stored>,
     elements: Elements,
@@ -170,7 +170,7 @@ fn problem(port: &ServicePort) -> Option<String> {
 }
 
 impl Table {
-    pub fn new(family: Family) -> Table {
+    pub(super) fn new(family: Family) -> Table {
         Table {
             family,
             stored: FxHashMap::default(),
@@ -184,12 +184,12 @@ impl Table {
     }
 
     /// Rules and elements in place.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.counted + self.elements.wanted.len()
     }
 
     /// What must be done where only these service ports may differ. Call [`Table::done`] once it is.
-    pub fn change(
+    pub(super) fn change(
         &mut self,
         settings: &Settings,
         plan: &Plan,
@@ -344,14 +344,14 @@ impl Table {
     }
 
     /// The kernel is as the last script had it.
-    pub fn done(&mut self) {
+    pub(super) fn done(&mut self) {
         for range in self.freed.drain(..) {
             self.slots.give_back(range);
         }
     }
 
     /// What must be done to bring the table from what it is, whoever made it so, to the plan.
-    pub fn rebuild(
+    pub(super) fn rebuild(
         &mut self,
         settings: &Settings,
         plan: &Plan,

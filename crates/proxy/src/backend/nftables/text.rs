@@ -12,7 +12,7 @@ use super::slots::shard_of;
 use crate::plan::Family;
 
 /// Something in the table of a family.
-pub struct In<'a, T>(pub Family, pub &'a T);
+pub(super) struct In<'a, T>(pub Family, pub &'a T);
 
 impl Display for In<'_, Script> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ struct Session {
 }
 
 #[derive(Debug, Default)]
-pub struct Balancer {
+pub(super) struct Balancer {
     next: usize,
     sessions: FxHashMap<IpAddr, Session>,
 }
@@ -25,7 +25,7 @@ pub struct Balancer {
 impl Balancer {
     /// The endpoint for a client's new connection; none if there are none. `fresh` forgets the client's last one, which
     /// did not answer.
-    pub fn pick(
+    pub(super) fn pick(
         &mut self,
         endpoints: &[Endpoint],
         client: IpAddr,
@@ -68,7 +68,7 @@ impl Balancer {
     }
 
     /// Forgets who went to endpoints that are no more.
-    pub fn keep_only(&mut self, is_there: impl Fn(SocketAddr) -> bool) {
+    pub(super) fn keep_only(&mut self, is_there: impl Fn(SocketAddr) -> bool) {
         self.sessions.retain(|_, session| is_there(session.endpoint));
     }
 }

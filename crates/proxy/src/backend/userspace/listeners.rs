@@ -10,14 +10,14 @@ use crate::settings::{DetectLocal, Settings};
 
 /// Where one listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Spot {
+pub(super) struct Spot {
     pub protocol: Protocol,
     pub address: SocketAddr,
 }
 
 /// By which of a service's addresses one comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Way {
+pub(super) enum Way {
     Cluster,
     External,
     LoadBalancer,
@@ -26,7 +26,7 @@ pub enum Way {
 
 /// What is known of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub(super) struct Machine {
     /// All addresses it has.
     pub addresses: HashSet<IpAddr>,
     /// The addresses its node object has.
@@ -39,7 +39,7 @@ pub struct Machine {
 
 impl Machine {
     /// Pods, where they can be told by their addresses.
-    pub fn pod_ranges(settings: &Settings, node: &crate::plan::Node) -> Vec<IpNet> {
+    pub(super) fn pod_ranges(settings: &Settings, node: &crate::plan::Node) -> Vec<IpNet> {
         match &settings.detect_local {
             DetectLocal::Ranges(ranges) => ranges.clone(),
             _ => node.pod_ranges.clone(),
@@ -58,13 +58,13 @@ impl Machine {
 }
 
 /// Addresses that packets of a service port have, which are local only if a route says so.
-pub fn addresses(port: &ServicePort) -> impl Iterator<Item = IpAddr> + '_ {
+pub(super) fn addresses(port: &ServicePort) -> impl Iterator<Item = IpAddr> + '_ {
     let external = port.external_ips.iter().chain(&port.load_balancer_ips).copied();
     std::iter::once(port.cluster_ip).chain(external)
 }
 
 /// Where to listen. Nowhere for an address whose callers all would find no endpoint: the kernel then refuses them.
-pub fn spots(port: &ServicePort, settings: &Settings, machine: &Machine) -> Vec<(Spot, Way)> {
+pub(super) fn spots(port: &ServicePort, settings: &Settings, machine: &Machine) -> Vec<(Spot, Way)> {
     let spot = |ip: IpAddr, number: u16| Spot {
         protocol: port.protocol,
         address: SocketAddr::new(ip, number),
@@ -109,7 +109,7 @@ fn node_port_addresses(family: Family, settings: &Settings, machine: &Machine) -
 }
 
 /// The endpoints that a client may have who comes this way; none if it is turned away.
-pub fn endpoints_for<'a>(
+pub(super) fn endpoints_for<'a>(
     port: &'a ServicePort,
     way: Way,
     client: IpAddr,

@@ -10,7 +10,7 @@ use crate::backend::{Error, Result};
 use crate::route::Route;
 
 /// Ranges stand for all addresses in them; an address outside has a route of its own for as long as a service has it.
-pub struct Routes {
+pub(super) struct Routes {
     ranges: Vec<IpNet>,
     /// How many service ports need a route, and whether it is there.
     wanted: BTreeMap<IpNet, Wanted>,
@@ -30,7 +30,7 @@ struct Wanted {
 }
 
 impl Routes {
-    pub fn new(ranges: Vec<IpNet>) -> Routes {
+    pub(super) fn new(ranges: Vec<IpNet>) -> Routes {
         let mut routes = Routes {
             ranges: ranges.iter().map(IpNet::trunc).collect(),
             wanted: BTreeMap::new(),
@@ -45,12 +45,12 @@ impl Routes {
     }
 
     /// Routes may be made, as far as is known.
-    pub fn allowed(&self) -> bool {
+    pub(super) fn allowed(&self) -> bool {
         self.allowed
     }
 
     /// Routes in place.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.wanted.values().filter(|wanted| wanted.there).count()
     }
 
@@ -59,7 +59,7 @@ impl Routes {
         (!covered && !ip.is_loopback()).then(|| IpNet::from(ip))
     }
 
-    pub fn claim(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+    pub(super) fn claim(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         for ip in addresses {
             if let Some(route) = self.route_for(ip) {
                 self.wanted.entry(route).or_default().users += 1;
@@ -68,7 +68,7 @@ impl Routes {
         }
     }
 
-    pub fn release(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+    pub(super) fn release(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         for ip in addresses {
             if let Some(route) = self.route_for(ip)
                 && let Some(wanted) = self.wanted.get_mut(&route)
@@ -80,7 +80,7 @@ impl Routes {
     }
 
     /// Finds what is in the kernel. What an earlier process left is kept if it is wanted.
-    pub fn compare(&mut self, route: &mut Route, own: &HashSet<IpAddr>) -> Result<()> {
+    pub(super) fn compare(&mut self, route: &mut Route, own: &HashSet<IpAddr>) -> Result<()> {
         self.own.clone_from(own);
         if let Ok(Some(lo)) = route.link("lo") {
             self.loopback = lo.index;
@@ -100,7 +100,7 @@ impl Routes {
     }
 
     /// Makes and takes away routes; how many.
-    pub fn apply(&mut self) -> Result<usize> {
+    pub(super) fn apply(&mut self) -> Result<usize> {
         let stale = std::mem::take(&mut self.stale);
         let is_own = |range: &IpNet| range.prefix_len() == range.max_prefix_len() && self.own.contains(&range.addr());
         let needed = |range: &IpNet, wanted: &Wanted| (wanted.users > 0 && !is_own(range)) != wanted.there;
@@ -151,7 +151,7 @@ impl Routes {
     }
 
     /// As if no service were there; the ranges are wanted by themselves.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         for wanted in self.wanted.values_mut() {
             wanted.users = 0;
         }
@@ -162,7 +162,7 @@ impl Routes {
     }
 
     /// Takes away all that this process or an earlier one has made.
-    pub fn remove_all(&mut self) -> Result<()> {
+    pub(super) fn remove_all(&mut self) -> Result<()> {
         let mut route = Route::open().map_err(|e| Error(format!("route socket: {e}")))?;
         let found = route.local_routes().map_err(|e| Error(format!("routes: {e}")))?;
         for (range, link) in found {

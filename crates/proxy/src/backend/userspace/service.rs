@@ -14,24 +14,24 @@ use crate::plan::ServicePort;
 use crate::settings::Settings;
 
 /// A service port, as all its listeners see it.
-pub struct Service {
+pub(super) struct Service {
     port: RwLock<Arc<ServicePort>>,
     balancer: Mutex<Balancer>,
 }
 
 impl Service {
-    pub fn new(port: Arc<ServicePort>) -> Service {
+    pub(super) fn new(port: Arc<ServicePort>) -> Service {
         Service {
             port: RwLock::new(port),
             balancer: Mutex::default(),
         }
     }
 
-    pub fn port(&self) -> Arc<ServicePort> {
+    pub(super) fn port(&self) -> Arc<ServicePort> {
         self.port.read().clone()
     }
 
-    pub fn replace(&self, port: Arc<ServicePort>) {
+    pub(super) fn replace(&self, port: Arc<ServicePort>) {
         let endpoints = port.endpoints();
         self.balancer
             .lock()
@@ -40,7 +40,14 @@ impl Service {
     }
 
     /// The endpoint for a client's new connection; none if it is turned away.
-    pub fn pick(&self, common: &Common, way: Way, client: IpAddr, to: IpAddr, fresh: bool) -> Option<SocketAddr> {
+    pub(super) fn pick(
+        &self,
+        common: &Common,
+        way: Way,
+        client: IpAddr,
+        to: IpAddr,
+        fresh: bool,
+    ) -> Option<SocketAddr> {
         let port = self.port();
         let machine = common.machine.read().clone();
         let endpoints = endpoints_for(&port, way, client, to, &common.settings, &machine);
@@ -51,7 +58,7 @@ impl Service {
 }
 
 /// What all listeners of this proxy share.
-pub struct Common {
+pub(super) struct Common {
     pub settings: Settings,
     pub machine: RwLock<Arc<Machine>>,
     /// How many connections may be open at once.
@@ -65,7 +72,7 @@ pub struct Common {
 }
 
 impl Common {
-    pub fn new(settings: Settings, machine: Machine, connections_max: usize, udp_clients_max: usize) -> Common {
+    pub(super) fn new(settings: Settings, machine: Machine, connections_max: usize, udp_clients_max: usize) -> Common {
         Common {
             settings,
             machine: RwLock::new(Arc::new(machine)),
@@ -78,7 +85,7 @@ impl Common {
     }
 
     /// Whether addresses can be made local has come out.
-    pub fn note_routes(&self, allowed: bool) {
+    pub(super) fn note_routes(&self, allowed: bool) {
         let mut machine = self.machine.write();
         if machine.may_route != allowed {
             Arc::make_mut(&mut machine).may_route = allowed;
@@ -86,7 +93,7 @@ impl Common {
     }
 
     /// Says once that more came than can be served.
-    pub fn warn_full(&self, what: &str) {
+    pub(super) fn warn_full(&self, what: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!("more {what} than this proxy can serve at once: some wait or are dropped");
         }
@@ -94,18 +101,18 @@ impl Common {
 }
 
 /// Counts one up for as long as it lives.
-pub struct Counted {
+pub(super) struct Counted {
     common: Arc<Common>,
     which: fn(&Common) -> &AtomicUsize,
 }
 
 impl Counted {
-    pub fn connection(common: &Arc<Common>) -> Counted {
+    pub(super) fn connection(common: &Arc<Common>) -> Counted {
         Counted::new(common, |c| &c.connections)
     }
 
     /// None if there are as many UDP clients as may be.
-    pub fn udp_client(common: &Arc<Common>) -> Option<Counted> {
+    pub(super) fn udp_client(common: &Arc<Common>) -> Option<Counted> {
         let counted = Counted::new(common, |c| &c.udp_clients);
         (common.udp_clients.load(Ordering::Relaxed) <= common.udp_clients_max).then_some(counted)
     }

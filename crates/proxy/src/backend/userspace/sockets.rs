@@ -14,7 +14,7 @@ use crate::plan::Protocol;
 const BACKLOG: i32 = 1024;
 
 /// A socket at a spot, in the network namespace of this thread.
-pub fn bind(spot: &Spot) -> io::Result<Socket> {
+pub(super) fn bind(spot: &Spot) -> io::Result<Socket> {
     let kind = match spot.protocol {
         Protocol::Tcp => Type::STREAM,
         Protocol::Udp => Type::DGRAM,
@@ -52,7 +52,7 @@ pub fn bind(spot: &Spot) -> io::Result<Socket> {
 }
 
 /// Lets this process open as many files as it ever may; how many that is.
-pub fn raise_file_limit() -> usize {
+pub(super) fn raise_file_limit() -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return 1024;
     };

@@ -26,7 +26,7 @@ const BUFFER: usize = 16 * 1024;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Takes connections until it is dropped. Those under way go on by themselves.
-pub async fn serve(listener: TcpListener, service: Arc<Service>, way: Way, common: Arc<Common>) {
+pub(super) async fn serve(listener: TcpListener, service: Arc<Service>, way: Way, common: Arc<Common>) {
     loop {
         let (client, peer) = match listener.accept().await {
             Ok(accepted) => accepted,

@@ -6,7 +6,7 @@ use super::listeners::Machine;
 use crate::plan::{Endpoint, Family, Key, Protocol, ServicePort};
 
 /// `default/web:http` at port 80, with endpoints at port 8080; those of 10.244.1.0/24 are on this node.
-pub fn port(cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
+pub(super) fn port(cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
     let endpoint = |ip: &&str| {
         let address = SocketAddr::new(ip.parse().unwrap(), 8080);
         Endpoint {
@@ -34,7 +34,7 @@ pub fn port(cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
     }
 }
 
-pub fn some_machine() -> Machine {
+pub(super) fn some_machine() -> Machine {
     let ips = |list: &[&str]| list.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<_>>();
     Machine {
         addresses: ips(&["127.0.0.1", "172.16.1.2", "10.9.0.1"]).into_iter().collect(),

@@ -47,21 +47,27 @@ impl Drop for Session {
 
 /// The clients at one listener.
 #[derive(Clone, Default)]
-pub struct Sessions(Arc<Mutex<FxHashMap<Client, Session>>>);
+pub(super) struct Sessions(Arc<Mutex<FxHashMap<Client, Session>>>);
 
 impl Sessions {
     /// Forgets those whose endpoint is no more, so that their next datagram goes elsewhere.
-    pub fn keep_only(&self, is_there: impl Fn(SocketAddr) -> bool) {
+    pub(super) fn keep_only(&self, is_there: impl Fn(SocketAddr) -> bool) {
         self.0.lock().retain(|_, session| is_there(session.endpoint));
     }
 
-    pub fn clear(&self) {
+    pub(super) fn clear(&self) {
         self.0.lock().clear();
     }
 }
 
 /// Takes datagrams until it is dropped.
-pub async fn serve(socket: Arc<UdpSocket>, service: Arc<Service>, way: Way, common: Arc<Common>, sessions: Sessions) {
+pub(super) async fn serve(
+    socket: Arc<UdpSocket>,
+    service: Arc<Service>,
+    way: Way,
+    common: Arc<Common>,
+    sessions: Sessions,
+) {
     loop {
         if socket.readable().await.is_err() {
             sleep(PAUSE).await;

@@ -9,7 +9,7 @@ use Expect::{Ended, Refused, Served};
 use Protocol::Tcp;
 use Seen::{Kept, Node};
 
-pub fn changes(bed: &mut Bed) {
+pub(super) fn changes(bed: &mut Bed) {
     let web = Svc::new("web", 10, &["a1"]).node_port(30010);
     let other = Svc::new("other", 11, &["a3"]).node_port(30011);
     bed.put(&[&web, &other]);

@@ -50,7 +50,7 @@ fn web() -> Svc {
         .load_balancer()
 }
 
-pub fn established(bed: &mut Bed) {
+pub(super) fn established(bed: &mut Bed) {
     let (web, other) = (web(), Svc::new("other", 11, &["a1"]).node_port(30011));
     bed.put(&[&web]);
     let mut connections = connect(bed, &web);
@@ -81,7 +81,7 @@ pub fn established(bed: &mut Bed) {
 }
 
 /// Another mode takes over, and the old one is cleaned up.
-pub fn switch(bed: &mut Bed, to: Mode) {
+pub(super) fn switch(bed: &mut Bed, to: Mode) {
     // The rule that every network plugin has for what leaves the cluster. A kernel without any rule left that translates
     // addresses also stops to do so for connections under way.
     for family in ["ip", "ip6"] {

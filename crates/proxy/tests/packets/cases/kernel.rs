@@ -47,7 +47,7 @@ fn foreign(bed: &Bed) {
     }
 }
 
-pub fn foreign_rules(bed: &mut Bed) {
+pub(super) fn foreign_rules(bed: &mut Bed) {
     foreign(bed);
     let before = modes::kernel(bed);
     let [web, dns, none] = services();
@@ -106,7 +106,7 @@ fn cleaned_whole(bed: &mut Bed) {
     }
 }
 
-pub fn repair(bed: &mut Bed) {
+pub(super) fn repair(bed: &mut Bed) {
     let [web, dns, none] = services();
     bed.put(&[&web, &dns, &none]);
     let whole = modes::kernel(bed);

@@ -13,7 +13,7 @@ use crate::bed::Bed;
 use crate::world::World;
 
 /// Cases that belong together, each group in a world of its own.
-pub const GROUPS: &[(&str, fn(&mut Bed))] = &[
+pub(crate) const GROUPS: &[(&str, fn(&mut Bed))] = &[
     ("cluster_ip", reach::cluster_ip),
     ("node_port", reach::node_port),
     ("load_balancer", reach::load_balancer),
@@ -30,7 +30,7 @@ pub const GROUPS: &[(&str, fn(&mut Bed))] = &[
 ];
 
 /// Tries one group in one mode.
-pub fn run(mode: Mode, group: &str) {
+pub(crate) fn run(mode: Mode, group: &str) {
     let (_, cases) = GROUPS
         .iter()
         .find(|(name, _)| *name == group)
@@ -40,20 +40,20 @@ pub fn run(mode: Mode, group: &str) {
     bed.finish();
 }
 
-pub fn run_direct() {
+pub(crate) fn run_direct() {
     reach::directly(&World::routed());
     reach::directly(&World::bridged());
 }
 
 /// Tries the bridged world, where the kernel lets rules look into bridges.
-pub fn run_bridged(mode: Mode) {
+pub(crate) fn run_bridged(mode: Mode) {
     let mut bed = Bed::new(mode, World::bridged());
     reach::cluster_ip(&mut bed);
     bed.finish();
 }
 
 /// One mode takes over from another under connections.
-pub fn run_switch(from: Mode, to: Mode) {
+pub(crate) fn run_switch(from: Mode, to: Mode) {
     let mut bed = Bed::new(from, World::routed());
     established::switch(&mut bed, to);
     bed.finish();

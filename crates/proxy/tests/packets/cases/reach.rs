@@ -17,7 +17,7 @@ const ALL: &[&str] = &["a1", "a2", "b1"];
 const LOCAL: &[&str] = &["a1", "a2"];
 
 /// Without a proxy, places reach each other.
-pub fn directly(world: &World) {
+pub(super) fn directly(world: &World) {
     for family in Family::ALL {
         for from in ["client", "a1", "host", "outside", "stranger", "b2"] {
             for to in ["a2", "b1"] {
@@ -34,7 +34,7 @@ pub fn directly(world: &World) {
     }
 }
 
-pub fn cluster_ip(bed: &mut Bed) {
+pub(super) fn cluster_ip(bed: &mut Bed) {
     directly(&bed.world);
     let web = Svc::new("web", 10, ALL);
     let dns = Svc::new("dns", 11, ALL).udp().port(53);
@@ -68,7 +68,7 @@ pub fn cluster_ip(bed: &mut Bed) {
     }
 }
 
-pub fn node_port(bed: &mut Bed) {
+pub(super) fn node_port(bed: &mut Bed) {
     let web = Svc::new("web", 10, ALL).node_port(30080);
     let dns = Svc::new("dns", 11, ALL).udp().port(53).node_port(30080);
     bed.put(&[&web, &dns]);
@@ -105,7 +105,7 @@ pub fn node_port(bed: &mut Bed) {
     }
 }
 
-pub fn load_balancer(bed: &mut Bed) {
+pub(super) fn load_balancer(bed: &mut Bed) {
     let open = Svc::new("open", 10, ALL).node_port(30010).load_balancer();
     let ranges = ["203.0.113.0/24", "2001:db8:3::/64"];
     let closed = Svc::new("closed", 11, ALL)
@@ -134,7 +134,7 @@ pub fn load_balancer(bed: &mut Bed) {
     }
 }
 
-pub fn external_ip(bed: &mut Bed) {
+pub(super) fn external_ip(bed: &mut Bed) {
     let web = Svc::new("web", 10, ALL).external_ip();
     let near = Svc::new("near", 11, ALL).external_ip().external_local();
     bed.put(&[&web, &near]);
@@ -147,7 +147,7 @@ pub fn external_ip(bed: &mut Bed) {
     }
 }
 
-pub fn policies(bed: &mut Bed) {
+pub(super) fn policies(bed: &mut Bed) {
     let inner = Svc::new("inner", 10, ALL).internal_local().node_port(30010);
     let outer = Svc::new("outer", 11, ALL)
         .external_local()
@@ -205,7 +205,7 @@ pub fn policies(bed: &mut Bed) {
     }
 }
 
-pub fn no_endpoints(bed: &mut Bed) {
+pub(super) fn no_endpoints(bed: &mut Bed) {
     let web = Svc::new("web", 10, &[]).node_port(30010).load_balancer().external_ip();
     let dns = Svc::new("dns", 11, &[]).udp().port(53).node_port(30011);
     let near = Svc::new("near", 12, &[])
@@ -249,7 +249,7 @@ pub fn no_endpoints(bed: &mut Bed) {
     }
 }
 
-pub fn terminating(bed: &mut Bed) {
+pub(super) fn terminating(bed: &mut Bed) {
     use State::{Draining, Gone, NotReady, Ready};
     // While one is ready, those that go away get nothing new.
     let some = Svc::new("some", 10, &[]).endpoints(&[("a1", Ready), ("a2", Draining), ("b1", Gone)]);

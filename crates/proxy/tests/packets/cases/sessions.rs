@@ -23,7 +23,7 @@ fn pod_that_answers(bed: &Bed, from: &str, service: &Svc, family: Family) -> Str
     }
 }
 
-pub fn affinity(bed: &mut Bed) {
+pub(super) fn affinity(bed: &mut Bed) {
     const ALL: &[&str] = &["a1", "a2", "b1"];
     let long = Svc::new("long", 10, ALL).affinity(600).node_port(30010);
     let datagrams = Svc::new("datagrams", 11, ALL).affinity(600).udp();
@@ -85,7 +85,7 @@ fn until_answered_by(bed: &mut Bed, talk: &mut crate::world::UdpTalk, wanted: &s
     bed.require(false, || format!("{wanted} does not answer the same socket: {last:?}"));
 }
 
-pub fn udp(bed: &mut Bed) {
+pub(super) fn udp(bed: &mut Bed) {
     let dns = Svc::new("dns", 10, &["a1"])
         .udp()
         .port(53)

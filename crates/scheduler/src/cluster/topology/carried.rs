@@ -74,7 +74,7 @@ struct Table {
 }
 
 #[derive(Debug, Default)]
-pub struct Carried {
+pub(super) struct Carried {
     terms: Slab<Term>,
     by_term: FxHashMap<Arc<TermKey>, u32>,
     index: Index,
@@ -89,17 +89,17 @@ pub struct Carried {
 
 impl Carried {
     /// No pod that is there carries any term.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.terms.len() == 0
     }
 
-    pub fn uses(&self, key: KeyId) -> bool {
+    pub(super) fn uses(&self, key: KeyId) -> bool {
         self.terms.iter().any(|(_, t)| t.what.key == key)
     }
 
     // ---- pods ----
 
-    pub fn add_pod(&mut self, pod: &PodInfo, node: u32, keys: &mut Keys, nodes: &[Option<NodeRecord>]) {
+    pub(super) fn add_pod(&mut self, pod: &PodInfo, node: u32, keys: &mut Keys, nodes: &[Option<NodeRecord>]) {
         if !pod.class.has_affinity() {
             return;
         }
@@ -112,7 +112,7 @@ impl Carried {
         self.shift_pod(pod, node, 1, keys);
     }
 
-    pub fn remove_pod(&mut self, pod: &PodInfo, node: u32, keys: &Keys) {
+    pub(super) fn remove_pod(&mut self, pod: &PodInfo, node: u32, keys: &Keys) {
         self.shift_pod(pod, node, -1, keys);
         let Some(carrier) = self.carriers.get_mut(&pod.class.id) else {
             return;
@@ -128,7 +128,7 @@ impl Carried {
     }
 
     /// Counts a pod into its node's domains, or out of them.
-    pub fn shift_pod(&mut self, pod: &PodInfo, node: u32, by: i32, keys: &Keys) {
+    pub(super) fn shift_pod(&mut self, pod: &PodInfo, node: u32, by: i32, keys: &Keys) {
         let Some(carrier) = self.carriers.get(&pod.class.id) else {
             return;
         };
@@ -204,14 +204,14 @@ impl Carried {
     }
 
     /// Some namespaces got other labels: other newcomers match.
-    pub fn namespaces_changed(&mut self) {
+    pub(super) fn namespaces_changed(&mut self) {
         self.seen.clear();
     }
 
     // ---- newcomers ----
 
     /// What the carried terms that match a newcomer amount to, by topology key. Tables without a carrier are left out.
-    pub fn matching(
+    pub(super) fn matching(
         &mut self,
         labels: &LabelClass,
         group: Group,

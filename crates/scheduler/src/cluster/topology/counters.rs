@@ -16,7 +16,7 @@ use crate::cluster::pod::LabelClass;
 pub type CounterId = u32;
 
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(super) struct Counters {
     pub counters: Slab<Counter>,
     by_ask: FxHashMap<(KeyId, u32, u32), CounterId>,
     matchers: Slab<Known>,
@@ -27,7 +27,7 @@ pub struct Counters {
 }
 
 #[derive(Debug)]
-pub struct Counter {
+pub(super) struct Counter {
     pub key: KeyId,
     pub scope: u32,
     matcher: u32,
@@ -78,13 +78,13 @@ impl Counter {
 }
 
 impl Counters {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.counters.len()
     }
 
     // ---- asking ----
 
-    pub fn id(
+    pub(super) fn id(
         &mut self,
         key: KeyId,
         matcher: Matcher,
@@ -156,7 +156,14 @@ impl Counters {
 
     // ---- pods ----
 
-    pub fn add_pod(&mut self, labels: &Arc<LabelClass>, node: u32, by: i32, at: (&Keys, &Scopes), ns: &Namespaces) {
+    pub(super) fn add_pod(
+        &mut self,
+        labels: &Arc<LabelClass>,
+        node: u32,
+        by: i32,
+        at: (&Keys, &Scopes),
+        ns: &Namespaces,
+    ) {
         if !self.census.contains_key(&labels.id) {
             self.take_up(labels, ns);
         }
@@ -200,7 +207,7 @@ impl Counters {
     }
 
     /// Counts a pod that stays on its node out of (or back into) the node's domains.
-    pub fn shift_pod(&mut self, labels: &LabelClass, node: u32, by: i32, at: (&Keys, &Scopes)) {
+    pub(super) fn shift_pod(&mut self, labels: &LabelClass, node: u32, by: i32, at: (&Keys, &Scopes)) {
         let Some(class) = self.census.get(&labels.id) else {
             return;
         };
@@ -211,14 +218,14 @@ impl Counters {
         }
     }
 
-    pub fn shift_node(&mut self, node: usize, comes: bool, at: (&Keys, &Scopes)) {
+    pub(super) fn shift_node(&mut self, node: usize, comes: bool, at: (&Keys, &Scopes)) {
         for counter in self.counters.values_mut() {
             counter.add_node(node, comes, at.0, at.1);
         }
     }
 
     /// The namespace got other labels.
-    pub fn namespace_changed(&mut self, namespace: &str, namespaces: &Namespaces, at: (&Keys, &Scopes)) {
+    pub(super) fn namespace_changed(&mut self, namespace: &str, namespaces: &Namespaces, at: (&Keys, &Scopes)) {
         let classes = self.by_namespace.get(namespace).cloned().unwrap_or_default();
         for id in classes {
             let now = self.matching(&self.census[&id].labels, namespaces);
@@ -239,7 +246,7 @@ impl Counters {
     // ---- forgetting ----
 
     /// Drops all but the `keep` counters that were used last.
-    pub fn forget(&mut self, keep: usize) {
+    pub(super) fn forget(&mut self, keep: usize) {
         let mut by_use: Vec<(u64, CounterId)> = self.counters.iter().map(|(id, c)| (c.used, id)).collect();
         by_use.sort_unstable();
         let excess = by_use.len().saturating_sub(keep);

@@ -47,7 +47,7 @@ impl Domains {
 }
 
 /// Adds, growing the table if need be; gives the value before.
-pub fn add_at(counts: &mut Arc<Vec<i32>>, at: usize, by: i32) -> i32 {
+pub(super) fn add_at(counts: &mut Arc<Vec<i32>>, at: usize, by: i32) -> i32 {
     let counts = Arc::make_mut(counts);
     if counts.len() <= at {
         counts.resize(at + 1, 0);
@@ -57,13 +57,13 @@ pub fn add_at(counts: &mut Arc<Vec<i32>>, at: usize, by: i32) -> i32 {
     before
 }
 
-pub type KeyId = u32;
+pub(super) type KeyId = u32;
 
 /// Not a label: every node is a domain of its own.
-pub const EACH_NODE: KeyId = 0;
+pub(super) const EACH_NODE: KeyId = 0;
 
 #[derive(Debug)]
-pub struct Keys {
+pub(super) struct Keys {
     keys: Slab<Key>,
     by_name: FxHashMap<Arc<str>, KeyId>,
 }
@@ -133,7 +133,7 @@ impl Key {
 
 impl Keys {
     /// The key's number; it is in use from now on.
-    pub fn id(&mut self, name: &str, nodes: &[Option<NodeRecord>]) -> KeyId {
+    pub(super) fn id(&mut self, name: &str, nodes: &[Option<NodeRecord>]) -> KeyId {
         if let Some(&id) = self.by_name.get(name) {
             return id;
         }
@@ -153,24 +153,24 @@ impl Keys {
         id
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    pub fn name(&self, id: KeyId) -> &Arc<str> {
+    pub(super) fn name(&self, id: KeyId) -> &Arc<str> {
         &self.keys[id].name
     }
 
-    pub fn column(&self, id: KeyId) -> &Column {
+    pub(super) fn column(&self, id: KeyId) -> &Column {
         &self.keys[id].column
     }
 
     /// The number of the domain with this value, if some node is in it.
-    pub fn domain_of(&self, id: KeyId, value: &str) -> Option<u32> {
+    pub(super) fn domain_of(&self, id: KeyId, value: &str) -> Option<u32> {
         self.keys[id].values.get(value).copied()
     }
 
-    pub fn domain(&self, id: KeyId, node: usize) -> Option<usize> {
+    pub(super) fn domain(&self, id: KeyId, node: usize) -> Option<usize> {
         match self.keys[id].column.get(node) {
             None | Some(&NOWHERE) => None,
             Some(&domain) => Some(domain as usize),
@@ -178,7 +178,7 @@ impl Keys {
     }
 
     /// One more than the largest domain.
-    pub fn width(&self, id: KeyId) -> usize {
+    pub(super) fn width(&self, id: KeyId) -> usize {
         let key = &self.keys[id];
         if id == EACH_NODE {
             key.column.len()
@@ -188,17 +188,17 @@ impl Keys {
     }
 
     /// How many domains there are, and how many nodes are in one.
-    pub fn extent(&self, id: KeyId) -> (usize, usize) {
+    pub(super) fn extent(&self, id: KeyId) -> (usize, usize) {
         let key = &self.keys[id];
         (key.values.len(), key.placed)
     }
 
-    pub fn differ(&self, before: Option<&NodeRecord>, after: Option<&NodeRecord>) -> bool {
+    pub(super) fn differ(&self, before: Option<&NodeRecord>, after: Option<&NodeRecord>) -> bool {
         self.by_name.keys().any(|k| value(before, k) != value(after, k))
     }
 
     /// A node is new, has changed or is gone.
-    pub fn change(&mut self, node: usize, before: Option<&NodeRecord>, after: Option<&NodeRecord>) {
+    pub(super) fn change(&mut self, node: usize, before: Option<&NodeRecord>, after: Option<&NodeRecord>) {
         let each = Arc::make_mut(&mut self.keys[EACH_NODE].column);
         if each.len() <= node {
             each.resize(node + 1, NOWHERE);
@@ -214,7 +214,7 @@ impl Keys {
     }
 
     /// Forgets keys that nothing uses.
-    pub fn retain(&mut self, used: impl Fn(KeyId) -> bool) {
+    pub(super) fn retain(&mut self, used: impl Fn(KeyId) -> bool) {
         let unused: Vec<Arc<str>> = (self.by_name.iter())
             .filter(|(_, id)| !used(**id))
             .map(|(name, _)| name.clone())

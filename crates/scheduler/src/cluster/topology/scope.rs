@@ -65,7 +65,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 }
 
 #[derive(Debug, Default)]
-pub struct Scopes {
+pub(super) struct Scopes {
     scopes: Slab<Known>,
     by_scope: FxHashMap<Arc<NodeScope>, u32>,
 }
@@ -78,7 +78,7 @@ struct Known {
 }
 
 impl Scopes {
-    pub fn id(&mut self, scope: NodeScope, nodes: &[Option<NodeRecord>]) -> u32 {
+    pub(super) fn id(&mut self, scope: NodeScope, nodes: &[Option<NodeRecord>]) -> u32 {
         if let Some(&id) = self.by_scope.get(&scope) {
             return id;
         }
@@ -92,21 +92,21 @@ impl Scopes {
         id
     }
 
-    pub fn members(&self, id: u32) -> &Arc<Vec<bool>> {
+    pub(super) fn members(&self, id: u32) -> &Arc<Vec<bool>> {
         &self.scopes[id].members
     }
 
-    pub fn contains(&self, id: u32, node: usize) -> bool {
+    pub(super) fn contains(&self, id: u32, node: usize) -> bool {
         self.scopes[id].members.get(node).copied().unwrap_or(false)
     }
 
-    pub fn differ(&self, node: usize, after: Option<&NodeRecord>) -> bool {
+    pub(super) fn differ(&self, node: usize, after: Option<&NodeRecord>) -> bool {
         let changed =
             |s: &Known| s.members.get(node).copied().unwrap_or(false) != after.is_some_and(|n| s.scope.contains(n));
         self.scopes.iter().any(|(_, s)| changed(s))
     }
 
-    pub fn change(&mut self, node: usize, after: Option<&NodeRecord>) {
+    pub(super) fn change(&mut self, node: usize, after: Option<&NodeRecord>) {
         for known in self.scopes.values_mut() {
             let is = after.is_some_and(|n| known.scope.contains(n));
             let members = Arc::make_mut(&mut known.members);
@@ -117,7 +117,7 @@ impl Scopes {
         }
     }
 
-    pub fn retain(&mut self, used: impl Fn(u32) -> bool) {
+    pub(super) fn retain(&mut self, used: impl Fn(u32) -> bool) {
         self.by_scope.retain(|_, id| {
             let keep = used(*id);
             if !keep {

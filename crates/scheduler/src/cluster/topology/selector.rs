@@ -123,17 +123,17 @@ impl Matcher {
 
 /// Finds the selectors that may match a set of labels without trying them all.
 #[derive(Debug, Default)]
-pub struct Index {
+pub(super) struct Index {
     anchored: FxHashMap<String, FxHashMap<String, Vec<u32>>>,
     others: Vec<u32>,
 }
 
 impl Index {
-    pub fn add(&mut self, id: u32, anchor: Option<(&str, &str)>) {
+    pub(super) fn add(&mut self, id: u32, anchor: Option<(&str, &str)>) {
         self.list(anchor).push(id);
     }
 
-    pub fn remove(&mut self, id: u32, anchor: Option<(&str, &str)>) {
+    pub(super) fn remove(&mut self, id: u32, anchor: Option<(&str, &str)>) {
         self.list(anchor).retain(|i| *i != id);
         let Some((key, value)) = anchor else { return };
         if let Some(values) = self.anchored.get_mut(key) {
@@ -154,7 +154,7 @@ impl Index {
         }
     }
 
-    pub fn candidates<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = u32> + 'a {
+    pub(super) fn candidates<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = u32> + 'a {
         let anchored = labels.iter().filter_map(|(k, v)| self.anchored.get(k)?.get(v));
         anchored.flatten().chain(&self.others).copied()
     }

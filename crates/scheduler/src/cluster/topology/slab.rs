@@ -1,7 +1,7 @@
 //! Things by number; numbers of things that are gone are given out again.
 
 #[derive(Debug)]
-pub struct Slab<T> {
+pub(super) struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -16,7 +16,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub fn insert(&mut self, thing: T) -> u32 {
+    pub(super) fn insert(&mut self, thing: T) -> u32 {
         match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = Some(thing);
@@ -29,22 +29,22 @@ impl<T> Slab<T> {
         }
     }
 
-    pub fn remove(&mut self, at: u32) -> T {
+    pub(super) fn remove(&mut self, at: u32) -> T {
         self.free.push(at);
         self.slots[at as usize].take().expect("it is there")
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..)
             .zip(&self.slots)
             .filter_map(|(at, slot)| Some((at, slot.as_ref()?)))
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().flatten()
     }
 }

@@ -26,22 +26,22 @@ pub(crate) fn verdict(verdict: &crate::framework::verdict::Verdict) -> String {
 
 impl World {
     /// Each node has its name as hostname, beside the labels given.
-    pub fn node(&mut self, name: &str, labels: Value) -> NodeId {
+    pub(crate) fn node(&mut self, name: &str, labels: Value) -> NodeId {
         let mut node = json!({"metadata": {"name": name, "labels": labels}});
         node["metadata"]["labels"]["kubernetes.io/hostname"] = json!(name);
         self.node_as_is(node)
     }
 
-    pub fn node_as_is(&mut self, node: Value) -> NodeId {
+    pub(crate) fn node_as_is(&mut self, node: Value) -> NodeId {
         self.cluster.observe_node(&serde_json::from_value(node).unwrap())
     }
 
     /// Namespace `ns`, unless it says otherwise.
-    pub fn pod(&mut self, labels: Value, spec: Value) -> Arc<PodInfo> {
+    pub(crate) fn pod(&mut self, labels: Value, spec: Value) -> Arc<PodInfo> {
         self.pod_as_is(json!({"metadata": {"labels": labels}, "spec": spec}))
     }
 
-    pub fn pod_as_is(&mut self, mut pod: Value) -> Arc<PodInfo> {
+    pub(crate) fn pod_as_is(&mut self, mut pod: Value) -> Arc<PodInfo> {
         self.pods += 1;
         let (meta, name) = (&mut pod["metadata"], format!("pod{}", self.pods));
         for (key, value) in [("namespace", "ns"), ("name", &name), ("uid", &name)] {
@@ -52,21 +52,21 @@ impl World {
         self.cluster.decode(serde_json::from_value(pod).unwrap())
     }
 
-    pub fn place(&mut self, node: &str, labels: Value, mut spec: Value) -> Arc<PodInfo> {
+    pub(crate) fn place(&mut self, node: &str, labels: Value, mut spec: Value) -> Arc<PodInfo> {
         spec["nodeName"] = json!(node);
         let pod = self.pod(labels, spec);
         self.cluster.add_pod(pod.clone());
         pod
     }
 
-    pub fn ids(&self) -> Vec<NodeId> {
+    pub(crate) fn ids(&self) -> Vec<NodeId> {
         let mut ids: Vec<NodeId> = self.cluster.nodes().map(|n| n.id).collect();
         ids.sort_by_key(|id| self.cluster.node(*id).unwrap().name.clone());
         ids
     }
 
     /// Answers for all nodes, by name; None if the plugin skips.
-    pub fn filter<P: Filter>(&self, plugin: &P, pod: &PodInfo) -> Option<Vec<String>> {
+    pub(crate) fn filter<P: Filter>(&self, plugin: &P, pod: &PodInfo) -> Option<Vec<String>> {
         match plugin.pre_filter(pod, &self.cluster) {
             PreFilter::Skip => None,
             PreFilter::Run(state) => {
@@ -87,7 +87,7 @@ impl World {
     }
 
     /// Raw and normalised scores of all nodes, by name; None if the plugin skips.
-    pub fn score<P: Score>(&self, plugin: &P, pod: &PodInfo) -> Option<(Vec<i64>, Vec<i64>)> {
+    pub(crate) fn score<P: Score>(&self, plugin: &P, pod: &PodInfo) -> Option<(Vec<i64>, Vec<i64>)> {
         let ids = self.ids();
         let PreScore::Run(state) = plugin.pre_score(pod, &self.cluster, &ids) else {
             return None;

@@ -9,7 +9,7 @@ use crate::cluster::topology::{Namespaces, PodSelector};
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::model::PodAffinityTerm;
 
-pub fn events() -> Vec<EventKind> {
+pub(super) fn events() -> Vec<EventKind> {
     let pods = Actions::ADD.or(Actions::UPDATE_LABEL).or(Actions::DELETE);
     vec![
         EventKind::new(Resource::AssignedPod, pods),
@@ -18,7 +18,7 @@ pub fn events() -> Vec<EventKind> {
     ]
 }
 
-pub fn of(pod: &PodInfo, event: &Event, namespaces: &Namespaces) -> Hint {
+pub(super) fn of(pod: &PodInfo, event: &Event, namespaces: &Namespaces) -> Hint {
     let useful = match event.resource {
         Resource::AssignedPod => pod_helps(pod, event, namespaces),
         Resource::Node => node_helps(pod, event),

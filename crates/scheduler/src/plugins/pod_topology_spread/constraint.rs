@@ -8,7 +8,7 @@ use crate::model::{LabelSelector, Labels, NodeAffinity, TopologySpreadConstraint
 use super::HOSTNAME;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     /// `DoNotSchedule`
     Require,
     /// `ScheduleAnyway`
@@ -16,7 +16,7 @@ pub enum Action {
 }
 
 impl Action {
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Action::Require => "DoNotSchedule",
             Action::Prefer => "ScheduleAnyway",
@@ -25,7 +25,7 @@ impl Action {
 }
 
 #[derive(Clone, Debug)]
-pub struct Constraint {
+pub(super) struct Constraint {
     pub key: String,
     pub max_skew: i32,
     pub min_domains: i32,
@@ -36,7 +36,7 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    pub fn matches(&self, labels: &Labels) -> bool {
+    pub(super) fn matches(&self, labels: &Labels) -> bool {
         self.selector.as_ref().is_some_and(|s| s.matches(labels))
     }
 
@@ -68,7 +68,7 @@ impl Constraint {
 }
 
 /// The constraints of one kind. `selector` takes the place of theirs if they are defaults.
-pub fn of_kind(
+pub(super) fn of_kind(
     list: &[TopologySpreadConstraint],
     action: Action,
     labels: &Labels,
@@ -104,14 +104,14 @@ fn alike(mut selector: LabelSelector, keys: &[String], labels: &Labels) -> Label
 
 /// What there is to count for a pod.
 #[derive(Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     pub constraints: Vec<Planned>,
     /// Nodes that lack one of the keys are out of it.
     pub all_keys: bool,
 }
 
 #[derive(Debug)]
-pub struct Planned {
+pub(super) struct Planned {
     pub constraint: Constraint,
     pub counter: CounterId,
     /// The pod itself matches.
@@ -121,7 +121,7 @@ pub struct Planned {
 }
 
 impl Plan {
-    pub fn new(
+    pub(super) fn new(
         constraints: Vec<Constraint>,
         pod: &PodInfo,
         topology: &mut Topology,

@@ -5,7 +5,7 @@ use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 
-pub fn events() -> Vec<EventKind> {
+pub(super) fn events() -> Vec<EventKind> {
     let pods = Actions::ADD.or(Actions::UPDATE_LABEL).or(Actions::DELETE);
     let nodes = Actions::ADD
         .or(Actions::DELETE)
@@ -18,7 +18,7 @@ pub fn events() -> Vec<EventKind> {
     ]
 }
 
-pub fn of(constraints: &[Constraint], pod: &PodInfo, event: &Event) -> Hint {
+pub(super) fn of(constraints: &[Constraint], pod: &PodInfo, event: &Event) -> Hint {
     let useful = match event.resource {
         Resource::AssignedPod | Resource::OwnPod => pod_helps(constraints, pod, event),
         Resource::Node => node_helps(constraints, event),

@@ -19,7 +19,7 @@ use crate::model::{BOUND_BY_CONTROLLER, ObjectRef, PersistentVolume, PersistentV
 
 /// What a pod has taken, and where to give it back.
 #[derive(Debug)]
-pub struct Reservation {
+pub(super) struct Reservation {
     /// The volume as it will be, and its claim as it is.
     bindings: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
     /// The claim as it will be.
@@ -31,14 +31,14 @@ pub struct Reservation {
 
 /// How far binding is.
 #[derive(Debug, PartialEq, Eq)]
-pub enum State {
+pub(super) enum State {
     Bound,
     Waiting,
     Failed(String),
 }
 
 impl Reservation {
-    pub fn new(found: Found, node: &str, assumed: &Arc<Assumed>) -> Reservation {
+    pub(super) fn new(found: Found, node: &str, assumed: &Arc<Assumed>) -> Reservation {
         let mut reservation = Reservation {
             bindings: vec![],
             provisions: vec![],
@@ -65,7 +65,7 @@ impl Reservation {
     }
 
     /// Ends what was assumed for this pod. What another pod with the same claim had taken before stays taken.
-    pub fn give_back(self) {
+    pub(super) fn give_back(self) {
         for volume in &self.own.0 {
             self.assumed.forget_volume(volume);
         }
@@ -75,7 +75,7 @@ impl Reservation {
     }
 
     /// Merge patches that make it true; nothing for what is true already.
-    pub fn writes(&self, storage: &Storage) -> Vec<Write> {
+    pub(super) fn writes(&self, storage: &Storage) -> Vec<Write> {
         let tables = storage.tables();
         let volumes = (self.bindings.iter())
             .filter(|(volume, claim)| !(tables.volume(volume.name())).is_some_and(|known| refers_to(known, claim)))
@@ -92,7 +92,7 @@ impl Reservation {
     /// Looks at what the API server has, not at what is assumed: that may be another pod's by now.
     ///
     /// Upstream: checkBindings in pkg/scheduler/framework/plugins/volumebinding (v1.36).
-    pub fn progress(&self, node: &NodeInfo, storage: &Storage) -> State {
+    pub(super) fn progress(&self, node: &NodeInfo, storage: &Storage) -> State {
         let bindings = self.bindings.iter().map(|(v, c)| binding_progress(v, c, node, storage));
         let provisions = self.provisions.iter().map(|c| provision_progress(c, node, storage));
         let mut states = bindings.chain(provisions);

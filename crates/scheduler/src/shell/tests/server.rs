@@ -19,7 +19,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Line = Result<Bytes, BoxError>;
 
 /// What becomes of a binding instead of what should.
-pub enum Fault {
+pub(super) enum Fault {
     /// Refused with this status, in these words.
     Refuse(u16, &'static str, &'static str),
     /// Neither done nor answered.
@@ -59,7 +59,7 @@ struct State {
 }
 
 #[derive(Clone, Default)]
-pub struct Server(Arc<Mutex<State>>);
+pub(super) struct Server(Arc<Mutex<State>>);
 
 const PODS: &str = "/api/v1/pods";
 const NODES: &str = "/api/v1/nodes";
@@ -133,21 +133,21 @@ fn text(value: &Value) -> Bytes {
 }
 
 impl Server {
-    pub fn api(&self) -> Api {
+    pub(super) fn api(&self) -> Api {
         Api::in_process(self.clone(), "test")
     }
 
     // ---- what is there ----
 
-    pub fn add_node(&self, name: &str, cpu: &str) {
+    pub(super) fn add_node(&self, name: &str, cpu: &str) {
         self.put_node(json!({"metadata": {"name": name}, "status": {"allocatable": {"cpu": cpu, "pods": "110"}}}));
     }
 
-    pub fn put_node(&self, node: Value) {
+    pub(super) fn put_node(&self, node: Value) {
         self.0.lock().put(NODES, node);
     }
 
-    pub fn add_pod(&self, name: &str, cpu: &str) {
+    pub(super) fn add_pod(&self, name: &str, cpu: &str) {
         self.put_pod(
             name,
             json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}),
@@ -155,7 +155,7 @@ impl Server {
     }
 
     /// With this spec; the rest is as the API server fills it in.
-    pub fn put_pod(&self, name: &str, mut spec: Value) {
+    pub(super) fn put_pod(&self, name: &str, mut spec: Value) {
         if spec["schedulerName"].is_null() {
             spec["schedulerName"] = json!("default-scheduler");
         }
@@ -164,21 +164,21 @@ impl Server {
         self.0.lock().put(PODS, pod);
     }
 
-    pub fn delete_pod(&self, name: &str) {
+    pub(super) fn delete_pod(&self, name: &str) {
         self.0.lock().delete(PODS, name);
     }
 
-    pub fn delete_node(&self, name: &str) {
+    pub(super) fn delete_node(&self, name: &str) {
         self.0.lock().delete(NODES, name);
     }
 
     /// Somebody else binds the pod.
-    pub fn bind(&self, pod: &str, node: &str) -> u16 {
+    pub(super) fn bind(&self, pod: &str, node: &str) -> u16 {
         let binding = json!({"metadata": {"uid": format!("uid-of-{pod}")}, "target": {"name": node}});
         self.0.lock().bind(pod, &binding).0
     }
 
-    pub fn node_of(&self, pod: &str) -> Option<String> {
+    pub(super) fn node_of(&self, pod: &str) -> Option<String> {
         let state = self.0.lock();
         let pod = state.objects.get(&(PODS.to_string(), pod.to_string()))?;
         pod["spec"]["nodeName"].as_str().map(str::to_string)
@@ -187,45 +187,45 @@ impl Server {
     // ---- faults ----
 
     /// The next binding goes wrong this way; the others after it as they should.
-    pub fn fail_binding(&self, fault: Fault) {
+    pub(super) fn fail_binding(&self, fault: Fault) {
         self.0.lock().faults.push_back(fault);
     }
 
     /// The next binding is answered when the sender says so (or is dropped).
-    pub fn hold_binding(&self) -> oneshot::Sender<()> {
+    pub(super) fn hold_binding(&self) -> oneshot::Sender<()> {
         let (release, held) = oneshot::channel();
         self.fail_binding(Fault::Hold(held));
         release
     }
 
     /// Connections fail, those that are open included.
-    pub fn go_away(&self) {
+    pub(super) fn go_away(&self) {
         self.0.lock().down = true;
         self.break_watches();
     }
 
-    pub fn come_back(&self) {
+    pub(super) fn come_back(&self) {
         self.0.lock().down = false;
     }
 
     /// Watches break and can't be had again; all else works.
-    pub fn hide(&self) {
+    pub(super) fn hide(&self) {
         self.0.lock().blind = true;
         self.break_watches();
     }
 
-    pub fn show(&self) {
+    pub(super) fn show(&self) {
         self.0.lock().blind = false;
     }
 
-    pub fn break_watches(&self) {
+    pub(super) fn break_watches(&self) {
         for watcher in self.0.lock().watchers.drain(..) {
             let _ = watcher.lines.send(Err("connection reset".into()));
         }
     }
 
     /// All watches end because they fell behind, and nothing before now can be had again.
-    pub fn compact(&self) {
+    pub(super) fn compact(&self) {
         let mut state = self.0.lock();
         state.compacted = state.revision;
         let (code, status) = refusal(410, "Expired", "too old resource version");
@@ -238,20 +238,20 @@ impl Server {
 
     // ---- what was done ----
 
-    pub fn asked(&self) -> Vec<(String, String)> {
+    pub(super) fn asked(&self) -> Vec<(String, String)> {
         self.0.lock().asked.clone()
     }
 
-    pub fn bound(&self) -> Vec<(String, String)> {
+    pub(super) fn bound(&self) -> Vec<(String, String)> {
         self.0.lock().bound.clone()
     }
 
-    pub fn events(&self) -> Vec<String> {
+    pub(super) fn events(&self) -> Vec<String> {
         self.0.lock().events.clone()
     }
 
     /// `reason: message` of the conditions PodScheduled that were written for this pod.
-    pub fn conditions(&self, pod: &str) -> Vec<String> {
+    pub(super) fn conditions(&self, pod: &str) -> Vec<String> {
         let state = self.0.lock();
         let of = state.patches.iter().filter(|(name, _)| name == pod);
         let condition = |patch: &Value| {

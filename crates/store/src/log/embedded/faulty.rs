@@ -19,7 +19,7 @@ use super::disk::{Disk, DiskFile, RealDisk};
 const SECTOR: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
+pub(super) enum Call {
     Create,
     Append,
     Write,
@@ -87,7 +87,7 @@ impl Content {
 }
 
 #[derive(Clone, Default)]
-pub struct FaultyDisk(Arc<Mutex<World>>);
+pub(super) struct FaultyDisk(Arc<Mutex<World>>);
 
 struct FaultyFile {
     world: Arc<Mutex<World>>,
@@ -114,24 +114,24 @@ impl World {
 }
 
 impl FaultyDisk {
-    pub fn fail(&self, call: Call, kind: io::ErrorKind) {
+    pub(super) fn fail(&self, call: Call, kind: io::ErrorKind) {
         self.0.lock().failing.insert(call, (kind, usize::MAX));
     }
 
-    pub fn fail_once(&self, call: Call, kind: io::ErrorKind) {
+    pub(super) fn fail_once(&self, call: Call, kind: io::ErrorKind) {
         self.0.lock().failing.insert(call, (kind, 1));
     }
 
-    pub fn heal_call(&self, call: Call) {
+    pub(super) fn heal_call(&self, call: Call) {
         self.0.lock().failing.remove(&call);
     }
 
-    pub fn heal(&self) {
+    pub(super) fn heal(&self) {
         self.0.lock().failing.clear();
     }
 
     /// Leaves in `dir` what a power cut could leave, and starts anew from there.
-    pub fn cut_power(&self, dir: &Path, random: &mut Random) {
+    pub(super) fn cut_power(&self, dir: &Path, random: &mut Random) {
         let mut now = self.0.lock();
         let mut world = std::mem::take(&mut *now);
         let mut paths: Vec<PathBuf> = world.names.keys().chain(world.durable_names.keys()).cloned().collect();

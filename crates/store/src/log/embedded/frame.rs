@@ -36,13 +36,13 @@ use crate::Revision;
 use crate::log::{BaseItem, Transaction};
 
 /// Of the version that is written.
-pub const HEADER: usize = Format::V2.header();
-pub const FRAME: usize = Format::V2.frame();
+pub(super) const HEADER: usize = Format::V2.header();
+pub(super) const FRAME: usize = Format::V2.frame();
 /// Far beyond what one batch or snapshot frame can hold; a greater length is damage.
 const LONGEST: u32 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(super) enum Format {
     V1,
     V2,
 }
@@ -57,7 +57,7 @@ impl Format {
     }
 
     /// Bytes of a file's header.
-    pub const fn header(self) -> usize {
+    pub(super) const fn header(self) -> usize {
         match self {
             Format::V1 => 32,
             Format::V2 => 52,
@@ -65,7 +65,7 @@ impl Format {
     }
 
     /// Bytes of a frame before its payload.
-    pub const fn frame(self) -> usize {
+    pub(super) const fn frame(self) -> usize {
         match self {
             Format::V1 => 8,
             Format::V2 => 12,
@@ -74,7 +74,7 @@ impl Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Magic {
+pub(super) enum Magic {
     Log,
     Snapshot,
 }
@@ -89,7 +89,7 @@ impl Magic {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Header {
+pub(super) struct Header {
     pub revision: Revision,
     pub count: u64,
     pub link: Link,
@@ -97,7 +97,7 @@ pub struct Header {
 
 /// How files follow each other; all zero in version 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub(super) struct Link {
     pub segment: Revision,
     pub end: u64,
     pub chain: u32,
@@ -105,7 +105,7 @@ pub struct Link {
 
 /// A header as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub(super) struct Opened {
     pub format: Format,
     pub header: Header,
     /// Where the chain of frames begins.
@@ -114,7 +114,7 @@ pub struct Opened {
 
 impl Header {
     /// The bytes, and where the chain of frames begins.
-    pub fn encode(self, magic: Magic) -> ([u8; HEADER], u32) {
+    pub(super) fn encode(self, magic: Magic) -> ([u8; HEADER], u32) {
         let mut out = [0; HEADER];
         out[..8].copy_from_slice(magic.bytes());
         out[8..12].copy_from_slice(&2u32.to_le_bytes());
@@ -155,10 +155,10 @@ impl Header {
 }
 
 const FOREIGN: &str = "this is not a file of Orlop's store";
-pub const NO_HEADER: &str = "the header is incomplete";
+pub(super) const NO_HEADER: &str = "the header is incomplete";
 
 /// Reads the header at the beginning of a file, or says why it is none.
-pub fn read_header(magic: Magic, from: &mut dyn Read) -> io::Result<Result<Opened, String>> {
+pub(super) fn read_header(magic: Magic, from: &mut dyn Read) -> io::Result<Result<Opened, String>> {
     let mut bytes = [0; HEADER];
     if read_up_to(from, &mut bytes[..12])? < 12 {
         return Ok(Err(NO_HEADER.into()));
@@ -180,7 +180,7 @@ pub fn read_header(magic: Magic, from: &mut dyn Read) -> io::Result<Result<Opene
 
 /// Writes a frame to `out` that follows the one with the checksum `previous`: its payload is what `payload` appends.
 /// Returns its checksum.
-pub fn frame(out: &mut Vec<u8>, previous: u32, payload: impl FnOnce(&mut Vec<u8>)) -> u32 {
+pub(super) fn frame(out: &mut Vec<u8>, previous: u32, payload: impl FnOnce(&mut Vec<u8>)) -> u32 {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME]);
     payload(out);
@@ -205,7 +205,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-pub fn put_batch(out: &mut Vec<u8>, micros: i64, batch: &[Transaction<'_>]) {
+pub(super) fn put_batch(out: &mut Vec<u8>, micros: i64, batch: &[Transaction<'_>]) {
     out.extend_from_slice(
         &batch
             .first()
@@ -227,7 +227,7 @@ pub fn put_batch(out: &mut Vec<u8>, micros: i64, batch: &[Transaction<'_>]) {
 }
 
 /// A batch without transactions, of one page.
-pub fn put_void(out: &mut Vec<u8>, next: Revision, micros: i64) {
+pub(super) fn put_void(out: &mut Vec<u8>, next: Revision, micros: i64) {
     const PAGE: usize = 4096;
     let start = out.len();
     out.extend_from_slice(&next.to_le_bytes());
@@ -235,7 +235,7 @@ pub fn put_void(out: &mut Vec<u8>, next: Revision, micros: i64) {
     out.resize(start + PAGE, 0);
 }
 
-pub fn put_items(out: &mut Vec<u8>, items: &[BaseItem]) {
+pub(super) fn put_items(out: &mut Vec<u8>, items: &[BaseItem]) {
     out.extend_from_slice(&(items.len() as u32).to_le_bytes());
     for item in items {
         out.extend_from_slice(&item.created.to_le_bytes());
@@ -246,16 +246,16 @@ pub fn put_items(out: &mut Vec<u8>, items: &[BaseItem]) {
 }
 
 /// The writes of one transaction; none: delete.
-pub type Writes = Vec<(Arc<str>, Option<Bytes>)>;
+pub(super) type Writes = Vec<(Arc<str>, Option<Bytes>)>;
 
 #[derive(Debug)]
-pub struct Batch {
+pub(super) struct Batch {
     pub first: Revision,
     pub micros: i64,
     pub transactions: Vec<Writes>,
 }
 
-pub fn get_batch(payload: &[u8]) -> Result<Batch, String> {
+pub(super) fn get_batch(payload: &[u8]) -> Result<Batch, String> {
     let mut cursor = Cursor(payload);
     let (first, micros, count) = (cursor.u64()?, cursor.u64()? as i64, cursor.u32()?);
     let mut transactions = Vec::new();
@@ -279,7 +279,7 @@ pub fn get_batch(payload: &[u8]) -> Result<Batch, String> {
     })
 }
 
-pub fn get_items(payload: &[u8], into: &mut Vec<BaseItem>) -> Result<(), String> {
+pub(super) fn get_items(payload: &[u8], into: &mut Vec<BaseItem>) -> Result<(), String> {
     let mut cursor = Cursor(payload);
     for _ in 0..cursor.u32()? {
         let (created, modified) = (cursor.u64()?, cursor.u64()?);
@@ -337,7 +337,7 @@ impl<'a> Cursor<'a> {
 
 /// What the next bytes of a file are.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub(super) enum Next {
     /// The payload is in the buffer.
     Frame(Head),
     End,
@@ -347,7 +347,7 @@ pub enum Next {
 
 /// What comes before a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub(super) struct Head {
     pub length: u32,
     /// The checksum of the frame before it; none in version 1.
     pub previous: Option<u32>,
@@ -373,7 +373,7 @@ impl Head {
 }
 
 /// Reads the next frame's payload into `payload`.
-pub fn next_frame(format: Format, from: &mut dyn Read, payload: &mut Vec<u8>) -> io::Result<Next> {
+pub(super) fn next_frame(format: Format, from: &mut dyn Read, payload: &mut Vec<u8>) -> io::Result<Next> {
     let mut bytes = [0; FRAME];
     let bytes = &mut bytes[..format.frame()];
     match read_up_to(from, bytes)? {
@@ -396,7 +396,7 @@ pub fn next_frame(format: Format, from: &mut dyn Read, payload: &mut Vec<u8>) ->
     Ok(Next::Frame(head))
 }
 
-pub fn read_up_to(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read_up_to(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match from.read(&mut buffer[filled..]) {
@@ -410,7 +410,7 @@ pub fn read_up_to(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Looks for a whole batch of a revision after `last` anywhere in `tail`, which starts with a broken frame. Its offset.
-pub fn find_batch(format: Format, tail: &[u8], last: Revision) -> Option<usize> {
+pub(super) fn find_batch(format: Format, tail: &[u8], last: Revision) -> Option<usize> {
     // The batch's own header is 20 bytes, and no batch is made of fewer.
     const LEAST: usize = 20;
     let frame = format.frame();

@@ -15,7 +15,7 @@ pub(crate) struct DirLock {
 }
 
 impl DirLock {
-    pub fn take(dir: &Path) -> Result<DirLock, OpenError> {
+    pub(super) fn take(dir: &Path) -> Result<DirLock, OpenError> {
         let path = dir.join("lock");
         let file = OpenOptions::new()
             .read(true)

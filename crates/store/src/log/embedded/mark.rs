@@ -21,7 +21,7 @@ const BYTES: usize = 32;
 
 /// What was durable when the mark was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marked {
+pub(super) struct Marked {
     /// The segment that was being written to, by its first revision: it exists unless a snapshot replaced it.
     pub segment: Revision,
     pub revision: Revision,
@@ -50,12 +50,12 @@ impl Marked {
     }
 }
 
-pub fn mark_path(dir: &Path) -> PathBuf {
+pub(super) fn mark_path(dir: &Path) -> PathBuf {
     dir.join("mark")
 }
 
 /// None if there is none, or none that can be read.
-pub fn load(dir: &Path) -> io::Result<Option<Marked>> {
+pub(super) fn load(dir: &Path) -> io::Result<Option<Marked>> {
     let path = mark_path(dir);
     let bytes = match std::fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -69,14 +69,14 @@ pub fn load(dir: &Path) -> io::Result<Option<Marked>> {
     Ok(marked)
 }
 
-pub struct Mark {
+pub(super) struct Mark {
     dir: PathBuf,
     file: Option<Box<dyn DiskFile>>,
     is_failing: bool,
 }
 
 impl Mark {
-    pub fn new(dir: &Path) -> Mark {
+    pub(super) fn new(dir: &Path) -> Mark {
         Mark {
             dir: dir.into(),
             file: None,
@@ -85,7 +85,7 @@ impl Mark {
     }
 
     /// Durable when this returns. The file is made if it is not there.
-    pub fn store(&mut self, disk: &dyn Disk, marked: Marked) -> io::Result<()> {
+    pub(super) fn store(&mut self, disk: &dyn Disk, marked: Marked) -> io::Result<()> {
         let path = mark_path(&self.dir);
         // Through a new descriptor: errors of an old one are not to be mistaken for errors of this.
         self.file = None;
@@ -105,7 +105,7 @@ impl Mark {
     }
 
     /// Not durable. What it is about is, so a failure is no reason to refuse anything: the mark stays lower than it could.
-    pub fn raise(&mut self, marked: Marked) {
+    pub(super) fn raise(&mut self, marked: Marked) {
         let Some(file) = &mut self.file else { return };
         let written = file.write_at(0, &marked.encode());
         match written {

@@ -19,7 +19,7 @@ use crate::log::{OpenError, Replayed};
 /// The revision of a store in which nothing happened yet.
 const EMPTY: Revision = 1;
 
-pub struct Recovered {
+pub(super) struct Recovered {
     pub revision: Revision,
     pub sealed: Vec<Sealed>,
     /// The segment to go on with, if there is one that ends at `revision`.
@@ -31,7 +31,7 @@ pub struct Recovered {
     pub superfluous: Vec<PathBuf>,
 }
 
-pub struct Active {
+pub(super) struct Active {
     pub first: Revision,
     pub bytes: u64,
     pub chain: u32,
@@ -80,7 +80,7 @@ fn list(dir: &Path) -> Result<Listing, OpenError> {
     Ok(listing)
 }
 
-pub fn recover(dir: &Path, disk: &dyn Disk, sink: &mut dyn FnMut(Replayed)) -> Result<Recovered, OpenError> {
+pub(super) fn recover(dir: &Path, disk: &dyn Disk, sink: &mut dyn FnMut(Replayed)) -> Result<Recovered, OpenError> {
     let listing = list(dir)?;
     if !listing.segments.is_empty() || !listing.snapshots.is_empty() {
         // The last process may have died before it could do this. We are about to trust the names we see: to append
@@ -182,7 +182,7 @@ pub fn recover(dir: &Path, disk: &dyn Disk, sink: &mut dyn FnMut(Replayed)) -> R
     })
 }
 
-pub fn remove(disk: &dyn Disk, superfluous: &[PathBuf]) {
+pub(super) fn remove(disk: &dyn Disk, superfluous: &[PathBuf]) {
     for path in superfluous {
         if let Err(error) = disk.remove(path) {
             tracing::warn!(path = %path.display(), %error, "failed to remove a superseded file");

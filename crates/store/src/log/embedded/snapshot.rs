@@ -21,7 +21,7 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// Bytes between syncs: one large sync at the end would make the log's own wait behind it.
 const SYNC_BYTES: usize = 8 << 20;
 
-pub struct Loaded {
+pub(super) struct Loaded {
     pub revision: Revision,
     /// The log up to this revision is superfluous.
     pub replaced: Revision,
@@ -29,7 +29,7 @@ pub struct Loaded {
 }
 
 /// Everything in the snapshot, or why it cannot be used.
-pub fn load(path: &Path) -> io::Result<Result<Loaded, String>> {
+pub(super) fn load(path: &Path) -> io::Result<Result<Loaded, String>> {
     let mut file = BufReader::with_capacity(FRAME_BYTES, File::open(path)?);
     let opened = match frame::read_header(Magic::Snapshot, &mut file)? {
         Ok(opened) => opened,
@@ -71,7 +71,7 @@ fn load_items(file: &mut dyn Read, opened: Opened) -> io::Result<Result<Vec<Base
 }
 
 /// A snapshot to be written.
-pub struct Job {
+pub(super) struct Job {
     pub dir: PathBuf,
     pub disk: Arc<dyn Disk>,
     pub inventory: Arc<Mutex<Inventory>>,

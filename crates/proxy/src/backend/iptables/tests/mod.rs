@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::*;
 use crate::plan::{Endpoint, Node, Protocol};
 
-pub fn context(family: Family) -> Context {
+pub(super) fn context(family: Family) -> Context {
     let (range, services) = match family {
         Family::V4 => ("10.0.0.0/8", "172.30.0.0/16"),
         Family::V6 => ("fd00:10::/64", "fd00:172::/112"),
@@ -31,7 +31,7 @@ pub fn context(family: Family) -> Context {
     }
 }
 
-pub fn node() -> Node {
+pub(super) fn node() -> Node {
     Node {
         name: "node-1".to_string(),
         addresses: vec!["192.168.0.2".parse().unwrap(), "fd00:192::2".parse().unwrap()],
@@ -41,7 +41,7 @@ pub fn node() -> Node {
 }
 
 /// `ns1/NAME:p80`, TCP, at this address, with endpoints of which the first is on this node.
-pub fn port(name: &str, cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
+pub(super) fn port(name: &str, cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
     let cluster_ip: IpAddr = cluster_ip.parse().unwrap();
     let cluster: Vec<Endpoint> = endpoints
         .iter()
@@ -69,7 +69,7 @@ pub fn port(name: &str, cluster_ip: &str, endpoints: &[&str]) -> ServicePort {
 }
 
 /// A load balancer's service with all kinds of addresses.
-pub fn balancer(name: &str, endpoints: &[&str]) -> ServicePort {
+pub(super) fn balancer(name: &str, endpoints: &[&str]) -> ServicePort {
     ServicePort {
         node_port: Some(30080),
         external_ips: vec!["198.51.100.7".parse().unwrap()],
@@ -78,7 +78,7 @@ pub fn balancer(name: &str, endpoints: &[&str]) -> ServicePort {
     }
 }
 
-pub fn plan(ports: impl IntoIterator<Item = ServicePort>) -> Plan {
+pub(super) fn plan(ports: impl IntoIterator<Item = ServicePort>) -> Plan {
     Plan {
         ports: ports
             .into_iter()

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::*;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
+pub(super) struct Model {
     pub chains: BTreeMap<(Table, String), Vec<String>>,
 }
 
 impl Model {
     /// Only the kernel's own chains.
-    pub fn new() -> Model {
+    pub(super) fn new() -> Model {
         let own = [
             (Table::Nat, &["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"][..]),
             (Table::Filter, &["INPUT", "FORWARD", "OUTPUT"][..]),
@@ -28,7 +28,7 @@ impl Model {
         }
     }
 
-    pub fn saved(&self) -> Saved {
+    pub(super) fn saved(&self) -> Saved {
         let mut saved = Saved::default();
         for table in Table::ALL {
             let chains = self.chains.iter().filter(|((of, _), _)| *of == table);
@@ -41,7 +41,7 @@ impl Model {
     }
 
     /// Each table at once or not at all; the line that is refused.
-    pub fn restore(&mut self, input: &str) -> Result<(), String> {
+    pub(super) fn restore(&mut self, input: &str) -> Result<(), String> {
         let mut table = Table::Nat;
         let mut next = self.clone();
         for line in input.lines() {
@@ -97,14 +97,14 @@ impl Model {
         rules.any(|rule| saved::target(rule) == Some(name))
     }
 
-    pub fn apply(&mut self, script: Script, most: usize) {
+    pub(super) fn apply(&mut self, script: Script, most: usize) {
         for input in script.inputs(most) {
             self.restore(&input).unwrap_or_else(|e| panic!("{e}\nin\n{input}"));
         }
     }
 
     /// The order of services in shared chains says nothing; that the tail comes last does.
-    pub fn in_order(mut self, context: &Context) -> Model {
+    pub(super) fn in_order(mut self, context: &Context) -> Model {
         for (table, name) in render::SHARED {
             if let Some(rules) = self.chains.get_mut(&(table, name.to_string())) {
                 let tail = render::tail(context, table, name);

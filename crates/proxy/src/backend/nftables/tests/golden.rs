@@ -8,7 +8,7 @@ use super::super::text::In;
 use super::*;
 
 /// What a first sync of this plan does, family by family.
-pub fn first_sync(settings: &Settings, plan: &Plan, family: Family) -> (Table, String) {
+pub(super) fn first_sync(settings: &Settings, plan: &Plan, family: Family) -> (Table, String) {
     let mut table = Table::new(family);
     let own = addresses(&["127.0.0.1", "192.168.0.2", "10.20.0.1", "fd00::2"]);
     let mut problems = vec![];

@@ -9,7 +9,7 @@ use crate::backend::{Backend, Cleaned, Report};
 use crate::plan::Change;
 use crate::testing::in_namespace;
 
-pub fn nft(arguments: &str) -> String {
+pub(super) fn nft(arguments: &str) -> String {
     let output = Command::new("nft")
         .args(arguments.split(' '))
         .output()
@@ -29,7 +29,7 @@ fn load(text: &str) {
     assert!(child.wait().unwrap().success(), "nft refuses:\n{text}");
 }
 
-pub fn wrote(report: &Report) -> usize {
+pub(super) fn wrote(report: &Report) -> usize {
     report.written.iter().map(|(_, count)| count).sum()
 }
 

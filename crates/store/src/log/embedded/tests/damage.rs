@@ -275,7 +275,7 @@ mod version_1 {
         out
     }
 
-    pub fn segment(first: Revision, batches: &[Vec<Writes>]) -> Vec<u8> {
+    pub(super) fn segment(first: Revision, batches: &[Vec<Writes>]) -> Vec<u8> {
         let mut revision = first - 1;
         let payload = |batch: &Vec<Writes>| {
             let transactions: Vec<Transaction<'_>> = batch
@@ -297,7 +297,7 @@ mod version_1 {
         file(b"ORLOPLOG", first, 0, &batches.iter().map(payload).collect::<Vec<_>>())
     }
 
-    pub fn snapshot(state: &Replay) -> Vec<u8> {
+    pub(super) fn snapshot(state: &Replay) -> Vec<u8> {
         let mut payload = Vec::new();
         let items = state.items();
         frame::put_items(&mut payload, &items);

@@ -14,7 +14,7 @@ use super::*;
 use crate::log::BaseItem;
 
 /// In memory where there is such a place: these tests sync thousands of times, and none of them needs a real disk.
-pub fn scratch() -> tempfile::TempDir {
+pub(super) fn scratch() -> tempfile::TempDir {
     let shared_memory = Path::new("/dev/shm");
     match shared_memory.is_dir() {
         true => tempfile::tempdir_in(shared_memory),
@@ -24,19 +24,19 @@ pub fn scratch() -> tempfile::TempDir {
 }
 
 /// One transaction: keys and their new values.
-pub type Writes = Vec<(Arc<str>, Option<Bytes>)>;
+pub(super) type Writes = Vec<(Arc<str>, Option<Bytes>)>;
 
-pub fn put(key: &str, value: &str) -> (Arc<str>, Option<Bytes>) {
+pub(super) fn put(key: &str, value: &str) -> (Arc<str>, Option<Bytes>) {
     (key.into(), Some(Bytes::copy_from_slice(value.as_bytes())))
 }
 
-pub fn del(key: &str) -> (Arc<str>, Option<Bytes>) {
+pub(super) fn del(key: &str) -> (Arc<str>, Option<Bytes>) {
     (key.into(), None)
 }
 
 /// What a log handed over.
 #[derive(Debug, Default, PartialEq)]
-pub struct Replay {
+pub(super) struct Replay {
     pub base: Revision,
     pub revision: Revision,
     pub state: BTreeMap<Arc<str>, (Revision, Revision, Bytes)>,
@@ -44,7 +44,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub fn apply(&mut self, revision: Revision, writes: &Writes) {
+    pub(super) fn apply(&mut self, revision: Revision, writes: &Writes) {
         for (key, value) in writes {
             match value {
                 None => {
@@ -60,7 +60,7 @@ impl Replay {
         self.revision = revision;
     }
 
-    pub fn items(&self) -> Vec<BaseItem> {
+    pub(super) fn items(&self) -> Vec<BaseItem> {
         let item = |(key, (created, modified, bytes)): (&Arc<str>, &(Revision, Revision, Bytes))| BaseItem {
             key: key.clone(),
             created: *created,
@@ -71,7 +71,7 @@ impl Replay {
     }
 }
 
-pub fn replay(log: &mut EmbeddedLog) -> Result<Replay, OpenError> {
+pub(super) fn replay(log: &mut EmbeddedLog) -> Result<Replay, OpenError> {
     let mut seen = Replay {
         revision: 1,
         ..Replay::default()
@@ -93,7 +93,7 @@ pub fn replay(log: &mut EmbeddedLog) -> Result<Replay, OpenError> {
     Ok(seen)
 }
 
-pub fn commit(log: &mut EmbeddedLog, batch: &[Writes]) -> Result<Revision, LogError> {
+pub(super) fn commit(log: &mut EmbeddedLog, batch: &[Writes]) -> Result<Revision, LogError> {
     let mut revision = log.revision;
     let transactions: Vec<Transaction<'_>> = batch
         .iter()
@@ -113,11 +113,11 @@ pub fn commit(log: &mut EmbeddedLog, batch: &[Writes]) -> Result<Revision, LogEr
 }
 
 /// Writes the mark of a log whose segment began with `segment` and that was durable up to `revision`.
-pub fn set_mark(dir: &Path, segment: Revision, revision: Revision) {
+pub(super) fn set_mark(dir: &Path, segment: Revision, revision: Revision) {
     Mark::new(dir).store(&RealDisk, Marked { segment, revision }).unwrap();
 }
 
-pub fn open(dir: &Path) -> Result<(EmbeddedLog, Replay), OpenError> {
+pub(super) fn open(dir: &Path) -> Result<(EmbeddedLog, Replay), OpenError> {
     let mut log = EmbeddedLog::open(dir, EmbeddedOptions::default())?;
     let seen = replay(&mut log)?;
     Ok((log, seen))
