@@ -169,7 +169,7 @@ impl Server {
             Ok(Err(status)) => (call.error(&status), Some(Failure::Refused(status))),
             // The panic itself is in the log already.
             Err(_) => {
-                self.metrics.terminated(info, call.kind.is_some(), 500);
+                self.metrics.terminated(info, 500);
                 let status = Status::internal("This request caused apiserver to panic. Look in the logs for details.");
                 (call.error(&status), Some(Failure::Panicked))
             }
@@ -182,7 +182,7 @@ impl Server {
         let code = response.status().as_u16();
         let took = (!info.is_long_running()).then(|| started.elapsed());
         let dry_run = info.query.get("dryRun").is_some();
-        self.metrics.observe(info, call.kind.is_some(), dry_run, code, took);
+        self.metrics.observe(info, dry_run, code, took);
         // Nobody has read it: its client shall see the answer nevertheless, unless it waits for one before it sends.
         let waits = call.headers.contains_key(http::header::EXPECT);
         if let Some(body) = content.body.take().filter(|_| !waits) {
@@ -417,7 +417,7 @@ impl Server {
             Some(guard) => Ok(Some(guard)),
             None => {
                 self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
-                self.metrics.terminated(info, call.kind.is_some(), 429);
+                self.metrics.terminated(info, 429);
                 Err(Status::too_many_requests(
                     "Too many requests, please try again later.",
                     1,
@@ -460,7 +460,7 @@ impl Server {
             return Err(Status::method_not_allowed());
         }
         let watch = self.registry.watch(kind, info, wanted, self.shutdown.clone())?;
-        Ok(respond::watch(watch, wanted, self.metrics.long_running(info, true)))
+        Ok(respond::watch(watch, wanted, self.metrics.long_running(info)))
     }
 
     async fn dispatch(

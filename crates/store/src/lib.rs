@@ -32,7 +32,7 @@ mod writer;
 mod tests;
 
 pub use health::LogFailure;
-pub use log::{EmbeddedLog, EmbeddedOptions, Log, OpenError};
+pub use log::{EmbeddedLog, EmbeddedOptions, Log, OpenError, SYNC_BUCKETS};
 pub use range::{Page, RangeError, RangeQuery};
 pub use record::{Event, EventKind, Item, Record};
 pub use stats::Stats;

@@ -175,7 +175,7 @@ impl Server {
         let failed = |error: transport::Unreached| Status::plain_error(format!("Get {:?}: {error}", place.url()));
         let io = self.nodes.dial(&place, trust).await.map_err(failed)?;
         let response = forward::get(io, &place).await.map_err(failed)?;
-        let guard = self.metrics.long_running(info, true);
+        let guard = self.metrics.long_running(info);
         forward::log_response(response, &info.name, guard).await
     }
 
@@ -247,7 +247,7 @@ impl Server {
         permit: OwnedSemaphorePermit,
     ) -> Result<Response<Body>, Status> {
         if let Some(run) = run {
-            let (shutdown, guard) = (self.shutdown.clone(), self.metrics.long_running(info, true));
+            let (shutdown, guard) = (self.shutdown.clone(), self.metrics.long_running(info));
             tokio::spawn(async move {
                 let _held = (permit, guard);
                 tokio::select! {
@@ -317,7 +317,7 @@ impl Server {
             None => {
                 let request = forward::request(&asked, &place, body, false)?;
                 let response = forward::send(io, request).await.map_err(failed)?;
-                let guard = self.metrics.long_running(info, true);
+                let guard = self.metrics.long_running(info);
                 Ok(forward::proxied_response(response, asked.target, info, guard).await)
             }
         }

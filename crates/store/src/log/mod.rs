@@ -164,6 +164,12 @@ impl OpenError {
     }
 }
 
+/// Upper bounds in seconds of the buckets that syncs are counted in. Upstream: those of etcd's
+/// etcd_disk_wal_fsync_duration_seconds.
+pub const SYNC_BUCKETS: [f64; 14] = [
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192,
+];
+
 /// What a log did since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogStats {
@@ -171,6 +177,8 @@ pub struct LogStats {
     pub disk_bytes: u64,
     pub written_bytes: u64,
     pub syncs: u64,
+    /// Syncs in each of `SYNC_BUCKETS` alone; those that took longer are in `syncs` only.
+    pub syncs_by_bucket: [u64; SYNC_BUCKETS.len()],
     pub sync_time: Duration,
     pub slowest_sync: Duration,
     pub failures: u64,
@@ -182,6 +190,7 @@ pub struct LogMeter {
     pub(crate) disk_bytes: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    pub(crate) syncs_by_bucket: [AtomicU64; SYNC_BUCKETS.len()],
     pub(crate) sync_nanos: AtomicU64,
     pub(crate) slowest_sync_nanos: AtomicU64,
     pub(crate) failures: AtomicU64,
@@ -195,6 +204,7 @@ impl LogMeter {
             disk_bytes: load(&self.disk_bytes),
             written_bytes: load(&self.written_bytes),
             syncs: load(&self.syncs),
+            syncs_by_bucket: self.syncs_by_bucket.each_ref().map(load),
             sync_time: Duration::from_nanos(load(&self.sync_nanos)),
             slowest_sync: Duration::from_nanos(load(&self.slowest_sync_nanos)),
             failures: load(&self.failures),
@@ -205,6 +215,10 @@ impl LogMeter {
     pub(crate) fn synced(&self, took: Duration) {
         let nanos = took.as_nanos() as u64;
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        let seconds = took.as_secs_f64();
+        if let Some(i) = SYNC_BUCKETS.iter().position(|bound| seconds <= *bound) {
+            self.syncs_by_bucket[i].fetch_add(1, Ordering::Relaxed);
+        }
         self.sync_nanos.fetch_add(nanos, Ordering::Relaxed);
         self.slowest_sync_nanos.fetch_max(nanos, Ordering::Relaxed);
     }
