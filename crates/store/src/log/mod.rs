@@ -203,8 +203,11 @@ impl LogMeter {
         LogStats {
             disk_bytes: load(&self.disk_bytes),
             written_bytes: load(&self.written_bytes),
+            syncs_by_bucket: self
+                .syncs_by_bucket
+                .each_ref()
+                .map(|count| count.load(Ordering::Acquire)),
             syncs: load(&self.syncs),
-            syncs_by_bucket: self.syncs_by_bucket.each_ref().map(load),
             sync_time: Duration::from_nanos(load(&self.sync_nanos)),
             slowest_sync: Duration::from_nanos(load(&self.slowest_sync_nanos)),
             failures: load(&self.failures),
@@ -217,7 +220,8 @@ impl LogMeter {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let seconds = took.as_secs_f64();
         if let Some(i) = SYNC_BUCKETS.iter().position(|bound| seconds <= *bound) {
-            self.syncs_by_bucket[i].fetch_add(1, Ordering::Relaxed);
+            // After `syncs` and read before it: a bucket never has more than all of them.
+            self.syncs_by_bucket[i].fetch_add(1, Ordering::Release);
         }
         self.sync_nanos.fetch_add(nanos, Ordering::Relaxed);
         self.slowest_sync_nanos.fetch_max(nanos, Ordering::Relaxed);
