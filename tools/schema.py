@@ -6,8 +6,8 @@
 Only facts go into the table: names, numbers, types and markers; no prose. Every field number and wire type is checked
 against generated.proto; any disagreement or unknown construct ends the run.
 
-The table has a line per type, `NAME [atomic]`, and under it, indented by a space, a line per field in order of its JSON
-name: `NAME NUMBER TYPE PRESENCE [MARKER…]`.
+The table has a line per type, `NAME [atomic]`, and under it, indented by a space, a line per field in the order of its
+declaration, in which Go writes it to JSON: `NAME NUMBER TYPE PRESENCE [MARKER…]`.
 
 NUMBER    the protobuf field number; `2/1`: field 1 of the inlined message in field 2; 0: not in protobuf (TypeMeta).
 TYPE      a word (string, int32, Quantity …), a type's name, `[]T`, `{}T` (a map from strings), `items[]T` (a list
@@ -235,7 +235,7 @@ class Table:
         names = [f.name for f in fields]
         if len(set(names)) != len(names):
             fail(f"{full}: two fields of one name")
-        self.done[full] = (atomic, sorted(fields, key=lambda f: f.name))
+        self.done[full] = (atomic, fields)
 
     def fields(self, full, via):
         owner, name = full.rsplit(".", 1)
@@ -369,12 +369,11 @@ class Table:
         for full in sorted(self.done):
             atomic, fields = self.done[full]
             out.write(full + (" atomic" if atomic else "") + "\n")
-            lines = list(OWN_FIELDS.get(full, []))
             for f in fields:
                 number = "/".join(map(str, f.via + [f.number]))
                 presence = f.presence + ("r" if f.required else "")
-                lines.append(" ".join([f.name, number, f.type, presence] + f.marks))
-            for line in sorted(lines, key=lambda line: line.split(" ")[0]):
+                out.write(" " + " ".join([f.name, number, f.type, presence] + f.marks) + "\n")
+            for line in OWN_FIELDS.get(full, []):
                 out.write(" " + line + "\n")
 
 

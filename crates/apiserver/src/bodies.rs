@@ -27,6 +27,9 @@ const MEMORY_WAIT: Duration = Duration::from_secs(30);
 const DRAINED_MAX: usize = 16 << 20;
 const DRAIN: Duration = Duration::from_secs(5);
 const DRAINS_MAX: usize = 32;
+/// Bodies that wait, unread, until one of those is done. Whoever floods the server with bodies is held up here: each
+/// connection that were closed at once would come back as another TLS handshake.
+const UNREAD_MAX: usize = 1024;
 /// Nobody waits for the rest of such a body: all of them together are read at about 12 MiB a second, in steps of this
 /// size, so that refused bodies by the dozen leave the processor to those who are served.
 const DRAIN_STEP: usize = 64 * 1024;
@@ -132,16 +135,18 @@ impl Gathered {
 /// Reads on, for a while, what a client sends although it is answered already: one that sees its stream or connection end
 /// before it has sent all does not look for an answer.
 pub(crate) fn drain(mut body: AnyBody) {
+    static UNREAD: Semaphore = Semaphore::const_new(UNREAD_MAX);
     static DRAINS: Semaphore = Semaphore::const_new(DRAINS_MAX);
     /// Whoever holds it reads the next step; fair, so each body gets its part.
     static STEP: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     if body.is_end_stream() {
         return;
     }
-    let Ok(permit) = DRAINS.try_acquire() else { return };
+    let Ok(unread) = UNREAD.try_acquire() else { return };
     tokio::spawn(async move {
-        let _permit = permit;
+        let _unread = unread;
         let all = async {
+            let _permit = DRAINS.acquire().await;
             let (mut left, mut step) = (DRAINED_MAX, 0);
             while let Some(Ok(frame)) = body.frame().await {
                 let length = frame.data_ref().map_or(0, Bytes::len);
@@ -235,5 +240,23 @@ mod tests {
         let refused = read(&mut body(vec![60_000], Duration::ZERO), 100_000, &memory).await;
         assert_eq!(refused.err().unwrap().code, 429);
         drop(held);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_nobody_reads_keep_their_connections_for_a_while() {
+        let alive = Arc::new(());
+        for _ in 0..2 * DRAINS_MAX {
+            let alive = alive.clone();
+            let endless = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            let body = StreamBody::new(endless).map_err(move |never| {
+                let _held = &alive;
+                match never {}
+            });
+            drain(body.boxed_unsync());
+        }
+        tokio::time::sleep(DRAIN / 2).await;
+        assert_eq!(Arc::strong_count(&alive), 1 + 2 * DRAINS_MAX, "none is dropped at once");
+        tokio::time::sleep(DRAIN).await;
+        assert_eq!(Arc::strong_count(&alive), 1, "nobody is waited for any longer");
     }
 }

@@ -18,14 +18,41 @@ pub const VERSION_MAJOR: &str = "1";
 pub const VERSION_MINOR: &str = "36";
 pub const GIT_VERSION: &str = concat!("v1.36.4+orlop", env!("CARGO_PKG_VERSION"));
 
-pub fn version() -> Value {
-    json!({
-        "major": VERSION_MAJOR, "minor": VERSION_MINOR,
-        "emulationMajor": VERSION_MAJOR, "emulationMinor": VERSION_MINOR,
-        "minCompatibilityMajor": VERSION_MAJOR, "minCompatibilityMinor": "35",
-        "gitVersion": GIT_VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "", "compiler": "rustc", "platform": format!("linux/{}", go_arch()),
-    })
+pub fn version() -> Version {
+    Version {
+        major: VERSION_MAJOR,
+        minor: VERSION_MINOR,
+        emulation_major: VERSION_MAJOR,
+        emulation_minor: VERSION_MINOR,
+        min_compatibility_major: VERSION_MAJOR,
+        min_compatibility_minor: "35",
+        git_version: GIT_VERSION,
+        git_commit: "",
+        git_tree_state: "clean",
+        build_date: "1970-01-01T00:00:00Z",
+        go_version: "",
+        compiler: "rustc",
+        platform: format!("linux/{}", go_arch()),
+    }
+}
+
+/// What `/version` answers, in this order. Upstream: version.Info of k8s.io/apimachinery.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Version {
+    major: &'static str,
+    minor: &'static str,
+    emulation_major: &'static str,
+    emulation_minor: &'static str,
+    min_compatibility_major: &'static str,
+    min_compatibility_minor: &'static str,
+    git_version: &'static str,
+    git_commit: &'static str,
+    git_tree_state: &'static str,
+    build_date: &'static str,
+    go_version: &'static str,
+    compiler: &'static str,
+    platform: String,
 }
 
 /// The architecture in Go's words, which is what nodes and clients use.

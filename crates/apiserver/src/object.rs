@@ -5,9 +5,10 @@
 //! says where the resourceVersion goes. Labels and selectable fields are taken from the value when it is written, and
 //! after a restart from the bytes, the first time a selector asks.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use orlop_api::schema::{TypeRef, members_in_order, schema};
 use orlop_api::{KindDef, Value};
 use orlop_store::Record;
 
@@ -41,7 +42,7 @@ impl Object {
         let mut splice = 0;
         let members = value.as_object().expect("an object in flight is a JSON object");
         let mut first = true;
-        for (name, member) in members {
+        for (name, member) in members_in_order(members, schema().get(kind.schema)) {
             if name == "apiVersion" || name == "kind" {
                 continue;
             }
@@ -52,9 +53,9 @@ impl Object {
             write_json(&mut out, name);
             out.push(b':');
             if name == "metadata" {
-                splice = encode_metadata(member, &mut out);
+                splice = encode_metadata(&value["metadata"], &mut out);
             } else {
-                write_json(&mut out, member);
+                write_json(&mut out, &member);
             }
         }
         out.push(b'}');
@@ -94,7 +95,7 @@ impl Object {
     pub fn write_item(&self, revision: u64, out: &mut BytesMut) {
         let (head, tail) = self.parts();
         out.put_slice(head);
-        write_revision(revision, out);
+        write_revision(revision, tail, out);
         out.put_slice(tail);
     }
 
@@ -103,7 +104,7 @@ impl Object {
         let (head, tail) = self.parts();
         out.put_slice(type_head.as_bytes());
         out.put_slice(&head[1..]);
-        write_revision(revision, out);
+        write_revision(revision, tail, out);
         out.put_slice(tail);
     }
 
@@ -139,7 +140,12 @@ pub fn type_head(kind: &str, api_version: &str) -> String {
     format!(r#"{{"kind":{kind:?},"apiVersion":{api_version:?},"#)
 }
 
-fn write_revision(revision: u64, out: &mut BytesMut) {
+/// It goes behind the uid. Objects of older logs have its place before a member, which is what `tail` begins with then.
+fn write_revision(revision: u64, tail: &[u8], out: &mut BytesMut) {
+    let is_before_member = tail.first() == Some(&b'"');
+    if !is_before_member {
+        out.put_u8(b',');
+    }
     out.put_slice(br#""resourceVersion":""#);
     let mut digits = [0u8; 20];
     let mut at = digits.len();
@@ -153,20 +159,24 @@ fn write_revision(revision: u64, out: &mut BytesMut) {
         }
     }
     out.put_slice(&digits[at..]);
-    out.put_slice(br#"","#);
+    out.put_u8(b'"');
+    if is_before_member {
+        out.put_u8(b',');
+    }
 }
 
 fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("writing JSON to memory does not fail");
 }
 
-/// Writes the metadata without its resourceVersion and tells where that one goes: before the uid, which every object has
-/// and which sorts after it.
+/// Writes the metadata without its resourceVersion and tells where that one goes: behind the uid, which every object has.
 fn encode_metadata(metadata: &Value, out: &mut Vec<u8>) -> usize {
+    static OBJECT_META: LazyLock<Option<TypeRef>> = LazyLock::new(|| schema().get("meta/v1.ObjectMeta"));
     let mut splice = None;
     out.push(b'{');
     let mut first = true;
-    for (name, member) in metadata.as_object().into_iter().flatten() {
+    let members = metadata.as_object().expect("an object in flight has metadata");
+    for (name, member) in members_in_order(members, *OBJECT_META) {
         if name == "resourceVersion" {
             continue;
         }
@@ -174,12 +184,12 @@ fn encode_metadata(metadata: &Value, out: &mut Vec<u8>) -> usize {
             out.push(b',');
         }
         first = false;
+        write_json(out, name);
+        out.push(b':');
+        write_json(out, &member);
         if name == "uid" {
             splice = Some(out.len());
         }
-        write_json(out, name);
-        out.push(b':');
-        write_json(out, member);
     }
     out.push(b'}');
     splice.expect("every stored object has a metadata.uid")
@@ -240,6 +250,11 @@ mod tests {
         wanted["metadata"]["resourceVersion"] = "1234567890".into();
         assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), wanted);
         assert!(out.starts_with(br#"{"kind":"Foo","apiVersion":"v1","data":"#));
+        let text = std::str::from_utf8(&out).unwrap();
+        assert!(
+            text.contains(r#""metadata":{"name":"n","uid":"u","resourceVersion":"1234567890","labels":"#),
+            "{text}"
+        );
         assert_eq!(object.label("a"), Some("b"));
 
         let again = Object::decode("/registry/foos/default/n", object.bytes().clone()).unwrap();
@@ -252,5 +267,19 @@ mod tests {
             .retain(|k, _| k != "kind" && k != "apiVersion");
         assert_eq!(serde_json::from_slice::<Value>(&item).unwrap(), wanted);
         assert!(Object::decode("/registry/foos/n", Bytes::from_static(b"abc")).is_err());
+    }
+
+    #[test]
+    fn objects_of_older_logs_have_the_revision_before_the_uid() {
+        let json = br#"{"metadata":{"name":"n","uid":"u"}}"#;
+        let at = HEADER + json.windows(6).position(|w| w == br#""uid":"#).unwrap();
+        let raw = [&(at as u32).to_le_bytes()[..], json].concat();
+        let object = Object::decode("/registry/pods/default/n", raw.into()).unwrap();
+        let mut item = BytesMut::new();
+        object.write_item(7, &mut item);
+        assert_eq!(
+            item,
+            &br#"{"metadata":{"name":"n","resourceVersion":"7","uid":"u"}}"#[..]
+        );
     }
 }

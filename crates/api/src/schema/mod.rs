@@ -7,6 +7,7 @@
 mod build;
 mod decode;
 mod names;
+mod ordered;
 mod syntax;
 mod table;
 mod text;
@@ -21,6 +22,7 @@ pub(crate) use build::Builder;
 pub use build::zero;
 pub use decode::{DecodeError, Decoded, MAX_DEPTH, STACK_BYTES, TypeMeta, decode_json, from_value, peek_type};
 pub(crate) use decode::{any_json, base64_bytes, base64_text, float};
+pub use ordered::{InOrder, members_in_order};
 pub use syntax::json_syntax_error;
 pub(crate) use time::{is_plain_time, micro_time_text, parse_micro_time, parse_time, time_text, unless_zero};
 pub use yaml::{decode_yaml, peek_yaml_type, yaml_to_value};
@@ -64,6 +66,8 @@ pub(crate) enum Wire {
 pub struct Field {
     /// The JSON name.
     pub name: &'static str,
+    /// Its place among the fields as they are declared, in which they are written.
+    pub order: u16,
     /// The protobuf field number; 0 if the field is not in protobuf (apiVersion and kind).
     pub tag: u32,
     /// The field's message is inlined in JSON: the numbers that lead to it, outermost first; 0: none.

@@ -32,6 +32,10 @@ pub(super) fn read(text: &'static str) -> Schema {
         }
     }
     for t in &mut types {
+        for (order, field) in t.fields.iter_mut().enumerate() {
+            field.order = order as u16;
+        }
+        t.fields.sort_by_key(|field| field.name);
         t.fields.shrink_to_fit();
         index(t);
     }
@@ -87,6 +91,7 @@ fn field(line: &'static str, refer: &dyn Fn(&str) -> TypeRef) -> Option<Field> {
     let presence = words.next()?;
     let mut f = Field {
         name,
+        order: 0,
         tag,
         via: if outer == 0 { [inner, 0] } else { [outer, inner] },
         ty,

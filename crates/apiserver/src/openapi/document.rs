@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::definitions::{self, Definition, Dialect, Writer};
 use super::docs::Docs;
@@ -11,6 +11,7 @@ use super::enums::Enums;
 use super::gnostic::{self, Kind};
 use super::names::GroupVersion;
 use super::operations::{Globals, PathItem};
+use super::order::InOrder;
 use super::paths::{self, Root};
 use super::{gnostic_v2, gnostic_v3};
 use crate::discovery::GIT_VERSION;
@@ -109,27 +110,41 @@ impl Parts {
         definitions.map(move |(name, definition)| (name.as_str(), writer.definition(*definition)))
     }
 
-    /// What is neither path nor definition.
-    fn rest(&self, globals: Globals) -> Value {
-        let info = json!({"title": "Kubernetes", "version": GIT_VERSION});
+    /// What stands before the paths.
+    fn head(&self) -> Vec<(&'static str, Value)> {
+        let version = match self.dialect {
+            Dialect::V2 => ("swagger", "2.0".into()),
+            Dialect::V3 => ("openapi", "3.0.0".into()),
+        };
+        vec![
+            version,
+            ("info", json!({"title": "Kubernetes", "version": GIT_VERSION})),
+        ]
+    }
+
+    /// What stands after the definitions.
+    fn tail(&self, globals: Globals) -> Vec<(&'static str, Value)> {
         match self.dialect {
-            Dialect::V2 => json!({
-                "swagger": "2.0", "info": info, "parameters": globals.0,
-                "security": [{"BearerToken": []}], "securityDefinitions": security(),
-            }),
-            Dialect::V3 => json!({"openapi": "3.0.0", "info": info}),
+            Dialect::V2 => vec![
+                ("parameters", globals.0.into()),
+                ("securityDefinitions", security()),
+                ("security", json!([{"BearerToken": []}])),
+            ],
+            Dialect::V3 => vec![],
         }
     }
 
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut globals = Globals::default();
-        out.write_all(b"{\"paths\":{")?;
+        out.write_all(b"{")?;
+        members(out, self.head().into_iter())?;
+        out.write_all(b",\"paths\":{")?;
         members(out, self.paths(&mut globals))?;
         match self.dialect {
             Dialect::V2 => {
                 out.write_all(b"},\"definitions\":{")?;
                 members(out, self.definitions())?;
-                out.write_all(b"},")?;
+                out.write_all(b"}")?;
             }
             Dialect::V3 => {
                 out.write_all(b"},\"components\":{")?;
@@ -138,17 +153,13 @@ impl Parts {
                     members(out, self.definitions())?;
                     out.write_all(b"},")?;
                 }
-                write!(out, "\"securitySchemes\":{}}},", security())?;
+                write!(out, "\"securitySchemes\":{}}}", security())?;
             }
         }
-        let rest = self.rest(globals);
-        members(
-            out,
-            rest.as_object()
-                .into_iter()
-                .flatten()
-                .map(|(k, v)| (k.as_str(), v.clone())),
-        )?;
+        for member in self.tail(globals) {
+            out.write_all(b",")?;
+            members(out, std::iter::once(member))?;
+        }
         out.write_all(b"}")
     }
 
@@ -183,7 +194,10 @@ impl Parts {
                 &value,
             );
         }
-        out.write_all(&gnostic::encode(document, &self.rest(globals)))?;
+        let rest: Map<String, Value> = (self.head().into_iter().chain(self.tail(globals)))
+            .map(|(name, value)| (name.to_string(), value))
+            .collect();
+        out.write_all(&gnostic::encode(document, &rest.into()))?;
         match self.dialect {
             Dialect::V2 => {
                 gnostic::write(out, gnostic_v2::PATHS, &[&paths])?;
@@ -206,7 +220,8 @@ fn members<'v>(out: &mut dyn Write, values: impl Iterator<Item = (&'v str, Value
         if i > 0 {
             out.write_all(b",")?;
         }
-        write!(out, "{}:{value}", Value::from(name))?;
+        write!(out, "{}:", Value::from(name))?;
+        serde_json::to_writer(&mut *out, &InOrder::of(&value))?;
     }
     Ok(())
 }

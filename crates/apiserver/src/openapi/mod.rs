@@ -13,6 +13,7 @@ mod gnostic_v2;
 mod gnostic_v3;
 mod names;
 mod operations;
+mod order;
 mod parameters;
 mod paths;
 #[cfg(test)]
