@@ -1,10 +1,9 @@
 # make help lists everything.
 CARGO ?= cargo
-PROFILE := release
-BIN := target/$(PROFILE)/orlop
+BIN := target/release/orlop
 export CARGO_TERM_COLOR ?= always
 
-.PHONY: help build up test lint bench tools fuzz clean
+.PHONY: help build up dev test unit lint docs bench tools fuzz clean
 
 help: ## list these
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -15,14 +14,30 @@ build: ## build the binary (target/release/orlop)
 up: build ## start a cluster here, until Ctrl-C
 	$(BIN) up
 
-# One build profile for everything that is tested, so that what is tested is what is shipped.
-test: tools lint ## everything CI runs: lints, unit and black-box tests with the release binary and real clients
-	$(CARGO) build --release --locked --workspace --bins --tests
-	$(CARGO) nextest run --release --locked --workspace --no-fail-fast
+dev: ## the same with a quick, unoptimised build: for those who change code (ARGS="--nodes 0")
+	$(CARGO) build --locked -p orlop
+	target/debug/orlop up $(ARGS)
 
-lint: ## formatting and lints, warnings are errors
+# Black-box tests run the binary that is shipped; what tests are compiled of themselves need not be optimised. Phases are
+# timed: `make test` prints what each took.
+test: ## everything CI runs: lints, docs, unit and black-box tests with the release binary and real clients
+	@./tools/timed tools $(MAKE) --no-print-directory tools
+	@./tools/timed lint $(MAKE) --no-print-directory lint
+	@./tools/timed build $(MAKE) --no-print-directory build
+	@./tools/timed build-tests $(CARGO) nextest run --locked --workspace --no-run
+	@./tools/timed run-tests $(CARGO) nextest run --locked --workspace --no-fail-fast
+	@./tools/timed
+
+unit: ## the tests of one crate: make unit CRATE=scheduler
+	$(CARGO) nextest run --locked -p orlop-$(CRATE)
+
+lint: ## formatting, lints and rustdoc; warnings are errors
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(MAKE) --no-print-directory docs
+
+docs: ## rustdoc of all crates, without warnings (target/doc)
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 bench: build ## measure: the store, decoding, and a running server (see docs/benchmarks.md)
 	$(CARGO) bench --workspace

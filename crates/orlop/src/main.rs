@@ -14,6 +14,8 @@ mod commands;
 mod components;
 mod control;
 mod fleet;
+#[cfg(test)]
+mod in_process_tests;
 mod logging;
 mod node;
 mod output;

@@ -8,20 +8,17 @@ pub fn workspace_root() -> &'static Path {
     root.expect("crates/testkit is two levels below the root")
 }
 
-/// The `orlop` binary of the profile these tests were built with: tests are in `target/PROFILE/deps`, it is one above.
+/// The `orlop` binary under test: the one that is shipped, whatever profile the tests themselves were built with (they are
+/// in `target/PROFILE/deps`). `ORLOP_BIN` names another one.
 pub fn orlop() -> PathBuf {
+    if let Some(named) = std::env::var_os("ORLOP_BIN") {
+        return PathBuf::from(named);
+    }
     let test = std::env::current_exe().expect("a running test has a path");
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("tests live in target/PROFILE/deps");
-    let binary = profile.join("orlop");
+    let target = test.ancestors().nth(3).expect("tests live in target/PROFILE/deps");
+    let binary = target.join("release/orlop");
     if !binary.is_file() {
-        let release = if profile.ends_with("release") { " --release" } else { "" };
-        panic!(
-            "{} is missing; build it first: cargo build{release} -p orlop",
-            binary.display()
-        );
+        panic!("{} is missing; build it first: make build", binary.display());
     }
     binary
 }

@@ -162,35 +162,35 @@ impl Http {
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<HttpResponse> {
         let (head, body) = self.send(method, path, headers, body.into()).await?.into_parts();
         let body = body.collect().await?.to_bytes();
-        Ok(Answer {
+        Ok(HttpResponse {
             status: head.status,
             headers: head.headers,
             body,
         })
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> HttpResponse {
         self.ask(Method::GET, path, &[], "").await.expect("the server answers")
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> HttpResponse {
         self.json(Method::POST, path, body).await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+    pub async fn put(&self, path: &str, body: &Value) -> HttpResponse {
         self.json(Method::PUT, path, body).await
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> HttpResponse {
         self.ask(Method::DELETE, path, &[], "")
             .await
             .expect("the server answers")
     }
 
-    pub async fn json(&self, method: Method, path: &str, body: &Value) -> Answer {
+    pub async fn json(&self, method: Method, path: &str, body: &Value) -> HttpResponse {
         let headers = [("content-type", "application/json")];
         self.ask(method, path, &headers, body.to_string())
             .await
@@ -215,13 +215,13 @@ impl Http {
 
 /// A whole answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-impl Answer {
+impl HttpResponse {
     /// The body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {

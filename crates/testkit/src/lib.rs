@@ -33,7 +33,7 @@ pub use agent_home::AgentHome;
 pub use binary::{orlop, workspace_root};
 pub use containerd::{Containerd, Leftovers, build_images};
 pub use fixtures::fixture;
-pub use http::{Answer, Http, Identity, Stream};
+pub use http::{Http, HttpResponse, Identity, Stream};
 pub use manifests::{DEPLOYMENT, config_map_manifest, pod_manifest};
 pub use nodes::add_node;
 pub use python::{python, script};

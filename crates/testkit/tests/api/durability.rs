@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::Method;
 use nix::sys::signal::Signal;
 use orlop_base::Random;
-use orlop_testkit::{Answer, Http, Launch, Server, eventually};
+use orlop_testkit::{Http, HttpResponse, Launch, Server, eventually};
 use serde_json::{Value, json};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -20,7 +20,7 @@ const KILLS: usize = 30;
 /// What one attempted create has come to. Writers are the only ones to touch their own objects, so the last answer
 /// counts, and beside it only the one request that was under way when the server died.
 #[derive(Clone, Debug, PartialEq)]
-enum State {
+enum ObjectState {
     /// Never there, or deleted.
     Absent,
     /// There, with this in it.
@@ -31,9 +31,9 @@ enum State {
 struct Written {
     name: Option<String>,
     uid: Option<String>,
-    acknowledged: State,
+    acknowledged: ObjectState,
     /// Sent, but not answered.
-    under_way: Option<State>,
+    under_way: Option<ObjectState>,
 }
 
 /// What all writers of all rounds know, by the token that each create carries as a label.
@@ -45,19 +45,19 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn sent(&self, token: &str, state: State) {
+    fn sent(&self, token: &str, state: ObjectState) {
         let mut objects = self.objects.lock().unwrap();
         let fresh = Written {
             name: None,
             uid: None,
-            acknowledged: State::Absent,
+            acknowledged: ObjectState::Absent,
             under_way: None,
         };
         objects.entry(token.to_string()).or_insert(fresh).under_way = Some(state);
     }
 
     /// An answer came: what was under way is settled.
-    fn answered(&self, token: &str, answer: &Answer) {
+    fn answered(&self, token: &str, answer: &HttpResponse) {
         let body = answer.json();
         let mut objects = self.objects.lock().unwrap();
         let written = objects.get_mut(token).expect("sent before it was answered");
@@ -92,7 +92,7 @@ async fn write(http: Http, ledger: Arc<Ledger>, writer: usize, round: usize) {
             0 => object["metadata"]["generateName"] = json!("made-"),
             _ => object["metadata"]["name"] = json!(token),
         }
-        ledger.sent(&token, State::Present(0));
+        ledger.sent(&token, ObjectState::Present(0));
         let Ok(answer) = http.ask(Method::POST, MAPS, &[], object.to_string()).await else {
             return;
         };
@@ -101,7 +101,7 @@ async fn write(http: Http, ledger: Arc<Ledger>, writer: usize, round: usize) {
         let path = format!("{MAPS}/{}", object["metadata"]["name"].as_str().unwrap());
         for value in 1..=random.below(3) {
             object["data"]["value"] = json!(value.to_string());
-            ledger.sent(&token, State::Present(value));
+            ledger.sent(&token, ObjectState::Present(value));
             let Ok(answer) = http.ask(Method::PUT, &path, &[], object.to_string()).await else {
                 return;
             };
@@ -109,7 +109,7 @@ async fn write(http: Http, ledger: Arc<Ledger>, writer: usize, round: usize) {
             object = answer.json();
         }
         if random.below(3) == 0 {
-            ledger.sent(&token, State::Absent);
+            ledger.sent(&token, ObjectState::Absent);
             let Ok(answer) = http.ask(Method::DELETE, &path, &[], "").await else {
                 return;
             };
@@ -168,8 +168,8 @@ async fn check(http: &Http, ledger: &Ledger, seen: u64, round: usize) {
     let mut objects = ledger.objects.lock().unwrap();
     for (token, written) in objects.iter_mut() {
         let item = found.remove(token.as_str());
-        let now = item.map_or(State::Absent, |i| {
-            State::Present(i["data"]["value"].as_str().unwrap().parse().unwrap())
+        let now = item.map_or(ObjectState::Absent, |i| {
+            ObjectState::Present(i["data"]["value"].as_str().unwrap().parse().unwrap())
         });
         let possible = now == written.acknowledged || written.under_way.as_ref() == Some(&now);
         assert!(possible, "round {round}: {token} is {now:?}, known is {written:?}");
@@ -224,7 +224,10 @@ async fn thirty_kills_under_32_writers_lose_nothing() {
         check(&server.http().await, &ledger, seen.load(Ordering::Relaxed), round).await;
     }
     let objects = ledger.objects.lock().unwrap();
-    let present = objects.values().filter(|w| w.acknowledged != State::Absent).count();
+    let present = objects
+        .values()
+        .filter(|w| w.acknowledged != ObjectState::Absent)
+        .count();
     println!(
         "{} creates, {} answers, {present} objects at the end, {KILLS} kills",
         objects.len(),
@@ -247,7 +250,7 @@ async fn a_stop_is_clean_even_under_load() {
                 for n in 0.. {
                     let token = format!("s-w{w}-{n}");
                     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": token, "labels": {"token": token}}, "data": {"value": "0"}});
-                    ledger.sent(&token, State::Present(0));
+                    ledger.sent(&token, ObjectState::Present(0));
                     match http.ask(Method::POST, MAPS, &[], object.to_string()).await {
                         Ok(answer) if answer.status == 201 => ledger.answered(&token, &answer),
                         other => {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
 use orlop_base::Random;
-use orlop_testkit::{Answer, Http, Server};
+use orlop_testkit::{Http, HttpResponse, Server};
 use serde_json::{Value, json};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
@@ -267,7 +267,7 @@ fn mutate_path(random: &mut Random, path: &str) -> String {
 }
 
 /// Like `Http::ask`, but for a watch that has begun: it may go on for as long as it likes.
-async fn ask(http: &Http, method: &Method, path: &str, media: &str, body: &[u8]) -> anyhow::Result<Answer> {
+async fn ask(http: &Http, method: &Method, path: &str, media: &str, body: &[u8]) -> anyhow::Result<HttpResponse> {
     let headers = [("content-type", media)];
     let (head, mut stream) = http
         .send(method.clone(), path, &headers, Bytes::copy_from_slice(body))
@@ -279,7 +279,7 @@ async fn ask(http: &Http, method: &Method, path: &str, media: &str, body: &[u8])
     } else {
         (&mut stream).collect().await?.to_bytes()
     };
-    Ok(Answer {
+    Ok(HttpResponse {
         status: head.status,
         headers: head.headers,
         body,

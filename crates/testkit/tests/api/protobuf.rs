@@ -4,7 +4,7 @@
 use http::Method;
 use orlop_api::protobuf::{CONTENT_TYPE, MAGIC, decode, encode};
 use orlop_api::schema::schema;
-use orlop_testkit::{Answer, Http, Server};
+use orlop_testkit::{Http, HttpResponse, Server};
 use serde_json::{Value, json};
 
 /// client-go's own two: protobuf, and JSON for what has none.
@@ -20,12 +20,12 @@ fn bytes(object: &Value) -> Vec<u8> {
     encode(object, version, kind, ty)
 }
 
-async fn send(http: &Http, method: Method, path: &str, object: &Value) -> Answer {
+async fn send(http: &Http, method: Method, path: &str, object: &Value) -> HttpResponse {
     http.ask(method, path, &[ACCEPT, BODY], bytes(object)).await.unwrap()
 }
 
 #[track_caller]
-fn read(answer: &Answer, code: u16) -> Value {
+fn read(answer: &HttpResponse, code: u16) -> Value {
     assert_eq!(answer.status, code, "{}", answer.text());
     assert_eq!(answer.headers["content-type"], CONTENT_TYPE);
     let (version, kind, object) = decode(&answer.body).unwrap();

@@ -1,7 +1,7 @@
 //! What asks for too much: values without bottom, objects without bound, times beyond all time.
 
 use http::Method;
-use orlop_testkit::Answer;
+use orlop_testkit::HttpResponse;
 use serde_json::{Value, json};
 
 use super::{APPLY_PATCH, JSON_PATCH, MAPS, MERGE_PATCH, STRATEGIC_PATCH, at_rest, judge, revision};
@@ -54,7 +54,7 @@ fn many_labels(from: usize, count: usize) -> Value {
 #[tokio::test]
 async fn objects_have_a_largest_size() {
     const MOST: usize = 1536 * 1024;
-    let too_large = |answer: &Answer| {
+    let too_large = |answer: &HttpResponse| {
         let body = answer.expect(500);
         assert_eq!(body["message"], "etcdserver: request is too large");
         assert_eq!(body.get("reason"), None);

@@ -3,7 +3,7 @@
 mod bounds;
 
 use http::Method;
-use orlop_testkit::{Answer, Http, Server};
+use orlop_testkit::{Http, HttpResponse, Server};
 use serde_json::{Value, json};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -79,7 +79,7 @@ async fn check(server: &Server, cases: Vec<Wrong>) {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
-fn judge(answer: &Answer, code: u16, reason: &str, message: &str) -> Option<String> {
+fn judge(answer: &HttpResponse, code: u16, reason: &str, message: &str) -> Option<String> {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
     let is_status =
         body["kind"] == "Status" && body["apiVersion"] == "v1" && body["status"] == "Failure" && body["code"] == code;

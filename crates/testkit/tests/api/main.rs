@@ -1,0 +1,20 @@
+//! Black-box tests of the control plane: the real binary, real clients, nodes at most simulated.
+//!
+//! One binary for all of them: each would link everything anew.
+
+mod access;
+mod bad_connections;
+mod bad_input;
+mod clients;
+mod controllers;
+mod controllers_deletion;
+mod durability;
+mod extending;
+mod first_minute;
+mod kubectl_changes;
+mod kubectl_verbs;
+mod mutated_input;
+mod notes;
+mod protobuf;
+mod quota;
+mod scheduling;
