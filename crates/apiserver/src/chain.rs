@@ -26,12 +26,12 @@ use crate::bodies;
 use crate::connect::{self, AnyBody, Asked, BodyError, Nodes};
 use crate::health::Health;
 use crate::metrics::{InFlight, Metrics};
-use crate::negotiate::{self, Format, Shape, Wanted};
+use crate::negotiate::{self, Format, Representation, Shape};
 use crate::registry::body::internal_type_name;
 use crate::registry::list::ListOptions;
 use crate::registry::patch;
 use crate::registry::update::Endpoint;
-use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
+use crate::registry::{Context, Registry, VerbResult, Warnings, WriteOptions};
 use crate::request::RequestInfo;
 use crate::respond::{self, Body, Listing};
 use crate::shares::{Share, Shares};
@@ -97,7 +97,10 @@ impl Call {
 
     fn error(&self, status: &Status) -> Response<Body> {
         let pretty = wants_pretty(&self.info, &self.headers);
-        let wanted = negotiate::accept(&self.headers, pretty).unwrap_or(Wanted { pretty, ..Wanted::JSON });
+        let wanted = negotiate::accept(&self.headers, pretty).unwrap_or(Representation {
+            pretty,
+            ..Representation::JSON
+        });
         respond::error(status, wanted)
     }
 }
@@ -438,7 +441,7 @@ impl Server {
         }
     }
 
-    fn wanted(&self, kind: &KindDef, info: &RequestInfo, headers: &HeaderMap) -> Result<Wanted, Status> {
+    fn wanted(&self, kind: &KindDef, info: &RequestInfo, headers: &HeaderMap) -> Result<Representation, Status> {
         let wanted = negotiate::accept(headers, wants_pretty(info, headers))?;
         // Questions have no table: there is nothing to list.
         if wanted.shape == Shape::Table && kind.verbs == Verbs::CreateOnly {
@@ -455,7 +458,12 @@ impl Server {
         Ok(wanted)
     }
 
-    fn watch(&self, kind: &'static KindDef, info: &RequestInfo, wanted: Wanted) -> Result<Response<Body>, Status> {
+    fn watch(
+        &self,
+        kind: &'static KindDef,
+        info: &RequestInfo,
+        wanted: Representation,
+    ) -> Result<Response<Body>, Status> {
         if !kind.is_stored() {
             return Err(Status::method_not_allowed());
         }
@@ -469,7 +477,7 @@ impl Server {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-        wanted: Wanted,
+        wanted: Representation,
     ) -> Result<Response<Body>, Status> {
         let (registry, info) = (&self.registry, ctx.info);
         let include = IncludeObject::parse(info.query.get("includeObject"))?;
@@ -479,9 +487,11 @@ impl Server {
         }
         let outcome = match (info.verb, kind.verbs) {
             ("create", Verbs::CreateOnly) => registry.create_only(kind, bytes, headers, ctx).await?,
-            ("get" | "list", Verbs::ReadOnly) if usage::serves(kind) => Outcome::ok(self.measured(kind, info).await?),
-            ("get", Verbs::ReadOnly) => Outcome::ok(computed::get(self, kind, &info.name)?),
-            ("list", Verbs::ReadOnly) => Outcome::ok(computed::list(self, kind)),
+            ("get" | "list", Verbs::ReadOnly) if usage::serves(kind) => {
+                VerbResult::ok(self.measured(kind, info).await?)
+            }
+            ("get", Verbs::ReadOnly) => VerbResult::ok(computed::get(self, kind, &info.name)?),
+            ("list", Verbs::ReadOnly) => VerbResult::ok(computed::list(self, kind)),
             ("list", _) => {
                 let options = ListOptions::parse(kind, info)?;
                 let page = registry.page(kind, &options)?;
@@ -783,7 +793,7 @@ async fn aside(
 struct Work {
     kind: &'static KindDef,
     user: Arc<UserInfo>,
-    wanted: Wanted,
+    wanted: Representation,
     bytes: Bytes,
 }
 

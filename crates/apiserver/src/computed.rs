@@ -2,7 +2,7 @@
 
 use orlop_api::core::component_status::component;
 use orlop_api::{KindDef, Status, Value};
-use orlop_base::supervisor::{Record, State};
+use orlop_base::supervisor::{ComponentState, Record};
 use serde_json::json;
 
 use crate::chain::Server;
@@ -31,17 +31,17 @@ fn all(server: &Server, kind: &KindDef) -> Vec<Value> {
 /// As upstream's probe of the component's port would put it.
 fn status(name: &str, port: u16, record: &Record) -> Value {
     match record.state {
-        State::Running => component(name, Ok("ok")),
-        State::Stopped => {
+        ComponentState::Running => component(name, Ok("ok")),
+        ComponentState::Stopped => {
             let at = format!("127.0.0.1:{port}");
             let refused = format!("Get \"https://{at}/healthz\": dial tcp {at}: connect: connection refused");
             component(name, Err(&refused))
         }
-        State::BackOff => component(
+        ComponentState::BackOff => component(
             name,
             Err(&format!("back-off restarting failed component: {}", record.error)),
         ),
-        State::Stalled => component(name, Err("HTTP probe failed: context deadline exceeded")),
+        ComponentState::Stalled => component(name, Err("HTTP probe failed: context deadline exceeded")),
     }
 }
 

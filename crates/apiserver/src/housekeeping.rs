@@ -114,7 +114,7 @@ impl<'s> Changes<'s> {
 
     /// Something could not be put right: says so, waits, and starts over with everything.
     async fn retry(&mut self, what: &str, status: &Status) {
-        tracing::warn!("{what}: {status}");
+        tracing::warn!(err = %status, what, "failed to sync objects of the control plane");
         self.watchers.clear();
         tokio::select! {
             _ = tokio::time::sleep(RETRY_AFTER) => {}
@@ -280,7 +280,7 @@ async fn sweep_events(server: &Arc<Server>) {
             if let Err(status) = internal.delete(core_kind("events"), namespace, name).await
                 && status.code != 404
             {
-                tracing::warn!("an old event could not be removed: {status}");
+                tracing::warn!(err = %status, "failed to delete expired event");
                 break;
             }
         }

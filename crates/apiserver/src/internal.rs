@@ -9,7 +9,7 @@ use crate::authn::UserInfo;
 use crate::kinds;
 use crate::registry::create::meta_text;
 use crate::registry::update::{Desired, Endpoint};
-use crate::registry::{Context, Outcome, Registry, Warnings, WriteOptions};
+use crate::registry::{Context, Registry, VerbResult, Warnings, WriteOptions};
 use crate::request::RequestInfo;
 
 /// The server as a user of itself.
@@ -59,7 +59,7 @@ impl Internal {
         }
     }
 
-    pub async fn create(&self, kind: &'static KindDef, object: Value) -> Result<Outcome, Status> {
+    pub async fn create(&self, kind: &'static KindDef, object: Value) -> Result<VerbResult, Status> {
         let info = Internal::info("create", kind, &object);
         let ty = schema::schema().get(kind.schema).expect("every kind has a schema");
         let object = schema::from_value(object, ty).map_err(Status::internal)?.value;

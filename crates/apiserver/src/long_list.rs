@@ -2,12 +2,11 @@
 //! is byte for byte what the whole list would be.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use orlop_api::schema::{TypeRef, schema};
+use orlop_api::schema::{InOrder, Ty, TypeRef, schema};
 use orlop_api::{Value, protobuf};
 use serde_json::{Map, json};
 
-use crate::negotiate::{Format, Wanted};
-use crate::respond::InOrder;
+use crate::negotiate::{Format, Representation};
 
 /// Lists go out in pieces of about this size. Each is made between two others' turns, so it is short.
 const PIECE: usize = 32 * 1024;
@@ -24,8 +23,9 @@ pub(crate) struct LongList<I> {
 }
 
 enum Form {
-    Json,
-    Indented,
+    /// With the type of the members.
+    Json(&'static Ty),
+    Indented(&'static Ty),
     Yaml,
     /// The type of the list, and what it begins with before its first item.
     Protobuf {
@@ -41,18 +41,20 @@ impl<I: Iterator<Item = Value> + Clone> LongList<I> {
         envelope: &Value,
         member: &'static str,
         items: I,
-        wanted: Wanted,
+        wanted: Representation,
         schema_name: &str,
     ) -> LongList<I> {
         let list = schema().get(schema_name);
+        let item = list.and_then(|list| schema().ty(list).field(member)?.ty.item());
+        let item = item.unwrap_or(&Ty::Any);
         let form = match (wanted.format, list) {
             (Format::Yaml, _) => Form::Yaml,
             (Format::Protobuf, Some(list)) => Form::Protobuf {
                 list,
                 before: protobuf::encode_message(&json!({}), list).len(),
             },
-            _ if wanted.pretty => Form::Indented,
-            _ => Form::Json,
+            _ if wanted.pretty => Form::Indented(item),
+            _ => Form::Json(item),
         };
         let (head, tail) = form.around(envelope, member, &items);
         LongList {
@@ -67,7 +69,7 @@ impl<I: Iterator<Item = Value> + Clone> LongList<I> {
 
     pub(crate) fn content_type(&self) -> &'static str {
         match self.form {
-            Form::Json | Form::Indented => "application/json",
+            Form::Json(_) | Form::Indented(_) => "application/json",
             Form::Yaml => "application/yaml",
             Form::Protobuf { .. } => Format::Protobuf.content_type(),
         }
@@ -102,12 +104,12 @@ impl Form {
         items: &(impl Iterator<Item = Value> + Clone),
     ) -> (Vec<u8>, Vec<u8>) {
         match self {
-            Form::Json => {
+            Form::Json(_) => {
                 let text = serde_json::to_string(&InOrder::of(envelope)).expect("a value is always JSON");
                 let open = text.strip_suffix('}').unwrap_or(&text);
                 (format!("{open},\"{member}\":[").into(), b"]}\n".to_vec())
             }
-            Form::Indented => {
+            Form::Indented(_) => {
                 let text = serde_json::to_string_pretty(&InOrder::of(envelope)).expect("a value is always JSON");
                 let open = text.strip_suffix("\n}").unwrap_or(&text);
                 (format!("{open},\n  \"{member}\": [\n").into(), b"\n  ]\n}".to_vec())
@@ -128,14 +130,14 @@ impl Form {
 
     fn write(&self, item: &Value, member: &str, is_first: bool, out: &mut BytesMut) {
         match self {
-            Form::Json => {
+            Form::Json(ty) => {
                 if !is_first {
                     out.put_u8(b',');
                 }
-                serde_json::to_writer(out.writer(), item).expect("a value is always JSON");
+                serde_json::to_writer(out.writer(), &InOrder::typed(item, ty)).expect("a value is always JSON");
             }
-            Form::Indented => {
-                let text = serde_json::to_string_pretty(item).expect("a value is always JSON");
+            Form::Indented(ty) => {
+                let text = serde_json::to_string_pretty(&InOrder::typed(item, ty)).expect("a value is always JSON");
                 out.put_slice(if is_first { b"    " } else { b",\n    " });
                 out.put_slice(text.replace('\n', "\n    ").as_bytes());
             }
@@ -194,7 +196,7 @@ mod tests {
     use crate::negotiate::Shape;
     use crate::respond::{self, Body};
 
-    fn whole(list: &Value, wanted: Wanted, schema_name: &str) -> Vec<u8> {
+    fn whole(list: &Value, wanted: Representation, schema_name: &str) -> Vec<u8> {
         match respond::value_response(200, list, wanted, schema_name).into_body() {
             Body::Whole(Some(bytes)) => bytes.to_vec(),
             _ => panic!("a value is answered whole"),
@@ -231,7 +233,7 @@ mod tests {
                     continue;
                 }
                 let shape = Shape::Object;
-                let wanted = Wanted { format, shape, pretty };
+                let wanted = Representation { format, shape, pretty };
                 let pieces: Vec<Bytes> =
                     LongList::new(&envelope, member, maps.clone().into_iter(), wanted, schema_name).collect();
                 assert!(pieces.len() > 3, "{format:?}");

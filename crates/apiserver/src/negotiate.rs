@@ -40,14 +40,14 @@ pub enum Shape {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Representation {
     pub format: Format,
     pub shape: Shape,
     pub pretty: bool,
 }
 
-impl Wanted {
-    pub const JSON: Wanted = Wanted {
+impl Representation {
+    pub const JSON: Representation = Representation {
         format: Format::Json,
         shape: Shape::Object,
         pretty: false,
@@ -55,7 +55,7 @@ impl Wanted {
 }
 
 /// Reads the Accept header; the first clause that can be served wins. No header: JSON.
-pub fn accept(headers: &HeaderMap, pretty: bool) -> Result<Wanted, Status> {
+pub fn accept(headers: &HeaderMap, pretty: bool) -> Result<Representation, Status> {
     let header = headers
         .get_all(ACCEPT)
         .iter()
@@ -63,11 +63,14 @@ pub fn accept(headers: &HeaderMap, pretty: bool) -> Result<Wanted, Status> {
         .collect::<Vec<_>>()
         .join(",");
     if header.trim().is_empty() {
-        return Ok(Wanted { pretty, ..Wanted::JSON });
+        return Ok(Representation {
+            pretty,
+            ..Representation::JSON
+        });
     }
     for clause in header.split(',') {
         if let Some(wanted) = read_clause(clause) {
-            return Ok(Wanted { pretty, ..wanted });
+            return Ok(Representation { pretty, ..wanted });
         }
     }
     Err(none_acceptable(&header))
@@ -87,7 +90,7 @@ fn none_acceptable(header: &str) -> Status {
     status
 }
 
-fn read_clause(clause: &str) -> Option<Wanted> {
+fn read_clause(clause: &str) -> Option<Representation> {
     let mut parts = clause.split(';').map(str::trim);
     let media = parts.next()?;
     let format = match media {
@@ -113,7 +116,7 @@ fn read_clause(clause: &str) -> Option<Wanted> {
         "PartialObjectMetadataList" => Shape::PartialObjectMetadataList,
         _ => return None,
     };
-    Some(Wanted {
+    Some(Representation {
         format,
         shape,
         pretty: false,
@@ -142,7 +145,7 @@ pub fn media_type(header: &str) -> String {
 mod tests {
     use super::*;
 
-    fn wanted(header: &str) -> Option<Wanted> {
+    fn wanted(header: &str) -> Option<Representation> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, header.parse().unwrap());
         accept(&headers, false).ok()
@@ -150,12 +153,12 @@ mod tests {
 
     #[test]
     fn accept_headers() {
-        let json = Wanted::JSON;
-        let table = Wanted {
+        let json = Representation::JSON;
+        let table = Representation {
             shape: Shape::Table,
             ..json
         };
-        let proto = Wanted {
+        let proto = Representation {
             format: Format::Protobuf,
             ..json
         };

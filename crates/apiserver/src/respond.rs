@@ -12,7 +12,8 @@ use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Frame;
-use orlop_api::{KindDef, Status, Value, protobuf, schema};
+use orlop_api::schema::{self, InOrder};
+use orlop_api::{KindDef, Status, Value, protobuf};
 use orlop_store::{Item, Page};
 use serde_json::json;
 
@@ -20,11 +21,11 @@ use crate::audit::Completion;
 use crate::connect::AnyBody;
 use crate::long_list::LongList;
 use crate::metrics::InFlight;
-use crate::negotiate::{Format, Shape, Wanted};
+use crate::negotiate::{Format, Representation, Shape};
 use crate::object::{Object, type_head};
 use crate::registry::list::write_continue;
 use crate::registry::watch::Watch;
-use crate::registry::{Outcome, Registry};
+use crate::registry::{Registry, VerbResult};
 use crate::table::{self, IncludeObject};
 
 /// Answers at least this long are compressed if the client can read it. Upstream: 128 KiB, too.
@@ -186,19 +187,20 @@ pub fn plain(code: u16, content_type: &'static str, bytes: impl Into<Bytes>) -> 
 }
 
 pub fn json(code: u16, value: &Value) -> Response<Body> {
-    plain(code, "application/json", value.to_string())
+    let text = serde_json::to_string(&InOrder::of(value)).expect("a value is always JSON");
+    plain(code, "application/json", text)
 }
 
 /// JSON for people, who are the ones to read it. Upstream: `/` and `/version` are always indented.
-pub fn indented_json(code: u16, value: &Value) -> Response<Body> {
+pub fn indented_json(code: u16, value: &impl serde::Serialize) -> Response<Body> {
     let text = serde_json::to_string_pretty(value).expect("a JSON value can be written");
     plain(code, "application/json", text)
 }
 
 /// An error, in the representation the client reads.
-pub fn error(status: &Status, wanted: Wanted) -> Response<Body> {
+pub fn error(status: &Status, wanted: Representation) -> Response<Body> {
     let value = status.to_value();
-    let wanted = Wanted {
+    let wanted = Representation {
         shape: Shape::Object,
         ..wanted
     };
@@ -236,7 +238,7 @@ pub fn page_not_found() -> Response<Body> {
 }
 
 /// A value in the wanted format. `schema_name` is its type, for protobuf.
-pub(crate) fn value_response(code: u16, value: &Value, wanted: Wanted, schema_name: &str) -> Response<Body> {
+pub(crate) fn value_response(code: u16, value: &Value, wanted: Representation, schema_name: &str) -> Response<Body> {
     match wanted.format {
         // Indented answers end without a line break, as Go's do.
         Format::Json if wanted.pretty => {
@@ -259,58 +261,6 @@ pub(crate) fn value_response(code: u16, value: &Value, wanted: Wanted, schema_na
     }
 }
 
-/// A value whose members come in the order people know; those not listed come after, in order of their names.
-pub(crate) struct InOrder<'v> {
-    value: &'v Value,
-    /// The order at this depth and below.
-    orders: &'static [&'static [&'static str]],
-}
-
-/// Objects start with what they are; a Status goes on as Kubernetes writes it, its details and their causes too.
-const OBJECT_ORDER: &[&[&str]] = &[&["kind", "apiVersion", "metadata"]];
-const STATUS_ORDER: &[&[&str]] = &[
-    &[
-        "kind",
-        "apiVersion",
-        "metadata",
-        "status",
-        "message",
-        "reason",
-        "details",
-    ],
-    &["name", "group", "kind", "uid"],
-    &["reason", "message", "field"],
-];
-
-impl<'v> InOrder<'v> {
-    pub(crate) fn of(value: &'v Value) -> InOrder<'v> {
-        let is_status = value.get("kind").is_some_and(|k| k == "Status");
-        InOrder {
-            value,
-            orders: if is_status { STATUS_ORDER } else { OBJECT_ORDER },
-        }
-    }
-}
-
-impl serde::Serialize for InOrder<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Some((order, below)) = self.orders.split_first() else {
-            return self.value.serialize(serializer);
-        };
-        match self.value {
-            Value::Object(map) => {
-                let known = order.iter().filter_map(|name| map.get_key_value(*name));
-                let rest = map.iter().filter(|(name, _)| !order.contains(&name.as_str()));
-                let inner = |value| InOrder { value, orders: below };
-                serializer.collect_map(known.chain(rest).map(|(name, value)| (name, inner(value))))
-            }
-            // The members of a list stand at the depth of the list.
-            Value::Array(list) => serializer.collect_seq(list.iter().map(|value| InOrder { value, ..*self })),
-            other => other.serialize(serializer),
-        }
-    }
-}
-
 fn encode_protobuf(value: &Value, ty: schema::TypeRef) -> Vec<u8> {
     let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or("");
     protobuf::encode(value, text("apiVersion"), text("kind"), ty)
@@ -320,12 +270,12 @@ fn encode_protobuf(value: &Value, ty: schema::TypeRef) -> Vec<u8> {
 pub fn outcome(
     registry: &Registry,
     kind: &'static KindDef,
-    outcome: Outcome,
-    wanted: Wanted,
+    outcome: VerbResult,
+    wanted: Representation,
     include: IncludeObject,
 ) -> Response<Body> {
     let (value, code) = match outcome {
-        Outcome::Stored { item, created } => {
+        VerbResult::Stored { item, created } => {
             let code = if created { 201 } else { 200 };
             if wanted.format == Format::Json
                 && wanted.shape == Shape::Object
@@ -336,13 +286,13 @@ pub fn outcome(
             }
             (registry.value_as(&item, kind), code)
         }
-        Outcome::Value { value, code } => (value, code),
+        VerbResult::Value { value, code } => (value, code),
     };
     if wanted.shape == Shape::Table
         && let Some(table) = table::of_answer(kind, &value, registry.now(), include)
     {
         let format = json_or_yaml(wanted.format);
-        return value_response(code, &table, Wanted { format, ..wanted }, "");
+        return value_response(code, &table, Representation { format, ..wanted }, "");
     }
     let is_list = value["kind"] == format!("{}List", kind.kind);
     let own = is_list || value["kind"] == kind.kind;
@@ -423,7 +373,7 @@ pub struct Listing {
     pub page: Page<Object>,
     pub prefix: String,
     pub selective: bool,
-    pub wanted: Wanted,
+    pub wanted: Representation,
     pub include: IncludeObject,
     pub gzip: bool,
 }
@@ -431,7 +381,7 @@ pub struct Listing {
 impl Listing {
     /// Stored bytes are served bytes.
     fn is_plain(&self) -> bool {
-        let Wanted { format, shape, pretty } = self.wanted;
+        let Representation { format, shape, pretty } = self.wanted;
         format == Format::Json && shape == Shape::Object && !pretty && self.kind.stored_as.is_empty()
     }
 
@@ -499,7 +449,13 @@ impl Listing {
             _ => wanted.format,
         };
         let items = self.page.items.into_iter().map(show);
-        let list = LongList::new(&envelope, member, items, Wanted { format, ..wanted }, &schema_name);
+        let list = LongList::new(
+            &envelope,
+            member,
+            items,
+            Representation { format, ..wanted },
+            &schema_name,
+        );
         let content_type = list.content_type();
         chunked(list, content_type, self.gzip)
     }
@@ -511,7 +467,7 @@ impl Listing {
             Shape::Table => {
                 let table = table::of_objects(kind, &objects, metadata, registry.now(), self.include, true);
                 let format = json_or_yaml(wanted.format);
-                value_response(200, &table, Wanted { format, ..wanted }, "")
+                value_response(200, &table, Representation { format, ..wanted }, "")
             }
             Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => value_response(
                 200,
@@ -682,7 +638,7 @@ fn gzipped(response: Response<Body>, accepts_gzip: bool) -> Response<Body> {
     }
 }
 
-pub fn watch(watch: Watch, wanted: Wanted, in_flight: InFlight) -> Response<Body> {
+pub fn watch(watch: Watch, wanted: Representation, in_flight: InFlight) -> Response<Body> {
     let mut response = Response::new(Body::Watch(WatchBody::new(watch, in_flight)));
     let content_type = match (wanted.format, wanted.shape) {
         (Format::Protobuf, Shape::Object | Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList) => {
@@ -698,7 +654,7 @@ pub fn watch(watch: Watch, wanted: Wanted, in_flight: InFlight) -> Response<Body
 }
 
 /// One event of a watch: a JSON line, or a length and a protobuf message.
-pub fn watch_frame(event: &str, object: &Value, wanted: Wanted, kind: &KindDef) -> Bytes {
+pub fn watch_frame(event: &str, object: &Value, wanted: Representation, kind: &KindDef) -> Bytes {
     let schema_name = match wanted.shape {
         Shape::Table => String::new(),
         Shape::Object => schema_of(object, kind),
@@ -715,7 +671,8 @@ pub fn watch_frame(event: &str, object: &Value, wanted: Wanted, kind: &KindDef) 
         out.put_slice(&message);
         return out.freeze();
     }
-    Bytes::from(format!("{}\n", json!({"type": event, "object": object})))
+    let object = serde_json::to_string(&InOrder::of(object)).expect("a value is always JSON");
+    Bytes::from(format!("{{\"type\":{event:?},\"object\":{object}}}\n"))
 }
 
 #[cfg(test)]
@@ -728,11 +685,6 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&InOrder::of(&status)).unwrap(),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"deployments.apps \"x\" not found","reason":"NotFound","details":{"name":"x","group":"apps","kind":"deployments"},"code":404}"#
-        );
-        let list = json!({"items": [{"b": 1, "a": {"kind": 1, "apiVersion": 2}}], "kind": "L", "apiVersion": "v1"});
-        assert_eq!(
-            serde_json::to_string(&InOrder::of(&list)).unwrap(),
-            r#"{"kind":"L","apiVersion":"v1","items":[{"a":{"apiVersion":2,"kind":1},"b":1}]}"#
         );
     }
 }

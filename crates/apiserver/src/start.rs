@@ -33,20 +33,20 @@ const FOLLOWED: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("the data directory {path} can't be used")]
+    #[error("failed to use the data directory {path}")]
     DataDir { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Store(#[from] orlop_store::OpenError),
-    #[error("the cluster's keys and certificates can't be set up")]
+    #[error("failed to set up the cluster\'s keys and certificates")]
     Pki(#[from] PkiError),
-    #[error("the key of service accounts can't be used")]
+    #[error("failed to load the service account key")]
     Tokens(#[from] crate::authn::KeyError),
     #[error("can't listen on {address}; is another server running there? Choose another with --port")]
     Listen {
         address: SocketAddr,
         source: std::io::Error,
     },
-    #[error("the audit log {path} can't be opened")]
+    #[error("failed to open the audit log {path}")]
     Audit { path: PathBuf, source: std::io::Error },
     #[error("a default object could not be created")]
     Bootstrap(#[source] Status),
@@ -338,7 +338,7 @@ async fn kubernetes_service(internal: &Internal, config: &Config) -> Result<(), 
     });
     internal.ensure_members(core("services"), service, &["spec"]).await?;
     let Some(address) = advertised(config) else {
-        tracing::warn!("this machine has no address but loopback: the kubernetes service gets no endpoints");
+        tracing::warn!("found no address but loopback; the kubernetes service has no endpoints");
         return Ok(());
     };
     let labels = json!({"endpointslice.kubernetes.io/skip-mirror": "true"});

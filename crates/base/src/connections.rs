@@ -108,7 +108,7 @@ struct Use {
 }
 
 /// A place in the table; free again when dropped.
-pub(crate) struct Place(pub(crate) Arc<Peer>);
+pub(crate) struct ConnectionSlot(pub(crate) Arc<Peer>);
 
 /// A request under way until dropped, its answer included.
 pub struct Busy(Arc<Peer>);
@@ -150,7 +150,7 @@ impl Connections {
     }
 
     /// A place for somebody who just connected; none if there is no room and nobody gives way.
-    pub(crate) fn admit(self: &Arc<Self>, address: SocketAddr) -> Option<Place> {
+    pub(crate) fn admit(self: &Arc<Self>, address: SocketAddr) -> Option<ConnectionSlot> {
         let network = network(address.ip());
         let mut table = self.table.lock();
         match table.room(&self.limits, network) {
@@ -180,7 +180,7 @@ impl Connections {
             .entry(network)
             .or_default()
             .insert(peer.number, peer.clone());
-        Some(Place(peer))
+        Some(ConnectionSlot(peer))
     }
 
     /// Closes those strangers that have been without a request the longest: somebody needs what they hold.
@@ -257,7 +257,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let connections = &self.0.connections;
         let is_there = connections.table.lock().remove(&self.0);
@@ -345,7 +345,7 @@ mod tests {
         SocketAddr::new(address.parse().unwrap(), 1)
     }
 
-    fn was_shed(place: &Place) -> bool {
+    fn was_shed(place: &ConnectionSlot) -> bool {
         let table = place.0.connections.table.lock();
         !table.strangers.contains_key(&place.0.number) && !table.known.contains_key(&place.0.number)
     }
@@ -373,20 +373,20 @@ mod tests {
     #[tokio::test]
     async fn those_who_are_known_keep_their_places_and_a_share_of_them() {
         let table = Connections::new(limits(8, 100));
-        let known: Vec<Place> = (0..2)
+        let known: Vec<ConnectionSlot> = (0..2)
             .map(|_| {
                 let place = table.admit(at("10.0.0.1")).unwrap();
                 place.0.authenticated();
                 place
             })
             .collect();
-        let strangers: Vec<Place> = (0..20)
+        let strangers: Vec<ConnectionSlot> = (0..20)
             .map(|i| table.admit(at(&format!("10.0.1.{i}"))).unwrap())
             .collect();
         assert_eq!(table.counts().strangers, 6);
         assert!(known.iter().all(|place| !was_shed(place)));
         // More who are known push strangers out, down to the last.
-        let more: Vec<Place> = (0..6)
+        let more: Vec<ConnectionSlot> = (0..6)
             .map(|_| {
                 let place = table.admit(at("10.0.2.1")).unwrap();
                 place.0.authenticated();
@@ -406,7 +406,7 @@ mod tests {
     #[tokio::test]
     async fn this_machine_finds_a_place_when_all_others_are_taken() {
         let table = Connections::new(limits(16, 100));
-        let full: Vec<(Place, Busy)> = (0..16)
+        let full: Vec<(ConnectionSlot, Busy)> = (0..16)
             .map(|i| {
                 let place = table.admit(at(&format!("10.0.0.{i}"))).unwrap();
                 place.0.authenticated();

@@ -33,7 +33,7 @@ const STALL_MAX: Duration = Duration::from_secs(60);
 pub type Start = Box<dyn FnMut(Shutdown) -> BoxFuture<'static, Result<(), String>> + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ComponentState {
     Running,
     /// A part of it has not let go of its thread for long.
     Stalled,
@@ -43,20 +43,20 @@ pub enum State {
     Stopped,
 }
 
-impl State {
+impl ComponentState {
     /// Nothing is wrong with a component that somebody stopped.
     pub fn is_healthy(self) -> bool {
-        matches!(self, State::Running | State::Stopped)
+        matches!(self, ComponentState::Running | ComponentState::Stopped)
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for ComponentState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(match self {
-            State::Running => "running",
-            State::Stalled => "stalled",
-            State::BackOff => "failed",
-            State::Stopped => "stopped",
+            ComponentState::Running => "running",
+            ComponentState::Stalled => "stalled",
+            ComponentState::BackOff => "failed",
+            ComponentState::Stopped => "stopped",
         })
     }
 }
@@ -74,7 +74,7 @@ pub enum End {
 /// What is known of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    pub state: State,
+    pub state: ComponentState,
     pub since: Timestamp,
     pub restarts: u64,
     pub panics: u64,
@@ -87,7 +87,7 @@ pub struct Record {
 impl Record {
     fn new(now: Timestamp) -> Record {
         Record {
-            state: State::Stopped,
+            state: ComponentState::Stopped,
             since: now,
             restarts: 0,
             panics: 0,
@@ -96,17 +96,17 @@ impl Record {
         }
     }
 
-    fn set(&mut self, state: State, now: Timestamp) {
+    fn set(&mut self, state: ComponentState, now: Timestamp) {
         if self.state != state {
             (self.state, self.since) = (state, now);
         }
     }
 
     fn started(&mut self, now: Timestamp) {
-        if self.state == State::BackOff {
+        if self.state == ComponentState::BackOff {
             self.restarts += 1;
         }
-        self.set(State::Running, now);
+        self.set(ComponentState::Running, now);
     }
 
     /// What to do after an attempt that took `ran`: how long to wait for the next, or none if it was to end.
@@ -114,7 +114,7 @@ impl Record {
         let error = match end {
             End::Asked => {
                 self.failures = 0;
-                self.set(State::Stopped, now);
+                self.set(ComponentState::Stopped, now);
                 return None;
             }
             End::Returned => "ended by itself".to_string(),
@@ -130,14 +130,14 @@ impl Record {
         } else {
             self.failures.saturating_add(1)
         };
-        self.set(State::BackOff, now);
+        self.set(ComponentState::BackOff, now);
         Some(backoff(self.failures))
     }
 
     fn watched(&mut self, looks: u32, now: Timestamp) {
         match (self.state, looks >= STALLED_LOOKS) {
-            (State::Running, true) => self.set(State::Stalled, now),
-            (State::Stalled, false) => self.set(State::Running, now),
+            (ComponentState::Running, true) => self.set(ComponentState::Stalled, now),
+            (ComponentState::Stalled, false) => self.set(ComponentState::Running, now),
             _ => {}
         }
     }
@@ -221,7 +221,7 @@ impl Supervisor {
     pub async fn set_wanted(&self, name: &str, wanted: bool) -> Result<(), String> {
         let component = self.find(name)?;
         component.wanted.send_replace(wanted);
-        let is_done = |record: &Record| (record.state == State::Stopped) != wanted;
+        let is_done = |record: &Record| (record.state == ComponentState::Stopped) != wanted;
         let _ = timeout(DRAIN.saturating_mul(2), async {
             while !is_done(&component.record.lock()) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -368,11 +368,11 @@ mod tests {
         let (now, mut record) = (Timestamp::UNIX_EPOCH, record());
         let short = Duration::from_secs(1);
         record.started(now);
-        assert_eq!((record.state, record.restarts), (State::Running, 0));
+        assert_eq!((record.state, record.restarts), (ComponentState::Running, 0));
         assert_eq!(record.ended(End::Panicked("x".into()), short, now), Some(BACKOFF));
         assert_eq!(
             (record.state, &*record.error, record.panics),
-            (State::BackOff, "panicked: x", 1)
+            (ComponentState::BackOff, "panicked: x", 1)
         );
         assert!(!record.state.is_healthy());
         record.started(now);
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(record.ended(End::Failed("y".into()), RECOVERED, now), Some(BACKOFF));
         record.started(now);
         assert_eq!(record.ended(End::Asked, short, now), None);
-        assert!(record.state == State::Stopped && record.state.is_healthy());
+        assert!(record.state == ComponentState::Stopped && record.state.is_healthy());
         record.started(now);
         assert_eq!(record.restarts, 3, "a start that was asked for is no restart");
     }
@@ -393,14 +393,14 @@ mod tests {
         let (now, mut record) = (Timestamp::UNIX_EPOCH, record());
         record.started(now);
         record.watched(STALLED_LOOKS - 1, now);
-        assert_eq!(record.state, State::Running);
+        assert_eq!(record.state, ComponentState::Running);
         record.watched(STALLED_LOOKS, now);
-        assert!(record.state == State::Stalled && !record.state.is_healthy());
+        assert!(record.state == ComponentState::Stalled && !record.state.is_healthy());
         record.watched(0, now);
-        assert_eq!(record.state, State::Running);
+        assert_eq!(record.state, ComponentState::Running);
         record.ended(End::Returned, Duration::ZERO, now);
         record.watched(STALLED_LOOKS, now);
-        assert_eq!(record.state, State::BackOff);
+        assert_eq!(record.state, ComponentState::BackOff);
     }
 
     /// A component that counts its attempts and runs until it is told to stop.
@@ -416,7 +416,7 @@ mod tests {
         })
     }
 
-    async fn until(supervisor: &Supervisor, state: State) {
+    async fn until(supervisor: &Supervisor, state: ComponentState) {
         while supervisor.get("it").unwrap().state != state {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -429,9 +429,9 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(10)).await;
         for (n, fault) in [Fault::Panic, Fault::End, Fault::Panic].into_iter().enumerate() {
             supervisor.inject("it", fault).unwrap();
-            until(&supervisor, State::BackOff).await;
+            until(&supervisor, ComponentState::BackOff).await;
             assert!(supervisor.inject("it", fault).is_err(), "nothing runs that could fail");
-            until(&supervisor, State::Running).await;
+            until(&supervisor, ComponentState::Running).await;
             assert_eq!(attempts.load(Ordering::SeqCst), n as u32 + 2);
         }
         let record = supervisor.get("it").unwrap();
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(record.error, "panicked: fault injected");
         shutdown.trigger();
         task.await.unwrap();
-        assert_eq!(supervisor.get("it").unwrap().state, State::Stopped);
+        assert_eq!(supervisor.get("it").unwrap().state, ComponentState::Stopped);
     }
 
     #[tokio::test(start_paused = true)]
@@ -447,26 +447,26 @@ mod tests {
         let (supervisor, shutdown, attempts) = (Supervisor::default(), Shutdown::default(), Arc::default());
         let task = supervisor.add("it", false, shutdown.clone(), Clock::System, counting(&attempts));
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(supervisor.get("it").unwrap().state, State::Stopped);
+        assert_eq!(supervisor.get("it").unwrap().state, ComponentState::Stopped);
         assert_eq!(attempts.load(Ordering::SeqCst), 0);
         for n in 1..=2 {
             supervisor.set_wanted("it", true).await.unwrap();
             tokio::time::sleep(Duration::from_millis(10)).await;
             assert_eq!(attempts.load(Ordering::SeqCst), n);
             supervisor.set_wanted("it", false).await.unwrap();
-            assert_eq!(supervisor.get("it").unwrap().state, State::Stopped);
+            assert_eq!(supervisor.get("it").unwrap().state, ComponentState::Stopped);
         }
         assert_eq!(supervisor.get("it").unwrap().restarts, 0);
         // One that waits for its next attempt stops at once.
         supervisor.set_wanted("it", true).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
         supervisor.inject("it", Fault::Panic).unwrap();
-        until(&supervisor, State::BackOff).await;
+        until(&supervisor, ComponentState::BackOff).await;
         supervisor.set_wanted("it", false).await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(
             (supervisor.get("it").unwrap().state, attempts.load(Ordering::SeqCst)),
-            (State::Stopped, 3)
+            (ComponentState::Stopped, 3)
         );
         let unknown = supervisor.set_wanted("other", true).await;
         assert_eq!(unknown, Err("component \"other\" not found; there are: it".to_string()));
@@ -495,7 +495,7 @@ mod tests {
         let record = supervisor.get("it").unwrap();
         assert_eq!(
             (&*record.error, record.state),
-            ("panicked: the second one", State::Running)
+            ("panicked: the second one", ComponentState::Running)
         );
         shutdown.trigger();
         task.await.unwrap();

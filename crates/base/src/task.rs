@@ -134,7 +134,7 @@ impl Scope {
         let member = Member {
             future: Box::pin(CURRENT.scope(self.clone(), future)),
             polls,
-            place: Place {
+            place: ScopeMembership {
                 scope: self.clone(),
                 id,
             },
@@ -181,12 +181,12 @@ impl Scope {
 }
 
 /// A member's place in its scope, given up when the member is over or dropped.
-struct Place {
+struct ScopeMembership {
     scope: Scope,
     id: u64,
 }
 
-impl Drop for Place {
+impl Drop for ScopeMembership {
     fn drop(&mut self) {
         let shared = &self.scope.0;
         let entry = shared.members.lock().remove(&self.id);
@@ -199,7 +199,7 @@ struct Member<T> {
     // Before the place: what the future holds is gone when the scope is empty.
     future: Pin<Box<tokio::task::futures::TaskLocalFuture<Scope, BoxFuture<'static, T>>>>,
     polls: Arc<AtomicU64>,
-    place: Place,
+    place: ScopeMembership,
 }
 
 impl<T> Future for Member<T> {

@@ -36,27 +36,27 @@ pub(crate) struct NodeArgs {
     /// Name of the node [default: this host's]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// What runs containers: auto, simulated, or cri: and the endpoint of a socket (cri:unix:///run/…)
+    /// Container runtime: auto, simulated, or a CRI endpoint (cri:unix:///run/…)
     #[arg(long, value_name = "RUNTIME", default_value = "auto", value_parser = parse_runtime)]
     runtime: RuntimeArg,
-    /// Range of addresses for the node's pods
+    /// CIDR range of the node's pods
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/24")]
     pod_cidr: ipnet::IpNet,
-    /// Where the configuration of the pod network goes; empty to leave it alone [default: where the runtime looks]
+    /// CNI configuration directory to write to; empty to write none [default: the runtime's]
     #[arg(long, value_name = "DIR")]
     cni_conf_dir: Option<String>,
-    /// A KubeletConfiguration for the node agent [default: kubelet/config.yaml in the data directory, or
+    /// KubeletConfiguration file of the kubelet [default: kubelet/config.yaml in the data directory, or
     /// /var/lib/kubelet/config.yaml, if somebody wrote or edited it]
     #[arg(long, value_name = "FILE")]
     kubelet_config: Option<PathBuf>,
-    /// Folder of static pods [default: /etc/kubernetes/manifests for root's cluster with a container runtime, else
+    /// Directory of static pod manifests [default: /etc/kubernetes/manifests for root's cluster with a container runtime, else
     /// kubelet/manifests in the data directory]
     #[arg(long, value_name = "DIR")]
     pod_manifest_path: Option<String>,
-    /// Port of the node agent; 0 takes any free one [default: 10250]
+    /// Port of the kubelet (0: any free port) [default: 10250]
     #[arg(long, value_name = "PORT")]
     kubelet_port: Option<u16>,
-    /// Port of the node agent's healthz endpoint on 127.0.0.1; 0 serves nothing
+    /// Port of the kubelet's healthz endpoint on 127.0.0.1 (0: disabled)
     #[arg(long, value_name = "PORT", default_value_t = 10248)]
     kubelet_healthz_port: u16,
 }
@@ -74,7 +74,7 @@ fn parse_runtime(text: &str) -> Result<RuntimeArg, String> {
         "simulated" => Ok(RuntimeArg::Simulated),
         _ => match text.strip_prefix("cri:").filter(|endpoint| !endpoint.is_empty()) {
             Some(endpoint) => Ok(RuntimeArg::Cri(endpoint.to_string())),
-            None => Err("auto, simulated or cri:unix:///path/to/socket is wanted".to_string()),
+            None => Err("must be auto, simulated or cri:unix:///path/to/socket".to_string()),
         },
     }
 }
@@ -191,7 +191,7 @@ impl NodeArgs {
             None => None,
             Some(path) => {
                 let read = std::fs::read_to_string(path);
-                Some(read.with_context(|| format!("{} can't be read", path.display()))?)
+                Some(read.with_context(|| format!("failed to read {}", path.display()))?)
             }
         };
         let mut flags: Vec<Override> = Vec::new();
@@ -290,7 +290,7 @@ impl NodePlan {
         Ok(match &self.choice {
             Choice::Cri(endpoint) => {
                 let runtime = CriRuntime::connect(endpoint);
-                Arc::new(runtime.map_err(|e| format!("{endpoint} can't be used: {e}"))?)
+                Arc::new(runtime.map_err(|e| format!("failed to connect to the container runtime {endpoint}: {e}"))?)
             }
             Choice::Simulated { .. } => Arc::new(Simulated::new(simulated::Options {
                 clock: Clock::System,

@@ -20,14 +20,14 @@ const DNS_METRICS_PORT: u16 = 9153;
 
 #[derive(clap::Args)]
 pub(crate) struct ServicesArgs {
-    /// How services are made reachable: iptables, nftables, ipvs, userspace or none [default: as the ConfigMap kube-proxy
+    /// Proxy mode: iptables, nftables, ipvs, userspace or none [default: as the ConfigMap kube-proxy
     /// in kube-system says; at first the first of them that this machine can do]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     proxy_mode: Option<ModeArg>,
-    /// Port of the proxy's metrics and mode on 127.0.0.1; 0 serves nothing
+    /// Port of the proxy's metrics endpoint on 127.0.0.1 (0: disabled)
     #[arg(long, value_name = "PORT", default_value_t = 10249)]
     proxy_metrics_port: u16,
-    /// Port of the proxy's healthz endpoint, which load balancers ask; 0 serves nothing
+    /// Port of the proxy's healthz endpoint, for load balancers (0: disabled)
     #[arg(long, value_name = "PORT", default_value_t = 10256)]
     proxy_healthz_port: u16,
 }
@@ -153,7 +153,7 @@ pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Res
         Ok(running) => running,
         // Pods come by the service's address, so any port will do.
         Err(why) => {
-            tracing::warn!("DNS takes other ports than its own: {why}");
+            tracing::warn!(err = %why, "failed to bind the DNS port, using another");
             orlop_dns::run(options(0, None)).await?
         }
     };
@@ -190,7 +190,7 @@ async fn publish(plan: &ServicesPlan, admin: &Api) -> Result<(), String> {
         let path = path::object("v1", Some("kube-system"), "configmaps", CONFIG_MAP);
         let patch = json!({"data": {CONFIG_KEY: document(mode, &plan.pod_range)}});
         let patched: Result<Value, _> = admin.patch_merge(&path, &patch).await;
-        patched.map_err(|e| format!("the ConfigMap {CONFIG_MAP} can't be written: {e}"))?;
+        patched.map_err(|e| format!("failed to write ConfigMap {CONFIG_MAP}: {e}"))?;
     }
     Ok(())
 }
@@ -209,7 +209,7 @@ async fn create(admin: &Api, api_version: &str, resource: &str, object: &Value) 
     match admin.create::<Value>(&path, object).await {
         Ok(_) => Ok(true),
         Err(Error::AlreadyExists(_)) => Ok(false),
-        Err(e) => Err(format!("{resource}/{CONFIG_MAP} can't be written: {e}")),
+        Err(e) => Err(format!("failed to write {resource}/{CONFIG_MAP}: {e}")),
     }
 }
 

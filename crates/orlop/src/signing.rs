@@ -45,7 +45,7 @@ impl Certificates for Requests {
         valid: Duration,
         now: Timestamp,
     ) -> Result<String, String> {
-        let authority = self.0.as_ref().ok_or("there is no authority to sign with")?;
+        let authority = self.0.as_ref().ok_or("no signing CA is configured")?;
         let read = CertificateRequest::from_pem(request.as_bytes())?;
         if asked(&read) != *judged {
             return Err("the request is not the one that was judged".to_string());
@@ -96,10 +96,10 @@ pub(crate) fn with_keys_of(pki: &Pki, settings: Settings) -> Settings {
 /// Where the keys of a cluster are, under kube-controller-manager's flag names.
 #[derive(clap::Args)]
 pub(crate) struct KeyFiles {
-    /// Key that signs service account tokens; without it secrets get none
+    /// Private key that signs service account tokens [default: token Secrets are not filled]
     #[arg(long, value_name = "FILE")]
     service_account_private_key_file: Option<PathBuf>,
-    /// Certificate of the authority that signs requests; without it none is signed
+    /// CA certificate of the cluster signers [default: no CertificateSigningRequest is signed]
     #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
     cluster_signing_cert_file: Option<PathBuf>,
     /// Its key
@@ -113,7 +113,7 @@ impl KeyFiles {
             None => None,
             Some(file) => match SecretTokens::from_pem(&text(file)?) {
                 Some(tokens) => Some(Arc::new(Tokens(tokens)) as Arc<dyn TokenSigner>),
-                None => bail!("{} is no private key in PEM", file.display()),
+                None => bail!("{} has no PEM-encoded private key", file.display()),
             },
         };
         let authority = match (&self.cluster_signing_cert_file, &self.cluster_signing_key_file) {
@@ -136,5 +136,5 @@ impl KeyFiles {
 }
 
 fn text(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))
+    std::fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))
 }

@@ -80,7 +80,7 @@ pub fn render(network: &Network) -> Result<String, String> {
     let mut ranges = vec![];
     let mut routes = vec![];
     for range in &network.ranges {
-        let v6 = family(range).ok_or_else(|| format!("{range:?} is no range of addresses such as 10.244.1.0/24"))?;
+        let v6 = family(range).ok_or_else(|| format!("{range:?} is not a valid CIDR (example: 10.244.1.0/24)"))?;
         ranges.push(json!([{ "subnet": range }]));
         routes.push(json!({ "dst": if v6 { "::/0" } else { "0.0.0.0/0" } }));
     }

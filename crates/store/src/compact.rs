@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::state::State;
+use crate::state::MemoryImage;
 use crate::{Event, EventKind, Record, Revision};
 
 /// How much history to keep.
@@ -24,7 +24,7 @@ impl Bounds {
     }
 }
 
-impl<R: Record> State<R> {
+impl<R: Record> MemoryImage<R> {
     /// Forgets what exceeds the bounds, about `budget` events at most, and moves the compacted revision along.
     /// Returns what was forgotten, for the caller to drop outside the lock; nothing means the bounds are kept.
     #[must_use]

@@ -5,7 +5,7 @@
 //! ```text
 //!   commit ──queue──► writer thread: judge ─► log.commit (one fsync a batch) ─► apply ─► wake watchers ─► answer
 //!                                                                                 │
-//!   get, range, count, watch ◄───────────── RwLock<State> ◄───────────────────────┘
+//!   get, range, count, watch ◄───────────── RwLock<MemoryImage> ◄───────────────────────┘
 //! ```
 //!
 //! Invariants:

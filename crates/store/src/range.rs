@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use crate::state::{State, Version};
+use crate::state::{MemoryImage, Version};
 use crate::{Item, Record, Revision};
 
 /// Keys walked before waiting writers get a turn.
@@ -44,7 +44,7 @@ pub enum RangeError {
     Future { current: Revision },
 }
 
-impl<R: Record> State<R> {
+impl<R: Record> MemoryImage<R> {
     /// Checks that `revision` can still, and already, be read.
     pub(crate) fn readable(&self, revision: Revision) -> Result<(), RangeError> {
         if revision > self.revision {
@@ -83,10 +83,10 @@ impl<R: Record> State<R> {
     }
 }
 
-/// Walks as `State::visit` does, but lets writers in every `stride` keys; what they write has later revisions and so
+/// Walks as `MemoryImage::visit` does, but lets writers in every `stride` keys; what they write has later revisions and so
 /// does not show. Fails if they compacted the revision away in the meantime.
 fn walk<R: Record>(
-    lock: &RwLock<State<R>>,
+    lock: &RwLock<MemoryImage<R>>,
     query: &RangeQuery<'_>,
     stride: usize,
     visitor: &mut dyn FnMut(&Arc<str>, &Version<R>),
@@ -109,7 +109,7 @@ fn walk<R: Record>(
 
 /// See [`crate::Store::range`].
 pub(crate) fn range<R: Record>(
-    lock: &RwLock<State<R>>,
+    lock: &RwLock<MemoryImage<R>>,
     query: &RangeQuery<'_>,
     keep: &mut dyn FnMut(&Item<R>) -> bool,
 ) -> Result<Page<R>, RangeError> {
@@ -121,7 +121,7 @@ pub(crate) fn range<R: Record>(
 }
 
 fn page<R: Record>(
-    lock: &RwLock<State<R>>,
+    lock: &RwLock<MemoryImage<R>>,
     query: &RangeQuery<'_>,
     stride: usize,
     keep: &mut dyn FnMut(&Item<R>) -> bool,
@@ -147,7 +147,7 @@ fn page<R: Record>(
 }
 
 /// See [`crate::Store::count`].
-pub(crate) fn count<R: Record>(lock: &RwLock<State<R>>, prefix: &str) -> usize {
+pub(crate) fn count<R: Record>(lock: &RwLock<MemoryImage<R>>, prefix: &str) -> usize {
     // A whole bucket keeps its own count; a key named like the bucket would be in it but not under the prefix.
     if let Some(name) = prefix.strip_suffix('/').filter(|name| name.matches('/').count() == 2) {
         let state = lock.read();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::compact::Bounds;
 use crate::log::{BaseItem, Log, OpenError, Replayed};
-use crate::state::State;
+use crate::state::MemoryImage;
 use crate::store::Options;
 use crate::{Item, Record, Revision};
 
@@ -99,7 +99,7 @@ impl Folder {
     }
 }
 
-pub(crate) fn replay<R: Record>(log: &mut dyn Log, options: &Options) -> Result<State<R>, OpenError> {
+pub(crate) fn replay<R: Record>(log: &mut dyn Log, options: &Options) -> Result<MemoryImage<R>, OpenError> {
     let now = options.clock.now().as_microsecond();
     let bounds = options.bounds();
     let mut folder = Folder {
@@ -113,7 +113,7 @@ pub(crate) fn replay<R: Record>(log: &mut dyn Log, options: &Options) -> Result<
     };
     let revision = log.replay(&mut |replayed| folder.take(replayed))?;
     let items = decode_all(folder.base.into_values().collect())?;
-    let mut state = State::from_items(folder.folded, folder.folded, items);
+    let mut state = MemoryImage::from_items(folder.folded, folder.folded, items);
     for recent in folder.recent {
         for (key, bytes) in recent.writes {
             let record = bytes.map(|bytes| decode::<R>(&key, bytes)).transpose()?;

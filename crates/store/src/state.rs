@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::{Event, EventKind, Item, Record, Revision};
 
-pub(crate) struct State<R> {
+pub(crate) struct MemoryImage<R> {
     pub revision: Revision,
     /// Reads at a smaller revision are refused.
     pub compacted: Revision,
@@ -93,9 +93,9 @@ fn size<R: Record>(key: &str, record: &R) -> u64 {
     (key.len() + record.bytes().len()) as u64
 }
 
-impl<R: Record> State<R> {
-    pub(crate) fn new(revision: Revision, compacted: Revision) -> State<R> {
-        State {
+impl<R: Record> MemoryImage<R> {
+    pub(crate) fn new(revision: Revision, compacted: Revision) -> MemoryImage<R> {
+        MemoryImage {
             revision,
             compacted,
             keys: BTreeMap::new(),
@@ -109,8 +109,8 @@ impl<R: Record> State<R> {
     }
 
     /// The state after recovery, before the transactions that are still history. `items` ascend by key.
-    pub(crate) fn from_items(revision: Revision, compacted: Revision, items: Vec<Item<R>>) -> State<R> {
-        let mut state = State::new(revision, compacted);
+    pub(crate) fn from_items(revision: Revision, compacted: Revision, items: Vec<Item<R>>) -> MemoryImage<R> {
+        let mut state = MemoryImage::new(revision, compacted);
         state.live_keys = items.len();
         for item in &items {
             state.live_bytes += size(&item.key, &*item.record);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::log::LogStats;
-use crate::state::State;
+use crate::state::MemoryImage;
 use crate::{Record, Revision};
 
 /// A look at the store, for metrics. Counters count since the store was opened.
@@ -50,7 +50,7 @@ impl Counters {
         counter.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn stats<R: Record>(&self, state: &State<R>, log: LogStats) -> Stats {
+    pub(crate) fn stats<R: Record>(&self, state: &MemoryImage<R>, log: LogStats) -> Stats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             revision: state.revision,

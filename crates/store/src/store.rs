@@ -12,7 +12,7 @@ use crate::compact::Bounds;
 use crate::health::{Health, LogFailure};
 use crate::log::{Log, LogMeter, OpenError};
 use crate::queue::Queue;
-use crate::state::State;
+use crate::state::MemoryImage;
 use crate::stats::{Counters, Stats};
 use crate::writer::Writer;
 use crate::{CommitError, Item, Page, RangeError, RangeQuery, Record, Revision, Txn, Watcher, range, recover};
@@ -68,7 +68,7 @@ impl<R: Record> Clone for Store<R> {
 
 /// What readers, watchers and the writer share.
 pub(crate) struct Shared<R> {
-    pub state: RwLock<State<R>>,
+    pub state: RwLock<MemoryImage<R>>,
     pub counters: Counters,
     pub meter: Arc<LogMeter>,
     pub health: Health,

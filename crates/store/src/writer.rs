@@ -9,9 +9,9 @@ use std::time::Duration;
 use orlop_base::Clock;
 use tokio::sync::watch;
 
-use crate::log::{Checkpoint, Log, LogError, Outcome, Transaction};
+use crate::log::{AppendResult, Checkpoint, Log, LogError, Transaction};
 use crate::queue::{Queue, Request, Work};
-use crate::state::State;
+use crate::state::MemoryImage;
 use crate::stats::Counters;
 use crate::store::{Options, Shared};
 use crate::{Action, CommitError, Event, Expect, Item, RangeQuery, Record, Revision, Txn, range};
@@ -65,7 +65,7 @@ enum Verdict<R> {
 
 /// The state plus what the batch did so far.
 struct Overlay<'a, R> {
-    state: &'a State<R>,
+    state: &'a MemoryImage<R>,
     revision: Revision,
     changed: HashMap<Arc<str>, Option<Item<R>>>,
 }
@@ -242,7 +242,7 @@ impl<R: Record> Writer<R> {
     }
 
     /// The log has the batch: make it visible, wake who watches, answer who asked.
-    fn apply(&mut self, micros: i64, batch: Vec<Request<R>>, verdicts: Vec<Verdict<R>>, outcomes: Vec<Outcome>) {
+    fn apply(&mut self, micros: i64, batch: Vec<Request<R>>, verdicts: Vec<Verdict<R>>, outcomes: Vec<AppendResult>) {
         let mut outcomes = outcomes.into_iter();
         let mut answers = Vec::with_capacity(batch.len());
         let mut touched: Vec<usize> = Vec::new();
@@ -253,7 +253,7 @@ impl<R: Record> Writer<R> {
                     Verdict::Nothing { revision } => Ok(revision),
                     Verdict::Conflict { key, current, .. } => Err(CommitError::Conflict { key, current }),
                     Verdict::Write { writes, .. } => match outcomes.next().expect("the log answers each transaction") {
-                        Outcome::Committed(revision) => {
+                        AppendResult::Committed(revision) => {
                             debug_assert!(revision > state.revision, "revisions only grow");
                             for (key, record) in writes {
                                 touched.extend(state.write(revision, micros, &key, record));
@@ -261,7 +261,7 @@ impl<R: Record> Writer<R> {
                             state.revision = revision;
                             Ok(revision)
                         }
-                        Outcome::Refused => {
+                        AppendResult::Refused => {
                             let key = writes[0].0.clone();
                             let current = state.get(&key);
                             Err(CommitError::Conflict { key, current })

@@ -5,40 +5,40 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 /// `map[a:1 b:[x y]]`, `<nil>`, strings bare.
-pub(super) struct Shown<'a>(pub &'a Value);
+pub(super) struct GoFormatted<'a>(pub &'a Value);
 
-pub(super) struct ShownMap<'a>(pub &'a Map<String, Value>);
+pub(super) struct GoFormattedMap<'a>(pub &'a Map<String, Value>);
 
-pub(super) struct ShownList<'a>(pub &'a [Value]);
+pub(super) struct GoFormattedList<'a>(pub &'a [Value]);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for GoFormatted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Value::Null => f.write_str("<nil>"),
             Value::Bool(b) => write!(f, "{b}"),
             Value::Number(n) => write!(f, "{n}"),
             Value::String(s) => f.write_str(s),
-            Value::Array(list) => ShownList(list).fmt(f),
-            Value::Object(map) => ShownMap(map).fmt(f),
+            Value::Array(list) => GoFormattedList(list).fmt(f),
+            Value::Object(map) => GoFormattedMap(map).fmt(f),
         }
     }
 }
 
-impl fmt::Display for ShownMap<'_> {
+impl fmt::Display for GoFormattedMap<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("map[")?;
         for (i, (key, value)) in self.0.iter().enumerate() {
-            write!(f, "{}{key}:{}", if i == 0 { "" } else { " " }, Shown(value))?;
+            write!(f, "{}{key}:{}", if i == 0 { "" } else { " " }, GoFormatted(value))?;
         }
         f.write_str("]")
     }
 }
 
-impl fmt::Display for ShownList<'_> {
+impl fmt::Display for GoFormattedList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for (i, value) in self.0.iter().enumerate() {
-            write!(f, "{}{}", if i == 0 { "" } else { " " }, Shown(value))?;
+            write!(f, "{}{}", if i == 0 { "" } else { " " }, GoFormatted(value))?;
         }
         f.write_str("]")
     }
@@ -77,6 +77,6 @@ mod tests {
     #[test]
     fn values_print_as_in_go() {
         let value = json!({"b": [1, "x", null, 1.5], "a": {"t": true}});
-        assert_eq!(Shown(&value).to_string(), "map[a:map[t:true] b:[1 x <nil> 1.5]]");
+        assert_eq!(GoFormatted(&value).to_string(), "map[a:map[t:true] b:[1 x <nil> 1.5]]");
     }
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use super::shown::json_kind;
+use super::go_format::json_kind;
 use crate::schema::{MAX_DEPTH, json_syntax_error};
 
 /// The most operations one patch may have.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use super::shown::json_kind;
+use super::go_format::json_kind;
 use crate::schema::json_syntax_error;
 
 /// Reads a merge patch from a request body. Only a map can patch an object.

@@ -9,7 +9,7 @@ pub mod json;
 pub mod merge;
 pub mod strategic;
 
-mod shown;
+mod go_format;
 
 #[cfg(test)]
 mod golden;
@@ -20,7 +20,7 @@ use crate::status::{Details, Status};
 
 /// A value as Go prints it in messages: `map[a:1 b:[x y]]`.
 pub fn go_text(value: &serde_json::Value) -> String {
-    shown::Shown(value).to_string()
+    go_format::GoFormatted(value).to_string()
 }
 
 /// Why a patch was refused. `Display` says what is wrong with it; `status` is the answer Kubernetes gives.

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use self::list::Merge;
 use super::PatchError;
+use super::go_format::{GoFormatted, GoFormattedMap, go_type, json_kind};
 use super::merge::drop_nulls;
-use super::shown::{Shown, ShownMap, go_type, json_kind};
 use crate::schema::json_syntax_error;
 use crate::schema::{Field, Ty, TypeRef, schema};
 
@@ -44,40 +44,40 @@ pub fn apply(target: &mut Value, patch: Value, ty: TypeRef) -> Result<(), PatchE
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
         return Err(PatchError::Malformed("invalid JSON document".into()));
     };
-    let merged = merge_map(std::mem::take(target), patch, Place::Struct(ty))?;
+    let merged = merge_map(std::mem::take(target), patch, MergeType::Struct(ty))?;
     *target = merged;
     Ok(())
 }
 
 /// What the schema knows of the map or list element being merged.
 #[derive(Clone, Copy)]
-enum Place {
+enum MergeType {
     Struct(TypeRef),
     /// Not a struct, so nothing is known of what lies below: the kind of Go type it is.
     Other(&'static str),
 }
 
-impl Place {
-    fn of(ty: &Ty) -> Place {
+impl MergeType {
+    fn of(ty: &Ty) -> MergeType {
         match ty {
-            Ty::Struct(r) => Place::Struct(*r),
-            Ty::Map(_) => Place::Other("map"),
-            Ty::List(_) | Ty::Items(_) => Place::Other("slice"),
-            _ => Place::Other("struct"),
+            Ty::Struct(r) => MergeType::Struct(*r),
+            Ty::Map(_) => MergeType::Other("map"),
+            Ty::List(_) | Ty::Items(_) => MergeType::Other("slice"),
+            _ => MergeType::Other("struct"),
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Place::Struct(_) => "struct",
-            Place::Other(kind) => kind,
+            MergeType::Struct(_) => "struct",
+            MergeType::Other(kind) => kind,
         }
     }
 
     fn field(self, name: &str) -> Result<&'static Field, PatchError> {
         let r = match self {
-            Place::Struct(r) => r,
-            Place::Other(kind) => {
+            MergeType::Struct(r) => r,
+            MergeType::Other(kind) => {
                 return Err(PatchError::Failed(format!(
                     "merging an object in json but data type is not struct, instead is: {kind}"
                 )));
@@ -95,8 +95,8 @@ impl Place {
     /// Maps merge, whatever the table says; the one exception is declared upstream with `patchStrategy:"replace"`.
     fn replaces_map(self, name: &str) -> bool {
         match self {
-            Place::Struct(r) => name == "selector" && schema().ty(r).name == "policy/v1.PodDisruptionBudgetSpec",
-            Place::Other(_) => false,
+            MergeType::Struct(r) => name == "selector" && schema().ty(r).name == "policy/v1.PodDisruptionBudgetSpec",
+            MergeType::Other(_) => false,
         }
     }
 
@@ -112,18 +112,18 @@ impl Place {
         Ok(Merge {
             merges: field.patch.merges(),
             key: field.merge_key,
-            element: Place::of(element),
+            element: MergeType::of(element),
         })
     }
 }
 
-fn merge_map(mut original: Object, mut patch: Object, place: Place) -> Result<Object, PatchError> {
+fn merge_map(mut original: Object, mut patch: Object, place: MergeType) -> Result<Object, PatchError> {
     if let Some(directive) = patch.remove(DIRECTIVE) {
         return match directive.as_str() {
             Some("replace") => Ok(patch),
             Some("delete") => Ok(Map::new()),
             _ => {
-                let shown = Shown(&directive).to_string();
+                let shown = GoFormatted(&directive).to_string();
                 patch.insert(DIRECTIVE.into(), directive);
                 Err(unknown_directive(&shown, &patch))
             }
@@ -143,7 +143,7 @@ fn merge_map(mut original: Object, mut patch: Object, place: Place) -> Result<Ob
     Ok(original)
 }
 
-fn merge_member(original: &mut Object, key: String, patch: Value, place: Place) -> Result<(), PatchError> {
+fn merge_member(original: &mut Object, key: String, patch: Value, place: MergeType) -> Result<(), PatchError> {
     let merged = match (original.get_mut(&key), patch) {
         (_, Value::Null) => {
             original.remove(&key);
@@ -154,7 +154,7 @@ fn merge_member(original: &mut Object, key: String, patch: Value, place: Place) 
             Some(Value::Object(if place.replaces_map(&key) {
                 new
             } else {
-                merge_map(std::mem::take(old), new, Place::of(&field.ty))?
+                merge_map(std::mem::take(old), new, MergeType::of(&field.ty))?
             }))
         }
         (Some(Value::Array(old)), Value::Array(new)) => {
@@ -173,7 +173,7 @@ fn merge_member(original: &mut Object, key: String, patch: Value, place: Place) 
     Ok(())
 }
 
-fn delete_from_list(original: &mut Object, name: &str, patch: Value, place: Place) -> Result<(), PatchError> {
+fn delete_from_list(original: &mut Object, name: &str, patch: Value, place: MergeType) -> Result<(), PatchError> {
     match (original.get_mut(name), patch) {
         (_, Value::Null) => {
             original.remove(name);
@@ -208,7 +208,7 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchErr
 }
 
 /// Merges the lists that a `$setElementOrder` speaks of, and takes both out of the patch.
-fn merge_ordered_lists(original: &mut Object, patch: &mut Object, place: Place) -> Result<(), PatchError> {
+fn merge_ordered_lists(original: &mut Object, patch: &mut Object, place: MergeType) -> Result<(), PatchError> {
     let directives: Vec<String> = patch.keys().filter(|k| k.starts_with(ELEMENT_ORDER)).cloned().collect();
     for directive in directives {
         let order = match patch.remove(&directive) {
@@ -267,7 +267,10 @@ fn without_directives(value: Value) -> Option<Value> {
 }
 
 fn unknown_directive(directive: &str, map: &Object) -> PatchError {
-    PatchError::Failed(format!("unknown patch type: {directive} in map: {}", ShownMap(map)))
+    PatchError::Failed(format!(
+        "unknown patch type: {directive} in map: {}",
+        GoFormattedMap(map)
+    ))
 }
 
 fn wrong_type(wanted: &str, found: &Value) -> PatchError {

@@ -19,7 +19,7 @@ use orlop_api::Status;
 use orlop_streaming::Pipe;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 
-use super::place::Place;
+use super::target::ConnectTarget;
 use super::transport::Unreached;
 use super::{AnyBody, Asked, BodyError, links};
 use crate::metrics::InFlight;
@@ -53,7 +53,7 @@ pub(super) async fn send(io: Box<dyn Pipe>, request: Request<AnyBody>) -> Result
 }
 
 /// Asks for what a place names.
-pub(super) async fn get(io: Box<dyn Pipe>, place: &Place) -> Result<Response<Incoming>, Unreached> {
+pub(super) async fn get(io: Box<dyn Pipe>, place: &ConnectTarget) -> Result<Response<Incoming>, Unreached> {
     let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
     let request = Request::get(&place.target).header(HOST, place.authority()).body(body);
     send(io, request.map_err(|error| Unreached(error.to_string()))?).await
@@ -62,7 +62,7 @@ pub(super) async fn get(io: Box<dyn Pipe>, place: &Place) -> Result<Response<Inc
 /// The client's request as the backend gets it: without what was meant for us alone.
 pub(super) fn request(
     asked: &Asked<'_>,
-    place: &Place,
+    place: &ConnectTarget,
     body: AnyBody,
     upgrading: bool,
 ) -> Result<Request<AnyBody>, Status> {
@@ -506,7 +506,7 @@ mod tests {
             peer: None,
             upgrade: None,
         };
-        let place = Place {
+        let place = ConnectTarget {
             https: false,
             hosts: vec!["10.0.0.1".into()],
             port: 80,

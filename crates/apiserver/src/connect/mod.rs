@@ -1,14 +1,14 @@
 //! Requests that leave the API server again: pods/log, exec, attach, portforward, and the proxies to pods, services and
 //! nodes. What is asked for is checked here; the rest is done by the pod's kubelet, or the pod itself.
 //!
-//! `options` reads and checks the request, `place` finds where it goes (both pure), `transport` makes the connection,
+//! `options` reads and checks the request, `target` finds where it goes (both pure), `transport` makes the connection,
 //! `forward` carries the bytes. Upgraded connections pass through byte by byte; only where a kubelet does not speak
 //! WebSocket itself is the client's WebSocket turned into SPDY here.
 
 mod forward;
 mod links;
 mod options;
-mod place;
+mod target;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -38,7 +38,7 @@ use crate::request::RequestInfo;
 use crate::respond::{self, Body};
 
 use options::{LogOptions, StreamOptions};
-use place::{Kubelet, Place};
+use target::{ConnectTarget, Kubelet};
 pub(crate) use transport::Nodes;
 pub use transport::NodesInside;
 
@@ -126,13 +126,13 @@ impl Server {
         // Kubernetes looks the node up in the name of the resource that was asked for, and says so.
         let missing = || Status::not_found("", resource, node);
         let node = ObjectLookup::get(&*self.registry, "nodes", "", node).ok_or_else(missing)?;
-        place::kubelet(&node)
+        target::kubelet(&node)
     }
 
     /// What a node's kubelet answers to a question of our own; in words why not.
     pub(crate) async fn ask_kubelet(&self, node: &str, target: &str, bytes_max: usize) -> Result<Bytes, String> {
         let kubelet = self.kubelet(node, "nodes").map_err(|status| status.message)?;
-        let place = Place::kubelet(&kubelet, target.to_string());
+        let place = ConnectTarget::kubelet(&kubelet, target.to_string());
         let failed = |error: transport::Unreached| error.to_string();
         let io = self
             .nodes
@@ -151,7 +151,7 @@ impl Server {
         let info = asked.info;
         let options = LogOptions::parse(&info.query, &info.name)?;
         let pod = self.pod(&info.namespace, &info.name)?;
-        let container = place::choose_container(&pod, &options.container)?;
+        let container = target::choose_container(&pod, &options.container)?;
         let node = text(&pod, &["spec", "nodeName"]);
         if node.is_empty() {
             // There is nothing to read yet, and nobody to ask.
@@ -166,7 +166,7 @@ impl Server {
             info.name,
             options.query()
         );
-        let place = Place::kubelet(&kubelet, path);
+        let place = ConnectTarget::kubelet(&kubelet, path);
         let trust = if options.skip_verification {
             transport::Trust::Anyone
         } else {
@@ -188,7 +188,7 @@ impl Server {
         let path = match info.subresource.as_str() {
             "portforward" => format!("/portForward/{}/{}{}", info.namespace, info.name, options.query()),
             verb => {
-                let container = place::choose_container(&pod, &options.container)?;
+                let container = target::choose_container(&pod, &options.container)?;
                 format!(
                     "/{verb}/{}/{}/{container}{}",
                     info.namespace,
@@ -207,7 +207,7 @@ impl Server {
         let kubelet = self.kubelet(node, "pods")?;
         let upgrade = asked.upgrade.take().filter(|_| is_upgrade(asked.headers));
         let upgrade = upgrade.ok_or_else(|| Status::bad_request("Upgrade request required"))?;
-        let place = Place::kubelet(&kubelet, path);
+        let place = ConnectTarget::kubelet(&kubelet, path);
         let permit = self.nodes.permit()?;
         let failed = |error| Status::plain_error(format!("error dialing backend: {error}"));
         let io = self
@@ -282,18 +282,18 @@ impl Server {
         if let Some(redirect) = forward::redirect_to_root(&asked) {
             return Ok(redirect);
         }
-        let id = place::ProxyId::parse(&info.name)
+        let id = target::ProxyId::parse(&info.name)
             .ok_or_else(|| Status::bad_request(format!("invalid {} request {:?}", asked.kind.singular, info.name)))?;
         let lookup = &*self.registry;
         let place = match asked.kind.plural {
-            "pods" => place::pod(&*self.pod(&info.namespace, &id.name)?, &id)?,
+            "pods" => target::pod(&*self.pod(&info.namespace, &id.name)?, &id)?,
             "services" => {
                 let turn = uuid::Uuid::new_v4().as_u64_pair().0 as usize;
-                place::service(lookup, &info.namespace, &id, &info.name, turn)?
+                target::service(lookup, &info.namespace, &id, &info.name, turn)?
             }
-            _ => place::node(&self.kubelet(&id.name, "nodes")?, &id)?,
+            _ => target::node(&self.kubelet(&id.name, "nodes")?, &id)?,
         };
-        let place = Place {
+        let place = ConnectTarget {
             target: forward::proxied_target(asked.target, info),
             ..place
         };

@@ -25,7 +25,7 @@ pub(super) struct Kubelet {
 
 /// An address to connect to, and what to ask for there.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct ConnectTarget {
     pub https: bool,
     /// To be tried in this order.
     pub hosts: Vec<String>,
@@ -39,9 +39,9 @@ pub(super) struct Place {
     pub only_proxyable: bool,
 }
 
-impl Place {
-    pub(super) fn kubelet(kubelet: &Kubelet, target: String) -> Place {
-        Place {
+impl ConnectTarget {
+    pub(super) fn kubelet(kubelet: &Kubelet, target: String) -> ConnectTarget {
+        ConnectTarget {
             https: true,
             hosts: kubelet.hosts.clone(),
             port: kubelet.port,
@@ -161,8 +161,8 @@ impl ProxyId {
         })
     }
 
-    fn place(&self, host: &str, port: u16) -> Place {
-        Place {
+    fn place(&self, host: &str, port: u16) -> ConnectTarget {
+        ConnectTarget {
             https: self.https,
             hosts: vec![host.to_string()],
             port,
@@ -184,7 +184,7 @@ impl ProxyId {
     }
 }
 
-pub(super) fn pod(pod: &Value, id: &ProxyId) -> Result<Place, Status> {
+pub(super) fn pod(pod: &Value, id: &ProxyId) -> Result<ConnectTarget, Status> {
     let ip = pod.pointer("/status/podIPs/0/ip").and_then(Value::as_str).unwrap_or("");
     if !ip.parse().is_ok_and(is_proxyable) {
         return Err(Status::bad_request("address not allowed"));
@@ -204,14 +204,14 @@ pub(super) fn pod(pod: &Value, id: &ProxyId) -> Result<Place, Status> {
     Ok(id.place(ip, port))
 }
 
-pub(super) fn node(kubelet: &Kubelet, id: &ProxyId) -> Result<Place, Status> {
+pub(super) fn node(kubelet: &Kubelet, id: &ProxyId) -> Result<ConnectTarget, Status> {
     if id.port.is_empty() || id.port == kubelet.port.to_string() {
-        return Ok(Place {
+        return Ok(ConnectTarget {
             only_proxyable: true,
-            ..Place::kubelet(kubelet, String::new())
+            ..ConnectTarget::kubelet(kubelet, String::new())
         });
     }
-    Ok(Place {
+    Ok(ConnectTarget {
         hosts: kubelet.hosts.clone(),
         ..id.place("", id.number()?)
     })
@@ -225,7 +225,7 @@ pub(super) fn service(
     id: &ProxyId,
     asked: &str,
     turn: usize,
-) -> Result<Place, Status> {
+) -> Result<ConnectTarget, Status> {
     let service = lookup
         .get("services", namespace, &id.name)
         .ok_or_else(|| Status::not_found("", "services", &id.name))?;
@@ -360,7 +360,7 @@ mod tests {
             (status.code, status.message.starts_with("no preferred addresses found")),
             (500, true)
         );
-        let place = Place::kubelet(
+        let place = ConnectTarget::kubelet(
             &Kubelet {
                 hosts: vec!["fd00::1".into()],
                 ..named

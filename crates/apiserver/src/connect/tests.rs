@@ -54,7 +54,7 @@ async fn answer(user: String, mut request: http::Request<Incoming>) -> Result<Re
 }
 
 /// A kubelet with this certificate, which wants to see a client certificate of the authority; returns where it is.
-async fn kubelet(pki: &Pki, credential: &Credential) -> Place {
+async fn kubelet(pki: &Pki, credential: &Credential) -> ConnectTarget {
     let certificate = CertificateDer::from_pem_slice(credential.certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(credential.key.as_bytes()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -89,10 +89,10 @@ async fn kubelet(pki: &Pki, credential: &Credential) -> Place {
         port,
         speaks_websocket: true,
     };
-    Place::kubelet(&kubelet, "/pods".into())
+    ConnectTarget::kubelet(&kubelet, "/pods".into())
 }
 
-async fn ask(nodes: &Nodes, place: &Place, trust: Trust) -> Result<String, String> {
+async fn ask(nodes: &Nodes, place: &ConnectTarget, trust: Trust) -> Result<String, String> {
     let io = nodes.dial(place, trust).await.map_err(|error| error.to_string())?;
     let response = forward::get(io, place).await.map_err(|error| error.to_string())?;
     Ok(String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
@@ -120,7 +120,7 @@ async fn nodes_in_this_process_are_reached_without_a_port() {
     let nodes = Nodes::new(&own).unwrap();
     nodes.set_inside(Arc::new(Inside));
     let outside = kubelet(&own, &serving(&own, "127.0.0.1")).await;
-    let of = |node: Option<&str>| Place {
+    let of = |node: Option<&str>| ConnectTarget {
         node: node.map(str::to_string),
         ..outside.clone()
     };
@@ -169,7 +169,7 @@ async fn who_we_are_is_for_kubelets_alone() {
     assert_eq!(ask(&nodes, &place, Trust::Proxied).await, Ok("nobody".to_string()));
     // However this machine is called, proxies don't lead to it.
     for host in ["127.0.0.1", "::ffff:127.0.0.1", "localhost", "127.1", "0"] {
-        let place = Place {
+        let place = ConnectTarget {
             hosts: vec![host.to_string()],
             only_proxyable: true,
             ..place.clone()
@@ -198,7 +198,7 @@ async fn nobody_there_is_said_in_known_words() {
             port: free,
             speaks_websocket: false,
         };
-        Place::kubelet(&kubelet, "/".into())
+        ConnectTarget::kubelet(&kubelet, "/".into())
     };
     let refused = ask(&nodes, &at("127.0.0.1"), Trust::Kubelet).await;
     assert_eq!(

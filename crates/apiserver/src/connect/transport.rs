@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::place::{Place, is_proxyable};
+use super::target::{ConnectTarget, is_proxyable};
 use crate::pki::{Pki, PkiError};
 
 /// Why a proxy does not go to an address.
@@ -125,7 +125,7 @@ impl Nodes {
         permit.map_err(|_| Status::too_many_requests("Too many requests, please try again later.", 1))
     }
 
-    pub(super) async fn dial(&self, place: &Place, trust: Trust) -> Result<Box<dyn Pipe>, Unreached> {
+    pub(super) async fn dial(&self, place: &ConnectTarget, trust: Trust) -> Result<Box<dyn Pipe>, Unreached> {
         if let (Some(node), Some(nodes)) = (&place.node, self.inside.get())
             && let Some(io) = nodes.dial(node)
         {
@@ -156,7 +156,7 @@ fn pem_error(error: rustls_pki_types::pem::Error) -> PkiError {
 }
 
 /// Connects to the first host that can be resolved, at exactly the addresses that were looked at.
-async fn connect(place: &Place) -> Result<(String, TcpStream), Unreached> {
+async fn connect(place: &ConnectTarget) -> Result<(String, TcpStream), Unreached> {
     let mut unknown = None;
     for host in &place.hosts {
         let addresses: Vec<SocketAddr> = match tokio::net::lookup_host((host.as_str(), place.port)).await {

@@ -37,7 +37,7 @@ pub(super) struct Operation {
     pub gvk: Option<Value>,
     pub query: Vec<Parameter>,
     pub body: Option<Body>,
-    pub answer: Answer,
+    pub answer: OperationResponse,
 }
 
 pub(super) struct Body {
@@ -46,7 +46,7 @@ pub(super) struct Body {
     pub required: bool,
 }
 
-pub(super) struct Answer {
+pub(super) struct OperationResponse {
     pub codes: &'static [u16],
     /// `None`: text.
     pub definition: Option<Definition>,
@@ -126,9 +126,9 @@ fn content(name: &Option<String>, media: &[&str]) -> Value {
     Value::Object(media.iter().map(entry).collect())
 }
 
-impl Answer {
-    pub(super) fn object(codes: &'static [u16], definition: Definition) -> Answer {
-        Answer {
+impl OperationResponse {
+    pub(super) fn object(codes: &'static [u16], definition: Definition) -> OperationResponse {
+        OperationResponse {
             codes,
             definition: Some(definition),
             media: OBJECT_MEDIA,

@@ -6,7 +6,9 @@ use orlop_api::{KindDef, kinds};
 
 use super::definitions::{Definition, PATCH, VERSION_INFO};
 use super::names::{self, GroupVersion};
-use super::operations::{ANY_MEDIA, Answer, Body, LIST_MEDIA, OBJECT_MEDIA, Operation, PATCH_MEDIA, PathItem};
+use super::operations::{
+    ANY_MEDIA, Body, LIST_MEDIA, OBJECT_MEDIA, Operation, OperationResponse, PATCH_MEDIA, PathItem,
+};
 use super::parameters::{self, Parameter};
 use crate::registry::delete::RETURN_DELETED;
 
@@ -95,7 +97,7 @@ impl Root {
             Root::OpenIdKeys => &["application/jwk-set+json"],
             _ => OBJECT_MEDIA,
         };
-        let answer = Answer {
+        let answer = OperationResponse {
             codes: &[200],
             definition,
             media,
@@ -107,7 +109,7 @@ impl Root {
     }
 }
 
-fn plain_get(id: String, tag: String, description: &str, answer: Answer) -> Operation {
+fn plain_get(id: String, tag: String, description: &str, answer: OperationResponse) -> Operation {
     Operation {
         method: "get",
         id,
@@ -123,7 +125,7 @@ fn plain_get(id: String, tag: String, description: &str, answer: Answer) -> Oper
 
 /// Every path of a group version, in order.
 pub(super) fn of_group_version(gv: GroupVersion) -> Vec<PathItem> {
-    let resources = Answer {
+    let resources = OperationResponse {
         codes: &[200],
         definition: Definition::named("meta/v1.APIResourceList"),
         media: OBJECT_MEDIA,
@@ -177,7 +179,7 @@ struct Shape {
     does: &'static str,
     options: &'static [&'static str],
     body: Option<Body>,
-    answer: Answer,
+    answer: OperationResponse,
 }
 
 impl Paths {
@@ -253,7 +255,7 @@ impl Paths {
             gvk: Some(self.gv.gvk(self.kind.kind)),
             query: query(&["meta/v1.ListOptions"]),
             body: None,
-            answer: Answer {
+            answer: OperationResponse {
                 codes: &[200],
                 definition: Definition::named(&list),
                 media: LIST_MEDIA,
@@ -305,18 +307,18 @@ impl Paths {
                 "create",
                 "create",
                 &["meta/v1.CreateOptions"],
-                Answer::object(&[200, 201, 202], this),
+                OperationResponse::object(&[200, 201, 202], this),
             ),
             "update" => whole(
                 "put",
                 "replace",
                 "replace",
                 &["meta/v1.UpdateOptions"],
-                Answer::object(&[200, 201], this),
+                OperationResponse::object(&[200, 201], this),
             ),
             "get" => Shape {
                 body: None,
-                ..whole("get", "read", "read", &[], Answer::object(&[200], this))
+                ..whole("get", "read", "read", &[], OperationResponse::object(&[200], this))
             },
             "patch" => Shape {
                 body: Some(body(Definition::Word(PATCH), PATCH_MEDIA)),
@@ -325,7 +327,7 @@ impl Paths {
                     "patch",
                     "change parts of",
                     &["meta/v1.PatchOptions"],
-                    Answer::object(&[200, 201], this),
+                    OperationResponse::object(&[200, 201], this),
                 )
             },
             "delete" => Shape {
@@ -335,7 +337,7 @@ impl Paths {
                     "delete",
                     "delete",
                     &["meta/v1.DeleteOptions"],
-                    Answer::object(&[200, 202], if returns_object { this } else { status }),
+                    OperationResponse::object(&[200, 202], if returns_object { this } else { status }),
                 )
             },
             "deletecollection" => Shape {
@@ -345,7 +347,7 @@ impl Paths {
                     "delete",
                     "delete all that are selected, each",
                     &["meta/v1.DeleteOptions", "meta/v1.ListOptions"],
-                    Answer::object(&[200], status),
+                    OperationResponse::object(&[200], status),
                 )
             },
             _ => return None,
@@ -367,7 +369,7 @@ impl Paths {
                 gvk: Some(self.gv.gvk(kind)),
                 query: query(&["meta/v1.ListOptions"]),
                 body: None,
-                answer: Answer {
+                answer: OperationResponse {
                     codes: &[200],
                     definition: Definition::named("meta/v1.WatchEvent"),
                     media: LIST_MEDIA,
@@ -409,7 +411,7 @@ impl Paths {
         if sub.name == "log" {
             for operation in &mut operations {
                 operation.query = query(&["core/v1.PodLogOptions"]);
-                operation.answer = Answer {
+                operation.answer = OperationResponse {
                     codes: &[200],
                     definition: None,
                     media: &[
@@ -485,7 +487,7 @@ impl Paths {
             ),
             query: parameters::of_options(&format!("core/{version}.{}", sub.kind)),
             body: None,
-            answer: Answer {
+            answer: OperationResponse {
                 codes: &[200],
                 definition: None,
                 media: ANY_MEDIA,

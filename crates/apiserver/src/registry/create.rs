@@ -9,7 +9,7 @@ use orlop_base::clock::rfc3339;
 use orlop_store::{Action, Expect, Item, Op};
 
 use super::body::{self, BodyType};
-use super::{Context, MAX_RACES, Outcome, Registry, services, stamps};
+use super::{Context, MAX_RACES, Registry, VerbResult, services, stamps};
 use crate::admission::{self, Operation, Review};
 use crate::object::Object;
 use crate::{authz, kinds};
@@ -21,7 +21,7 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let mut value = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
         place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
         if !ctx.info.name.is_empty() {
@@ -52,7 +52,7 @@ impl Registry {
         kind: &'static KindDef,
         mut value: Value,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         if !meta_text(&value, "resourceVersion").is_empty() {
             return Err(Status::plain_error(
                 "resourceVersion should not be set on objects to be created",
@@ -108,7 +108,7 @@ impl Registry {
         mut value: Value,
         ctx: &Context<'_>,
         review: &(dyn Fn(&str) -> Review<'r> + Sync),
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         self.fill_metadata(kind, &mut value, ctx);
         let status = value.get("status").filter(|_| ctx.options.keep_status).cloned();
         (kind.prepare_create)(&mut value);
@@ -136,7 +136,7 @@ impl Registry {
             let object = service.as_ref().unwrap_or(&value);
             let changes = admission::validate(&review(&name), Some(object), None)?;
             if ctx.options.dry_run {
-                return Ok(Outcome::Value {
+                return Ok(VerbResult::Value {
                     value: object.clone(),
                     code: 201,
                 });
@@ -156,7 +156,7 @@ impl Registry {
                     value["apiVersion"] = kind.api_version().into();
                     value["kind"] = kind.kind.into();
                     value["metadata"]["resourceVersion"] = revision.to_string().into();
-                    return Ok(Outcome::Value { value, code: 201 });
+                    return Ok(VerbResult::Value { value, code: 201 });
                 }
                 if is_whole && kind.plural == "pods" && kind.group.is_empty() {
                     self.fresh.put(&key, revision, value);
@@ -167,7 +167,7 @@ impl Registry {
                     create_revision: revision,
                     mod_revision: revision,
                 };
-                return Ok(Outcome::Stored { item, created: true });
+                return Ok(VerbResult::Stored { item, created: true });
             }
         }
         Err(Status::modified(kind.group, kind.plural, &name))

@@ -13,7 +13,7 @@ use super::context::{OptionProblems, dry_run};
 use super::create::{encode, meta_text};
 use super::list::ListOptions;
 use super::update::is_finished_deletion;
-use super::{Context, MAX_RACES, Outcome, Registry, services};
+use super::{Context, MAX_RACES, Registry, VerbResult, services};
 use crate::admission::{self, Operation, Review};
 use crate::kinds;
 use crate::negotiate::{Format, body_format};
@@ -299,7 +299,7 @@ fn set_gc_finalizers(object: &mut Value, propagation: Option<Propagation>) {
 }
 
 impl Registry {
-    pub async fn delete(&self, kind: &'static KindDef, bytes: &[u8], ctx: &Context<'_>) -> Result<Outcome, Status> {
+    pub async fn delete(&self, kind: &'static KindDef, bytes: &[u8], ctx: &Context<'_>) -> Result<VerbResult, Status> {
         let options = DeleteOptions::parse(bytes, ctx)?;
         if kind.kind == "Job" && options.propagation.is_none() {
             ctx.warnings.add("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning");
@@ -309,12 +309,12 @@ impl Registry {
             .await?;
         // Kinds that answer with the object do so always; the others only while it is still there.
         if removed && !RETURN_DELETED.contains(&(kind.group, kind.plural)) {
-            return Ok(Outcome::ok(json!({
+            return Ok(VerbResult::ok(json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
                 "details": deleted_details(kind, &value),
             })));
         }
-        Ok(Outcome::ok(value))
+        Ok(VerbResult::ok(value))
     }
 
     /// Deletes one object. Gives back its last state, and whether it is gone.

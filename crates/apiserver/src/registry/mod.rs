@@ -67,16 +67,16 @@ const MAX_PARSED_BYTES: usize = 1 << 20;
 const MAX_PARSED_OBJECT: usize = 16 << 10;
 
 /// What a verb gives back.
-pub enum Outcome {
+pub enum VerbResult {
     /// A stored object.
     Stored { item: Item<Object>, created: bool },
     /// An object that is not (or not in this form) in the store: dry runs, subresources, deleted objects, statuses.
     Value { value: Value, code: u16 },
 }
 
-impl Outcome {
-    pub fn ok(value: Value) -> Outcome {
-        Outcome::Value { value, code: 200 }
+impl VerbResult {
+    pub fn ok(value: Value) -> VerbResult {
+        VerbResult::Value { value, code: 200 }
     }
 }
 
@@ -111,8 +111,8 @@ impl Registry {
             .ok_or_else(|| Status::not_found(kind.group, kind.plural, name))
     }
 
-    pub fn get(&self, kind: &'static KindDef, namespace: &str, name: &str) -> Result<Outcome, Status> {
-        Ok(Outcome::Stored {
+    pub fn get(&self, kind: &'static KindDef, namespace: &str, name: &str) -> Result<VerbResult, Status> {
+        Ok(VerbResult::Stored {
             item: self.find(kind, namespace, name)?,
             created: false,
         })

@@ -10,7 +10,7 @@ use super::body::{self, BodyType};
 use super::context::FieldValidation;
 use super::create::{meta_text, place_in_namespace, reset_fields};
 use super::update::Endpoint;
-use super::{Context, Outcome, Registry};
+use super::{Context, Registry, VerbResult};
 use crate::kinds;
 use crate::negotiate::media_type;
 
@@ -124,7 +124,7 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         if is_apply(headers) {
             return self.apply(kind, endpoint, bytes, ctx).await;
         }
@@ -144,7 +144,7 @@ impl Registry {
         endpoint: &Endpoint,
         bytes: &[u8],
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let applied = decode_applied(bytes, ctx)?;
         let merge = |live: Option<&Value>| -> Result<Value, Status> {
             let options = ownership::ApplyOptions {
@@ -195,7 +195,7 @@ fn decode_applied(bytes: &[u8], ctx: &Context<'_>) -> Result<Value, Status> {
     let bad = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
     let (sent, problems) = schema::yaml_to_value(bytes).map_err(|e| bad(e.to_string()))?;
     if !sent.is_object() {
-        return Err(bad("an object is wanted".to_string()));
+        return Err(bad("must be an object".to_string()));
     }
     for problem in problems {
         match ctx.options.field_validation {

@@ -9,7 +9,7 @@ use orlop_store::{Action, Expect, Item, Op};
 
 use super::body::{self, BodyType};
 use super::create::{check_name, encode, meta_text, own_fields, place_in_namespace};
-use super::{Context, MAX_RACES, Outcome, Registry, services, stamps};
+use super::{Context, MAX_RACES, Registry, VerbResult, services, stamps};
 use crate::admission::{self, Operation, Review};
 use crate::kinds;
 use crate::object::Object;
@@ -60,7 +60,7 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let mut value = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
         place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
         if meta_text(&value, "name").is_empty() && !ctx.info.name.is_empty() && !endpoint.subresource.is_empty() {
@@ -97,7 +97,7 @@ impl Registry {
         endpoint: &Endpoint,
         ctx: &Context<'_>,
         desired: &Desired<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         self.change_named(kind, &ctx.info.namespace, &ctx.info.name, endpoint, ctx, desired)
             .await
     }
@@ -110,7 +110,7 @@ impl Registry {
         endpoint: &Endpoint,
         ctx: &Context<'_>,
         desired: &Desired<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let _turn = self.quota_turn(kind, namespace).await;
         for _ in 0..MAX_RACES {
             let item = self.find(kind, namespace, name)?;
@@ -133,7 +133,7 @@ impl Registry {
         item: &Item<Object>,
         old: &Value,
         mut new: Value,
-    ) -> Result<Option<Outcome>, Status> {
+    ) -> Result<Option<VerbResult>, Status> {
         let name = meta_text(old, "name");
         check_preconditions(kind, &new, old, name, ctx)?;
         // From here on it is about this revision, whether or not the client named one.
@@ -167,14 +167,14 @@ impl Registry {
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         ownership::keep_times_if_unchanged(&mut new, old);
         if new == *old {
-            return Ok(Some(Outcome::Stored {
+            return Ok(Some(VerbResult::Stored {
                 item: item.clone(),
                 created: false,
             }));
         }
         let changes = admission::validate(&review, Some(&new), Some(old))?;
         if ctx.options.dry_run {
-            return Ok(Some(Outcome::ok(new)));
+            return Ok(Some(VerbResult::ok(new)));
         }
         ops.extend(self.change_ops(changes));
         let expect = Expect::At(item.mod_revision);
@@ -187,7 +187,7 @@ impl Registry {
             });
             return Ok(self.commit(ops).await?.map(|revision| {
                 new["metadata"]["resourceVersion"] = revision.to_string().into();
-                Outcome::ok(new)
+                VerbResult::ok(new)
             }));
         }
         let record = Arc::new(encode(&new, kind));
@@ -203,7 +203,7 @@ impl Registry {
                 create_revision: item.create_revision,
                 mod_revision: revision,
             };
-            Outcome::Stored { item, created: false }
+            VerbResult::Stored { item, created: false }
         }))
     }
 }

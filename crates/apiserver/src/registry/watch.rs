@@ -17,7 +17,7 @@ use super::Registry;
 use super::context::OptionProblems;
 use super::list::{ListOptions, expired, parse_revision};
 use crate::kinds;
-use crate::negotiate::{Format, Shape, Wanted};
+use crate::negotiate::{Format, Representation, Shape};
 use crate::object::{Object, type_head};
 use crate::request::RequestInfo;
 use crate::table;
@@ -32,7 +32,7 @@ pub struct Watch {
     registry: Arc<Registry>,
     kind: &'static KindDef,
     options: ListOptions,
-    wanted: Wanted,
+    wanted: Representation,
     include_object: table::IncludeObject,
     watcher: Watcher<Object>,
     /// The state at the start, sent as ADDED events before anything else.
@@ -55,7 +55,7 @@ impl Registry {
         self: &Arc<Self>,
         kind: &'static KindDef,
         info: &RequestInfo,
-        wanted: Wanted,
+        wanted: Representation,
         shutdown: Shutdown,
     ) -> Result<Watch, Status> {
         let options = ListOptions::parse(kind, info)?;

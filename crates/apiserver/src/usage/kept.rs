@@ -28,14 +28,14 @@ struct Shared {
     sweeping: bool,
 }
 
-type Slot = tokio::sync::Mutex<Option<Answer>>;
+type Slot = tokio::sync::Mutex<Option<CachedUsage>>;
 
-struct Answer {
+struct CachedUsage {
     at: Instant,
     usage: Option<Arc<NodeUsage>>,
 }
 
-impl Answer {
+impl CachedUsage {
     fn serves(&self, pods: &[String], now: Instant) -> bool {
         let has = |usage: &Arc<NodeUsage>| pods.iter().all(|pod| usage.pods.contains_key(pod));
         let keep = match self.usage.as_ref().is_none_or(has) {
@@ -60,7 +60,7 @@ impl Kept {
             return kept.usage.clone();
         }
         let usage = ask().await.map(Arc::new);
-        *answer = Some(Answer {
+        *answer = Some(CachedUsage {
             at: Instant::now(),
             usage: usage.clone(),
         });
@@ -131,7 +131,7 @@ mod tests {
         let at = Instant::now();
         let serves = |usage: Option<NodeUsage>, pod: &str, seconds| {
             let usage = usage.map(Arc::new);
-            let answer = Answer { at, usage };
+            let answer = CachedUsage { at, usage };
             answer.serves(&[pod.to_string()], at + Duration::from_secs(seconds))
         };
         assert!(serves(Some(usage(&["d/p"])), "d/p", 9) && !serves(Some(usage(&["d/p"])), "d/p", 10));

@@ -153,7 +153,7 @@ impl Server {
         match answer.and_then(|bytes| summary::read(&bytes)) {
             Ok(usage) => Some(usage),
             Err(why) => {
-                tracing::debug!("node {node} does not tell what it uses: {why}");
+                tracing::debug!(node, err = %why, "failed to read node usage");
                 None
             }
         }

@@ -71,7 +71,7 @@ struct Memory {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Result<NodeUsage, String> {
-    let summary: Summary = serde_json::from_slice(bytes).map_err(|e| format!("the summary can't be read: {e}"))?;
+    let summary: Summary = serde_json::from_slice(bytes).map_err(|e| format!("failed to decode the summary: {e}"))?;
     let pods = summary.pods.unwrap_or_default().into_iter();
     let pods = pods.filter_map(|pod| {
         let key = format!("{}/{}", pod.pod_ref.namespace, pod.pod_ref.name);

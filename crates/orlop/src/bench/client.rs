@@ -35,9 +35,9 @@ pub(crate) struct Target {
 impl Target {
     /// The current context of a kubeconfig.
     pub(crate) fn from_kubeconfig(path: &Path) -> anyhow::Result<Target> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("{} can't be read", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
         let config: Value =
-            serde_saphyr::from_str(&text).with_context(|| format!("{} is no kubeconfig", path.display()))?;
+            serde_saphyr::from_str(&text).with_context(|| format!("{} is not a valid kubeconfig", path.display()))?;
         let named = |list: &str, name: &Value, what: &str| -> Value {
             let entries = config[list].as_array().into_iter().flatten();
             entries
@@ -53,7 +53,7 @@ impl Target {
             .as_str()
             .unwrap_or("")
             .parse()
-            .context("the cluster's server is no URL")?;
+            .context("cluster.server is not a valid URL")?;
         let Some(host) = url.host() else {
             bail!("the kubeconfig names no server")
         };
@@ -93,7 +93,7 @@ impl Target {
     async fn stream(&self, tls: Arc<rustls::ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
-            .context("the server can't be reached")?;
+            .context("failed to connect to the server")?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(self.host.clone())?;
         TlsConnector::from(tls)
@@ -146,7 +146,7 @@ fn tls(dir: &Path, cluster: &Value, user: &Value) -> anyhow::Result<rustls::Clie
             return Ok(BASE64_STANDARD.decode(encoded)?);
         }
         match value[name].as_str() {
-            Some(path) => std::fs::read(dir.join(path)).with_context(|| format!("{path} can't be read")),
+            Some(path) => std::fs::read(dir.join(path)).with_context(|| format!("failed to read {path}")),
             None => Ok(vec![]),
         }
     };

@@ -90,7 +90,7 @@ impl Kind {
 }
 
 /// What honest clients saw.
-struct Seen {
+struct HonestFigures {
     figures: Figures,
     refused: usize,
     first_refusal: Option<String>,
@@ -151,13 +151,13 @@ fn yield_to_others() {
         .status();
 }
 
-fn print(idle: &Seen, rows: &[(Seen, usize, Option<f64>)], clients: usize) {
+fn print(idle: &HonestFigures, rows: &[(HonestFigures, usize, Option<f64>)], clients: usize) {
     println!(
         "{HONEST} honest clients beside {clients} hostile ones\n{:<44} {:>8} {:>10} {:>10} {:>10} {:>8} {:>8} {:>9} {:>8}",
         "", "honest", "p50", "p99", "max", "p99/idle", "refused", "attacks", "MB"
     );
     let idle_p99 = idle.figures.percentile(0.99).as_secs_f64().max(1e-9);
-    let line = |seen: &Seen, attacks: String, resident: String| {
+    let line = |seen: &HonestFigures, attacks: String, resident: String| {
         let figures = &seen.figures;
         println!(
             "{:<44} {:>8} {:>10} {:>10} {:>10} {:>8.1} {:>8} {:>9} {:>8}",
@@ -279,7 +279,7 @@ async fn clean_up(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(people: &People, name: String, time: Duration) -> Seen {
+async fn measure(people: &People, name: String, time: Duration) -> HonestFigures {
     let began = Instant::now();
     let clients: Vec<_> = people
         .honest
@@ -294,7 +294,7 @@ async fn measure(people: &People, name: String, time: Duration) -> Seen {
             refusals.extend(refused);
         }
     }
-    Seen {
+    HonestFigures {
         figures: Figures::new(name, began.elapsed(), latencies),
         refused: refusals.len(),
         first_refusal: refusals.into_iter().next(),

@@ -66,7 +66,7 @@ impl OwnServer {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .context("orlop can't be started")?;
+            .context("failed to start orlop")?;
         let mut server = OwnServer {
             child,
             dir,

@@ -385,7 +385,7 @@ impl Agent {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .context("the agent can't be started")?;
+            .context("failed to start the kubelet")?;
         Ok(Agent { child })
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn enter_private_network() -> anyhow::Result<()> {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     let up = up.context("there is no ip command")?;
     if !up.success() {
-        bail!("loopback can't be brought up");
+        bail!("failed to bring up the loopback interface");
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ impl Proxy {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("{program} can't be started"))?;
+            .with_context(|| format!("failed to start {program}"))?;
         Ok(Proxy { child })
     }
 

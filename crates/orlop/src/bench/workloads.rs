@@ -71,7 +71,7 @@ pub(crate) async fn prepare(target: &Target) -> anyhow::Result<()> {
         .await?;
     if code != 201 && code != 409 {
         bail!(
-            "namespace {NAMESPACE} can't be made: {}",
+            "failed to create namespace {NAMESPACE}: {}",
             String::from_utf8_lossy(&answer)
         );
     }

@@ -17,7 +17,7 @@ use crate::components::Components;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Where the server keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
+    /// Data directory [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
     /// Address to listen on
@@ -30,10 +30,10 @@ pub(super) struct Args {
     /// Port to listen on
     #[arg(long, default_value_t = 6443)]
     secure_port: u16,
-    /// Ranges of service addresses, the primary family first
+    /// CIDR ranges of Service cluster IPs, the primary IP family first
     #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/12")]
     service_cluster_ip_range: Vec<ipnet::IpNet>,
-    /// Range of node ports
+    /// Port range of NodePort services
     #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767", value_parser = parse_ports)]
     service_node_port_range: (u16, u16),
     /// Issuer of service-account tokens
@@ -42,28 +42,28 @@ pub(super) struct Args {
     /// Audiences of tokens this server accepts [default: the issuer]
     #[arg(long, value_delimiter = ',')]
     api_audiences: Vec<String>,
-    /// Further names or addresses for the server's certificate
+    /// Additional subject alternative names of the serving certificate
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     tls_san: Vec<String>,
-    /// Reads under way at once
+    /// Maximum number of non-mutating requests in flight
     #[arg(long, default_value_t = 400)]
     max_requests_inflight: usize,
-    /// Writes under way at once
+    /// Maximum number of mutating requests in flight
     #[arg(long, default_value_t = 200)]
     max_mutating_requests_inflight: usize,
-    /// Requests must be done after this long ("60s", "1m")
+    /// Time after which a request times out ("60s", "1m")
     #[arg(long, default_value = "60s", value_parser = parse_duration)]
     request_timeout: Duration,
-    /// Events are forgotten after this long
+    /// Time to live of events
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     event_ttl: Duration,
-    /// Watchers and lists in pages can go back this many changes; beyond, they are told to start over (410)
+    /// Number of changes kept for watches and paginated lists; older resource versions get 410 Expired
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     store_history_events: usize,
-    /// They can go back this long
+    /// How long changes are kept for watches and paginated lists
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     store_history_age: Duration,
-    /// Write one JSON line for each request to this file
+    /// File to write audit events to, one JSON line per event
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
 }
@@ -113,7 +113,7 @@ pub(super) fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Compo
         let running = orlop_apiserver::start(config, Clock::System).await?;
         let url = format!("https://{}", reachable(running.address));
         write_private(&kubeconfig, &running.pki.kubeconfig(&url, "orlop"))
-            .with_context(|| format!("{} can't be written", kubeconfig.display()))?;
+            .with_context(|| format!("failed to write {}", kubeconfig.display()))?;
         let components = ready(&running, &kubeconfig);
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -159,5 +159,5 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
         .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     range
         .filter(|(a, b)| 0 < *a && a <= b)
-        .ok_or_else(|| "a range such as 30000-32767 is wanted".to_string())
+        .ok_or_else(|| "must be a port range such as 30000-32767".to_string())
 }

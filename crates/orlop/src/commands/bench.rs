@@ -9,7 +9,7 @@ use crate::bench::client::Target;
 use crate::bench::controllers::{Bench, Sizes, print};
 use crate::bench::own_server::{OwnServer, Part};
 use crate::bench::scheduling::catalogue;
-use crate::bench::scheduling::report::{self, Outcome};
+use crate::bench::scheduling::report::{self, WorkloadResult};
 use crate::bench::scheduling::run::{Run, Settings};
 use crate::bench::scheduling::workload::{Params, Workload};
 use crate::bench::{hostile, measure, pods, services, workloads};
@@ -29,13 +29,13 @@ enum What {
     Api(ApiArgs),
     /// Give a scheduler pods to place and report how fast they are bound
     Scheduling(SchedulingArgs),
-    /// Bring many services about with our proxy, and with kube-proxy where it is in PATH, and report what syncs take
+    /// Sync many services with our proxy, and with kube-proxy if it is in PATH, and report how long rule syncs take
     Services(ServicesArgs),
-    /// Let controllers make, replace and remove pods on simulated nodes, and report how fast and with how many writes
+    /// Scale and roll out workloads on simulated nodes, and report rates and writes per pod
     Controllers(ControllersArgs),
-    /// Start pods on a container runtime by the node agent and by bare calls, and report what the agent adds
+    /// Start pods on a container runtime through the kubelet and by bare CRI calls, and compare
     Pods(PodsArgs),
-    /// Let hostile clients at an API server, one kind after another, and report what honest ones feel of it
+    /// Run hostile clients against an API server and report the latency of honest ones
     Hostile(HostileArgs),
 }
 
@@ -108,7 +108,7 @@ struct ServicesArgs {
 
 #[derive(clap::Args)]
 struct PodsArgs {
-    /// Socket of the container runtime
+    /// Endpoint of the container runtime
     #[arg(
         long,
         value_name = "ENDPOINT",
@@ -350,7 +350,7 @@ fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
         }
     }
     if args.json {
-        let rows: Vec<_> = outcomes.iter().map(Outcome::to_json).collect();
+        let rows: Vec<_> = outcomes.iter().map(WorkloadResult::to_json).collect();
         println!("{:#}", serde_json::Value::from(rows));
     } else if !outcomes.is_empty() {
         println!("{}", report::table(&outcomes));
@@ -397,7 +397,7 @@ fn one_workload(
     workload: Workload,
     size: &str,
     params: Params,
-) -> anyhow::Result<Option<Outcome>> {
+) -> anyhow::Result<Option<WorkloadResult>> {
     // A server of its own for each workload: the peak of memory is that of the workload.
     let own = match &args.kubeconfig {
         Some(_) => None,

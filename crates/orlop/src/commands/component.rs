@@ -6,7 +6,7 @@ use crate::control;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Data directory of the `orlop up` that is meant [default: /var/lib/orlop as root, else ~/.local/share/orlop]
+    /// Data directory of the `orlop up` [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, global = true, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
     #[command(subcommand)]

@@ -25,13 +25,13 @@ const NAME: &str = "kube-controller-manager";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// How to reach the API server; without it, as a pod of the cluster
+    /// Kubeconfig of the API server [default: the in-cluster configuration]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Address of the API server, in place of the kubeconfig's
+    /// Address of the API server (overrides the kubeconfig)
     #[arg(long, value_name = "URL")]
     master: Option<String>,
-    /// Each controller as a service account of its own in kube-system, with its rights only
+    /// Use individual service account credentials for each controller
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
           default_missing_value = "true", value_parser = parse_bool)]
     use_service_account_credentials: bool,

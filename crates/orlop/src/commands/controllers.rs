@@ -11,7 +11,7 @@ use super::parse_duration;
 /// What is not given stays as upstream has it by default.
 #[derive(clap::Args)]
 pub(super) struct ControllersArgs {
-    /// Controllers to run: `*` for all that run by default, `foo` for one more, `-foo` for one less
+    /// Controllers to enable: `*` enables all that are on by default, `foo` enables foo, `-foo` disables foo
     #[arg(
         long,
         value_name = "NAME",
@@ -20,7 +20,7 @@ pub(super) struct ControllersArgs {
         allow_hyphen_values = true
     )]
     controllers: Vec<String>,
-    /// Workloads of a kind that are worked on at the same time
+    /// Number of ReplicaSets (and other workloads of a kind) that sync concurrently
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     #[arg(
         alias = "concurrent-deployment-syncs",
@@ -33,67 +33,67 @@ pub(super) struct ControllersArgs {
         alias = "concurrent-cron-job-syncs"
     )]
     concurrent_replicaset_syncs: Option<u32>,
-    /// Namespaces that are emptied at the same time
+    /// Number of namespaces that are finalized concurrently
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrent_namespace_syncs: Option<u32>,
-    /// Objects that the garbage collector looks at at the same time
+    /// Number of garbage collector workers
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrent_gc_syncs: Option<u32>,
-    /// A node that has said nothing for this long is in an unknown state [default: 50s]
+    /// Time without heartbeats after which a node's status is Unknown [default: 50s]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
     node_monitor_grace_period: Option<Duration>,
-    /// The same for a node that has yet to report for the first time [default: 1m]
+    /// The same for a node that is starting and has not reported yet [default: 1m]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
     node_startup_grace_period: Option<Duration>,
-    /// Nodes per second in a zone whose pods are evicted because the node failed [default: 0.1]
+    /// Nodes per second on which pods are deleted in case of node failure when a zone is healthy [default: 0.1]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     node_eviction_rate: Option<f64>,
-    /// The same in a large zone of which much has failed [default: 0.01]
+    /// Nodes per second on which pods are deleted in case of node failure when a large zone is unhealthy [default: 0.01]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     secondary_node_eviction_rate: Option<f64>,
-    /// Share of failed nodes from which on a zone counts as unhealthy [default: 0.55]
+    /// Fraction of NotReady nodes at which a zone is treated as unhealthy [default: 0.55]
     #[arg(long, value_name = "SHARE", hide_short_help = true)]
     unhealthy_zone_threshold: Option<f64>,
-    /// Unhealthy zones of no more nodes than this have no evictions [default: 50]
+    /// Number of nodes up to which an unhealthy zone has its evictions disabled [default: 50]
     #[arg(long, value_name = "N", hide_short_help = true)]
     large_cluster_size_threshold: Option<usize>,
-    /// Addresses in an endpoint slice [default: 100]
+    /// Maximum number of endpoints in an EndpointSlice [default: 100]
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_endpoints_per_slice: Option<u32>,
-    /// How long a changed pod waits for others before slices are written [default: 0s]
+    /// Batching period of EndpointSlice updates caused by pod changes [default: 0s]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
     endpointslice_updates_batch_period: Option<Duration>,
     /// Number of terminated pods that can exist before the pod garbage collector deletes them (0: disabled) [default: 12500]
     #[arg(long, value_name = "N", hide_short_help = true)]
     terminated_pod_gc_threshold: Option<usize>,
-    /// Volumes that a lost node may still have mounted stay with it
+    /// Do not force-detach volumes from unhealthy nodes after the unmount timeout
     #[arg(long, hide_short_help = true)]
     disable_force_detach_on_timeout: bool,
-    /// How often autoscalers look at their pods [default: 15s]
+    /// Sync period of the horizontal pod autoscaler [default: 15s]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
     horizontal_pod_autoscaler_sync_period: Option<Duration>,
-    /// For how long fewer pods must be wanted until there are [default: 5m]
+    /// Stabilization window of the autoscaler's downscales [default: 5m]
     #[arg(long, value_name = "DURATION", hide_short_help = true, value_parser = parse_duration)]
     horizontal_pod_autoscaler_downscale_stabilization: Option<Duration>,
-    /// How far usage may be off the target without consequence [default: 0.1]
+    /// Tolerated ratio between desired and actual metrics before the autoscaler acts [default: 0.1]
     #[arg(long, value_name = "SHARE", hide_short_help = true)]
     horizontal_pod_autoscaler_tolerance: Option<f64>,
-    /// Pods a second that leave nodes whose labels no longer suit them; 0 for no bound [default: 10]
+    /// Pods per second that are evicted from nodes that no longer match their node affinity (0: unlimited) [default: 10]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     node_affinity_eviction_rate: Option<f64>,
-    /// Give each node a range of pod addresses
+    /// Allocate pod CIDRs to nodes
     #[arg(long, hide_short_help = true, requires = "cluster_cidr")]
     allocate_node_cidrs: bool,
-    /// Where pod addresses come from: one range, or one of each family
+    /// CIDR range for pods in the cluster: one, or one per IP family
     #[arg(long, value_name = "CIDR", value_delimiter = ',', hide_short_help = true)]
     cluster_cidr: Vec<ipnet::IpNet>,
-    /// Bits of a node's range of IPv4 addresses [default: 24]
+    /// Mask size of a node's IPv4 pod CIDR [default: 24]
     #[arg(long, value_name = "BITS", hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=32))]
     node_cidr_mask_size_ipv4: Option<u8>,
-    /// Bits of a node's range of IPv6 addresses [default: 64]
+    /// Mask size of a node's IPv6 pod CIDR [default: 64]
     #[arg(long, value_name = "BITS", hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=128))]
     node_cidr_mask_size_ipv6: Option<u8>,
-    /// Authority that pods trust the API server by, to be published in every namespace
+    /// CA certificate to publish in the kube-root-ca.crt ConfigMap of every namespace
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     root_ca_file: Option<PathBuf>,
 }
@@ -169,7 +169,7 @@ impl ControllersArgs {
             }
         }
         if let Some(file) = &self.root_ca_file {
-            let text = std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))?;
+            let text = std::fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
             settings.root_ca = Some(text);
         }
         Ok(settings)
@@ -230,6 +230,6 @@ mod tests {
         };
         assert!(refused("--controllers=nonsense").starts_with("--controllers: \"nonsense\" is not in the list"));
         assert!(refused("--node-eviction-rate=-1").starts_with("--node-eviction-rate: invalid rate -1: must be >= 0"));
-        assert!(refused("--root-ca-file=/nowhere").contains("/nowhere can't be read"));
+        assert!(refused("--root-ca-file=/nowhere").contains("failed to read /nowhere"));
     }
 }

@@ -10,20 +10,20 @@ use super::{parse_bool, parse_duration};
 /// Where a component also has a configuration file, each wins over it.
 #[derive(clap::Args)]
 pub(super) struct ElectionArgs {
-    /// Work only while holding the lease, so that several can run [default: true]
+    /// Run only while holding the leader lease, for replicated components [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     pub leader_elect: Option<bool>,
-    /// Others wait this long for a leader that does not renew [default: 15s]
+    /// How long non-leader candidates wait before they force acquisition of leadership [default: 15s]
     #[arg(long, value_name = "DURATION")]
     pub leader_elect_lease_duration: Option<String>,
-    /// A leader that could not renew for this long stops [default: 10s]
+    /// How long a leader retries to renew before it gives up leadership [default: 10s]
     #[arg(long, value_name = "DURATION")]
     pub leader_elect_renew_deadline: Option<String>,
-    /// Between two tries to get or renew the lease [default: 2s]
+    /// Time between attempts to acquire or renew the lease [default: 2s]
     #[arg(long, value_name = "DURATION")]
     pub leader_elect_retry_period: Option<String>,
-    /// Kind of the lock: leases
+    /// Resource type of the lock: leases
     #[arg(long, value_name = "KIND")]
     pub leader_elect_resource_lock: Option<String>,
     /// Name of the lease [default: the component's]

@@ -20,25 +20,25 @@ use super::parse_bool;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The agent's configuration (KubeletConfiguration, YAML or JSON)
+    /// KubeletConfiguration file (YAML or JSON)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How to reach the API server; without it, static pods alone are run
+    /// Kubeconfig of the API server [default: standalone mode, static pods only]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Where the agent keeps pods' files
+    /// Directory of the kubelet's files (volume mounts and so on)
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     root_dir: PathBuf,
-    /// Where the serving certificate is kept [default: pki below the root directory]
+    /// Directory of TLS certificates [default: pki below the root directory]
     #[arg(long, value_name = "DIR")]
     cert_dir: Option<PathBuf>,
-    /// Where the runtime looks for the configuration of pod networks, to write it there [default: leave it alone]
+    /// CNI configuration directory to write a configuration to [default: none is written]
     #[arg(long, value_name = "DIR")]
     cni_conf_dir: Option<PathBuf>,
-    /// Programs with credentials for registries (CredentialProviderConfig): a file, or a folder of them
+    /// CredentialProviderConfig of the image credential providers: a file, or a directory of files
     #[arg(long, value_name = "PATH", requires = "image_credential_provider_bin_dir")]
     image_credential_provider_config: Option<PathBuf>,
-    /// Where those programs are
+    /// Directory of the image credential provider binaries
     #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
     image_credential_provider_bin_dir: Option<PathBuf>,
     #[command(flatten, next_help_heading = "The node")]
@@ -52,7 +52,7 @@ struct NodeArgs {
     /// Name of the node [default: this host's]
     #[arg(long, value_name = "NAME")]
     hostname_override: Option<String>,
-    /// Address of the node, or one of each family [default: that of the default route]
+    /// IP address of the node, or one per IP family [default: that of the default route]
     #[arg(long, value_name = "IP")]
     node_ip: Option<String>,
     /// Labels to register the node with
@@ -70,37 +70,37 @@ struct FieldArgs {
     /// Taints to register the node with
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',')]
     register_with_taints: Vec<String>,
-    /// Folder of static pods, or the file of one
+    /// Directory of static pod manifests, or one file
     #[arg(long, value_name = "PATH")]
     pod_manifest_path: Option<String>,
-    /// Address of more static pods
+    /// URL of static pod manifests
     #[arg(long, value_name = "URL")]
     manifest_url: Option<String>,
-    /// Socket of the container runtime
+    /// Endpoint of the container runtime
     #[arg(long, value_name = "ENDPOINT")]
     container_runtime_endpoint: Option<String>,
-    /// Most pods at a time
+    /// Maximum number of pods on this node
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_pods: Option<i64>,
-    /// Range of this node's pods where no controller says one
+    /// CIDR range of pod IPs in standalone mode
     #[arg(long, value_name = "CIDR")]
     pod_cidr: Option<String>,
-    /// Name servers for pods
+    /// DNS server IP addresses of pods
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     cluster_dns: Vec<String>,
     /// Domain of the cluster
     #[arg(long, value_name = "DOMAIN")]
     cluster_domain: Option<String>,
-    /// Resources kept for the agent and its like
+    /// Resources reserved for Kubernetes components
     #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',')]
     kube_reserved: Vec<String>,
-    /// Resources kept for the system
+    /// Resources reserved for the operating system
     #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',')]
     system_reserved: Vec<String>,
-    /// When pods are evicted at once
+    /// Hard eviction thresholds
     #[arg(long, value_name = "SIGNAL<QUANTITY", value_delimiter = ',')]
     eviction_hard: Vec<String>,
-    /// Who makes control groups: cgroupfs or systemd
+    /// Cgroup driver: cgroupfs or systemd
     #[arg(long, value_name = "DRIVER")]
     cgroup_driver: Option<String>,
     /// Address to serve on
@@ -112,23 +112,23 @@ struct FieldArgs {
     /// Port of the healthz endpoint (0: disabled)
     #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     healthz_port: Option<i64>,
-    /// Serve those who don't say who they are
+    /// Allow anonymous requests
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     anonymous_auth: Option<bool>,
-    /// Who may ask for what: Webhook or AlwaysAllow
+    /// Authorization mode: Webhook or AlwaysAllow
     #[arg(long, value_name = "MODE")]
     authorization_mode: Option<String>,
-    /// Authority of client certificates
+    /// CA bundle that client certificates are verified with
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<String>,
-    /// Certificate to serve with
+    /// TLS serving certificate
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<String>,
     /// Its key
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<String>,
-    /// Features to switch on or off
+    /// Feature gates to enable or disable
     #[arg(long, value_name = "NAME=BOOL", value_delimiter = ',')]
     feature_gates: Vec<String>,
 }
@@ -138,7 +138,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         None => None,
         Some(path) => {
             let read = std::fs::read_to_string(path);
-            Some(read.with_context(|| format!("the configuration {} can't be read", path.display()))?)
+            Some(read.with_context(|| format!("failed to read the configuration {}", path.display()))?)
         }
     };
     let flags = overrides(&args.fields).map_err(anyhow::Error::msg)?;
@@ -169,7 +169,8 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
     };
     let endpoint = &config.container_runtime_endpoint;
     let runtime = CriRuntime::connect(endpoint);
-    let runtime: Arc<dyn Runtime> = Arc::new(runtime.map_err(|e| anyhow::anyhow!("{endpoint} can't be used: {e}"))?);
+    let runtime: Arc<dyn Runtime> =
+        Arc::new(runtime.map_err(|e| anyhow::anyhow!("failed to connect to the container runtime {endpoint}: {e}"))?);
     let certificate = match (&config.tls_cert_file, &config.tls_private_key_file) {
         (Some(certificate), Some(key)) => Certificate::Files {
             certificate: certificate.clone(),
@@ -185,7 +186,7 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
     let client_authority = match &config.authentication.x509.client_ca_file {
         Some(path) => {
             let read = std::fs::read_to_string(path);
-            Some(read.with_context(|| format!("{} can't be read", path.display()))?)
+            Some(read.with_context(|| format!("failed to read {}", path.display()))?)
         }
         None => None,
     };
@@ -258,7 +259,7 @@ fn map(flag: &str, texts: &[String], separator: &str) -> Result<Option<Value>, S
 
 /// `key=value:effect` or `key:effect`
 fn taint(text: &str) -> Result<Value, String> {
-    let wrong = || format!("--register-with-taints: {text:?} is no taint such as key=value:NoSchedule");
+    let wrong = || format!("--register-with-taints: {text:?} is not a valid taint (example: key=value:NoSchedule)");
     let (rest, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
     let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
     Ok(json!({"key": key, "value": value, "effect": effect}))
@@ -333,8 +334,11 @@ mod tests {
         assert!(config.authentication.anonymous.enabled && !config.register_node && config.feature_gates["X"]);
         for (line, wrong) in [
             ("--kube-reserved cpu", "--kube-reserved: \"cpu\" has no \"=\" in it"),
-            ("--register-with-taints a", "--register-with-taints: \"a\" is no taint"),
-            ("--feature-gates X=maybe", "true or false is wanted"),
+            (
+                "--register-with-taints a",
+                "--register-with-taints: \"a\" is not a valid taint",
+            ),
+            ("--feature-gates X=maybe", "must be true or false"),
         ] {
             let error = overrides(&args(line).fields).unwrap_err();
             assert!(error.starts_with(wrong), "{error}");

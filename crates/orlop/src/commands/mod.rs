@@ -42,11 +42,11 @@ enum Command {
     Apiserver(apiserver::Args),
     /// Run the scheduler alone, against any cluster
     Scheduler(Box<scheduler::Args>),
-    /// Run the controllers alone, against any cluster
+    /// Run the controller manager alone, against any cluster
     ControllerManager(Box<controller_manager::Args>),
-    /// Run the node agent alone: pods of this machine, for any cluster or for none
+    /// Run the kubelet alone, for any cluster or standalone
     Kubelet(Box<kubelet::Args>),
-    /// Make services reachable on this machine, for any cluster
+    /// Run the service proxy alone, against any cluster
     Proxy(Box<proxy::Args>),
     /// Look at, stop and start the components of a running `orlop up`
     Component(component::Args),
@@ -133,8 +133,7 @@ fn parse_alone<A: Args>(
 
 /// A flag's value in Go's notation.
 fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
-    orlop_scheduler::config::parse_duration(text)
-        .ok_or_else(|| "a duration such as 60s, 5m or 1h is wanted".to_string())
+    orlop_scheduler::config::parse_duration(text).ok_or_else(|| "must be a duration such as 60s, 5m or 1h".to_string())
 }
 
 /// As Go reads booleans.
@@ -142,7 +141,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("true or false is wanted".to_string()),
+        _ => Err("must be true or false".to_string()),
     }
 }
 

@@ -20,19 +20,19 @@ const OOM_SCORE: i32 = -999;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A KubeProxyConfiguration
+    /// KubeProxyConfiguration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How to reach the API server; without it, as a pod of the cluster
+    /// Kubeconfig of the API server [default: the in-cluster configuration]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Address of the API server, in place of the kubeconfig's
+    /// Address of the API server (overrides the kubeconfig)
     #[arg(long, value_name = "URL")]
     master: Option<String>,
-    /// Take away all rules of all modes, and exit
+    /// Remove the rules of all proxy modes and exit
     #[arg(long)]
     cleanup: bool,
-    /// Follow the ConfigMap kube-proxy in kube-system: a change of its mode switches the mode under way
+    /// Watch the ConfigMap kube-proxy in kube-system and switch the mode when it changes
     #[arg(long)]
     follow_config_map: bool,
     #[command(flatten, next_help_heading = "In place of the configuration's fields")]
@@ -51,59 +51,59 @@ struct FieldArgs {
     /// The node's own address [default: the Node object's]
     #[arg(long, value_name = "IP")]
     bind_address: Option<String>,
-    /// Where health is served; port 0 for nowhere [default: 0.0.0.0:10256]
+    /// Address of the healthz endpoint (port 0: disabled) [default: 0.0.0.0:10256]
     #[arg(long, value_name = "IP:PORT")]
     healthz_bind_address: Option<String>,
-    /// Where metrics are served; port 0 for nowhere [default: 127.0.0.1:10249]
+    /// Address of the metrics endpoint (port 0: disabled) [default: 127.0.0.1:10249]
     #[arg(long, value_name = "IP:PORT")]
     metrics_bind_address: Option<String>,
-    /// Fail if those ports can't be had
+    /// Fail if those ports cannot be bound
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     bind_address_hard_fail: Option<bool>,
-    /// How local pods are told: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
+    /// How local traffic is detected: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
     #[arg(long, value_name = "MODE")]
     detect_local_mode: Option<String>,
-    /// Range of pod addresses (one of each family, separated by a comma)
+    /// CIDR range of pods in the cluster (one per IP family, comma-separated)
     #[arg(long, value_name = "CIDR")]
     cluster_cidr: Option<String>,
-    /// Bridge of the pods
+    /// Bridge interface of local pods
     #[arg(long, value_name = "NAME")]
     pod_bridge_interface: Option<String>,
-    /// How interfaces of pods begin
+    /// Interface name prefix of local pods
     #[arg(long, value_name = "PREFIX")]
     pod_interface_name_prefix: Option<String>,
-    /// Where node ports are open: ranges, or `primary`
+    /// CIDR ranges of node addresses that accept NodePort connections, or `primary`
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     nodeport_addresses: Vec<String>,
-    /// Masquerade everything that goes to cluster addresses
+    /// SNAT all traffic sent to cluster IPs
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     masquerade_all: Option<bool>,
-    /// Bit of a packet's mark that asks for masquerading [default: 14]
+    /// Bit of the fwmark space that marks packets requiring SNAT [default: 14]
     #[arg(long, value_name = "BIT")]
     iptables_masquerade_bit: Option<i64>,
-    /// Node ports on 127.0.0.1 too [default: false]
+    /// Allow NodePort access on localhost [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     iptables_localhost_nodeports: Option<bool>,
-    /// How often everything is compared with the kernel [default: 30s]
+    /// Period of full rule syncs [default: 30s]
     #[arg(long, value_name = "DURATION", alias = "ipvs-sync-period")]
     iptables_sync_period: Option<String>,
-    /// Least time between two syncs [default: 0s]
+    /// Minimum period between two rule syncs [default: 0s]
     #[arg(long, value_name = "DURATION", alias = "ipvs-min-sync-period")]
     iptables_min_sync_period: Option<String>,
     /// rr, lc, dh, sh, sed, nq, wrr, wlc or mh [default: rr]
     #[arg(long, value_name = "NAME")]
     ipvs_scheduler: Option<String>,
-    /// Virtual servers of these ranges are left alone
+    /// CIDR ranges whose IPVS virtual servers are not touched
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     ipvs_exclude_cidrs: Vec<String>,
-    /// Answer ARP for an address only on its own interface
+    /// Enable strict ARP (arp_ignore 1, arp_announce 2)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     ipvs_strict_arp: Option<bool>,
-    /// How long idle connections are remembered; 0 leaves it as it is
+    /// Timeout of idle IPVS TCP connections (0: unchanged)
     #[arg(long, value_name = "DURATION")]
     ipvs_tcp_timeout: Option<String>,
     /// The same after a FIN
@@ -112,32 +112,32 @@ struct FieldArgs {
     /// The same for UDP
     #[arg(long, value_name = "DURATION")]
     ipvs_udp_timeout: Option<String>,
-    /// Connections to track for each processor; 0 leaves it as it is [default: 32768]
+    /// Maximum number of NAT connections to track per CPU core (0: unchanged) [default: 32768]
     #[arg(long, value_name = "N")]
     conntrack_max_per_core: Option<i64>,
-    /// Connections to track at least [default: 131072]
+    /// Minimum number of conntrack entries [default: 131072]
     #[arg(long, value_name = "N")]
     conntrack_min: Option<i64>,
-    /// How long established connections that are idle are tracked; 0 leaves it as it is [default: 24h]
+    /// Idle timeout of established TCP connections (0: unchanged) [default: 24h]
     #[arg(long, value_name = "DURATION")]
     conntrack_tcp_timeout_established: Option<String>,
     /// The same for those half closed [default: 1h]
     #[arg(long, value_name = "DURATION")]
     conntrack_tcp_timeout_close_wait: Option<String>,
-    /// Track TCP packets that are out of window too
+    /// Liberal conntrack mode: do not mark out-of-window TCP packets INVALID
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     conntrack_tcp_be_liberal: Option<bool>,
-    /// How long UDP flows without an answer are tracked; 0 leaves it as it is
+    /// Idle timeout of UNREPLIED UDP connections (0: unchanged)
     #[arg(long, value_name = "DURATION")]
     conntrack_udp_timeout: Option<String>,
     /// The same for those with one
     #[arg(long, value_name = "DURATION")]
     conntrack_udp_timeout_stream: Option<String>,
-    /// How eagerly the kernel ends this process when it is out of memory [default: -999]
+    /// oom_score_adj of this process [default: -999]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     oom_score_adj: Option<i64>,
-    /// Features to switch on or off; there are none
+    /// Feature gates (none are known)
     #[arg(long, value_name = "NAME=BOOL", value_delimiter = ',')]
     feature_gates: Vec<String>,
 }
@@ -202,13 +202,15 @@ impl Args {
     fn configuration(&self) -> anyhow::Result<Config> {
         let text = match &self.config {
             None => String::new(),
-            Some(path) => std::fs::read_to_string(path).with_context(|| format!("{} can't be read", path.display()))?,
+            Some(path) => {
+                std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?
+            }
         };
         let name = self.config.as_deref().unwrap_or(Path::new("the flags"));
         match config::parse(&text, &self.fields.overrides()) {
             Ok((config, warnings)) => {
                 for warning in warnings {
-                    tracing::warn!("{}: {warning}", name.display());
+                    tracing::warn!(file = %name.display(), warning = %warning, "loaded configuration with a warning");
                 }
                 Ok(config)
             }
@@ -257,7 +259,7 @@ async fn proxy(args: Args, config: Config) -> anyhow::Result<()> {
 fn options(config: Config, api: Api, follows_config_map: bool, shutdown: Shutdown) -> anyhow::Result<Options> {
     let score = config.oom_score_adj.unwrap_or(OOM_SCORE);
     if let Err(e) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
-        tracing::warn!("oomScoreAdj can't be set to {score}: {e}");
+        tracing::warn!(score, err = %e, "failed to set oomScoreAdj");
     }
     let name = Some(&*config.hostname_override).filter(|name| !name.is_empty());
     let node_addresses: Vec<IpAddr> = match config.bind_address.is_unspecified() {

@@ -20,19 +20,19 @@ use super::{parse_bool, parse_duration, signals};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The scheduler's configuration (KubeSchedulerConfiguration, YAML or JSON)
+    /// KubeSchedulerConfiguration file (YAML or JSON)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How to reach the API server; without it, as a pod of the cluster
+    /// Kubeconfig of the API server [default: the in-cluster configuration]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Address of the API server, in place of the kubeconfig's
+    /// Address of the API server (overrides the kubeconfig)
     #[arg(long, value_name = "URL")]
     master: Option<String>,
-    /// Write the configuration with everything filled in to this file, and exit
+    /// Write the configuration with all defaults to this file and exit
     #[arg(long, value_name = "FILE")]
     write_config_to: Option<PathBuf>,
-    /// Features to switch on or off
+    /// Feature gates to enable or disable
     #[arg(long, value_name = "NAME=BOOL", value_delimiter = ',')]
     feature_gates: Vec<String>,
     #[command(flatten, next_help_heading = "Leader election")]
@@ -48,23 +48,23 @@ pub(super) struct Args {
 
 #[derive(clap::Args)]
 struct DeprecatedArgs {
-    /// A pod that found no node is tried again after this long, though nothing has changed
+    /// Time after which an unschedulable pod is moved back to the active or back-off queue
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pod_max_in_unschedulable_pods_duration: Duration,
-    /// Kept in the configuration; requests are JSON
+    /// No effect: requests are JSON
     #[arg(long, value_name = "TYPE")]
     kube_api_content_type: Option<String>,
-    /// Kept in the configuration; the server's own limits hold
+    /// No effect: the API server's limits apply
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     kube_api_qps: Option<f32>,
-    /// Kept in the configuration; the server's own limits hold
+    /// No effect: the API server's limits apply
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     kube_api_burst: Option<i32>,
-    /// Kept in the configuration; there are no profiles to see
+    /// No effect: profiling is not supported
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     profiling: Option<bool>,
-    /// Kept in the configuration; there are no profiles to see
+    /// No effect: profiling is not supported
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = parse_bool)]
     contention_profiling: Option<bool>,
@@ -75,7 +75,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         None => None,
         Some(path) => {
             let read = std::fs::read_to_string(path);
-            Some(read.with_context(|| format!("the configuration {} can't be read", path.display()))?)
+            Some(read.with_context(|| format!("failed to read the configuration {}", path.display()))?)
         }
     };
     let (config, warnings) = match configuration(&args, text.as_deref()) {
@@ -83,11 +83,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         Err(problems) => bail!("the configuration is refused:\n{}", problems.join("\n")),
     };
     for warning in warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(warning = %warning, "loaded configuration with a warning");
     }
     if let Some(path) = &args.write_config_to {
         let written = std::fs::write(path, config::render(&config));
-        written.with_context(|| format!("{} can't be written", path.display()))?;
+        written.with_context(|| format!("failed to write {}", path.display()))?;
         println!("Wrote configuration to: {}", path.display());
         return Ok(());
     }

@@ -11,28 +11,28 @@ use orlop_serving::{ALWAYS_ALLOWED, Certificate, Options, Pages};
 
 #[derive(clap::Args)]
 pub(super) struct ServingArgs {
-    /// Address to serve health, metrics and configuration on
+    /// Address of the healthz, metrics and configz endpoints
     #[arg(long, default_value = "0.0.0.0")]
     bind_address: IpAddr,
-    /// Port for it, with TLS; 0 serves nothing [default: the component's]
+    /// Secure port (0: disabled) [default: the component's]
     #[arg(long)]
     secure_port: Option<u16>,
-    /// Certificate to serve with
+    /// TLS serving certificate
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
     /// Its key
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
-    /// Without a certificate: where one that signs itself is kept [default: nowhere]
+    /// Directory of the self-signed serving certificate, if none is given [default: in memory]
     #[arg(long, value_name = "DIR")]
     cert_dir: Option<PathBuf>,
-    /// Paths that need no permission
+    /// Paths that are served without authorization
     #[arg(long, value_name = "PATH", value_delimiter = ',', default_values = ALWAYS_ALLOWED)]
     authorization_always_allow_paths: Vec<String>,
-    /// Who is asked about tokens [default: the API server worked with]
+    /// Kubeconfig for TokenReviews [default: the component's kubeconfig]
     #[arg(long, value_name = "KUBECONFIG")]
     authentication_kubeconfig: Option<PathBuf>,
-    /// Who is asked about permissions [default: the API server worked with]
+    /// Kubeconfig for SubjectAccessReviews [default: the component's kubeconfig]
     #[arg(long, value_name = "KUBECONFIG")]
     authorization_kubeconfig: Option<PathBuf>,
 }

@@ -16,22 +16,22 @@ use crate::services::ServicesArgs;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the cluster keeps its state [default: /var/lib/orlop as root, else ~/.local/share/orlop]
+    /// Data directory of the cluster [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
     /// Address to listen on [default: all if this machine runs pods, since they need the server; else 127.0.0.1]
     #[arg(long)]
     bind: Option<IpAddr>,
-    /// Port to listen on; 0 takes any free one
+    /// Port to listen on (0: any free port)
     #[arg(long, default_value_t = 6443)]
     port: u16,
-    /// Range of service addresses (one per address family, separated by a comma)
+    /// CIDR range of Service cluster IPs (one per IP family, comma-separated)
     #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/12")]
     service_cidr: Vec<ipnet::IpNet>,
-    /// Write one JSON line for each request to this file
+    /// File to write audit events to, one JSON line per event
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
-    /// A KubeSchedulerConfiguration for the scheduler
+    /// KubeSchedulerConfiguration file of the scheduler
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
     /// Components to leave out; `orlop component start NAME` starts them later
@@ -52,10 +52,10 @@ pub(crate) struct Args {
     /// The same as --disable=dns
     #[arg(long)]
     no_dns: bool,
-    /// Port of the scheduler's health, metrics and configuration on 127.0.0.1, with TLS; 0 serves nothing
+    /// Secure port of the scheduler on 127.0.0.1: healthz, metrics, configz (0: disabled)
     #[arg(long, value_name = "PORT", default_value_t = orlop_scheduler::serving::DEFAULT_PORT)]
     scheduler_port: u16,
-    /// Port of the controllers' health and metrics on 127.0.0.1, with TLS; 0 serves nothing
+    /// Secure port of the controller manager on 127.0.0.1: healthz and metrics (0: disabled)
     #[arg(long, value_name = "PORT", default_value_t = super::controller_manager::PORT)]
     controller_manager_port: u16,
     #[command(flatten, next_help_heading = "This machine as a node")]
@@ -176,12 +176,12 @@ fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::conf
         config.leader_election.leader_elect = false;
         return Ok(config);
     };
-    let text = std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))?;
+    let text = std::fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
     let extra: Vec<_> = orlop_scheduler::plugins::EXTRA.iter().map(|e| e.row).collect();
     match orlop_scheduler::config::parse(&text, &extra) {
         Ok((mut config, warnings)) => {
             for warning in warnings {
-                tracing::warn!("{}: {warning}", file.display());
+                tracing::warn!(file = %file.display(), warning = %warning, "loaded configuration with a warning");
             }
             config.leader_election.leader_elect = asks_for_election(&text);
             Ok(config)
@@ -189,7 +189,7 @@ fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::conf
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
             anyhow::bail!(
-                "{} is no usable scheduler configuration:\n{}",
+                "{} is not a valid scheduler configuration:\n{}",
                 file.display(),
                 lines.join("\n")
             )

@@ -147,7 +147,7 @@ fn socket_path(endpoint: &str) -> Result<PathBuf> {
         return Ok(PathBuf::from(path));
     }
     let message = format!(
-        "{endpoint:?} is no endpoint of a container runtime: it has to look like unix:///run/containerd/containerd.sock"
+        "{endpoint:?} is not a valid container runtime endpoint (example: unix:///run/containerd/containerd.sock)"
     );
     Err(Error::new(Code::Other, message))
 }

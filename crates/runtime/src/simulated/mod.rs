@@ -28,7 +28,7 @@ use crate::{Error, Event, Result};
 use addresses::Pool;
 use script::Script;
 pub use script::{Call, Hold, Kind};
-use state::{Ending, State, reason_of};
+use state::{Ending, SimulatedState, reason_of};
 
 /// How a simulated runtime is set up.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ struct Shared {
 }
 
 struct Inner {
-    state: State,
+    state: SimulatedState,
     script: Script,
     conditions: Vec<RuntimeCondition>,
     readers: Vec<mpsc::Sender<Event>>,
@@ -81,7 +81,7 @@ struct Inner {
 
 impl Simulated {
     pub fn new(options: Options) -> Simulated {
-        let state = State {
+        let state = SimulatedState {
             sandboxes: Default::default(),
             containers: Default::default(),
             images: Default::default(),
@@ -264,7 +264,7 @@ impl Shared {
     }
 
     /// Notes the call, waits if it is held, and fails if it is to.
-    async fn enter(&self, kind: Kind, subject: impl FnOnce(&State) -> String) -> Result<()> {
+    async fn enter(&self, kind: Kind, subject: impl FnOnce(&SimulatedState) -> String) -> Result<()> {
         let (hold, fault) = {
             let mut guard = self.inner.lock();
             let inner = &mut *guard;

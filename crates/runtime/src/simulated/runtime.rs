@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::addresses::Pool;
 use super::behaviour::asked_to_fail;
 use super::script::Kind;
-use super::state::{Sandbox, SimulatedContainer, State, nanos, pod_name, state_name};
+use super::state::{Sandbox, SimulatedContainer, SimulatedState, nanos, pod_name, state_name};
 use super::{EVENTS_MAX, Shared, Simulated, sessions};
 use crate::cri::messages::*;
 use crate::{Code, Error, Event, Result, Runtime};
@@ -22,7 +22,7 @@ fn other(message: String) -> Error {
     Error::new(Code::Other, message)
 }
 
-fn none(_: &State) -> String {
+fn none(_: &SimulatedState) -> String {
     String::new()
 }
 
@@ -53,7 +53,7 @@ impl Runtime for Simulated {
             .await?;
         let ranges = pod_cidr.split(',').filter(|r| !r.is_empty());
         let pools: Option<Vec<Pool>> = ranges.map(Pool::parse).collect();
-        let pools = pools.ok_or_else(|| other(format!("{pod_cidr:?} is no range of addresses")))?;
+        let pools = pools.ok_or_else(|| other(format!("{pod_cidr:?} is not a valid CIDR")))?;
         let mut inner = self.0.inner.lock();
         // Pods keep the addresses they have; a range under pods is never taken away from them.
         if inner.state.sandboxes.is_empty() && !pools.is_empty() {
@@ -124,7 +124,7 @@ impl Runtime for Simulated {
         _sandbox_config: PodSandboxConfig,
     ) -> Result<String> {
         let name = config.metadata.clone().unwrap_or_default().name;
-        let subject = |s: &State| format!("{}/{name}", s.sandbox_name(sandbox));
+        let subject = |s: &SimulatedState| format!("{}/{name}", s.sandbox_name(sandbox));
         self.0.enter(Kind::CreateContainer, subject).await?;
         self.0
             .with(|inner, now| inner.state.create_container(sandbox, config, now))
@@ -407,7 +407,7 @@ impl Shared {
     }
 }
 
-fn log_path(state: &State, id: &str) -> Option<PathBuf> {
+fn log_path(state: &SimulatedState, id: &str) -> Option<PathBuf> {
     let container = state.containers.get(id)?;
     let directory = &state.sandboxes.get(&container.sandbox)?.config.log_directory;
     let name = &container.config.log_path;
@@ -466,12 +466,12 @@ fn sandbox_status(id: &str, sandbox: &Sandbox) -> PodSandboxStatus {
 }
 
 /// The image's id, where it was "pulled"; its name else.
-fn image_ref(container: &SimulatedContainer, state: &State) -> String {
+fn image_ref(container: &SimulatedContainer, state: &SimulatedState) -> String {
     let name = container.config.image.as_ref().map_or("", |i| i.image.as_str());
     state.find_image(name).map_or(name.to_string(), |i| i.id.clone())
 }
 
-fn listed_container(id: &str, container: &SimulatedContainer, state: &State) -> Container {
+fn listed_container(id: &str, container: &SimulatedContainer, state: &SimulatedState) -> Container {
     Container {
         id: id.to_string(),
         pod_sandbox_id: container.sandbox.clone(),
@@ -486,7 +486,7 @@ fn listed_container(id: &str, container: &SimulatedContainer, state: &State) -> 
     }
 }
 
-fn container_status(id: &str, container: &SimulatedContainer, state: &State) -> ContainerStatus {
+fn container_status(id: &str, container: &SimulatedContainer, state: &SimulatedState) -> ContainerStatus {
     let path = log_path(state, id).unwrap_or_default();
     let linux = container.resources().cloned();
     ContainerStatus {
@@ -562,7 +562,11 @@ fn stats(id: &str, container: &SimulatedContainer, now: i64) -> ContainerStats {
     }
 }
 
-fn running_stats(state: &State, now: i64, wanted: impl Fn(&str, &SimulatedContainer) -> bool) -> Vec<ContainerStats> {
+fn running_stats(
+    state: &SimulatedState,
+    now: i64,
+    wanted: impl Fn(&str, &SimulatedContainer) -> bool,
+) -> Vec<ContainerStats> {
     let all = state
         .containers
         .iter()
@@ -572,7 +576,7 @@ fn running_stats(state: &State, now: i64, wanted: impl Fn(&str, &SimulatedContai
         .collect()
 }
 
-fn sandbox_stats(id: &str, sandbox: &Sandbox, state: &State, now: i64) -> PodSandboxStats {
+fn sandbox_stats(id: &str, sandbox: &Sandbox, state: &SimulatedState, now: i64) -> PodSandboxStats {
     let containers = running_stats(state, now, |_, c| c.sandbox == id);
     let sum = |of: fn(&ContainerStats) -> Option<&UInt64Value>| {
         number(containers.iter().filter_map(of).map(|n| n.value).sum())

@@ -82,7 +82,7 @@ impl std::fmt::Display for Call {
 }
 
 /// What a command run in a container answers.
-pub(super) type Answer = Arc<dyn Fn(&[String]) -> Result<ExecSyncResponse> + Send + Sync>;
+pub(super) type ExecHandler = Arc<dyn Fn(&[String]) -> Result<ExecSyncResponse> + Send + Sync>;
 
 /// Calls of one kind wait until this is dropped.
 pub struct Hold(#[expect(dead_code, reason = "dropping it is its use")] pub(super) watch::Sender<()>);
@@ -97,7 +97,7 @@ pub(super) struct Script {
     calls: VecDeque<Call>,
     counts: BTreeMap<Kind, u64>,
     /// By `namespace/pod/container` or the container's name alone.
-    answers: BTreeMap<String, Answer>,
+    answers: BTreeMap<String, ExecHandler>,
 }
 
 #[derive(Default)]
@@ -121,11 +121,11 @@ impl Script {
         Hold(held)
     }
 
-    pub(super) fn answer(&mut self, container: &str, answer: Answer) {
+    pub(super) fn answer(&mut self, container: &str, answer: ExecHandler) {
         self.answers.insert(container.to_string(), answer);
     }
 
-    pub(super) fn answer_for(&self, subject: &str) -> Option<Answer> {
+    pub(super) fn answer_for(&self, subject: &str) -> Option<ExecHandler> {
         let name = subject.rsplit('/').next().unwrap_or(subject);
         self.answers.get(subject).or_else(|| self.answers.get(name)).cloned()
     }

@@ -43,7 +43,7 @@ pub(super) struct Ending {
     pub reason: &'static str,
 }
 
-pub(super) struct State {
+pub(super) struct SimulatedState {
     pub sandboxes: BTreeMap<String, Sandbox>,
     pub containers: BTreeMap<String, SimulatedContainer>,
     /// By id.
@@ -65,7 +65,7 @@ pub(super) fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-impl State {
+impl SimulatedState {
     fn new_id(&mut self) -> String {
         let random = &mut self.random;
         (0..4).map(|_| format!("{:016x}", random.next_u64())).collect()
@@ -469,9 +469,11 @@ mod tests {
         (!ids.is_empty()).then(|| ids[index % ids.len()].clone())
     }
 
-    fn take(state: &mut State, step: Step, now: &mut i64) {
-        let sandbox = |state: &State, i| pick(state.sandboxes.keys().cloned().collect(), i).unwrap_or_default();
-        let container = |state: &State, i| pick(state.containers.keys().cloned().collect(), i).unwrap_or_default();
+    fn take(state: &mut SimulatedState, step: Step, now: &mut i64) {
+        let sandbox =
+            |state: &SimulatedState, i| pick(state.sandboxes.keys().cloned().collect(), i).unwrap_or_default();
+        let container =
+            |state: &SimulatedState, i| pick(state.containers.keys().cloned().collect(), i).unwrap_or_default();
         match step {
             Step::Run(pod) => {
                 let name = format!("p{pod}");
@@ -514,7 +516,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_runs_without_a_sandbox_and_no_address_is_used_twice(steps in prop::collection::vec(step(), 0..60)) {
-            let mut state = State {
+            let mut state = SimulatedState {
                 sandboxes: BTreeMap::new(),
                 containers: BTreeMap::new(),
                 images: BTreeMap::new(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Log, LogError, LogMeter, OpenError, Outcome, Replayed, Transaction};
+use super::{AppendResult, Log, LogError, LogMeter, OpenError, Replayed, Transaction};
 use crate::Revision;
 
 #[derive(Default)]
@@ -15,10 +15,10 @@ impl Log for MemoryLog {
         Ok(1)
     }
 
-    fn commit(&mut self, _micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<Outcome>, LogError> {
+    fn commit(&mut self, _micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<AppendResult>, LogError> {
         Ok(batch
             .iter()
-            .map(|transaction| Outcome::Committed(transaction.revision))
+            .map(|transaction| AppendResult::Committed(transaction.revision))
             .collect())
     }
 

@@ -27,7 +27,7 @@ pub trait Log: Send {
 
     /// Makes a batch durable, in order; returns one outcome per transaction. On an error nothing of the batch
     /// happened, unless it is `undecided`; the next call tries anew.
-    fn commit(&mut self, micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<Outcome>, LogError>;
+    fn commit(&mut self, micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<AppendResult>, LogError>;
 
     /// Undoes what failed commits may have left. When this returns well, nothing of an undecided batch happened.
     fn repair(&mut self) -> Result<(), LogError> {
@@ -62,7 +62,7 @@ pub struct Transaction<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AppendResult {
     Committed(Revision),
     /// Another writer of the same log was faster.
     Refused,

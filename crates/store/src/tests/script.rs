@@ -4,21 +4,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::model::join_all;
 use super::*;
-use crate::log::{Log, LogError, LogMeter, OpenError, Outcome, Replayed, Transaction};
+use crate::log::{AppendResult, Log, LogError, LogMeter, OpenError, Replayed, Transaction};
 
 const A: &str = "/registry/pods/ns/a";
 const B: &str = "/registry/pods/ns/b";
 
-enum Answer {
+enum ScriptStep {
     Commit,
     Fail,
-    Outcomes(Vec<Outcome>),
+    Outcomes(Vec<AppendResult>),
 }
 
 /// Says when it got a batch and how many transactions that has; answers when told.
 struct ScriptedLog {
     batches: Sender<usize>,
-    answers: Receiver<Answer>,
+    answers: Receiver<ScriptStep>,
     meter: Arc<LogMeter>,
 }
 
@@ -27,12 +27,12 @@ impl Log for ScriptedLog {
         Ok(1)
     }
 
-    fn commit(&mut self, _: i64, batch: &[Transaction<'_>]) -> Result<Vec<Outcome>, LogError> {
+    fn commit(&mut self, _: i64, batch: &[Transaction<'_>]) -> Result<Vec<AppendResult>, LogError> {
         self.batches.send(batch.len()).unwrap();
         match self.answers.recv().unwrap() {
-            Answer::Commit => Ok(batch.iter().map(|t| Outcome::Committed(t.revision)).collect()),
-            Answer::Fail => Err(LogError::new("/data", std::io::ErrorKind::StorageFull.into())),
-            Answer::Outcomes(outcomes) => Ok(outcomes),
+            ScriptStep::Commit => Ok(batch.iter().map(|t| AppendResult::Committed(t.revision)).collect()),
+            ScriptStep::Fail => Err(LogError::new("/data", std::io::ErrorKind::StorageFull.into())),
+            ScriptStep::Outcomes(outcomes) => Ok(outcomes),
         }
     }
 
@@ -41,7 +41,7 @@ impl Log for ScriptedLog {
     }
 }
 
-fn scripted() -> (TestStore, Receiver<usize>, Sender<Answer>) {
+fn scripted() -> (TestStore, Receiver<usize>, Sender<ScriptStep>) {
     let (batches, seen) = channel();
     let (tell, answers) = channel();
     let log = ScriptedLog {
@@ -74,11 +74,11 @@ async fn nothing_is_seen_before_it_is_durable_and_waiting_writers_share_a_batch(
         .map(|n| create(&store, &format!("/registry/pods/ns/{n}")))
         .collect();
     tokio::task::yield_now().await;
-    tell.send(Answer::Commit).unwrap();
+    tell.send(ScriptStep::Commit).unwrap();
     assert_eq!(first.await.unwrap().unwrap(), 2);
     assert_eq!(batches.recv().unwrap(), 5, "they gathered while the log was busy");
     assert_eq!(show_events(&watcher.next().await.unwrap()), [format!("+{A}=1@2")]);
-    tell.send(Answer::Commit).unwrap();
+    tell.send(ScriptStep::Commit).unwrap();
     for (n, task) in rest.into_iter().enumerate() {
         assert_eq!(task.await.unwrap().unwrap(), 3 + n as u64);
     }
@@ -90,9 +90,9 @@ async fn nothing_is_seen_before_it_is_durable_and_waiting_writers_share_a_batch(
 async fn together(
     store: &TestStore,
     batches: &Receiver<usize>,
-    tell: &Sender<Answer>,
+    tell: &Sender<ScriptStep>,
     ops: Vec<Op<Bytes>>,
-    answer: Answer,
+    answer: ScriptStep,
 ) -> Vec<Result<Revision, CommitError<Bytes>>> {
     let occupy = create(store, "/registry/others/occupy");
     tokio::task::yield_now().await;
@@ -100,7 +100,7 @@ async fn together(
     let store = store.clone();
     let answers = tokio::spawn(async move { join_all(ops.into_iter().map(|op| store.commit(op)).collect()).await });
     tokio::task::yield_now().await;
-    tell.send(Answer::Commit).unwrap();
+    tell.send(ScriptStep::Commit).unwrap();
     tell.send(answer).unwrap();
     occupy.await.unwrap().unwrap();
     answers.await.unwrap()
@@ -109,7 +109,7 @@ async fn together(
 #[tokio::test]
 async fn a_log_that_fails_changes_nothing_and_hides_no_conflict() {
     let (store, batches, tell) = scripted();
-    tell.send(Answer::Commit).unwrap();
+    tell.send(ScriptStep::Commit).unwrap();
     assert_eq!(create(&store, B).await.unwrap().unwrap(), 2);
     assert_eq!(batches.recv().unwrap(), 1);
 
@@ -121,7 +121,9 @@ async fn a_log_that_fails_changes_nothing_and_hides_no_conflict() {
         Op::create(A, value("2")),
         Op::check(A, Expect::Present),
     ];
-    let mut answers = together(&store, &batches, &tell, ops, Answer::Fail).await.into_iter();
+    let mut answers = together(&store, &batches, &tell, ops, ScriptStep::Fail)
+        .await
+        .into_iter();
     let message = answers.next().unwrap().unwrap_err().to_string();
     assert!(message.starts_with("cannot write /data:") && message.ends_with("free some space there and try again"));
     assert_eq!(conflict(answers.next().unwrap()), (B.into(), Some(2)));
@@ -132,7 +134,7 @@ async fn a_log_that_fails_changes_nothing_and_hides_no_conflict() {
     );
 
     assert_eq!(batches.recv().unwrap(), 1);
-    tell.send(Answer::Commit).unwrap();
+    tell.send(ScriptStep::Commit).unwrap();
     assert_eq!(
         create(&store, A).await.unwrap().unwrap(),
         4,
@@ -144,7 +146,7 @@ async fn a_log_that_fails_changes_nothing_and_hides_no_conflict() {
 async fn a_log_of_several_servers_numbers_and_refuses() {
     let (store, batches, tell) = scripted();
     let ops = vec![Op::create(A, value("1")), Op::create(B, value("1"))];
-    let outcomes = Answer::Outcomes(vec![Outcome::Refused, Outcome::Committed(9)]);
+    let outcomes = ScriptStep::Outcomes(vec![AppendResult::Refused, AppendResult::Committed(9)]);
     let mut answers = together(&store, &batches, &tell, ops, outcomes).await.into_iter();
     assert_eq!(conflict(answers.next().unwrap()), (A.into(), None));
     assert_eq!(answers.next().unwrap().unwrap(), 9);

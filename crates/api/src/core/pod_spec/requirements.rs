@@ -20,7 +20,7 @@ pub(super) fn of_container(c: &Cursor<'_>, claims: &[&str], p: &mut Problems) {
 /// `overhead`, judged as limits are.
 pub(super) fn overhead(c: &Cursor<'_>, p: &mut Problems) {
     let limits = Cursor::new(c.value(), c.path().field("limits"));
-    let mut seen = Seen::default();
+    let mut seen = NamedResources::default();
     for (name, q) in limits.entries() {
         seen.entry(name, &q, container_resource_name, p);
     }
@@ -84,7 +84,7 @@ pub fn validate_requirements(c: &Cursor<'_>, rule: NameRule, p: &mut Problems) {
     if limits.is_none() && requests.is_none() {
         return;
     }
-    let mut seen = Seen::default();
+    let mut seen = NamedResources::default();
     for (name, q) in limits.iter().flat_map(Cursor::entries) {
         seen.entry(name, &q, rule, p);
     }
@@ -121,12 +121,12 @@ fn refuse(c: &Cursor<'_>, q: &Quantity, detail: String, p: &mut Problems) {
 
 /// Which kinds of resources were named.
 #[derive(Default)]
-struct Seen {
+struct NamedResources {
     compute: bool,
     hugepages: bool,
 }
 
-impl Seen {
+impl NamedResources {
     fn entry(&mut self, name: &str, at: &Cursor<'_>, rule: NameRule, p: &mut Problems) -> Option<Quantity> {
         rule(name, at.path(), p);
         let q = Quantity::parse(at.str()).ok()?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::element;
 use super::shape::Shape;
 use crate::field::{MAX_PROBLEMS, cut};
-use crate::patch::shown::{Shown, go_type};
+use crate::patch::go_format::{GoFormatted, go_type};
 use crate::schema::{Field, Ty, TypeRef, schema};
 
 /// What is found to be wrong: the first of it, and how much more there is.
@@ -61,7 +61,7 @@ fn check_struct(value: &Value, r: TypeRef, path: &mut String, found: &mut Found)
     let map = match value {
         Value::Null => return,
         Value::Object(map) => map,
-        other => return found.push(path, format_args!("expected map, got &{{{}}}", Shown(other))),
+        other => return found.push(path, format_args!("expected map, got &{{{}}}", GoFormatted(other))),
     };
     let here = path.len();
     for (name, value) in map {
@@ -118,7 +118,7 @@ fn check(value: &Value, ty: &'static Ty, path: &mut String, found: &mut Found) {
             }
             None
         }
-        (Ty::Map(_), other) => Some(format!("expected map, got &{{{}}}", Shown(other))),
+        (Ty::Map(_), other) => Some(format!("expected map, got &{{{}}}", GoFormatted(other))),
         (Ty::List(element) | Ty::Items(element), Value::Array(list)) => {
             for (i, value) in list.iter().enumerate() {
                 path.push_str(&format!("[{i}]"));
@@ -127,20 +127,20 @@ fn check(value: &Value, ty: &'static Ty, path: &mut String, found: &mut Found) {
             }
             None
         }
-        (Ty::List(_) | Ty::Items(_), other) => Some(format!("expected list, got &{{{}}}", Shown(other))),
+        (Ty::List(_) | Ty::Items(_), other) => Some(format!("expected list, got &{{{}}}", GoFormatted(other))),
         (Ty::Int32 | Ty::Int64 | Ty::Float64, Value::Number(_)) => None,
         (Ty::Int32 | Ty::Int64 | Ty::Float64, other) => {
             Some(format!("expected numeric (int or float), got {}", go_type(other)))
         }
         (Ty::Bool, Value::Bool(_)) => None,
-        (Ty::Bool, other) => Some(format!("expected boolean, got &{{{}}}", Shown(other))),
+        (Ty::Bool, other) => Some(format!("expected boolean, got &{{{}}}", GoFormatted(other))),
         (Ty::String | Ty::Bytes | Ty::Duration, Value::String(_)) => None,
         (Ty::String | Ty::Bytes | Ty::Duration, other) => Some(format!(
             "expected string, got &value.valueUnstructured{{Value:{}}}",
-            Shown(other)
+            GoFormatted(other)
         )),
         (Ty::Quantity | Ty::IntOrString | Ty::Time | Ty::MicroTime, Value::Object(_) | Value::Array(_)) => {
-            Some(format!("expected any scalar, got &{{{}}}", Shown(value)))
+            Some(format!("expected any scalar, got &{{{}}}", GoFormatted(value)))
         }
         (Ty::Quantity | Ty::IntOrString | Ty::Time | Ty::MicroTime, _) => None,
     };

@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::{DIRECTIVE, Object, Place, merge_map, unknown_directive, wrong_type};
+use super::{DIRECTIVE, MergeType, Object, merge_map, unknown_directive, wrong_type};
 use crate::patch::PatchError;
-use crate::patch::shown::{Shown, ShownList, ShownMap, go_type};
+use crate::patch::go_format::{GoFormatted, GoFormattedList, GoFormattedMap, go_type};
 
 /// How a list field merges.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) struct Merge {
     pub merges: bool,
     /// The field that tells elements apart, if they are maps.
     pub key: Option<&'static str>,
-    pub element: Place,
+    pub element: MergeType,
 }
 
 impl Merge {
@@ -86,8 +86,8 @@ impl Merge {
                 let Some(candidate) = ordered.next() else {
                     return Err(PatchError::Failed(format!(
                         "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
-                        ShownList(patch),
-                        ShownList(order)
+                        GoFormattedList(patch),
+                        GoFormattedList(order)
                     )));
                 };
                 if self.id(element)? == self.id(candidate)? {
@@ -167,7 +167,7 @@ fn follow_directives(old: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(V
                     "merging lists cannot yet be specified in the patch".into(),
                 ));
             }
-            _ => return Err(unknown_directive(&Shown(directive).to_string(), element)),
+            _ => return Err(unknown_directive(&GoFormatted(directive).to_string(), element)),
         }
     }
     if replace {
@@ -198,7 +198,7 @@ fn key_of<'a>(element: &'a Object, key: &str) -> Result<&'a Value, PatchError> {
     element.get(key).ok_or_else(|| {
         PatchError::Failed(format!(
             "map: {} does not contain declared merge key: {key}",
-            ShownMap(element)
+            GoFormattedMap(element)
         ))
     })
 }
@@ -213,7 +213,7 @@ fn elements_are_maps(lists: &[&[Value]]) -> Result<bool, PatchError> {
         return Err(PatchError::Unprocessable("lists of lists are not supported".into()));
     }
     if all.any(|v| go_type(v) != go_type(first)) {
-        let shown: Vec<String> = lists.iter().map(|l| ShownList(l).to_string()).collect();
+        let shown: Vec<String> = lists.iter().map(|l| GoFormattedList(l).to_string()).collect();
         return Err(PatchError::Failed(format!(
             "list element types are not identical: [{}]",
             shown.join(" ")

@@ -13,7 +13,7 @@ use crate::kinds;
 use crate::object::Object;
 use crate::registry::body::{self, BodyType};
 use crate::registry::create::meta_text;
-use crate::registry::{Context, MAX_RACES, Outcome, Registry};
+use crate::registry::{Context, MAX_RACES, Registry, VerbResult};
 
 impl Registry {
     pub async fn bind(
@@ -22,7 +22,7 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let mut binding = body::decode(
             bytes,
             headers,
@@ -40,7 +40,7 @@ impl Registry {
             (path, given) if path == given => path.to_string(),
             (path, given) => {
                 let why = "name in URL does not match name in Binding object";
-                tracing::debug!("{why}: {path} != {given}");
+                tracing::debug!(why, path, given, "refused binding");
                 return Err(Status::bad_request(why));
             }
         };
@@ -60,7 +60,7 @@ impl Registry {
     }
 
     /// Each pod goes this way once, so it is kept short: nothing of what a general update looks for can have changed.
-    async fn bind_to(&self, name: &str, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<Outcome, Status> {
+    async fn bind_to(&self, name: &str, binding: &Value, node: &str, ctx: &Context<'_>) -> Result<VerbResult, Status> {
         let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");
         for _ in 0..MAX_RACES {
             let item = self.find(kind, &ctx.info.namespace, name)?;
@@ -71,7 +71,7 @@ impl Registry {
             admission::mutate(&review, &mut pod, None)?;
             let changes = admission::validate(&review, Some(&pod), None)?;
             if ctx.options.dry_run {
-                return Ok(Outcome::ok(pod));
+                return Ok(VerbResult::ok(pod));
             }
             let mut ops = self.change_ops(changes);
             ops.push(Op {
@@ -83,7 +83,7 @@ impl Registry {
                 self.fresh.put(&item.key, revision, pod);
                 let value =
                     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-                return Ok(Outcome::Value { value, code: 201 });
+                return Ok(VerbResult::Value { value, code: 201 });
             }
         }
         Err(Status::modified(kind.group, kind.plural, name))

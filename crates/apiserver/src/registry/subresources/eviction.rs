@@ -16,7 +16,7 @@ use crate::registry::body::{self, BodyType};
 use crate::registry::create::meta_text;
 use crate::registry::delete::DeleteOptions;
 use crate::registry::update::Endpoint;
-use crate::registry::{Context, Outcome, Registry};
+use crate::registry::{Context, Registry, VerbResult};
 
 /// A budget whose controller has not yet confirmed this many evictions takes no more.
 const MAX_DISRUPTED: usize = 2000;
@@ -40,7 +40,7 @@ enum Budget {
 }
 
 impl Registry {
-    pub async fn evict(&self, bytes: &[u8], headers: &HeaderMap, ctx: &Context<'_>) -> Result<Outcome, Status> {
+    pub async fn evict(&self, bytes: &[u8], headers: &HeaderMap, ctx: &Context<'_>) -> Result<VerbResult, Status> {
         let wanted = BodyType::new("policy", "v1", "Eviction", "policy/v1.Eviction");
         let mut eviction = body::decode(bytes, headers, wanted, ctx)?;
         let (namespace, name) = (&ctx.info.namespace, &ctx.info.name);
@@ -128,8 +128,8 @@ impl Registry {
     }
 }
 
-fn evicted() -> Outcome {
-    Outcome::Value {
+fn evicted() -> VerbResult {
+    VerbResult::Value {
         value: json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
         code: 201,
     }

@@ -14,7 +14,7 @@ use http::HeaderMap;
 use orlop_api::{KindDef, Status, Value};
 
 use super::update::Endpoint;
-use super::{Context, Outcome, Registry};
+use super::{Context, Registry, VerbResult};
 use crate::admission::{self, Operation, Review};
 
 impl Registry {
@@ -25,7 +25,7 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let info = ctx.info;
         match (kind.plural, info.subresource.as_str(), info.verb) {
             (_, "scale", _) => self.scale(kind, bytes, headers, ctx).await,
@@ -69,7 +69,7 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         match kind.kind {
             "Binding" => self.bind("", bytes, headers, ctx).await,
             _ => self.review(kind, bytes, headers, ctx),

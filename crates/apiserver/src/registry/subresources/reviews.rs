@@ -10,7 +10,7 @@ use crate::authz::check_local_review;
 use crate::registry::body::{self, BodyType};
 use crate::registry::create::own_fields;
 use crate::registry::update::Endpoint;
-use crate::registry::{Context, Outcome, Registry};
+use crate::registry::{Context, Registry, VerbResult};
 
 pub(super) const APPROVAL: Endpoint = Endpoint {
     subresource: "approval",
@@ -27,7 +27,7 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let mut review = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
         (kind.default)(&mut review);
         let mut problems = Problems::default();
@@ -70,7 +70,7 @@ impl Registry {
             _ => return Err(Status::method_not_allowed()),
         };
         review["status"] = status;
-        Ok(Outcome::Value {
+        Ok(VerbResult::Value {
             value: review,
             code: 201,
         })

@@ -8,7 +8,7 @@ use crate::registry::body::{self, BodyType};
 use crate::registry::create::{check_name, meta_text};
 use crate::registry::patch::Patch;
 use crate::registry::update::Endpoint;
-use crate::registry::{Context, Outcome, Registry};
+use crate::registry::{Context, Registry, VerbResult};
 
 /// A scale changes the spec of its parent by the parent's own rules.
 const SCALE: Endpoint = Endpoint {
@@ -23,12 +23,12 @@ impl Registry {
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<VerbResult, Status> {
         let wanted = BodyType::new("autoscaling", "v1", "Scale", "autoscaling/v1.Scale");
         let outcome = match ctx.info.verb {
             "get" => {
                 let item = self.find(kind, &ctx.info.namespace, &ctx.info.name)?;
-                return Ok(Outcome::ok(scale_of(kind, &self.value_of(&item))));
+                return Ok(VerbResult::ok(scale_of(kind, &self.value_of(&item))));
             }
             "update" => {
                 let scale = body::decode(bytes, headers, wanted, ctx)?;
@@ -45,10 +45,10 @@ impl Registry {
             _ => return Err(Status::method_not_allowed()),
         };
         let object = match outcome {
-            Outcome::Stored { item, .. } => self.value_of(&item),
-            Outcome::Value { value, .. } => value,
+            VerbResult::Stored { item, .. } => self.value_of(&item),
+            VerbResult::Value { value, .. } => value,
         };
-        Ok(Outcome::ok(scale_of(kind, &object)))
+        Ok(VerbResult::ok(scale_of(kind, &object)))
     }
 }
 

@@ -6,13 +6,13 @@ use orlop_api::{Status, Value};
 
 use crate::kinds;
 use crate::registry::body::{self, BodyType};
-use crate::registry::{Context, Outcome, Registry};
+use crate::registry::{Context, Registry, VerbResult};
 
 /// How long a token is good if the request does not say.
 const DEFAULT_SECONDS: i64 = 3600;
 
 impl Registry {
-    pub fn issue_token(&self, bytes: &[u8], headers: &HeaderMap, ctx: &Context<'_>) -> Result<Outcome, Status> {
+    pub fn issue_token(&self, bytes: &[u8], headers: &HeaderMap, ctx: &Context<'_>) -> Result<VerbResult, Status> {
         let wanted = BodyType::new(
             "authentication.k8s.io",
             "v1",
@@ -42,7 +42,7 @@ impl Registry {
             .issuer()
             .answer_request(namespace, name, request, ctx.now, self)?;
         issued.warnings.into_iter().for_each(|w| ctx.warnings.add(w));
-        Ok(Outcome::Value {
+        Ok(VerbResult::Value {
             value: issued.request,
             code: 201,
         })

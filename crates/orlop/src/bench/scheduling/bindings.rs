@@ -162,7 +162,7 @@ impl Bindings {
         if line.is_empty() {
             return Ok(true);
         }
-        let event: Event = serde_json::from_slice(line).context("an event of the watch can't be read")?;
+        let event: Event = serde_json::from_slice(line).context("failed to decode a watch event")?;
         match event.kind {
             "ERROR" => return Ok(false),
             "DELETED" | "BOOKMARK" => {}
@@ -175,9 +175,9 @@ impl Bindings {
     pub(super) async fn list(&self, connection: &Http2) -> anyhow::Result<String> {
         let (code, body) = connection.call(Method::GET, BOUND_PODS, Bytes::new()).await?;
         if code != 200 {
-            bail!("pods can't be listed: {code}: {}", String::from_utf8_lossy(&body));
+            bail!("failed to list pods: {code}: {}", String::from_utf8_lossy(&body));
         }
-        let list: PodList = serde_json::from_slice(&body).context("the list of pods can't be read")?;
+        let list: PodList = serde_json::from_slice(&body).context("failed to decode the list of pods")?;
         list.items.iter().for_each(|pod| self.observe_pod(pod));
         Ok(list.metadata.resource_version.to_string())
     }

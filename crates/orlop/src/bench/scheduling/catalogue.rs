@@ -65,8 +65,8 @@ pub(crate) fn find(asked: &[String]) -> anyhow::Result<Vec<Workload>> {
         if !path.exists() {
             bail!("{name:?} is neither a workload (see --list) nor a file");
         }
-        let text = std::fs::read_to_string(path).with_context(|| format!("{name} can't be read"))?;
-        Workload::parse(&text).with_context(|| format!("{name} is no workload"))
+        let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
+        Workload::parse(&text).with_context(|| format!("{name} is not a valid workload"))
     };
     asked.iter().map(one).collect()
 }

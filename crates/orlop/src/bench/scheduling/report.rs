@@ -16,7 +16,7 @@ pub(crate) struct Process {
     pub cpu: Duration,
 }
 
-pub(crate) struct Outcome {
+pub(crate) struct WorkloadResult {
     pub workload: String,
     pub size: String,
     pub params: Params,
@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
 
 const MB: f64 = 1e6;
 
-impl Outcome {
+impl WorkloadResult {
     /// Pods a second over the whole measurement.
     pub(crate) fn rate(&self) -> f64 {
         match self.duration.as_secs_f64() {
@@ -140,7 +140,7 @@ fn shown_ms(ms: f64) -> String {
 
 /// One row a workload. `1 s avg` and the percentiles beside it are by scheduler_perf's rules; `k8s min` is the average that
 /// Kubernetes asks of its own runs.
-pub(crate) fn table(outcomes: &[Outcome]) -> String {
+pub(crate) fn table(outcomes: &[WorkloadResult]) -> String {
     let mut rows = vec![format!(
         "{:<48} {:>6} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} {:>9} {:>9} {:>9} {:>8}",
         "workload (size)",
@@ -191,8 +191,8 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
 mod tests {
     use super::*;
 
-    fn outcome() -> Outcome {
-        Outcome {
+    fn outcome() -> WorkloadResult {
+        WorkloadResult {
             workload: "SchedulingBasic".into(),
             size: "full".into(),
             params: Params::from([("nodes".into(), 5)]),

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::bindings::{Bindings, PodSet};
 use super::cluster::{Cluster, Resource, in_parallel};
 use super::progress::Phase;
-use super::report::{Outcome, Process};
+use super::report::{Process, WorkloadResult};
 use super::template::{Body, Manifest};
 use super::workload::{Churn, ChurnMode, CreateAny, CreateNodes, CreatePods, DeletePods, Op, Params, Wait, Workload};
 use super::{catalogue, throughput};
@@ -112,7 +112,7 @@ impl Run {
     }
 
     /// All operations, one after the other.
-    pub(crate) async fn execute(&mut self) -> anyhow::Result<Outcome> {
+    pub(crate) async fn execute(&mut self) -> anyhow::Result<WorkloadResult> {
         let mut outcome = None;
         for op in self.workload.ops.clone() {
             match op {
@@ -266,7 +266,7 @@ impl Run {
         .await
     }
 
-    async fn measure(&mut self, op: CreatePods) -> anyhow::Result<Outcome> {
+    async fn measure(&mut self, op: CreatePods) -> anyhow::Result<WorkloadResult> {
         let (set, body) = self.plan_pods(&op).await?;
         let phase = bound_phase("measured pods", &set, true);
         let before = self.processes();
@@ -298,7 +298,7 @@ impl Run {
         latencies.sort_by(f64::total_cmp);
         let last = bound.last().copied().unwrap_or_default();
         let create_time = created.saturating_sub(started);
-        Ok(Outcome {
+        Ok(WorkloadResult {
             workload: self.workload.name.clone(),
             size: self.size.clone(),
             params: self.params.clone(),
@@ -351,7 +351,7 @@ impl Run {
         let reason = match self.pending_reason(set, index).await {
             Ok(Some(reason)) => format!("says {reason:?}"),
             Ok(None) => "has no FailedScheduling event and no condition: is a scheduler running?".to_string(),
-            Err(error) => format!("can't be asked: {error:#}"),
+            Err(error) => format!("request failed: {error:#}"),
         };
         format!(
             "{pending} of {} pods are still pending and none was bound for {:.0} s; {} {reason}",

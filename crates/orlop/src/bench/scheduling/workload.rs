@@ -168,7 +168,7 @@ impl Count {
                     .with_context(|| format!("count {text:?}: the size gives no {name:?}"))?,
                 None => factor
                     .parse()
-                    .with_context(|| format!("count {text:?}: {factor:?} is no number"))?,
+                    .with_context(|| format!("count {text:?}: {factor:?} is not a number"))?,
             };
             product.checked_mul(value).context("the count is too large")
         })
@@ -205,11 +205,11 @@ impl Workload {
             let mut found = op.problems(&with_pods);
             let unknown = |name: &&str| !self.templates.contains_key(*name) && !shared.contains_key(*name);
             let templates = op.templates().into_iter().filter(unknown);
-            found.extend(templates.map(|name| format!("there is no template {name:?}")));
+            found.extend(templates.map(|name| format!("template {name:?} not found")));
             let counts = op.counts().into_iter().filter_map(|count| count.resolve(params).err());
             found.extend(counts.map(|e| format!("{e:#}")));
             let names = op.namespaces().into_iter().filter(|n| !is_label(n));
-            found.extend(names.map(|n| format!("{n:?} can't be part of a namespace's name")));
+            found.extend(names.map(|n| format!("{n:?} is not valid in a namespace name")));
             problems.extend(found.iter().map(|problem| format!("ops[{i}]: {problem}")));
             if let Op::CreatePods(op) = op {
                 with_pods.extend(op.namespace.as_deref());

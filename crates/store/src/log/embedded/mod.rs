@@ -40,7 +40,7 @@ use self::frame::{HEADER, Header, Link, Magic};
 use self::lock::DirLock;
 use self::mark::{Mark, Marked};
 use self::recovery::Active;
-use super::{Checkpoint, Log, LogError, LogMeter, OpenError, Outcome, Replayed, Transaction};
+use super::{AppendResult, Checkpoint, Log, LogError, LogMeter, OpenError, Replayed, Transaction};
 use crate::Revision;
 
 /// A buffer larger than this is given back after the batch that needed it.
@@ -382,7 +382,7 @@ impl Log for EmbeddedLog {
         Ok(self.revision)
     }
 
-    fn commit(&mut self, micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<Outcome>, LogError> {
+    fn commit(&mut self, micros: i64, batch: &[Transaction<'_>]) -> Result<Vec<AppendResult>, LogError> {
         let revision = self.revision + batch.len() as u64;
         self.prepare()
             .and_then(|()| self.append(revision, |out| frame::put_batch(out, micros, batch)))
@@ -391,7 +391,7 @@ impl Log for EmbeddedLog {
             })?;
         Ok(batch
             .iter()
-            .map(|transaction| Outcome::Committed(transaction.revision))
+            .map(|transaction| AppendResult::Committed(transaction.revision))
             .collect())
     }
 
