@@ -56,11 +56,7 @@ impl Queue {
     /// Adds every object of the cache now, and each one again whenever it changes, comes or goes.
     pub fn follow<T: Kind>(&self, cache: &Cache<T>) {
         let queue = self.clone();
-        cache.on_change(move |old, new| {
-            if let Some(object) = new.or(old) {
-                queue.add(Key::of(&**object));
-            }
-        });
+        cache.on_any_change(move |key| queue.add(key));
     }
 
     pub fn add(&self, key: Key) {

@@ -16,7 +16,7 @@ use super::key::Key;
 use super::metrics::Metrics;
 use super::queue::Queue;
 use super::rights::Rights;
-use super::turn::{Failure, Next, Reconcile, Turn};
+use super::turn::{AnyReconcile, Failure, Next, Reconcile, Turn};
 use crate::objects::Kind;
 use crate::settings::Settings;
 
@@ -80,8 +80,7 @@ impl Setup {
     /// A cache; the controller's loops begin only when it holds the whole state.
     pub fn cache<T: Kind>(&self) -> Cache<T> {
         let cache = self.caches.of::<T>();
-        let waiting = cache.clone();
-        self.syncs.lock().push(async move { waiting.reached(0).await }.boxed());
+        self.syncs.lock().push(cache.reached(0));
         cache
     }
 
@@ -92,10 +91,14 @@ impl Setup {
 
     /// Works through the queue, on this many keys at the same time.
     pub fn run(&self, queue: Queue, workers: usize, reconciler: impl Reconcile) {
+        self.run_any(queue, workers, Arc::new(reconciler));
+    }
+
+    fn run_any(&self, queue: Queue, workers: usize, reconciler: Arc<dyn AnyReconcile>) {
         let (api, caches, name) = (self.api.clone(), self.caches.clone(), self.def.name);
         self.loops
             .lock()
-            .push(work(name, queue, workers, Arc::new(reconciler), api, caches).boxed());
+            .push(work(name, queue, workers, reconciler, api, caches).boxed());
     }
 
     /// Something that is not a queue: it must end by itself at the shutdown.
@@ -120,11 +123,11 @@ impl Setup {
     }
 }
 
-async fn work<R: Reconcile>(
+async fn work(
     name: &'static str,
     queue: Queue,
     workers: usize,
-    reconciler: Arc<R>,
+    reconciler: Arc<dyn AnyReconcile>,
     api: Api,
     caches: Caches,
 ) {
@@ -152,7 +155,7 @@ async fn work<R: Reconcile>(
     }
 }
 
-async fn one_turn<R: Reconcile>(name: &str, queue: &Queue, key: &Key, reconciler: &R, turn: Turn) {
+async fn one_turn(name: &str, queue: &Queue, key: &Key, reconciler: &dyn AnyReconcile, turn: Turn) {
     let began = queue.began();
     let outcome = reconciler.reconcile(key, &turn).await;
     turn.settle().await;

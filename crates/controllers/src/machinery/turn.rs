@@ -1,5 +1,6 @@
 //! One turn of a controller: what it writes goes through here, so that the next turn waits until the caches show it.
 
+use std::any::TypeId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use orlop_client::{Api, DeleteOptions, Error, Preconditions, Result, path};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::cache::Caches;
 use super::key::Key;
@@ -49,6 +51,9 @@ pub enum Failure {
 
 pub type Outcome = std::result::Result<Next, Failure>;
 
+/// An object as the server sent it.
+type Json = Box<RawValue>;
+
 pub struct Turn {
     api: Api,
     caches: Caches,
@@ -72,66 +77,47 @@ impl Turn {
     }
 
     pub async fn create<T: Kind>(&self, namespace: &str, object: &impl Serialize) -> Result<T> {
-        let at = collection::<T>(namespace);
-        let mut patience = Patience::default();
-        let mut answer = self.api.create::<T>(&at, object).await;
-        while patience.lasts(&answer).await {
-            answer = self.api.create::<T>(&at, object).await;
-        }
-        let made = answer?;
-        self.wrote(&made);
-        Ok(made)
+        let path = collection::<T>(namespace);
+        let json = serde_json::to_vec(object).map_err(|error| Error::Malformed {
+            request: format!("POST {path}"),
+            source: error.into(),
+        })?;
+        self.written::<T>("POST", &path, self.send_create(&path, json.into()).await)
     }
 
     /// Like `create`, for an object that is encoded already.
     pub async fn create_encoded<T: Kind>(&self, namespace: &str, json: Bytes) -> Result<T> {
-        let at = collection::<T>(namespace);
-        let mut patience = Patience::default();
-        let mut answer = self.api.create_encoded::<T>(&at, json.clone()).await;
-        while patience.lasts(&answer).await {
-            answer = self.api.create_encoded::<T>(&at, json.clone()).await;
-        }
-        let made = answer?;
-        self.wrote(&made);
-        Ok(made)
+        let path = collection::<T>(namespace);
+        self.written::<T>("POST", &path, self.send_create(&path, json).await)
     }
 
     /// A JSON merge patch. To change only what was seen, put `metadata.resourceVersion` in it (`seen`), to change only
     /// the very object, `metadata.uid`.
     pub async fn patch<T: Kind>(&self, meta: &Meta, patch: &Value) -> Result<T> {
-        let made: T = self.rights.amend(&self.api, &object::<T>(meta), "", patch).await?;
-        self.wrote(&made);
-        Ok(made)
+        let path = object::<T>(meta);
+        self.written::<T>("PATCH", &path, self.send_patch(&path, "", patch).await)
     }
 
     pub async fn patch_status<T: Kind>(&self, meta: &Meta, patch: &Value) -> Result<T> {
-        let made: T = self
-            .rights
-            .amend(&self.api, &object::<T>(meta), "/status", patch)
-            .await?;
-        self.wrote(&made);
-        Ok(made)
+        let path = object::<T>(meta);
+        self.written::<T>("PATCH", &path, self.send_patch(&path, "/status", patch).await)
     }
 
     /// A strategic merge patch, where a list is to be changed without knowing all of it.
     pub async fn patch_strategic<T: Kind>(&self, meta: &Meta, patch: &Value) -> Result<T> {
-        let made: T = self.api.patch_strategic(&object::<T>(meta), patch).await?;
-        self.wrote(&made);
-        Ok(made)
+        let path = object::<T>(meta);
+        self.written::<T>("PATCH", &path, self.send_patch_strategic(&path, patch).await)
     }
 
-    pub async fn replace<T: Kind>(&self, meta: &Meta, object: &impl Serialize) -> Result<T> {
-        let made: T = self.api.replace(&self::object::<T>(meta), object).await?;
-        self.wrote(&made);
-        Ok(made)
+    pub async fn replace<T: Kind>(&self, meta: &Meta, object: &Value) -> Result<T> {
+        let path = self::object::<T>(meta);
+        self.written::<T>("PUT", &path, self.send_replace(&path, object).await)
     }
 
     /// Replaces what a subresource is about: `status`, `approval`.
-    pub async fn replace_part<T: Kind>(&self, meta: &Meta, part: &str, object: &impl Serialize) -> Result<T> {
-        let at = format!("{}/{part}", self::object::<T>(meta));
-        let made: T = self.api.replace(&at, object).await?;
-        self.wrote(&made);
-        Ok(made)
+    pub async fn replace_part<T: Kind>(&self, meta: &Meta, part: &str, object: &Value) -> Result<T> {
+        let path = format!("{}/{part}", self::object::<T>(meta));
+        self.written::<T>("PUT", &path, self.send_replace(&path, object).await)
     }
 
     /// Deletes the very object that was seen.
@@ -140,31 +126,72 @@ impl Turn {
     }
 
     /// Like `delete`; the precondition on the uid is added.
-    pub async fn delete_with<T: Kind>(&self, meta: &Meta, mut options: DeleteOptions) -> Result<()> {
-        let conditions = options.preconditions.get_or_insert_with(Preconditions::default);
-        conditions.uid = Some(meta.uid.clone());
-        let at = object::<T>(meta);
-        let mut patience = Patience::default();
-        let mut answer = self.api.delete(&at, &options).await;
-        while patience.lasts(&answer).await {
-            answer = self.api.delete(&at, &options).await;
-        }
-        answer?;
-        if let Some(cache) = self.caches.existing::<T>() {
-            let (key, uid) = (Key::of_meta(meta), meta.uid.clone());
-            self.written
-                .lock()
-                .push(Box::pin(async move { cache.gone(&key, &uid).await }));
-        }
-        Ok(())
+    pub async fn delete_with<T: Kind>(&self, meta: &Meta, options: DeleteOptions) -> Result<()> {
+        self.send_delete(TypeId::of::<T>(), object::<T>(meta), meta, options)
+            .await
     }
 
-    fn wrote<T: Kind>(&self, object: &T) {
-        let revision = object.meta().revision();
-        if let (Some(cache), Some(revision)) = (self.caches.existing::<T>(), revision) {
-            self.written
-                .lock()
-                .push(Box::pin(async move { cache.reached(revision).await }));
+    // Requests are the same for all kinds, whose answers come as JSON: boxed, so that there is one copy of their code.
+
+    fn send_create<'a>(&'a self, path: &'a str, json: Bytes) -> BoxFuture<'a, Result<Json>> {
+        Box::pin(async move {
+            let mut patience = Patience::default();
+            let mut answer = self.api.create_encoded(path, json.clone()).await;
+            while patience.lasts(&answer).await {
+                answer = self.api.create_encoded(path, json.clone()).await;
+            }
+            answer
+        })
+    }
+
+    fn send_patch<'a>(&'a self, path: &'a str, part: &'a str, patch: &'a Value) -> BoxFuture<'a, Result<Json>> {
+        Box::pin(self.rights.amend(&self.api, path, part, patch))
+    }
+
+    fn send_patch_strategic<'a>(&'a self, path: &'a str, patch: &'a Value) -> BoxFuture<'a, Result<Json>> {
+        Box::pin(self.api.patch_strategic(path, patch))
+    }
+
+    fn send_replace<'a>(&'a self, path: &'a str, object: &'a Value) -> BoxFuture<'a, Result<Json>> {
+        Box::pin(self.api.replace(path, object))
+    }
+
+    fn send_delete<'a>(
+        &'a self,
+        kind: TypeId,
+        path: String,
+        meta: &'a Meta,
+        mut options: DeleteOptions,
+    ) -> BoxFuture<'a, Result<()>> {
+        let conditions = options.preconditions.get_or_insert_with(Preconditions::default);
+        conditions.uid = Some(meta.uid.clone());
+        Box::pin(async move {
+            let mut patience = Patience::default();
+            let mut answer = self.api.delete(&path, &options).await;
+            while patience.lasts(&answer).await {
+                answer = self.api.delete(&path, &options).await;
+            }
+            answer?;
+            if let Some(cache) = self.caches.existing(kind) {
+                self.written.lock().push(cache.gone(meta));
+            }
+            Ok(())
+        })
+    }
+
+    /// Decodes what was written; the caches are waited for until they show it.
+    fn written<T: Kind>(&self, method: &str, path: &str, answer: Result<Json>) -> Result<T> {
+        let made: T = serde_json::from_slice(answer?.get().as_bytes()).map_err(|source| Error::Unreadable {
+            request: format!("{method} {path}"),
+            source,
+        })?;
+        self.wrote(TypeId::of::<T>(), made.meta());
+        Ok(made)
+    }
+
+    fn wrote(&self, kind: TypeId, meta: &Meta) {
+        if let (Some(cache), Some(revision)) = (self.caches.existing(kind), meta.revision()) {
+            self.written.lock().push(cache.reached(revision));
         }
     }
 
@@ -225,5 +252,16 @@ pub trait Reconcile: Send + Sync + 'static {
 impl<R: Reconcile> Reconcile for Arc<R> {
     async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
         R::reconcile(self, key, turn).await
+    }
+}
+
+/// `Reconcile` as a trait object: the loops that work through queues are compiled once, not once for each controller.
+pub(super) trait AnyReconcile: Send + Sync {
+    fn reconcile<'a>(&'a self, key: &'a Key, turn: &'a Turn) -> BoxFuture<'a, Outcome>;
+}
+
+impl<R: Reconcile> AnyReconcile for R {
+    fn reconcile<'a>(&'a self, key: &'a Key, turn: &'a Turn) -> BoxFuture<'a, Outcome> {
+        Box::pin(Reconcile::reconcile(self, key, turn))
     }
 }
