@@ -8,8 +8,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
-use crate::machinery::{Cache, Key};
 use crate::objects::{Kind, Pod};
+use crate::runtime::{Cache, Key};
 
 /// Follows a cache. Clones share the index.
 pub(crate) struct Index<T> {
@@ -40,7 +40,7 @@ impl<T: Kind> Index<T> {
         cache.on_change(move |old, new| {
             let Some(object) = new.or(old) else { return };
             let now = new.map_or_else(Vec::new, |object| names_in(object));
-            kept.write().put(Key::of(&**object), now);
+            kept.write().put(Key::from_object(&**object), now);
         });
         let cache = cache.clone();
         Index { cache, names }

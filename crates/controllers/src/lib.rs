@@ -1,9 +1,9 @@
 //! Controllers: what makes the cluster as its objects say it should be.
 //!
-//! Objects come in through shared caches that follow the cluster (`machinery`), writes go out through the API server. A
+//! Objects come in through shared caches that follow the cluster (`runtime`), writes go out through the API server. A
 //! controller is told *which* object to look at, never *what* changed: it looks at the caches, a pure function `plan`
-//! says what is to be done, and a thin shell does it. The next turn of the same key waits until the caches show what was
-//! written, so that nothing is decided on a picture older than one's own deeds.
+//! says what is to be done, and a thin shell does it. The next reconcile of the same key waits until the caches show what was
+//! written, so that nothing is decided on a snapshot older than one's own writes.
 //!
 //! One file (or folder) a controller, with its `DEF`; `ALL` is the list. `docs/how-to/add-a-controller.md` tells how to add
 //! one.
@@ -29,7 +29,6 @@ mod horizontal_pod_autoscaler;
 mod index;
 mod job;
 mod local_path;
-pub mod machinery;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
@@ -45,6 +44,7 @@ mod resource_claim;
 mod resource_quota;
 mod revisions;
 pub mod run;
+pub mod runtime;
 mod selection;
 mod service_account;
 pub mod settings;
@@ -56,8 +56,8 @@ mod ttl;
 mod ttl_after_finished;
 mod volume_expand;
 
-pub use machinery::{Def, Metrics};
 pub use run::{Options, run};
+pub use runtime::{Def, Metrics};
 pub use selection::select;
 pub use settings::Settings;
 

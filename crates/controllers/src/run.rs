@@ -6,7 +6,7 @@ use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::leader::Config as ElectionConfig;
 use orlop_client::{Api, Recorder, elect};
 
-use crate::machinery::{self, Caches, Def, Metrics, Setup};
+use crate::runtime::{self, Caches, Def, Metrics, Setup};
 use crate::settings::Settings;
 
 pub struct Options {
@@ -66,7 +66,7 @@ async fn work(options: &Options) {
             def,
             api,
             options.clock.clone(),
-            machinery::Recorder::of(def.name, &recorder),
+            runtime::Recorder::for_controller(def.name, &recorder),
             settings.clone(),
             options.shutdown.clone(),
             caches.clone(),

@@ -1,6 +1,6 @@
 //! Which controllers run: the list of `--controllers`.
 
-use crate::machinery::Def;
+use crate::runtime::Def;
 
 /// `*` stands for all that run by default, `foo` adds one, `-foo` takes one away, wherever it stands.
 pub fn select(all: &[&'static Def], wanted: &[String]) -> Result<Vec<&'static Def>, String> {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     const fn def(name: &'static str, on_by_default: bool) -> Def {
-        let (account, start) = (name, |_: &crate::machinery::Setup| {});
+        let (account, start) = (name, |_: &crate::runtime::Setup| {});
         Def {
             name,
             account,

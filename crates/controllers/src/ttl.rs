@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Setup, Turn};
 use crate::objects::{Meta, Node};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, WorkQueue, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "ttl-controller",
@@ -47,7 +47,7 @@ fn is_wrong(node: &Meta, seconds: u32) -> bool {
 
 struct Controller {
     nodes: Cache<Node>,
-    queue: Queue,
+    queue: WorkQueue,
     size: Mutex<usize>,
 }
 
@@ -61,7 +61,7 @@ fn start(setup: &Setup) {
         if let Some(node) = new.or(old)
             && old.map(told) != new.map(told)
         {
-            wake.add(Key::of(&**node));
+            wake.add(Key::from_object(&**node));
         }
     });
     let controller = Controller {
@@ -73,7 +73,7 @@ fn start(setup: &Setup) {
 }
 
 impl Controller {
-    /// The seconds for a cluster of the present size; should that be another size than before, everybody's turn comes.
+    /// The seconds for a cluster of the present size; should that be another size than before, every key is queued.
     fn seconds(&self) -> u32 {
         let mut size = self.size.lock();
         let now = plan_size(*size, self.nodes.count());
@@ -82,21 +82,21 @@ impl Controller {
             self.nodes
                 .list()
                 .iter()
-                .for_each(|node| self.queue.add(Key::of(&**node)));
+                .for_each(|node| self.queue.add(Key::from_object(&**node)));
         }
         SIZES[now].2
     }
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let seconds = self.seconds();
         if let Some(node) = self.nodes.at(key)
             && is_wrong(&node.metadata, seconds)
         {
             let annotations = json!({TTL: seconds.to_string()});
             let patch = json!({"metadata": {"uid": node.metadata.uid, "annotations": annotations}});
-            turn.patch::<Node>(&node.metadata, &patch).await?;
+            writer.patch::<Node>(&node.metadata, &patch).await?;
         }
         Ok(Next::Done)
     }

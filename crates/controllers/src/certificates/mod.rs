@@ -7,17 +7,17 @@ pub(crate) mod clean;
 mod rules;
 pub(crate) mod sign;
 
-use crate::machinery::{Cache, Key, Queue};
 use crate::objects::CertificateSigningRequest;
+use crate::runtime::{Cache, Key, WorkQueue};
 
 const ACCOUNT: &str = "certificate-controller";
 
 /// Every request that has no certificate yet.
-fn wake_for_requests(queue: &Queue, requests: &Cache<CertificateSigningRequest>) {
+fn wake_for_requests(queue: &WorkQueue, requests: &Cache<CertificateSigningRequest>) {
     let wake = queue.clone();
     requests.on_change(move |_, new| {
         if let Some(request) = new.filter(|request| !request.is_issued()) {
-            wake.add(Key::of(&**request));
+            wake.add(Key::from_object(&**request));
         }
     });
 }

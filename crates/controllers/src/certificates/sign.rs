@@ -8,8 +8,8 @@ use base64::prelude::BASE64_STANDARD;
 use orlop_base::Clock;
 
 use super::{ACCOUNT, rules, wake_for_requests};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn};
-use crate::objects::{CertificateSigningRequest, Condition, to_send};
+use crate::objects::{CertificateSigningRequest, Condition, with_type_meta};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer};
 use crate::settings::Certificates;
 
 pub(crate) const DEF: Def = Def {
@@ -46,7 +46,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Signer {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let ready = |r: &Arc<CertificateSigningRequest>| r.is_approved() && !r.is_issued() && !r.has("Failed");
         let Some(request) = self.requests.at(key).filter(ready) else {
             return Ok(Next::Done);
@@ -75,11 +75,13 @@ impl Reconcile for Signer {
                 let certificate = self
                     .certificates
                     .sign(&pem, &judged, &spec.usages, valid, self.clock.now());
-                let certificate = certificate.map_err(|e| Failure::NotYet(format!("error auto signing csr: {e}")))?;
+                let certificate =
+                    certificate.map_err(|e| ReconcileError::NotYet(format!("error auto signing csr: {e}")))?;
                 signed.status.certificate = BASE64_STANDARD.encode(certificate);
             }
         }
-        turn.replace_part::<CertificateSigningRequest>(&request.metadata, "status", &to_send(&signed))
+        writer
+            .replace_part::<CertificateSigningRequest>(&request.metadata, "status", &with_type_meta(&signed))
             .await?;
         Ok(Next::Done)
     }

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::DEF;
 use super::plan::{self, Plan};
-use crate::machinery::Next;
 use crate::objects::{CronJob, Job, Kind};
+use crate::runtime::Next;
 use crate::testing::Cluster;
 
 const NOW: &str = "2026-03-01T10:00:07Z";

@@ -46,7 +46,7 @@ impl Update {
         if let Some(seconds) = self.min_ready_seconds {
             spec["minReadySeconds"] = json!(seconds);
         }
-        let mut metadata = crate::machinery::seen(&self.set.metadata);
+        let mut metadata = crate::runtime::precondition(&self.set.metadata);
         if !self.annotations.is_empty() {
             metadata["annotations"] = json!(self.annotations);
         }

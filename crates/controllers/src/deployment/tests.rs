@@ -27,9 +27,9 @@ fn deployment(spec: Value) -> Value {
 }
 
 /// As `(told, there, available, annotated desired, annotated max)`.
-type Seen = (i64, i64, i64, i64, i64);
+type SetCounts = (i64, i64, i64, i64, i64);
 
-fn set(name: &str, template: &str, (told, there, available, desired, max): Seen) -> Arc<ReplicaSet> {
+fn set(name: &str, template: &str, (told, there, available, desired, max): SetCounts) -> Arc<ReplicaSet> {
     let value = json!({
         "metadata": {"name": name, "uid": name, "creationTimestamp": format!("2026-01-01T00:00:{:02}Z", name.len()),
                      "annotations": {history::DESIRED: desired.to_string(), history::MAX: max.to_string()}},
@@ -40,7 +40,7 @@ fn set(name: &str, template: &str, (told, there, available, desired, max): Seen)
     Arc::new(serde_json::from_value(value).unwrap())
 }
 
-fn sizes_of(spec: Value, old: &[Seen], new: Option<Seen>, old_pods_run: bool) -> Sizes {
+fn sizes_of(spec: Value, old: &[SetCounts], new: Option<SetCounts>, old_pods_run: bool) -> Sizes {
     let deployment: Deployment = serde_json::from_value(deployment(spec)).unwrap();
     let sets = Sets {
         new: new.map(|new| set("newest-set", "one", new)),
@@ -62,7 +62,7 @@ fn rolling_keeps_the_limits() {
     let ten = limits(10, json!(3), json!(2));
     let three = limits(3, json!("25%"), json!("25%"));
     // Spec, old sets, the new one; expected sizes: of the new one, of the old ones.
-    let cases: Vec<(&Value, Vec<Seen>, Option<Seen>, i64, Vec<i64>)> = vec![
+    let cases: Vec<(&Value, Vec<SetCounts>, Option<SetCounts>, i64, Vec<i64>)> = vec![
         (&three, vec![], None, 3, vec![]),
         (&three, vec![(3, 3, 3, 3, 4)], None, 1, vec![3]),
         (&three, vec![(3, 3, 3, 3, 4)], Some((1, 1, 0, 3, 4)), 1, vec![3]),
@@ -117,7 +117,7 @@ fn limits_that_come_to_nothing_let_one_be_missing() {
 #[test]
 fn scaling_shares_by_size() {
     let spec = |replicas: i64, surge: i64, paused: bool| json!({"replicas": replicas, "paused": paused, "strategy": {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": 2}}});
-    let cases: Vec<(Value, Vec<Seen>, Option<Seen>, Option<i64>, Vec<i64>)> = vec![
+    let cases: Vec<(Value, Vec<SetCounts>, Option<SetCounts>, Option<i64>, Vec<i64>)> = vec![
         // One set: it gets all.
         (spec(5, 0, false), vec![], Some((3, 3, 3, 3, 3)), Some(5), vec![]),
         (spec(5, 0, true), vec![(3, 3, 3, 3, 3)], None, None, vec![5]),

@@ -9,13 +9,13 @@ use orlop_api::quantity::{Format, Quantity};
 use orlop_api::selector::LabelSelector;
 use serde_json::{Value, json};
 
-use super::limits::{self, Memory, Sizes};
+use super::limits::{self, ScalingHistory, Sizes};
 use super::usage::{self, Proposal, Question, Target, Tolerances, Warmup};
-use crate::machinery::Key;
 use crate::objects::horizontal_pod_autoscaler::{
     AutoscalerStatus, HorizontalPodAutoscaler, MetricSpec, PodMetrics, ResourceMetric, Scale,
 };
 use crate::objects::{Condition, Pod};
+use crate::runtime::Key;
 
 /// What is the same for all autoscalers.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ impl Plan {
     }
 
     /// The target has the new size.
-    pub(super) fn rescaled(&mut self, hpa: &HorizontalPodAutoscaler, memory: &mut Memory, now: Timestamp) {
+    pub(super) fn rescaled(&mut self, hpa: &HorizontalPodAutoscaler, memory: &mut ScalingHistory, now: Timestamp) {
         let Some(Rescale { from, to, reason }) = self.rescale.clone() else {
             return;
         };
@@ -128,7 +128,7 @@ pub(super) fn plan(
     scale: &Scale,
     observed: Option<&Observed<'_>>,
     config: &Config,
-    memory: &mut Memory,
+    memory: &mut ScalingHistory,
     now: Timestamp,
 ) -> Plan {
     let mut plan = Plan::new(hpa);
@@ -185,7 +185,7 @@ fn by_metrics(
     scale: &Scale,
     observed: &Observed<'_>,
     config: &Config,
-    memory: &mut Memory,
+    memory: &mut ScalingHistory,
     now: Timestamp,
 ) -> Option<(i64, String)> {
     let current = scale.spec.replicas;

@@ -5,8 +5,8 @@ use crate::persistent_volume;
 use crate::settings::Settings;
 use crate::testing::Cluster;
 
-fn place() -> Place {
-    Place {
+fn place() -> VolumeRoot {
+    VolumeRoot {
         directory: PathBuf::from("/data/local-path"),
         node: Some("here".to_string()),
     }

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use self::ranges::Ranges;
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn};
 use crate::objects::Node;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "node-ipam-controller",
@@ -51,7 +51,7 @@ fn start(setup: &Setup) {
         let name = &node.metadata.name;
         match new {
             None => held.lock().free(name),
-            Some(node) if node.spec.pod_cidrs.is_empty() => wake.add(Key::of(&**node)),
+            Some(node) if node.spec.pod_cidrs.is_empty() => wake.add(Key::from_object(&**node)),
             Some(node) => held.lock().observe(name, &node.spec.pod_cidrs),
         }
     });
@@ -68,7 +68,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let node = self.nodes.at(key).filter(|node| !node.metadata.is_deleted());
         let Some(node) = node.filter(|node| node.spec.pod_cidrs.is_empty()) else {
             return Ok(Next::Done);
@@ -76,11 +76,11 @@ impl Reconcile for Controller {
         let reserved = self.ranges.lock().reserve(&key.name);
         let Some(ranges) = reserved else {
             self.say(&node, "CIDRNotAvailable");
-            return Err(Failure::NotYet("all pod ranges are taken".to_string()));
+            return Err(ReconcileError::NotYet("no pod CIDR is left to allocate".to_string()));
         };
         let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
         let patch = json!({"metadata": {"uid": node.metadata.uid}, "spec": {"podCIDR": ranges[0], "podCIDRs": ranges}});
-        match turn.patch::<Node>(&node.metadata, &patch).await {
+        match writer.patch::<Node>(&node.metadata, &patch).await {
             Ok(_) => Ok(Next::Done),
             Err(error) => {
                 // Whether it was done is not known if no answer came: then the node keeps its reservation, and the next

@@ -39,11 +39,11 @@ pub(crate) use self::faults::Faults;
 pub(crate) use self::pods::Nodes;
 pub(crate) use self::server::Call;
 use self::server::{Connection, Shared};
-pub(crate) use self::store::{Answer, Place, Refusal, Store};
-use self::store::{Collection, Wanted};
-use crate::machinery::{Def, Metrics};
+use self::store::{Collection, ListSelector};
+pub(crate) use self::store::{ObjectPath, Refusal, Store, StoreResult};
 use crate::objects::Kind;
 use crate::run::Options;
+use crate::runtime::{Def, Metrics};
 use crate::settings::Settings;
 
 /// Nothing asked, answered or watched for this long means that all is done.
@@ -100,7 +100,7 @@ impl Cluster {
     }
 
     /// Asked before the server; may answer in its stead.
-    pub(crate) fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send + 'static) {
+    pub(crate) fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<StoreResult<Value>> + Send + 'static) {
         *self.shared.hook.lock() = Some(Box::new(hook));
     }
 
@@ -226,18 +226,18 @@ impl Cluster {
         self.write(|store| (*store.put(&place, object)).clone())
     }
 
-    fn place_of(&self, api_version: &str, kind: &str, namespace: &str, name: &str) -> Place {
+    fn place_of(&self, api_version: &str, kind: &str, namespace: &str, name: &str) -> ObjectPath {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        Place {
+        ObjectPath {
             collection: collection(group, &plural(kind)),
             namespace: namespace.to_string(),
             name: name.to_string(),
         }
     }
 
-    fn place<T: Kind>(&self, namespace: &str, name: &str) -> Place {
+    fn place<T: Kind>(&self, namespace: &str, name: &str) -> ObjectPath {
         let group = T::API_VERSION.split_once('/').map_or("", |(group, _)| group);
-        Place {
+        ObjectPath {
             collection: collection(group, T::RESOURCE),
             namespace: namespace.to_string(),
             name: name.to_string(),
@@ -305,21 +305,21 @@ impl Cluster {
     }
 
     pub(crate) fn values<T: Kind>(&self, namespace: &str) -> Vec<Arc<Value>> {
-        let wanted = Wanted {
+        let wanted = ListSelector {
             place: self.place::<T>(namespace, ""),
-            ..Wanted::default()
+            ..ListSelector::default()
         };
         self.shared.store.lock().list(&wanted)
     }
 
     /// "Normal ScalingReplicaSet Scaled up …", in the order of their making.
     pub(crate) fn events(&self) -> Vec<String> {
-        let wanted = Wanted {
-            place: Place {
+        let wanted = ListSelector {
+            place: ObjectPath {
                 collection: collection("", "events"),
-                ..Place::default()
+                ..ObjectPath::default()
             },
-            ..Wanted::default()
+            ..ListSelector::default()
         };
         let mut events = self.shared.store.lock().list(&wanted);
         let revision = |event: &Arc<Value>| {

@@ -1,7 +1,7 @@
-//! What the cluster looked like a moment ago: one cache a kind, shared by all controllers.
+//! Informer caches: the state of the cluster as last observed, one cache a kind, shared by all controllers.
 //!
-//! An informer writes, everybody reads. A change goes into the cache first and then to the handlers, which only say whose
-//! turn it is (they put keys into queues) and never decide anything.
+//! An informer writes, everybody reads. A change goes into the cache first and then to the handlers, which only put keys
+//! into work queues and never decide anything.
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +43,7 @@ pub(super) type AnyObject = Arc<dyn Object>;
 /// Old and new state; one of them is missing if the object came or went.
 type Handler = Box<dyn Fn(Option<&AnyObject>, Option<&AnyObject>) + Send + Sync>;
 
-/// The newest known state of a kind. Clones share it.
+/// The newest known state of a kind: a typed view of a cache. Clones share it.
 pub struct Cache<T> {
     objects: Arc<CacheCore>,
     kind: PhantomData<fn() -> T>,
@@ -119,7 +119,7 @@ impl<T: Kind> Cache<T> {
     pub fn on_any_change(&self, handler: impl Fn(Key) + Send + Sync + 'static) {
         self.objects.add_handler(Box::new(move |old, new| {
             if let Some(object) = new.or(old) {
-                handler(Key::of_meta(object.meta()));
+                handler(Key::from_meta(object.meta()));
             }
         }));
     }
@@ -146,14 +146,14 @@ impl<T: Kind> Cache<T> {
 
 /// A cache of whatever kind.
 pub(super) struct CacheCore {
-    state: RwLock<State>,
+    state: RwLock<CacheState>,
     handlers: RwLock<Vec<Handler>>,
     /// None until the first whole state is in.
     progress: watch::Sender<Option<u64>>,
 }
 
 #[derive(Default)]
-struct State {
+struct CacheState {
     /// namespace → name → object
     objects: FxHashMap<Box<str>, BTreeMap<Box<str>, AnyObject>>,
     /// namespace → the uid of the controlling owner, empty if there is none → name → object
@@ -162,20 +162,20 @@ struct State {
     indexed: FxHashMap<Box<str>, HashMap<Key, AnyObject>>,
 }
 
-impl State {
+impl CacheState {
     fn get(&self, namespace: &str, name: &str) -> Option<&AnyObject> {
         self.objects.get(namespace)?.get(name)
     }
 
-    fn same(&self, object: &AnyObject) -> Option<&AnyObject> {
+    fn counterpart(&self, object: &AnyObject) -> Option<&AnyObject> {
         let meta = object.meta();
         self.get(&meta.namespace, &meta.name)
     }
 
-    fn put(&mut self, object: AnyObject) -> Option<AnyObject> {
+    fn insert(&mut self, object: AnyObject) -> Option<AnyObject> {
         let meta = object.meta();
         let (namespace, name) = (meta.namespace.as_str(), meta.name.as_str());
-        let old = self.take(namespace, name);
+        let old = self.remove(namespace, name);
         let owned = self
             .owned
             .entry(namespace.into())
@@ -185,7 +185,7 @@ impl State {
         owned.insert(name.into(), object.clone());
         if let Some(index) = object.index() {
             let indexed = self.indexed.entry(index.into()).or_default();
-            indexed.insert(Key::of_meta(meta), object.clone());
+            indexed.insert(Key::from_meta(meta), object.clone());
         }
         self.objects
             .entry(namespace.into())
@@ -194,7 +194,7 @@ impl State {
         old
     }
 
-    fn take(&mut self, namespace: &str, name: &str) -> Option<AnyObject> {
+    fn remove(&mut self, namespace: &str, name: &str) -> Option<AnyObject> {
         let names = self.objects.get_mut(namespace)?;
         let old = names.remove(name)?;
         if names.is_empty() {
@@ -280,7 +280,7 @@ impl CacheCore {
     }
 
     fn add_handler(&self, handler: Handler) {
-        // Under the lock that `observe` needs to tell of a change, so that none falls in between.
+        // Under the lock that `observe` needs to notify of a change, so that none falls in between.
         let mut handlers = self.handlers.write();
         for object in self.list() {
             handler(None, Some(&object));
@@ -303,7 +303,7 @@ impl CacheCore {
     /// Waits until the object of this uid is gone from here, or at least on its way out.
     pub(super) fn gone(self: Arc<Self>, meta: &Meta) -> BoxFuture<'static, ()> {
         let mut progress = self.progress.subscribe();
-        let (key, uid) = (Key::of_meta(meta), meta.uid.clone());
+        let (key, uid) = (Key::from_meta(meta), meta.uid.clone());
         Box::pin(async move {
             loop {
                 progress.borrow_and_update();
@@ -320,22 +320,22 @@ impl CacheCore {
     fn observe(&self, delta: Delta<AnyObject>) {
         // Held throughout, so that handlers hear of changes in order and new ones miss nothing.
         let handlers = self.handlers.read();
-        let tell = |old: Option<&AnyObject>, new: Option<&AnyObject>| {
+        let notify = |old: Option<&AnyObject>, new: Option<&AnyObject>| {
             handlers.iter().for_each(|handler| handler(old, new));
         };
         let revision = match delta {
-            Delta::Reset(items) => return self.reset(items, &tell),
+            Delta::Reset(items) => return self.reset(items, &notify),
             Delta::Applied(object) => {
-                let old = self.state.write().put(object.clone());
-                tell(old.as_ref(), Some(&object));
+                let old = self.state.write().insert(object.clone());
+                notify(old.as_ref(), Some(&object));
                 object.meta().revision()
             }
             Delta::Deleted(last) => {
                 let meta = last.meta();
-                let old = self.state.write().take(&meta.namespace, &meta.name);
+                let old = self.state.write().remove(&meta.namespace, &meta.name);
                 // The last state is in the event: whoever looks at what went sees how it went.
                 if old.is_some() {
-                    tell(Some(&last), None);
+                    notify(Some(&last), None);
                 }
                 meta.revision()
             }
@@ -351,23 +351,23 @@ impl CacheCore {
         });
     }
 
-    fn reset(&self, items: Vec<AnyObject>, tell: &dyn Fn(Option<&AnyObject>, Option<&AnyObject>)) {
-        let mut next = State::default();
+    fn reset(&self, items: Vec<AnyObject>, notify: &dyn Fn(Option<&AnyObject>, Option<&AnyObject>)) {
+        let mut next = CacheState::default();
         let mut newest = 0;
         for item in items {
             newest = newest.max(item.meta().revision().unwrap_or(0));
-            next.put(item);
+            next.insert(item);
         }
         let before = std::mem::replace(&mut *self.state.write(), next);
         for old in before.objects.values().flat_map(BTreeMap::values) {
-            if self.state.read().same(old).is_none() {
-                tell(Some(old), None);
+            if self.state.read().counterpart(old).is_none() {
+                notify(Some(old), None);
             }
         }
         for new in self.list() {
-            let old = before.same(&new);
+            let old = before.counterpart(&new);
             if old.is_none_or(|old| old.meta().resource_version != new.meta().resource_version) {
-                tell(old, Some(&new));
+                notify(old, Some(&new));
             }
         }
         // A restored cluster may be behind what was seen before: the state counts, not the highest number.
@@ -392,12 +392,12 @@ impl Caches {
         }
     }
 
-    /// With the rights of the manager itself, which reads everything: for what is needed too rarely to be kept in a cache.
+    /// With the permissions of the manager itself, which reads everything: for what is needed too rarely to be kept in a cache.
     pub fn reader(&self) -> &Api {
         &self.api
     }
 
-    pub fn of<T: Kind>(&self) -> Cache<T> {
+    pub fn cache<T: Kind>(&self) -> Cache<T> {
         let path = || path::collection(T::API_VERSION, None, T::RESOURCE);
         let objects = self.started(TypeId::of::<T>(), &path, decode_object::<T>);
         Cache {

@@ -7,24 +7,21 @@ use futures::future::FutureExt;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::Api;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::cache::{Cache, Caches};
 use super::events::Recorder;
-use super::key::Key;
 use super::metrics::Metrics;
-use super::queue::Queue;
-use super::rights::Rights;
-use super::turn::{AnyReconcile, Failure, Next, Reconcile, Turn};
+use super::reconcile::{AnyReconcile, Reconcile, run_workers};
+use super::work_queue::WorkQueue;
 use crate::objects::Kind;
 use crate::settings::Settings;
 
-/// A controller: its name in `--controllers`, whose rights it has, and how it starts.
+/// A controller: its name in `--controllers`, whose permissions it has, and how it starts.
 pub struct Def {
     /// Upstream's name: `replicaset-controller`.
     pub name: &'static str,
-    /// The service account in `kube-system` that has the rights it needs; empty: those of the manager itself.
+    /// The service account in `kube-system` that has the permissions it needs; empty: those of the manager itself.
     pub account: &'static str,
     /// Runs unless `--controllers` says otherwise.
     pub on_by_default: bool,
@@ -35,7 +32,7 @@ pub struct Def {
 /// What a controller is started with.
 pub struct Setup {
     pub def: &'static Def,
-    /// With the controller's own rights.
+    /// With the controller's own permissions.
     pub api: Api,
     pub clock: Clock,
     pub recorder: Recorder,
@@ -79,26 +76,26 @@ impl Setup {
 
     /// A cache; the controller's loops begin only when it holds the whole state.
     pub fn cache<T: Kind>(&self) -> Cache<T> {
-        let cache = self.caches.of::<T>();
+        let cache = self.caches.cache::<T>();
         self.syncs.lock().push(cache.reached(0));
         cache
     }
 
     /// A queue, named in metrics after the controller (or, if it has several, after what is in it).
-    pub fn queue(&self, name: &str) -> Queue {
-        Queue::new(self.metrics.queue(name))
+    pub fn queue(&self, name: &str) -> WorkQueue {
+        WorkQueue::new(self.metrics.queue(name))
     }
 
     /// Works through the queue, on this many keys at the same time.
-    pub fn run(&self, queue: Queue, workers: usize, reconciler: impl Reconcile) {
+    pub fn run(&self, queue: WorkQueue, workers: usize, reconciler: impl Reconcile) {
         self.run_any(queue, workers, Arc::new(reconciler));
     }
 
-    fn run_any(&self, queue: Queue, workers: usize, reconciler: Arc<dyn AnyReconcile>) {
+    fn run_any(&self, queue: WorkQueue, workers: usize, reconciler: Arc<dyn AnyReconcile>) {
         let (api, caches, name) = (self.api.clone(), self.caches.clone(), self.def.name);
         self.loops
             .lock()
-            .push(work(name, queue, workers, reconciler, api, caches).boxed());
+            .push(run_workers(name, queue, workers, reconciler, api, caches).boxed());
     }
 
     /// Something that is not a queue: it must end by itself at the shutdown.
@@ -120,71 +117,5 @@ impl Setup {
             })
         };
         self.loops.into_inner().into_iter().map(begin).collect()
-    }
-}
-
-async fn work(
-    name: &'static str,
-    queue: Queue,
-    workers: usize,
-    reconciler: Arc<dyn AnyReconcile>,
-    api: Api,
-    caches: Caches,
-) {
-    let room = Arc::new(Semaphore::new(workers));
-    let rights = Arc::new(Rights::default());
-    loop {
-        let permit = room
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
-        let key = queue.next().await;
-        let (queue, reconciler) = (queue.clone(), reconciler.clone());
-        let turn = Turn::new(api.clone(), caches.clone(), rights.clone());
-        orlop_base::spawn(async move {
-            // A panic costs this turn, not the controller.
-            let one = std::panic::AssertUnwindSafe(one_turn(name, &queue, &key, &*reconciler, turn));
-            if one.catch_unwind().await.is_err() {
-                tracing::error!(controller = name, key = key.to_string(), "reconcile panicked");
-                queue.retry(key.clone());
-            }
-            queue.done(&key);
-            drop(permit);
-        });
-    }
-}
-
-async fn one_turn(name: &str, queue: &Queue, key: &Key, reconciler: &dyn AnyReconcile, turn: Turn) {
-    let began = queue.began();
-    let outcome = reconciler.reconcile(key, &turn).await;
-    turn.settle().await;
-    queue.ended(began);
-    match outcome {
-        Ok(next) => {
-            queue.forget(key);
-            if let Next::After(wait) = next {
-                queue.add_after(key.clone(), wait);
-            }
-        }
-        Err(failure) => {
-            report(name, key, &failure, queue.failures(key));
-            queue.retry(key.clone());
-        }
-    }
-}
-
-/// Races are part of the work, and so is a first failure; what stays is worth a line.
-fn report(name: &str, key: &Key, failure: &Failure, failures: u32) {
-    let is_quiet = match failure {
-        Failure::NotYet(_) => true,
-        // That the API server is away is logged by the client, once.
-        Failure::Api(error) => matches!(error, orlop_client::Error::Conflict(_)) || error.is_away(),
-    };
-    let (key, err) = (key.to_string(), failure.to_string());
-    if is_quiet || failures < 3 {
-        tracing::debug!(controller = name, key, err, "failed to reconcile; retrying");
-    } else if failures.is_power_of_two() {
-        tracing::warn!(controller = name, key, err, failures, "failed to reconcile; retrying");
     }
 }

@@ -1,4 +1,4 @@
-//! One turn of a controller: what it writes goes through here, so that the next turn waits until the caches show it.
+//! What a reconcile writes goes through here, so that the next one of the same key waits until the caches have observed it.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -13,60 +13,29 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::cache::Caches;
-use super::key::Key;
-use super::rights::Rights;
+use super::permissions::Permissions;
 use crate::objects::{Kind, Meta};
 
-/// A cache that has not shown a write after this long is decided on as it is: conflicts and preconditions keep that safe.
+/// A cache that has not observed a write after this long is used as it is: conflicts and preconditions keep that safe.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// What to do with the key after its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Nothing, until something changes.
-    Done,
-    /// Look again after this long, should nothing change before.
-    After(Duration),
-}
-
-impl Next {
-    /// The sooner of two.
-    pub fn or(self, other: Next) -> Next {
-        match (self, other) {
-            (Next::After(a), Next::After(b)) => Next::After(a.min(b)),
-            (Next::Done, next) | (next, Next::Done) => next,
-        }
-    }
-}
-
-/// Why a turn did not do all it wanted. The key comes again, later and later.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("{}", .0.chain())]
-    Api(#[from] orlop_client::Error),
-    /// Something that should be there soon is not.
-    #[error("{0}")]
-    NotYet(String),
-}
-
-pub type Outcome = std::result::Result<Next, Failure>;
 
 /// An object as the server sent it.
 type Json = Box<RawValue>;
 
-pub struct Turn {
+/// The requests of one reconcile, with the permissions of its controller. What it writes it remembers.
+pub struct Writer {
     api: Api,
     caches: Caches,
-    rights: Arc<Rights>,
+    permissions: Arc<Permissions>,
     written: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
-impl Turn {
-    pub fn new(api: Api, caches: Caches, rights: Arc<Rights>) -> Turn {
-        Turn {
+impl Writer {
+    pub fn new(api: Api, caches: Caches, permissions: Arc<Permissions>) -> Writer {
+        Writer {
             api,
             caches,
-            rights,
+            permissions,
             written: Mutex::default(),
         }
     }
@@ -91,7 +60,7 @@ impl Turn {
         self.written::<T>("POST", &path, self.send_create(&path, json).await)
     }
 
-    /// A JSON merge patch. To change only what was seen, put `metadata.resourceVersion` in it (`seen`), to change only
+    /// A JSON merge patch. To change only what was seen, put `metadata.resourceVersion` in it (`precondition`), to change only
     /// the very object, `metadata.uid`.
     pub async fn patch<T: Kind>(&self, meta: &Meta, patch: &Value) -> Result<T> {
         let path = object::<T>(meta);
@@ -145,7 +114,7 @@ impl Turn {
     }
 
     fn send_patch<'a>(&'a self, path: &'a str, part: &'a str, patch: &'a Value) -> BoxFuture<'a, Result<Json>> {
-        Box::pin(self.rights.amend(&self.api, path, part, patch))
+        Box::pin(self.permissions.patch_or_update(&self.api, path, part, patch))
     }
 
     fn send_patch_strategic<'a>(&'a self, path: &'a str, patch: &'a Value) -> BoxFuture<'a, Result<Json>> {
@@ -179,7 +148,7 @@ impl Turn {
         })
     }
 
-    /// Decodes what was written; the caches are waited for until they show it.
+    /// Decodes what was written; `wait_until_observed` waits for the caches to have it.
     fn written<T: Kind>(&self, method: &str, path: &str, answer: Result<Json>) -> Result<T> {
         let made: T = serde_json::from_slice(answer?.get().as_bytes()).map_err(|source| Error::Unreadable {
             request: format!("{method} {path}"),
@@ -195,8 +164,8 @@ impl Turn {
         }
     }
 
-    /// Waits until the caches show all that was written.
-    pub(super) async fn settle(self) {
+    /// Waits until the caches have observed all that was written.
+    pub(super) async fn wait_until_observed(self) {
         let written = self.written.into_inner();
         if !written.is_empty() && tokio::time::timeout(PATIENCE, join_all(written)).await.is_err() {
             tracing::warn!(waited = ?PATIENCE, "informer cache has not observed the write; continuing without it");
@@ -233,35 +202,12 @@ fn object<T: Kind>(meta: &Meta) -> String {
     path::object(T::API_VERSION, Some(&meta.namespace), T::RESOURCE, &meta.name)
 }
 
-/// A patch of the status that only takes if the object is as it was seen.
+/// A patch of the status that is refused if the object has changed since it was read.
 pub fn status_patch(meta: &Meta, status: &impl Serialize) -> Value {
-    serde_json::json!({"metadata": seen(meta), "status": status})
+    serde_json::json!({"metadata": precondition(meta), "status": status})
 }
 
-/// What a patch's `metadata` holds so that it only takes if the object is as it was seen.
-pub fn seen(meta: &Meta) -> Value {
+/// The `metadata` of a patch that is refused if the object has changed since it was read.
+pub fn precondition(meta: &Meta) -> Value {
     serde_json::json!({"uid": meta.uid, "resourceVersion": meta.resource_version})
-}
-
-/// One turn after another.
-pub trait Reconcile: Send + Sync + 'static {
-    /// Looks at what the key names, decides, and acts. Told *which* object to look at, never *what* changed.
-    fn reconcile(&self, key: &Key, turn: &Turn) -> impl Future<Output = Outcome> + Send;
-}
-
-impl<R: Reconcile> Reconcile for Arc<R> {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
-        R::reconcile(self, key, turn).await
-    }
-}
-
-/// `Reconcile` as a trait object: the loops that work through queues are compiled once, not once for each controller.
-pub(super) trait AnyReconcile: Send + Sync {
-    fn reconcile<'a>(&'a self, key: &'a Key, turn: &'a Turn) -> BoxFuture<'a, Outcome>;
-}
-
-impl<R: Reconcile> AnyReconcile for R {
-    fn reconcile<'a>(&'a self, key: &'a Key, turn: &'a Turn) -> BoxFuture<'a, Outcome> {
-        Box::pin(Reconcile::reconcile(self, key, turn))
-    }
 }
