@@ -37,8 +37,8 @@ impl SchedulerPages {
         let check = |name, at, passes| Check { name, at, passes };
         let mut checks = vec![check("ping", &["healthz", "livez"][..], true)];
         if self.leader_elect {
-            // One that loses its lease stops at once, so whoever answers has not lost it.
-            checks.push(check("leaderElection", &["healthz", "readyz"][..], true));
+            let is_healthy = self.metrics.is_lease_healthy();
+            checks.push(check("leaderElection", &["healthz", "readyz"][..], is_healthy));
         }
         checks.push(check("shutdown", &["readyz"][..], !self.shutdown.is_triggered()));
         checks.push(check("sched-handler-sync", &["readyz"][..], self.metrics.is_synced()));
