@@ -40,7 +40,7 @@ pub(super) struct ExpectedPods {
 
 /// Why the owners can't be summed up.
 pub enum OwnerError {
-    /// To be told to whoever looks at the budget.
+    /// Reported in an event and a condition of the budget.
     Told(String),
     Api(Error),
 }

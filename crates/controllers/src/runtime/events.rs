@@ -1,4 +1,4 @@
-//! What controllers tell people about an object. What becomes of it (counts, combined events, a budget for each object)
+//! Events that controllers record about an object. What becomes of them (counts, combined events, a budget for each object)
 //! the client's recorder decides.
 
 use std::borrow::Cow;
