@@ -1,4 +1,4 @@
-//! The pods behind a service: which they are, at which ports they listen, and whose turn it is when one changes.
+//! The pods behind a service: which they are, at which ports they listen, and which keys to queue when one changes.
 // Upstream: staging/src/k8s.io/endpointslice/util, staging/src/k8s.io/endpointslice/utils.go (v1.36)
 
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::machinery::{Cache, Key};
 use crate::objects::service::{ServicePort, TargetPort};
 use crate::objects::{Pod, Service};
+use crate::runtime::{Cache, Key};
 
 /// Whether the pod can receive anything at all. Pods on their way out may, as long as nobody else can.
 pub(crate) fn is_backend(pod: &Pod, with_terminating: bool) -> bool {
@@ -19,7 +19,7 @@ pub(crate) fn is_backend(pod: &Pod, with_terminating: bool) -> bool {
 }
 
 /// The pods of a service, in the order of their names.
-pub(crate) fn of_service(pods: &Cache<Pod>, service: &Service, with_terminating: bool) -> Vec<Arc<Pod>> {
+pub(crate) fn select_pods(pods: &Cache<Pod>, service: &Service, with_terminating: bool) -> Vec<Arc<Pod>> {
     let mut found = pods.list_in(&service.metadata.namespace);
     found.retain(|pod| service.selects(&pod.metadata.labels) && is_backend(pod, with_terminating));
     found
@@ -81,7 +81,7 @@ pub(crate) fn wake(
     for service in services.list_in(&any.metadata.namespace) {
         let selects = |pod: &Option<Arc<Pod>>| pod.as_ref().is_some_and(|p| service.selects(&p.metadata.labels));
         if selects(&old) || selects(&new) {
-            wake(Key::of(&*service));
+            wake(Key::from_object(&*service));
         }
     }
 }
@@ -98,29 +98,29 @@ fn looks_same(old: &Pod, new: &Pod) -> bool {
 /// Remembers when the pods of each service last changed, to say which change an object shows. That says how long
 /// endpoints take to follow their pods, and nothing else: after a restart the first answer is the service's creation.
 #[derive(Default)]
-pub(crate) struct TriggerTimes(Mutex<FxHashMap<Key, Seen>>);
+pub(crate) struct TriggerTimes(Mutex<FxHashMap<Key, LastTriggers>>);
 
 #[derive(Default)]
-struct Seen {
+struct LastTriggers {
     service: Option<Timestamp>,
     pods: FxHashMap<String, Timestamp>,
 }
 
 impl TriggerTimes {
-    /// The earliest change since the service's last turn; none if nothing has a new time.
+    /// The earliest change since the service's last reconcile; none if nothing has a new time.
     pub(crate) fn observe(&self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
         let created = service.metadata.creation_timestamp;
         let changed = |pod: &Arc<Pod>| {
             let at = pod.condition("Ready")?.last_transition_time?;
             Some((pod.metadata.name.clone(), at))
         };
-        let now = Seen {
+        let now = LastTriggers {
             service: created,
             pods: pods.iter().filter_map(changed).collect(),
         };
         let mut known = self.0.lock();
-        let Some(before) = known.get(&Key::of(service)) else {
-            known.insert(Key::of(service), now);
+        let Some(before) = known.get(&Key::from_object(service)) else {
+            known.insert(Key::from_object(service), now);
             return created;
         };
         let newer = now
@@ -129,7 +129,7 @@ impl TriggerTimes {
             .filter(|(name, at)| before.pods.get(*name).is_none_or(|b| *at > b));
         let pods = newer.map(|(_, at)| *at).min();
         let service_again = now.service.filter(|at| before.service.is_none_or(|b| *at > b));
-        known.insert(Key::of(service), now);
+        known.insert(Key::from_object(service), now);
         [pods, service_again].into_iter().flatten().min()
     }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use orlop_api::selector::LabelSelector;
 use serde_json::{Value, json};
 
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn, seen};
 use crate::objects::ClusterRole;
 use crate::ownership::matches;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer, precondition};
 
 pub(crate) const DEF: Def = Def {
     name: "clusterrole-aggregation-controller",
@@ -31,19 +31,19 @@ fn start(setup: &Setup) {
     roles.on_change(move |_, _| {
         let all = known.list().into_iter();
         let sums = all.filter(|role| role.aggregation_rule.is_some());
-        sums.for_each(|role| wake.add(Key::of(&*role)));
+        sums.for_each(|role| wake.add(Key::from_object(&*role)));
     });
     setup.run(queue, setup.settings.concurrent_syncs, Controller { roles });
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(role) = self.roles.at(key).filter(|role| !role.metadata.is_deleted()) else {
             return Ok(Next::Done);
         };
         if let Some(rules) = plan(&role, &self.roles.list()) {
-            let patch = json!({"metadata": seen(&role.metadata), "rules": rules});
-            turn.patch::<ClusterRole>(&role.metadata, &patch).await?;
+            let patch = json!({"metadata": precondition(&role.metadata), "rules": rules});
+            writer.patch::<ClusterRole>(&role.metadata, &patch).await?;
         }
         Ok(Next::Done)
     }

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::index::{Index, pods_by_claim};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn};
 use crate::objects::{PersistentVolumeClaim, Pod};
 use crate::ownership::controller_reference;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "ephemeral-volume-controller",
@@ -28,17 +28,17 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     pods.on_change(move |old, new| {
         if let (None, Some(pod)) = (old, new.filter(|pod| wants_claims(pod))) {
-            wake.add(Key::of(&**pod));
+            wake.add(Key::from_object(&**pod));
         }
     });
     let wake = queue.clone();
     claims.on_change(move |old, new| {
         if let (Some(claim), None) = (old, new) {
-            let users = by_claim.objects(&Key::of(&**claim).to_string());
+            let users = by_claim.objects(&Key::from_object(&**claim).to_string());
             users
                 .iter()
                 .filter(|pod| wants_claims(pod))
-                .for_each(|pod| wake.add(Key::of(&**pod)));
+                .for_each(|pod| wake.add(Key::from_object(&**pod)));
         }
     });
     let recorder = setup.recorder.clone();
@@ -54,7 +54,7 @@ fn wants_claims(pod: &Pod) -> bool {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(pod) = self.pods.at(key).filter(|pod| wants_claims(pod)) else {
             return Ok(Next::Done);
         };
@@ -70,14 +70,14 @@ impl Reconcile for Controller {
                 )),
                 None => {
                     let claim = claim_from(source, &name, &pod);
-                    let made = turn.create::<PersistentVolumeClaim>(&key.namespace, &claim).await;
+                    let made = writer.create::<PersistentVolumeClaim>(&key.namespace, &claim).await;
                     made.map(drop).map_err(|error| format!("create PVC {name}: {error}"))
                 }
             };
             if let Err(reason) = done {
                 let message = format!("ephemeral volume {}: {reason}", volume.name);
                 self.recorder.warning(&*pod, "FailedBinding", message.clone());
-                return Err(Failure::NotYet(format!("pod {key}, {message}")));
+                return Err(ReconcileError::NotYet(format!("pod {key}, {message}")));
             }
         }
         Ok(Next::Done)
@@ -134,7 +134,7 @@ mod tests {
         // Once the name is free, and again whenever the claim goes.
         cluster.remove::<PersistentVolumeClaim>("ns", "p-x");
         cluster.remove::<PersistentVolumeClaim>("ns", "p-v");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<PersistentVolumeClaim>("ns").len(), 2);
     }
 }

@@ -8,8 +8,8 @@ use orlop_api::selector::LabelSelector;
 use orlop_client::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::machinery::{Cache, Failure, Key, Queue, Turn};
 use crate::objects::{Kind, Meta, OwnerReference};
+use crate::runtime::{Cache, Key, ReconcileError, WorkQueue, Writer};
 
 /// The reference that a managing owner leaves on what it manages.
 pub(crate) fn controller_reference<O: Kind>(owner: &O) -> OwnerReference {
@@ -61,44 +61,44 @@ pub(crate) fn plan_claims<T: Kind>(
 
 /// The objects that the owner manages, after taking and letting go of what it must. `selector` none: it manages nothing.
 pub(crate) async fn claim<O: Kind, T: Kind>(
-    turn: &Turn,
+    writer: &Writer,
     owner: &O,
     selector: Option<&LabelSelector>,
     cache: &Cache<T>,
-) -> std::result::Result<Vec<Arc<T>>, Failure> {
-    claim_objects(turn, owner, selector, cache, "", |_| true).await
+) -> std::result::Result<Vec<Arc<T>>, ReconcileError> {
+    claim_objects(writer, owner, selector, cache, "", |_| true).await
 }
 
 /// Like `claim`; what is taken also gets the finalizer, and what is let go of loses it.
 pub(crate) async fn claim_with_finalizer<O: Kind, T: Kind>(
-    turn: &Turn,
+    writer: &Writer,
     owner: &O,
     selector: Option<&LabelSelector>,
     cache: &Cache<T>,
     finalizer: &str,
-) -> std::result::Result<Vec<Arc<T>>, Failure> {
-    claim_objects(turn, owner, selector, cache, finalizer, |_| true).await
+) -> std::result::Result<Vec<Arc<T>>, ReconcileError> {
+    claim_objects(writer, owner, selector, cache, finalizer, |_| true).await
 }
 
 /// Like `claim`, but takes and lets go only of what `counts`; of the rest, what the owner manages is among the answer.
 pub(crate) async fn claim_where<O: Kind, T: Kind>(
-    turn: &Turn,
+    writer: &Writer,
     owner: &O,
     selector: Option<&LabelSelector>,
     cache: &Cache<T>,
     counts: impl Fn(&T) -> bool,
-) -> std::result::Result<Vec<Arc<T>>, Failure> {
-    claim_objects(turn, owner, selector, cache, "", counts).await
+) -> std::result::Result<Vec<Arc<T>>, ReconcileError> {
+    claim_objects(writer, owner, selector, cache, "", counts).await
 }
 
 async fn claim_objects<O: Kind, T: Kind>(
-    turn: &Turn,
+    writer: &Writer,
     owner: &O,
     selector: Option<&LabelSelector>,
     cache: &Cache<T>,
     finalizer: &str,
     counts: impl Fn(&T) -> bool,
-) -> std::result::Result<Vec<Arc<T>>, Failure> {
+) -> std::result::Result<Vec<Arc<T>>, ReconcileError> {
     let meta = owner.meta();
     let managed = cache.owned_by(&meta.namespace, &meta.uid);
     let Some(selector) = selector else { return Ok(managed) };
@@ -109,31 +109,35 @@ async fn claim_objects<O: Kind, T: Kind>(
     let mut all = claims.kept;
     if !claims.adopted.is_empty() {
         // The cache may be behind: an owner that is being deleted, or gone, must not take anything any more.
-        still_there(turn, owner).await?;
+        still_there(writer, owner).await?;
     }
     for object in claims.adopted {
-        if adopt::<O, T>(turn, owner, object.meta(), finalizer).await? {
+        if adopt::<O, T>(writer, owner, object.meta(), finalizer).await? {
             all.push(object);
         }
     }
     for object in claims.released {
-        release::<T>(turn, &meta.uid, object.meta(), finalizer).await?;
+        release::<T>(writer, &meta.uid, object.meta(), finalizer).await?;
     }
     Ok(all)
 }
 
-async fn still_there<O: Kind>(turn: &Turn, owner: &O) -> std::result::Result<(), Failure> {
+async fn still_there<O: Kind>(writer: &Writer, owner: &O) -> std::result::Result<(), ReconcileError> {
     let meta = owner.meta();
     let at = orlop_client::path::object(O::API_VERSION, Some(&meta.namespace), O::RESOURCE, &meta.name);
-    let now: O = turn.api().get(&at).await?;
+    let now: O = writer.api().get(&at).await?;
     match now.meta().uid == meta.uid && !now.meta().is_deleted() {
         true => Ok(()),
-        false => Err(Failure::NotYet(format!("{} {} is being deleted", O::KIND, meta.name))),
+        false => Err(ReconcileError::NotYet(format!(
+            "{} {} is being deleted",
+            O::KIND,
+            meta.name
+        ))),
     }
 }
 
 /// False if the object has gone in the meantime.
-async fn adopt<O: Kind, T: Kind>(turn: &Turn, owner: &O, meta: &Meta, finalizer: &str) -> Result<bool> {
+async fn adopt<O: Kind, T: Kind>(writer: &Writer, owner: &O, meta: &Meta, finalizer: &str) -> Result<bool> {
     let mut owners: Vec<Value> = meta.owner_references.iter().map(|o| json!(o)).collect();
     owners.push(json!(controller_reference(owner)));
     let mut patch = json!({"metadata": {
@@ -143,14 +147,14 @@ async fn adopt<O: Kind, T: Kind>(turn: &Turn, owner: &O, meta: &Meta, finalizer:
         let all: Vec<&str> = meta.finalizers.iter().map(String::as_str).chain([finalizer]).collect();
         patch["metadata"]["finalizers"] = json!(all);
     }
-    match turn.patch::<T>(meta, &patch).await {
+    match writer.patch::<T>(meta, &patch).await {
         Ok(_) => Ok(true),
         Err(Error::NotFound(_)) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-async fn release<T: Kind>(turn: &Turn, owner_uid: &str, meta: &Meta, finalizer: &str) -> Result<()> {
+async fn release<T: Kind>(writer: &Writer, owner_uid: &str, meta: &Meta, finalizer: &str) -> Result<()> {
     let owners: Vec<&OwnerReference> = meta.owner_references.iter().filter(|o| o.uid != owner_uid).collect();
     let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
     let mut patch = json!({"metadata": {
@@ -160,16 +164,16 @@ async fn release<T: Kind>(turn: &Turn, owner_uid: &str, meta: &Meta, finalizer: 
         let left: Vec<&String> = meta.finalizers.iter().filter(|f| *f != finalizer).collect();
         patch["metadata"]["finalizers"] = if left.is_empty() { Value::Null } else { json!(left) };
     }
-    match turn.patch::<T>(meta, &patch).await {
+    match writer.patch::<T>(meta, &patch).await {
         Ok(_) | Err(Error::NotFound(_) | Error::Invalid(_)) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Keeps a queue of owners awake: when one of `owned` changes, its managing owner's turn comes; if nobody manages it, that of
+/// Keeps a queue of owners awake: when one of `owned` changes, its managing owner is queued; if nobody manages it, that of
 /// all owners in its namespace that `might_adopt` it.
 pub(crate) fn wake_owners<O: Kind, T: Kind>(
-    queue: &Queue,
+    queue: &WorkQueue,
     owners: &Cache<O>,
     owned: &Cache<T>,
     might_adopt: impl Fn(&O, &Meta) -> bool + Send + Sync + 'static,
@@ -179,14 +183,14 @@ pub(crate) fn wake_owners<O: Kind, T: Kind>(
         let adopters = |object: &Meta| {
             let all = owners.list_in(&object.namespace).into_iter();
             all.filter(|owner| might_adopt(owner, object))
-                .map(|owner| Key::of(&*owner))
+                .map(|owner| Key::from_object(&*owner))
                 .collect()
         };
         owners_to_wake::<O, T>(old, new, |key| queue.add(key), adopters);
     });
 }
 
-/// Says whose turn it is when an object changes: its managing owner's (of kind `O`), before and after the change, and
+/// Says which keys to queue when an object changes: its managing owner's (of kind `O`), before and after the change, and
 /// if nobody manages it, those that `might_adopt` names.
 pub(crate) fn owners_to_wake<O: Kind, T: Kind>(
     old: Option<&Arc<T>>,

@@ -19,8 +19,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn, seen};
 use crate::objects::{Kind, Node, Pod};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer, precondition};
 
 pub(crate) const DEF: Def = Def {
     name: "pod-garbage-collector-controller",
@@ -32,7 +32,7 @@ pub(crate) const DEF: Def = Def {
 /// How long a node may be missing from the cache before the API server is asked whether it is gone.
 const QUARANTINE: Duration = Duration::from_secs(40);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// Pods deleted in one turn at most.
+/// Pods deleted in one reconcile at most.
 const BURST: usize = 500;
 const WORKERS: usize = 4;
 
@@ -49,7 +49,7 @@ fn start(setup: &Setup) {
         let Some(node) = new.or(old) else { return };
         let matters = new.is_none_or(|node| is_out_of_service(node));
         if matters && !known.indexed(&node.metadata.name).is_empty() {
-            wake.add(Key::of(&**node));
+            wake.add(Key::from_object(&**node));
         }
     });
     let (wake_node, wake_pod, wake_ended, known, ends) = (
@@ -67,7 +67,7 @@ fn start(setup: &Setup) {
         }
         let Some(pod) = new else { return };
         match pod.spec.node_name.as_str() {
-            "" if pod.metadata.is_deleted() => wake_pod.add(Key::of(&**pod)),
+            "" if pod.metadata.is_deleted() => wake_pod.add(Key::from_object(&**pod)),
             "" => {}
             name => {
                 let placed = old.is_none_or(|old| old.spec.node_name != name);
@@ -103,7 +103,7 @@ fn is_out_of_service(node: &Node) -> bool {
 
 /// Keeps the set of ended pods that are still there; says how many there are after one has ended, else 0.
 fn note_end(lying: &Mutex<FxHashSet<Key>>, pod: &Pod, has_ended: bool) -> usize {
-    let key = Key::of(pod);
+    let key = Key::from_object(pod);
     let mut lying = lying.lock();
     if has_ended {
         lying.insert(key);
@@ -123,7 +123,7 @@ struct Homeless {
 }
 
 impl Reconcile for Homeless {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let pods = self.pods.indexed(&key.name);
         let node = self.nodes.at(key);
         if node.is_some() || pods.is_empty() {
@@ -132,7 +132,7 @@ impl Reconcile for Homeless {
         match node {
             Some(node) if is_out_of_service(&node) => {
                 let deleted = pods.iter().filter(|pod| pod.metadata.is_deleted());
-                end_all(turn, deleted, |pod| fail(pod, None)).await
+                end_all(writer, deleted, |pod| fail(pod, None)).await
             }
             Some(_) => Ok(Next::Done),
             None if pods.is_empty() => Ok(Next::Done),
@@ -146,14 +146,14 @@ impl Reconcile for Homeless {
                     return Ok(Next::After(left));
                 }
                 let at = path::object("v1", None, Node::RESOURCE, &key.name);
-                match turn.api().get::<IgnoredAny>(&at).await {
+                match writer.api().get::<IgnoredAny>(&at).await {
                     // The cache will hear of it.
                     Ok(_) => return Ok(Next::After(QUARANTINE)),
                     Err(Error::NotFound(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
                 let now = self.clock.now();
-                end_all(turn, pods.iter(), |pod| fail(pod, Some(now))).await?;
+                end_all(writer, pods.iter(), |pod| fail(pod, Some(now))).await?;
                 self.missing.lock().remove(&key.name);
                 Ok(Next::Done)
             }
@@ -167,10 +167,10 @@ struct Unplaced {
 }
 
 impl Reconcile for Unplaced {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let pod = self.pods.at(key);
         let pod = pod.filter(|pod| pod.metadata.is_deleted() && pod.spec.node_name.is_empty());
-        end_all(turn, pod.iter(), |pod| fail(pod, None)).await
+        end_all(writer, pod.iter(), |pod| fail(pod, None)).await
     }
 }
 
@@ -182,12 +182,12 @@ struct Ended {
 }
 
 impl Reconcile for Ended {
-    async fn reconcile(&self, _: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, _: &Key, writer: &Writer) -> ReconcileResult {
         let keys: Vec<Key> = self.lying.lock().iter().cloned().collect();
         let pods = keys.iter().filter_map(|key| self.pods.at(key)).collect();
         let too_many = plan_too_many(pods, self.threshold);
         let some = &too_many[..too_many.len().min(BURST)];
-        end_all(turn, some.iter(), |_| None).await?;
+        end_all(writer, some.iter(), |_| None).await?;
         Ok(match too_many.len() > BURST {
             true => Next::After(Duration::from_millis(1)),
             false => Next::Done,
@@ -227,7 +227,7 @@ fn fail(pod: &Pod, orphaned: Option<Timestamp>) -> Option<Value> {
     }
     let target = orphaned.and_then(|now| pod.disruption_target("DeletionByPodGC", "PodGC: node no longer exists", now));
     if let Some(conditions) = target {
-        patch["metadata"] = seen(&pod.metadata);
+        patch["metadata"] = precondition(&pod.metadata);
         patch["status"]["conditions"] = json!(conditions);
     }
     Some(patch)
@@ -235,11 +235,11 @@ fn fail(pod: &Pod, orphaned: Option<Timestamp>) -> Option<Value> {
 
 /// Deletes pods at once, after saying that they have failed.
 async fn end_all<'a>(
-    turn: &Turn,
+    writer: &Writer,
     pods: impl Iterator<Item = &'a Arc<Pod>>,
     fail: impl Fn(&Pod) -> Option<Value>,
-) -> Outcome {
-    // Ended and told to go at once: finalizers are all that is left, and theirs is the next move.
+) -> ReconcileResult {
+    // Terminated and deleted without a grace period: finalizers are all that is left, and theirs is the next move.
     let over = |pod: &Pod| {
         pod.is_terminal() && pod.metadata.is_deleted() && pod.metadata.deletion_grace_period_seconds == Some(0)
     };
@@ -247,19 +247,19 @@ async fn end_all<'a>(
         let patch = fail(pod);
         async move {
             if let Some(patch) = patch {
-                turn.patch_status::<Pod>(&pod.metadata, &patch).await?;
+                writer.patch_status::<Pod>(&pod.metadata, &patch).await?;
             }
             let at_once = DeleteOptions {
                 grace_period_seconds: Some(0),
                 ..DeleteOptions::default()
             };
-            turn.delete_with::<Pod>(&pod.metadata, at_once).await
+            writer.delete_with::<Pod>(&pod.metadata, at_once).await
         }
     });
     for ended in join_all(ended).await {
         match ended {
             Ok(()) | Err(Error::NotFound(_)) => {}
-            Err(error) => return Err(Failure::Api(error)),
+            Err(error) => return Err(ReconcileError::Api(error)),
         }
     }
     Ok(Next::Done)

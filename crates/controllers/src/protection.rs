@@ -9,8 +9,8 @@ use orlop_client::{Error, ListQuery, path};
 use serde_json::json;
 
 use crate::index::{Index, claims_of, pods_by_claim};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Setup, Turn, seen};
 use crate::objects::{Kind, Meta, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, WorkQueue, Writer, precondition};
 
 pub(crate) const CLAIMS: Def = Def {
     name: "persistentvolumeclaim-protection-controller",
@@ -54,33 +54,33 @@ fn plan(meta: &Meta, finalizer: &str) -> Plan {
     }
 }
 
-async fn add<T: Kind>(turn: &Turn, meta: &Meta, finalizer: &str) -> Outcome {
+async fn add<T: Kind>(writer: &Writer, meta: &Meta, finalizer: &str) -> ReconcileResult {
     let mut finalizers = meta.finalizers.clone();
     finalizers.push(finalizer.to_string());
-    write::<T>(turn, meta, &finalizers).await
+    write::<T>(writer, meta, &finalizers).await
 }
 
-async fn remove<T: Kind>(turn: &Turn, meta: &Meta, finalizer: &str) -> Outcome {
+async fn remove<T: Kind>(writer: &Writer, meta: &Meta, finalizer: &str) -> ReconcileResult {
     let mut finalizers = meta.finalizers.clone();
     finalizers.retain(|f| f != finalizer);
-    write::<T>(turn, meta, &finalizers).await
+    write::<T>(writer, meta, &finalizers).await
 }
 
-async fn write<T: Kind>(turn: &Turn, meta: &Meta, finalizers: &[String]) -> Outcome {
-    let mut metadata = seen(meta);
+async fn write<T: Kind>(writer: &Writer, meta: &Meta, finalizers: &[String]) -> ReconcileResult {
+    let mut metadata = precondition(meta);
     metadata["finalizers"] = json!(finalizers);
-    match turn.patch::<T>(meta, &json!({"metadata": metadata})).await {
+    match writer.patch::<T>(meta, &json!({"metadata": metadata})).await {
         Ok(_) | Err(Error::NotFound(_)) => Ok(Next::Done),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Wakes objects whose finalizer calls for something.
-fn watch<T: Kind>(cache: &Cache<T>, queue: &Queue, finalizer: &'static str) {
+fn watch<T: Kind>(cache: &Cache<T>, queue: &WorkQueue, finalizer: &'static str) {
     let wake = queue.clone();
     cache.on_change(move |_, new| {
         if let Some(object) = new.filter(|object| plan(object.meta(), finalizer) != Plan::Nothing) {
-            wake.add(Key::of(&**object));
+            wake.add(Key::from_object(&**object));
         }
     });
 }
@@ -94,15 +94,15 @@ fn start_volumes(setup: &Setup) {
 }
 
 impl Reconcile for Volumes {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(volume) = self.0.at(key) else {
             return Ok(Next::Done);
         };
         let meta = &volume.metadata;
         match plan(meta, VOLUME_FINALIZER) {
-            Plan::Add => add::<PersistentVolume>(turn, meta, VOLUME_FINALIZER).await,
+            Plan::Add => add::<PersistentVolume>(writer, meta, VOLUME_FINALIZER).await,
             Plan::Remove if volume.status.phase != "Bound" => {
-                remove::<PersistentVolume>(turn, meta, VOLUME_FINALIZER).await
+                remove::<PersistentVolume>(writer, meta, VOLUME_FINALIZER).await
             }
             _ => Ok(Next::Done),
         }
@@ -124,8 +124,8 @@ fn start_attributes_classes(setup: &Setup) {
     let queue = setup.queue("vacprotection");
     let controller = AttributesClasses {
         classes: classes.clone(),
-        claims: Index::of(&claims, classes_of_claim),
-        volumes: Index::of(&volumes, classes_of_volume),
+        claims: Index::new(&claims, classes_of_claim),
+        volumes: Index::new(&volumes, classes_of_volume),
     };
     watch(&classes, &queue, ATTRIBUTES_CLASS_FINALIZER);
     wake_dropped(&claims, &queue, classes_of_claim);
@@ -134,7 +134,7 @@ fn start_attributes_classes(setup: &Setup) {
 }
 
 /// Wakes the classes that an object refers to no more.
-fn wake_dropped<T: Kind>(cache: &Cache<T>, queue: &Queue, names: fn(&T) -> Vec<String>) {
+fn wake_dropped<T: Kind>(cache: &Cache<T>, queue: &WorkQueue, names: fn(&T) -> Vec<String>) {
     let wake = queue.clone();
     cache.on_change(move |old, new| {
         let now = new.map_or_else(Vec::new, |object| names(object));
@@ -163,29 +163,29 @@ fn classes_of_volume(volume: &PersistentVolume) -> Vec<String> {
 }
 
 impl Reconcile for AttributesClasses {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(class) = self.classes.at(key) else {
             return Ok(Next::Done);
         };
         let (meta, finalizer) = (&class.metadata, ATTRIBUTES_CLASS_FINALIZER);
         match plan(meta, finalizer) {
-            Plan::Add => add::<VolumeAttributesClass>(turn, meta, finalizer).await,
+            Plan::Add => add::<VolumeAttributesClass>(writer, meta, finalizer).await,
             Plan::Remove if !self.claims.has(&meta.name) && !self.volumes.has(&meta.name) => {
-                remove::<VolumeAttributesClass>(turn, meta, finalizer).await
+                remove::<VolumeAttributesClass>(writer, meta, finalizer).await
             }
             _ => Ok(Next::Done),
         }
     }
 }
 
-/// Turns of claims, by what the caches say.
+/// Reconciles claims, by what the caches say.
 struct Claims {
     claims: Cache<PersistentVolumeClaim>,
     pods: Index<Pod>,
-    unused: Queue,
+    unused: WorkQueue,
 }
 
-/// Turns of namespaces that have claims which seem unused. A pod may have come to use one that no cache shows yet: the
+/// Reconciles namespaces that have claims which seem unused. A pod may have come to use one that no cache shows yet: the
 /// API server is asked, once for all claims of the namespace.
 struct Namespaces {
     claims: Cache<PersistentVolumeClaim>,
@@ -220,12 +220,12 @@ fn start_claims(setup: &Setup) {
 }
 
 impl Reconcile for Claims {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(claim) = self.claims.at(key) else {
             return Ok(Next::Done);
         };
         match plan(&claim.metadata, CLAIM_FINALIZER) {
-            Plan::Add => return add::<PersistentVolumeClaim>(turn, &claim.metadata, CLAIM_FINALIZER).await,
+            Plan::Add => return add::<PersistentVolumeClaim>(writer, &claim.metadata, CLAIM_FINALIZER).await,
             Plan::Remove if !is_used(&claim, &self.pods.objects(&key.to_string())) => {
                 self.unused.add(Key::new(&*key.namespace, ""));
             }
@@ -236,21 +236,21 @@ impl Reconcile for Claims {
 }
 
 impl Reconcile for Namespaces {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let mut unused = self.claims.list_in(&key.namespace);
         unused.retain(|claim| {
-            let name = Key::of(&**claim).to_string();
+            let name = Key::from_object(&**claim).to_string();
             plan(&claim.metadata, CLAIM_FINALIZER) == Plan::Remove && !is_used(claim, &self.pods.objects(&name))
         });
         if unused.is_empty() {
             return Ok(Next::Done);
         }
         let at = path::collection(Pod::API_VERSION, Some(&key.namespace), Pod::RESOURCE);
-        let pods = turn.api().list::<Pod>(&at, &ListQuery::default()).await?.items;
+        let pods = writer.api().list::<Pod>(&at, &ListQuery::default()).await?.items;
         let pods: Vec<Arc<Pod>> = pods.into_iter().map(Arc::new).collect();
         let mut outcome = Ok(Next::Done);
         for claim in unused.iter().filter(|claim| !is_used(claim, &pods)) {
-            let removed = remove::<PersistentVolumeClaim>(turn, &claim.metadata, CLAIM_FINALIZER).await;
+            let removed = remove::<PersistentVolumeClaim>(writer, &claim.metadata, CLAIM_FINALIZER).await;
             outcome = outcome.and(removed);
         }
         outcome
@@ -342,17 +342,17 @@ mod tests {
             cluster.put(object);
         }
         cluster.run(&[&CLAIMS]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let there = |name: &str| cluster.get::<PersistentVolumeClaim>("ns", name);
         assert!(there("bare").unwrap().metadata.has_finalizer(CLAIM_FINALIZER));
         for name in ["used", "unused", "bare"] {
             cluster.delete::<PersistentVolumeClaim>("ns", name);
         }
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(there("unused").is_none() && there("bare").is_none());
         assert!(there("used").is_some_and(|claim| claim.metadata.is_deleted()));
         cluster.remove::<Pod>("ns", "p");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(there("used").is_none());
     }
 
@@ -368,14 +368,14 @@ mod tests {
                            "metadata": {"name": "gold"}}),
         );
         cluster.run(&[&VOLUMES, &ATTRIBUTES_CLASSES]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         cluster.delete::<PersistentVolume>("", "v");
         cluster.delete::<VolumeAttributesClass>("", "gold");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let class = || cluster.get::<VolumeAttributesClass>("", "gold");
         assert!(cluster.get::<PersistentVolume>("", "v").is_some() && class().is_some());
         cluster.edit_status::<PersistentVolume>("", "v", |v| v["status"]["phase"] = json!("Released"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<PersistentVolume>("", "v").is_none() && class().is_none());
     }
 }

@@ -15,9 +15,9 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn};
 use crate::objects::node_selector::NodeSelector;
 use crate::objects::{Kind, Node, Pod};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "node-affinity-eviction-controller",
@@ -37,7 +37,7 @@ struct Controller {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     recorder: Recorder,
-    turns: Mutex<Turns>,
+    limiter: Mutex<EvictionLimiter>,
 }
 
 fn start(setup: &Setup) {
@@ -49,7 +49,7 @@ fn start(setup: &Setup) {
         if old.is_none_or(|old| old.metadata.labels != node.metadata.labels) {
             let pods = known.indexed(&node.metadata.name);
             let picky = pods.iter().filter(|pod| given(pod).is_some());
-            picky.for_each(|pod| wake.add(Key::of(&**pod)));
+            picky.for_each(|pod| wake.add(Key::from_object(&**pod)));
         }
     });
     let wake = queue.clone();
@@ -57,14 +57,14 @@ fn start(setup: &Setup) {
         let Some(pod) = new else { return };
         let placed = old.is_none_or(|old| old.spec.node_name != pod.spec.node_name);
         if placed && !pod.spec.node_name.is_empty() && given(pod).is_some() {
-            wake.add(Key::of(&**pod));
+            wake.add(Key::from_object(&**pod));
         }
     });
     let controller = Controller {
         nodes,
         pods,
         recorder: setup.recorder.clone(),
-        turns: Mutex::new(Turns::new(setup.settings.node_affinity_eviction_rate)),
+        limiter: Mutex::new(EvictionLimiter::new(setup.settings.node_affinity_eviction_rate)),
     };
     setup.run(queue, WORKERS, controller);
 }
@@ -84,25 +84,25 @@ fn must_leave(pod: &Pod, node: &Node) -> bool {
     selector.is_some_and(|selector| !selector.matches(node))
 }
 
-/// When whose turn is to be evicted: one after another, at a rate.
-struct Turns {
+/// Evicts one key after another, at a rate.
+struct EvictionLimiter {
     gap: Option<Duration>,
     next: Option<Instant>,
     held: FxHashMap<Key, Instant>,
 }
 
-impl Turns {
+impl EvictionLimiter {
     /// `rate`: a second; zero or less for no bound.
-    fn new(rate: f64) -> Turns {
+    fn new(rate: f64) -> EvictionLimiter {
         let gap = (rate > 0.0).then(|| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
-        Turns {
+        EvictionLimiter {
             gap,
             next: None,
             held: FxHashMap::default(),
         }
     }
 
-    /// How long this key has to wait; zero is now, and ends its turn.
+    /// How long this key has to wait; zero is now, and ends its wait.
     fn wait(&mut self, key: &Key, now: Instant) -> Duration {
         let Some(gap) = self.gap else { return Duration::ZERO };
         let at = *self.held.entry(key.clone()).or_insert_with(|| {
@@ -123,23 +123,23 @@ impl Turns {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let pod = self.pods.at(key);
         let leaving = pod.and_then(|pod| {
             let node = self.nodes.get("", &pod.spec.node_name)?;
             must_leave(&pod, &node).then_some((pod, node))
         });
         let Some((pod, node)) = leaving else {
-            self.turns.lock().forget(key);
+            self.limiter.lock().forget(key);
             return Ok(Next::Done);
         };
-        let wait = self.turns.lock().wait(key, Instant::now());
+        let wait = self.limiter.lock().wait(key, Instant::now());
         if !wait.is_zero() {
             return Ok(Next::After(wait));
         }
         let why = format!("The labels of node {} no longer match {FIELD}", node.metadata.name);
         let say = |note: String| self.recorder.warning(&*pod, "NodeAffinityViolated", note);
-        match turn
+        match writer
             .api()
             .create::<IgnoredAny>(&eviction_path(key), &eviction(&pod))
             .await
@@ -252,18 +252,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn evictions_keep_their_distance() {
-        let mut turns = Turns::new(10.0);
+        let mut limiter = EvictionLimiter::new(10.0);
         let key = |n: u64| Key::new("ns", format!("p{n}"));
         let (start, gap) = (Instant::now(), Duration::from_millis(100));
         for n in 0..5 {
-            assert_eq!(turns.wait(&key(n), start), gap * u32::try_from(n).unwrap());
+            assert_eq!(limiter.wait(&key(n), start), gap * u32::try_from(n).unwrap());
         }
-        assert_eq!(turns.wait(&key(3), start + gap), gap * 2, "a place once given is kept");
-        assert_eq!(turns.wait(&key(3), start + gap * 3), Duration::ZERO);
-        turns.forget(&key(4));
-        assert_eq!(turns.wait(&key(9), start + gap * 100), Duration::ZERO);
-        assert_eq!(turns.wait(&key(10), start + gap * 100), gap);
-        assert_eq!(Turns::new(0.0).wait(&key(1), start), Duration::ZERO);
+        assert_eq!(
+            limiter.wait(&key(3), start + gap),
+            gap * 2,
+            "a place once given is kept"
+        );
+        assert_eq!(limiter.wait(&key(3), start + gap * 3), Duration::ZERO);
+        limiter.forget(&key(4));
+        assert_eq!(limiter.wait(&key(9), start + gap * 100), Duration::ZERO);
+        assert_eq!(limiter.wait(&key(10), start + gap * 100), gap);
+        assert_eq!(EvictionLimiter::new(0.0).wait(&key(1), start), Duration::ZERO);
     }
 
     fn put(cluster: &Cluster, name: &str, zone: Option<&str>) {
@@ -294,10 +298,10 @@ mod tests {
         }
         put(&cluster, "free", None);
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 13);
         cluster.edit::<Node>("", "n", |node| node["metadata"]["labels"]["zone"] = json!("b"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 13, "the budget has its say");
         let said = "Warning NodeAffinityViolated The labels of node n no longer match \
             requiredDuringSchedulingRequiredDuringExecution";
@@ -318,7 +322,7 @@ mod tests {
         assert!(cluster.events().iter().any(|e| evicted(&e)), "{:?}", cluster.events());
         // One that comes to such a node by hand leaves it again.
         put(&cluster, "misplaced", Some("a"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 1);
     }
 }

@@ -14,8 +14,8 @@ use orlop_base::Clock;
 use orlop_client::{Error, ListQuery, path};
 use serde_json::{Value, json};
 
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Setup, Turn, status_patch};
 use crate::objects::{ConfigMap, Kind, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, WorkQueue, Writer, status_patch};
 
 pub(crate) const DEF: Def = Def {
     name: "resourcequota-controller",
@@ -39,7 +39,7 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     quotas.on_change(move |old, new| {
         if let Some(quota) = new.filter(|quota| old.is_none() || quota.status["hard"] != quota.spec["hard"]) {
-            wake.add(Key::of(&**quota));
+            wake.add(Key::from_object(&**quota));
         }
     });
     // Everything else is looked at now and then only.
@@ -57,33 +57,33 @@ fn start(setup: &Setup) {
 }
 
 /// When something stops counting, the quotas of its namespace have room again.
-fn wake_for_losses<T: Kind>(setup: &Setup, queue: &Queue, quotas: &Cache<ResourceQuota>, counts: fn(&T) -> bool) {
+fn wake_for_losses<T: Kind>(setup: &Setup, queue: &WorkQueue, quotas: &Cache<ResourceQuota>, counts: fn(&T) -> bool) {
     let (wake, known) = (queue.clone(), quotas.clone());
     setup.cache::<T>().on_change(move |old, new| {
         let counts = |object: Option<&Arc<T>>| object.is_some_and(|object| counts(object));
         if let Some(lost) = old.filter(|_| counts(old) && !counts(new)) {
             for quota in known.list_in(&lost.meta().namespace) {
-                wake.add_after(Key::of(&*quota), AFTER_LOSS);
+                wake.add_after(Key::from_object(&*quota), AFTER_LOSS);
             }
         }
     });
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(seen) = self.quotas.at(key).filter(|quota| !quota.metadata.is_deleted()) else {
             return Ok(Next::Done);
         };
         let quota = json!({"metadata": seen.metadata, "spec": seen.spec});
         let mut used = quota::begin(&quota);
         for kind in quota::kinds_to_count(&used) {
-            self.count(turn, &quota, kind, &mut used).await?;
+            self.count(writer, &quota, kind, &mut used).await?;
         }
         let mut status = quota::status(&quota, &used);
         if status != seen.status {
             forget(&seen.status, &mut status);
             let patch = status_patch(&seen.metadata, &status);
-            turn.patch_status::<ResourceQuota>(&seen.metadata, &patch).await?;
+            writer.patch_status::<ResourceQuota>(&seen.metadata, &patch).await?;
         }
         Ok(Next::After(self.every))
     }
@@ -92,7 +92,7 @@ impl Reconcile for Controller {
 impl Controller {
     async fn count(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         quota: &Value,
         kind: &KindDef,
         used: &mut ResourceList,
@@ -103,7 +103,7 @@ impl Controller {
         };
         let namespace = quota["metadata"]["namespace"].as_str();
         let at = path::collection(&version, namespace, kind.plural);
-        let objects = match turn.api().list::<Value>(&at, &ListQuery::default()).await {
+        let objects = match writer.api().list::<Value>(&at, &ListQuery::default()).await {
             Ok(list) => list.items,
             // A server that does not have the kind has none of it.
             Err(Error::NotFound(_)) => vec![],
@@ -155,7 +155,7 @@ mod tests {
                                              "count/deployments.apps": "1"}}}),
         );
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let used = || cluster.value::<ResourceQuota>("ns", "q").unwrap()["status"]["used"].clone();
         let all = json!({"pods": "2", "requests.cpu": "1", "services.nodeports": "2", "count/deployments.apps": "0"});
         assert_eq!(used(), all);
@@ -169,12 +169,12 @@ mod tests {
         );
         assert_eq!(cluster.writes().len(), 2);
         cluster.edit::<ResourceQuota>("ns", "q", |quota| quota["spec"]["hard"] = json!({"pods": "5"}));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(
             cluster.value::<ResourceQuota>("ns", "q").unwrap()["status"],
             json!({"hard": {"pods": "5"}, "used": {"pods": "1"}})
         );
-        // Nobody tells of this one.
+        // No event announces this one.
         cluster.put(pod("d", "Running"));
         cluster.advance(Duration::from_secs(310)).await;
         assert_eq!(used(), json!({"pods": "2"}));

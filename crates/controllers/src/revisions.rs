@@ -7,9 +7,9 @@ use std::sync::Arc;
 use orlop_client::{Error, path};
 use serde_json::{Value, json};
 
-use crate::machinery::{Failure, Turn, seen};
 use crate::objects::{ControllerRevision, Kind, Labels, Meta};
 use crate::ownership::controller_reference;
+use crate::runtime::{ReconcileError, Writer, precondition};
 
 /// On pods: which revision they were made from.
 pub(crate) const POD_LABEL: &str = "controller-revision-hash";
@@ -41,7 +41,7 @@ pub(crate) fn sort(revisions: &mut [Arc<ControllerRevision>]) {
 
 /// Which of the revisions is the present one.
 #[derive(Debug)]
-pub(crate) enum Choice {
+pub(crate) enum RevisionChoice {
     Keep(Arc<ControllerRevision>),
     /// One goes back to what once was: that revision becomes the newest.
     Renumber(Arc<ControllerRevision>, i64),
@@ -49,14 +49,16 @@ pub(crate) enum Choice {
 }
 
 /// `sorted`: all revisions, the oldest first.
-pub(crate) fn choose(sorted: &[Arc<ControllerRevision>], patch: &Value) -> Choice {
+pub(crate) fn choose(sorted: &[Arc<ControllerRevision>], patch: &Value) -> RevisionChoice {
     let found = sorted.iter().rfind(|revision| same(&revision.data, patch));
     let others = sorted.iter().filter(|revision| !same(&revision.data, patch));
     let newest_other = others.map(|revision| revision.revision).max().unwrap_or(0);
     match found {
-        None => Choice::Create(newest_other + 1),
-        Some(revision) if revision.revision <= newest_other => Choice::Renumber(revision.clone(), newest_other + 1),
-        Some(revision) => Choice::Keep(revision.clone()),
+        None => RevisionChoice::Create(newest_other + 1),
+        Some(revision) if revision.revision <= newest_other => {
+            RevisionChoice::Renumber(revision.clone(), newest_other + 1)
+        }
+        Some(revision) => RevisionChoice::Keep(revision.clone()),
     }
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// A revision as its workload wants it.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct DesiredRevision<'a> {
     pub patch: &'a Value,
     pub template_labels: Labels,
     /// The label that the hash goes into.
@@ -95,33 +97,33 @@ pub(crate) enum Ensured {
 
 /// Sees to it that the present revision exists and has the highest number.
 pub(crate) async fn ensure<O: Kind>(
-    turn: &Turn,
+    writer: &Writer,
     owner: &O,
     sorted: &[Arc<ControllerRevision>],
-    wanted: &Wanted<'_>,
-) -> Result<Ensured, Failure> {
+    wanted: &DesiredRevision<'_>,
+) -> Result<Ensured, ReconcileError> {
     match choose(sorted, wanted.patch) {
-        Choice::Keep(revision) => Ok(Ensured::There(revision)),
-        Choice::Renumber(revision, number) => {
-            let patch = json!({"metadata": seen(&revision.metadata), "revision": number});
-            let made = turn.patch::<ControllerRevision>(&revision.metadata, &patch).await?;
+        RevisionChoice::Keep(revision) => Ok(Ensured::There(revision)),
+        RevisionChoice::Renumber(revision, number) => {
+            let patch = json!({"metadata": precondition(&revision.metadata), "revision": number});
+            let made = writer.patch::<ControllerRevision>(&revision.metadata, &patch).await?;
             Ok(Ensured::There(Arc::new(made)))
         }
-        Choice::Create(number) => {
+        RevisionChoice::Create(number) => {
             let wanted = object(owner, wanted, number);
-            let made = turn
+            let made = writer
                 .create::<ControllerRevision>(&owner.meta().namespace, &wanted)
                 .await;
             match made {
                 Ok(made) => Ok(Ensured::There(Arc::new(made))),
-                Err(Error::AlreadyExists(_)) => taken(turn, owner, &wanted).await,
+                Err(Error::AlreadyExists(_)) => taken(writer, owner, &wanted).await,
                 Err(error) => Err(error.into()),
             }
         }
     }
 }
 
-fn object<O: Kind>(owner: &O, wanted: &Wanted<'_>, number: i64) -> Value {
+fn object<O: Kind>(owner: &O, wanted: &DesiredRevision<'_>, number: i64) -> Value {
     let meta = owner.meta();
     let hash = hash(wanted.patch, wanted.probe);
     let mut labels = wanted.template_labels.clone();
@@ -147,7 +149,7 @@ fn prefix(name: &str) -> &str {
 }
 
 /// The cache may not have shown a revision that we made, or one that has lost its owner; or it is somebody else's.
-async fn taken<O: Kind>(turn: &Turn, owner: &O, wanted: &Value) -> Result<Ensured, Failure> {
+async fn taken<O: Kind>(writer: &Writer, owner: &O, wanted: &Value) -> Result<Ensured, ReconcileError> {
     let meta = owner.meta();
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
     let at = path::object(
@@ -156,18 +158,18 @@ async fn taken<O: Kind>(turn: &Turn, owner: &O, wanted: &Value) -> Result<Ensure
         ControllerRevision::RESOURCE,
         name,
     );
-    let there: ControllerRevision = turn.api().get(&at).await?;
+    let there: ControllerRevision = writer.api().get(&at).await?;
     match there.metadata.controller() {
         Some(other) if other.uid == meta.uid && same(&there.data, &wanted["data"]) => {
             Ok(Ensured::There(Arc::new(there)))
         }
         // Left behind by one of the same name: it is collected, or becomes free for us to take.
         Some(other) if other.uid != meta.uid && other.kind == O::KIND && other.name == meta.name => Err(
-            Failure::NotYet(format!("revision {name} belongs to an earlier {}", O::KIND)),
+            ReconcileError::NotYet(format!("ControllerRevision {name} belongs to a deleted {}", O::KIND)),
         ),
-        None if same(&there.data, &wanted["data"]) => {
-            Err(Failure::NotYet(format!("revision {name} is free but not taken yet")))
-        }
+        None if same(&there.data, &wanted["data"]) => Err(ReconcileError::NotYet(format!(
+            "ControllerRevision {name} is not adopted yet"
+        ))),
         _ => Ok(Ensured::NameTaken),
     }
 }
@@ -182,9 +184,9 @@ pub(crate) fn oldest_unused(
     unused.take(count).cloned().collect()
 }
 
-pub(crate) async fn delete(turn: &Turn, revisions: &[Arc<ControllerRevision>]) -> Result<(), Failure> {
+pub(crate) async fn delete(writer: &Writer, revisions: &[Arc<ControllerRevision>]) -> Result<(), ReconcileError> {
     for revision in revisions {
-        match turn.delete::<ControllerRevision>(&revision.metadata).await {
+        match writer.delete::<ControllerRevision>(&revision.metadata).await {
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -194,7 +196,7 @@ pub(crate) async fn delete(turn: &Turn, revisions: &[Arc<ControllerRevision>]) -
 
 /// A patch that says that one more name was taken.
 pub(crate) fn count_collision(meta: &Meta, count: Option<i64>) -> Value {
-    json!({"metadata": seen(meta), "status": {"collisionCount": count.unwrap_or(0) + 1}})
+    json!({"metadata": precondition(meta), "status": {"collisionCount": count.unwrap_or(0) + 1}})
 }
 
 /// FNV-1 of the patch as Go would write it (so that names are those that Kubernetes gives), in letters that make no words.
@@ -294,9 +296,9 @@ mod tests {
             revisions.reverse();
             sort(&mut revisions);
             let got = match choose(&revisions, &wanted) {
-                Choice::Keep(r) => format!("keep {}", r.metadata.name),
-                Choice::Renumber(r, n) => format!("renumber {} {n}", r.metadata.name),
-                Choice::Create(n) => format!("create {n}"),
+                RevisionChoice::Keep(r) => format!("keep {}", r.metadata.name),
+                RevisionChoice::Renumber(r, n) => format!("renumber {} {n}", r.metadata.name),
+                RevisionChoice::Create(n) => format!("create {n}"),
             };
             assert_eq!(got, expect, "{there:?}");
         }

@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use orlop_base::Clock;
 use orlop_client::{DeleteOptions, Error, Preconditions};
 
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::Job;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "ttl-after-finished-controller",
@@ -28,7 +28,7 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     jobs.on_change(move |_, new| {
         if let Some(job) = new.filter(|job| expires_at(job).is_some()) {
-            wake.add(Key::of(&**job));
+            wake.add(Key::from_object(&**job));
         }
     });
     let clock = setup.clock.clone();
@@ -48,7 +48,7 @@ fn expires_at(job: &Job) -> Option<Timestamp> {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(job) = self.jobs.at(key) else {
             return Ok(Next::Done);
         };
@@ -68,7 +68,7 @@ impl Reconcile for Controller {
             }),
             ..DeleteOptions::default()
         };
-        match turn.delete_with::<Job>(&job.metadata, options).await {
+        match writer.delete_with::<Job>(&job.metadata, options).await {
             Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }
@@ -108,7 +108,7 @@ mod tests {
                 .filter(|job| !job.metadata.is_deleted())
         };
         let names = || left().map(|job| job.metadata.name).collect::<Vec<_>>();
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(names(), ["forever", "later", "longer", "running"]);
         cluster.edit::<Job>("ns", "longer", |job| {
             job["spec"]["ttlSecondsAfterFinished"] = json!(600)

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use orlop_api::quantity::Quantity;
 use serde_json::json;
 
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, seen};
 use crate::objects::persistent_volume::PROVISIONED_BY;
 use crate::objects::{PersistentVolume, PersistentVolumeClaim};
 use crate::persistent_volume::driver_of;
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer, precondition,
+};
 
 pub(crate) const DEF: Def = Def {
     name: "persistentvolume-expander-controller",
@@ -41,7 +43,7 @@ fn start(setup: &Setup) {
         };
         // Once for each wish, not for each change.
         if old.is_none_or(|old| !wants_more(old) || old.requested() != claim.requested()) {
-            wake.add(Key::of(&**claim));
+            wake.add(Key::from_object(&**claim));
         }
     });
     let recorder = setup.recorder.clone();
@@ -61,7 +63,7 @@ fn wants_more(claim: &PersistentVolumeClaim) -> bool {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(claim) = self.claims.at(key).filter(|claim| wants_more(claim)) else {
             return Ok(Next::Done);
         };
@@ -72,7 +74,7 @@ impl Reconcile for Controller {
         };
         let Some(volume) = volume.filter(bound) else {
             let reason = format!("persistent Volume is not bound to PVC being updated : {key}");
-            return Err(Failure::NotYet(reason));
+            return Err(ReconcileError::NotYet(reason));
         };
         let Some((plugin, driver)) = old_plugin(&volume) else {
             let message = "waiting for an external controller to expand this PVC";
@@ -82,9 +84,10 @@ impl Reconcile for Controller {
         let message = format!("CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc");
         self.recorder.normal(&*claim, "ExternalExpanding", message);
         if claim.metadata.annotation(STORAGE_RESIZER) != Some(driver) {
-            let mut metadata = seen(&claim.metadata);
+            let mut metadata = precondition(&claim.metadata);
             metadata["annotations"] = json!({STORAGE_RESIZER: driver});
-            turn.patch_status::<PersistentVolumeClaim>(&claim.metadata, &json!({"metadata": metadata}))
+            writer
+                .patch_status::<PersistentVolumeClaim>(&claim.metadata, &json!({"metadata": metadata}))
                 .await?;
         }
         Ok(Next::Done)
@@ -116,7 +119,7 @@ mod tests {
                 "spec": {"claimRef": {"namespace": "ns", "name": name, "uid": name}}}));
         }
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let mut events = cluster.events();
         events.sort();
         assert_eq!(

@@ -9,7 +9,7 @@ use orlop_apiserver::{NodesInside, Pipe, Running};
 use orlop_base::supervisor::Start;
 use orlop_base::{BoxFuture, Clock, Random, Shutdown, Supervisor};
 use orlop_client::Api;
-use orlop_controllers::{Def, Settings};
+use orlop_controllers::{ControllerManagerPages, Def, Settings};
 use orlop_kubelet::{agent, fleet};
 use orlop_runtime::Runtime;
 use orlop_scheduler::config::Config as SchedulerConfig;
@@ -20,7 +20,6 @@ use orlop_serving::{ALWAYS_ALLOWED, Certificate, Pages};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::commands::ManagerPages;
 use crate::node::NodePlan;
 use crate::services::{self, ServicesPlan};
 use crate::signing;
@@ -104,7 +103,7 @@ impl Components {
             };
             Box::pin(async move {
                 port.serve().await;
-                shell::run(options).await
+                shell::run(options).await.map_err(|e| e.to_string())
             }) as BoxFuture<'static, Result<(), String>>
         };
         self.add(SCHEDULER, Box::new(start));
@@ -131,9 +130,11 @@ impl Components {
                 Api::in_process(service, "kube-controller-manager")
             };
             let metrics = Arc::new(orlop_controllers::Metrics::default());
-            let pages = Arc::new(ManagerPages {
+            let health = Arc::new(orlop_controllers::Health::default());
+            let pages = Arc::new(ControllerManagerPages {
                 metrics: metrics.clone(),
-                elected: false,
+                health: health.clone(),
+                leader_elect: false,
                 shutdown: shutdown.clone(),
             });
             let port = ComponentPort::new("kube-controller-manager", port, &pki, &api, pages, &shutdown);
@@ -146,11 +147,12 @@ impl Components {
                 election: None,
                 clock: Clock::System,
                 metrics,
+                health,
                 shutdown,
             };
             Box::pin(async move {
                 port.serve().await;
-                orlop_controllers::run(options).await.map_err(str::to_string)
+                orlop_controllers::run(options).await.map_err(|e| e.to_string())
             }) as BoxFuture<'static, Result<(), String>>
         };
         self.add(CONTROLLER_MANAGER, Box::new(start));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::config::Config;
-use orlop_scheduler::cycle::{Core, Failure};
+use orlop_scheduler::cycle::{Core, ScheduleFailure};
 use orlop_scheduler::model::{Node, Pod};
 use orlop_scheduler::plugins;
 use serde_json::{Value, json};
@@ -107,8 +107,8 @@ fn run(workload: &Workload, nodes: usize) -> f64 {
     for pod in &pods {
         match core.schedule(0, &cluster, pod) {
             Ok(choice) => cluster.assume(pod, choice.node),
-            Err(Failure::Unfit(error)) => panic!("{}: {}", workload.name, error.message()),
-            Err(Failure::Error(error)) => panic!("{}: {error}", workload.name),
+            Err(ScheduleFailure::Unfit(error)) => panic!("{}: {}", workload.name, error.message()),
+            Err(ScheduleFailure::Error(error)) => panic!("{}: {error}", workload.name),
         }
     }
     pods.len() as f64 / start.elapsed().as_secs_f64()

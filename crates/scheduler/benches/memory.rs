@@ -1,4 +1,4 @@
-//! What the scheduler's picture of a cluster takes: resident memory before and after, step by step. Objects are decoded
+//! What the scheduler's state of a cluster takes: resident memory before and after, step by step. Objects are decoded
 //! from JSON one by one, as a watch brings them.
 //!
 //! `cargo bench -p orlop-scheduler --bench memory [-- NODES PODS]`

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::pod::PodInfo;
 use orlop_scheduler::config::Config;
-use orlop_scheduler::cycle::{Core, Failure};
+use orlop_scheduler::cycle::{Core, ScheduleFailure};
 use orlop_scheduler::plugins;
 use orlop_scheduler::preemption::{DefaultPreemption, Preemption, best};
 use serde_json::json;
@@ -53,7 +53,7 @@ fn run(nodes: usize) -> Vec<Duration> {
     for i in 0..PREEMPTORS.min(nodes) {
         let high = pod(&mut cluster, &format!("high-{i}"), "3000m", 1000, None);
         let start = Instant::now();
-        let Err(Failure::Unfit(error)) = core.schedule(0, &cluster, &high) else {
+        let Err(ScheduleFailure::Unfit(error)) = core.schedule(0, &cluster, &high) else {
             panic!("every node is full");
         };
         let Preemption::Candidates(candidates) = core.preempt(0, &cluster, &high, &error.diagnosis, &args) else {

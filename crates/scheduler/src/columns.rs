@@ -21,7 +21,7 @@ const MEMORY_MAX: usize = 48 << 20;
 const BYTES_PER_NODE: usize = 56;
 
 /// The outcome of a node for a class: 0 fits, otherwise one more than the place in `rejections`.
-type Outcome = u16;
+type NodeOutcome = u16;
 
 pub struct Columns {
     /// Per plugin place: what `pre_filter` made of the class.
@@ -29,12 +29,12 @@ pub struct Columns {
     /// Per entry of `profile.score`: what `pre_score` made of the class; None for `Scope::Cluster`.
     scores: Vec<Option<PreScore<AnyState>>>,
     stamps: Vec<u64>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<NodeOutcome>,
     /// How many of the outcomes say that the node fits.
     fitting: usize,
     /// Position in `profile.filter` of the plugin that rejects, and why.
     rejections: Vec<(usize, Rejection)>,
-    known: FxHashMap<(usize, Rejection), Outcome>,
+    known: FxHashMap<(usize, Rejection), NodeOutcome>,
     base: Vec<i64>,
     /// One column for each normalised score, in the order of `shared`.
     raw: Vec<Vec<i64>>,
@@ -122,7 +122,7 @@ impl Columns {
         let width = cluster.width();
         self.race = None;
         self.outcomes.clear();
-        self.outcomes.resize(width, Outcome::MAX);
+        self.outcomes.resize(width, NodeOutcome::MAX);
         self.fitting = 0;
         self.base.clear();
         self.base.resize(width, 0);
@@ -142,7 +142,7 @@ impl Columns {
             (self.outcomes[at] == 0).then(|| self.raw.iter().map(|c| c[at]).collect::<smallvec::SmallVec<[i64; 4]>>());
         match cluster.node(id) {
             Some(node) => self.evaluate(profile, pod, node),
-            None => self.note(at, Outcome::MAX),
+            None => self.note(at, NodeOutcome::MAX),
         }
         let Some(race) = &mut self.race else { return };
         let fits = self.outcomes[at] == 0;
@@ -194,7 +194,7 @@ impl Columns {
         self.base[at] = base;
     }
 
-    fn note(&mut self, at: usize, outcome: Outcome) {
+    fn note(&mut self, at: usize, outcome: NodeOutcome) {
         self.fitting -= usize::from(self.outcomes[at] == 0);
         self.fitting += usize::from(outcome == 0);
         self.outcomes[at] = outcome;
@@ -219,13 +219,13 @@ impl Columns {
         }
     }
 
-    fn intern(&mut self, position: usize, rejection: Rejection) -> Outcome {
+    fn intern(&mut self, position: usize, rejection: Rejection) -> NodeOutcome {
         let key = (position, rejection);
         if let Some(outcome) = self.known.get(&key) {
             return *outcome;
         }
         self.rejections.push(key.clone());
-        let outcome = Outcome::try_from(self.rejections.len()).expect("a plugin has a handful of reasons");
+        let outcome = NodeOutcome::try_from(self.rejections.len()).expect("a plugin has a handful of reasons");
         self.known.insert(key, outcome);
         outcome
     }
@@ -237,12 +237,12 @@ impl Columns {
     /// Position in `profile.filter` and why, for a node that does not fit.
     pub fn rejection(&self, id: NodeId) -> Option<&(usize, Rejection)> {
         let outcome = self.outcomes[id.index()];
-        (outcome != 0 && outcome != Outcome::MAX).then(|| &self.rejections[usize::from(outcome) - 1])
+        (outcome != 0 && outcome != NodeOutcome::MAX).then(|| &self.rejections[usize::from(outcome) - 1])
     }
 
     /// Nodes that fit as far as these plugins go.
     pub fn fitting(&self) -> Vec<NodeId> {
-        let fits = |(i, o): (usize, &Outcome)| (*o == 0).then_some(NodeId(i as u32));
+        let fits = |(i, o): (usize, &NodeOutcome)| (*o == 0).then_some(NodeId(i as u32));
         self.outcomes.iter().enumerate().filter_map(fits).collect()
     }
 

@@ -13,6 +13,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::columns::{ColumnCache, Columns, share};
+use crate::extender::ExtenderError;
 use crate::fit_error::{Diagnosis, FitError};
 use crate::framework::points::{AnyState, MAX_SCORE, Normalize, Scope};
 use crate::framework::profile::Profile;
@@ -42,17 +43,29 @@ pub struct Feasible {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ScheduleResult {
     pub node: NodeId,
     pub evaluated: usize,
     pub feasible: usize,
 }
 
 #[derive(Debug)]
-pub enum Failure {
+pub enum ScheduleFailure {
     Unfit(Box<FitError>),
+    /// The attempt is over without a decision.
+    Error(CycleError),
+}
+
+/// Why a scheduling cycle came to no decision. The texts are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub enum CycleError {
     /// A plugin broke the rules.
-    Error(String),
+    #[error(
+        "plugin {plugin:?} returns an invalid score {score}, it should in the range of [0, {MAX_SCORE}] after normalizing"
+    )]
+    InvalidScore { plugin: &'static str, score: i64 },
+    #[error(transparent)]
+    Extender(#[from] ExtenderError),
 }
 
 /// What `pre_filter` of all plugins made of the pod.
@@ -89,7 +102,12 @@ impl Core {
     }
 
     /// Filter, score and choose, without extenders.
-    pub fn schedule(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Choice, Failure> {
+    pub fn schedule(
+        &mut self,
+        profile: usize,
+        cluster: &Cluster,
+        pod: &PodInfo,
+    ) -> Result<ScheduleResult, ScheduleFailure> {
         let prepared = self.prepare(profile, cluster, pod)?;
         if let Some(choice) = self.quick(profile, cluster, pod, &prepared) {
             return Ok(choice);
@@ -99,14 +117,14 @@ impl Core {
     }
 
     /// Runs the filters: for those who want to see the nodes before scores are given.
-    pub fn feasible(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Feasible, Failure> {
+    pub fn feasible(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Feasible, ScheduleFailure> {
         let prepared = self.prepare(profile, cluster, pod)?;
         self.search(profile, cluster, pod, &prepared)
     }
 
-    fn prepare(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Prepared, Failure> {
+    fn prepare(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Prepared, ScheduleFailure> {
         if cluster.is_empty() {
-            return Err(Failure::Unfit(Box::default()));
+            return Err(ScheduleFailure::Unfit(Box::default()));
         }
         self.stopwatch.start();
         let profile = &self.profiles[index];
@@ -133,7 +151,7 @@ impl Core {
     }
 
     /// The quick road; None if it does not lead there.
-    fn quick(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo, prepared: &Prepared) -> Option<Choice> {
+    fn quick(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo, prepared: &Prepared) -> Option<ScheduleResult> {
         let profile = &self.profiles[index];
         if profile.percentage_of_nodes_to_score.is_some()
             || pod.nominated_node.is_some()
@@ -154,7 +172,7 @@ impl Core {
         };
         let node = NodeId(race.nth_best(nth) as u32);
         self.stopwatch.lap(Step::Score);
-        Some(Choice {
+        Some(ScheduleResult {
             node,
             evaluated: cluster.len(),
             feasible,
@@ -167,7 +185,7 @@ impl Core {
         cluster: &Cluster,
         pod: &PodInfo,
         prepared: &Prepared,
-    ) -> Result<Feasible, Failure> {
+    ) -> Result<Feasible, ScheduleFailure> {
         let profile = &self.profiles[index];
         let search = Search {
             profile,
@@ -202,8 +220,8 @@ impl Core {
         pod: &PodInfo,
         feasible: &Feasible,
         extra: Option<&[i64]>,
-    ) -> Result<Choice, Failure> {
-        let choice = |node| Choice {
+    ) -> Result<ScheduleResult, ScheduleFailure> {
+        let choice = |node| ScheduleResult {
             node,
             evaluated: feasible.evaluated,
             feasible: feasible.nodes.len(),
@@ -228,7 +246,7 @@ impl Core {
                 *total += profile.score[i].1 * score;
             }
         })
-        .map_err(Failure::Error)?;
+        .map_err(ScheduleFailure::Error)?;
         for (total, extra) in totals.iter_mut().zip(extra.unwrap_or_default()) {
             *total += extra;
         }
@@ -271,8 +289,8 @@ fn is_local(profile: &Profile, cluster: &Cluster, pod: &PodInfo, prepared: &Prep
         })
 }
 
-fn unfit(cluster: &Cluster, diagnosis: Diagnosis) -> Failure {
-    Failure::Unfit(Box::new(FitError {
+fn unfit(cluster: &Cluster, diagnosis: Diagnosis) -> ScheduleFailure {
+    ScheduleFailure::Unfit(Box::new(FitError {
         all_nodes: cluster.len(),
         diagnosis,
         post_filter: String::new(),
@@ -606,7 +624,7 @@ pub fn cluster_scores(
     pod: &PodInfo,
     nodes: &[NodeId],
     mut take: impl FnMut(usize, Stage, &[i64]),
-) -> Result<(), String> {
+) -> Result<(), CycleError> {
     let mut scores = vec![];
     for (i, (place, _)) in profile.score.iter().enumerate() {
         let score = profile.score_at(*place);
@@ -621,11 +639,9 @@ pub fn cluster_scores(
         normalize(score.normalize_rule(), &mut scores, |scores| {
             score.normalize(&state, pod, nodes, scores)
         });
-        if let Some(wrong) = scores.iter().find(|s| !(0..=MAX_SCORE).contains(*s)) {
-            let name = profile.plugins[*place].name();
-            return Err(format!(
-                "plugin {name:?} returns an invalid score {wrong}, it should in the range of [0, {MAX_SCORE}] after normalizing"
-            ));
+        if let Some(score) = scores.iter().copied().find(|s| !(0..=MAX_SCORE).contains(s)) {
+            let plugin = profile.plugins[*place].name();
+            return Err(CycleError::InvalidScore { plugin, score });
         }
         take(i, Stage::Normalized, &scores);
     }

@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::columns::{Columns, share};
-use crate::cycle::{Core, Prepared, Stage, cluster_scores, judge, prepare};
+use crate::cycle::{Core, CycleError, Prepared, Stage, cluster_scores, judge, prepare};
 use crate::framework::profile::Profile;
 use crate::framework::verdict::Rejection;
 
@@ -47,8 +47,8 @@ impl NodeAccount {
 }
 
 impl Core {
-    /// Decides as `schedule` does, and tells all. Extenders are not asked.
-    pub fn explain(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Explanation, String> {
+    /// Decides as `schedule` does, and reports every filter and score. Extenders are not called.
+    pub fn explain(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Explanation, CycleError> {
         self.look(profile, cluster, pod, |profile, columns, _| {
             let prepared = match prepare(profile, columns, cluster, pod) {
                 Err(ruled_out) => {
@@ -90,7 +90,7 @@ impl Core {
         cluster: &Cluster,
         pod: &PodInfo,
         nodes: &[NodeId],
-    ) -> Result<Vec<(NodeId, Vec<ScoreAccount>)>, String> {
+    ) -> Result<Vec<(NodeId, Vec<ScoreAccount>)>, CycleError> {
         self.look(profile, cluster, pod, |profile, columns, _| {
             columns.catch_up(profile, cluster, pod);
             let mut scores = node_scores(profile, columns, cluster, pod, nodes);
@@ -166,7 +166,7 @@ fn add_cluster_scores(
     pod: &PodInfo,
     nodes: &[NodeId],
     lines: &mut Lines,
-) -> Result<(), String> {
+) -> Result<(), CycleError> {
     if nodes.is_empty() {
         return Ok(());
     }

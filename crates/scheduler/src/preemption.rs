@@ -68,7 +68,7 @@ pub struct Candidate {
 pub enum Preemption {
     /// These nodes could be made to fit; `best` picks one.
     Candidates(Vec<Candidate>),
-    /// Nothing to be gained; what to tell the user. A nomination from before is void if `clear` says so.
+    /// Nothing to be gained; the message for the user. A nomination from before is void if `clear` says so.
     Hopeless { message: String, clear: bool },
 }
 

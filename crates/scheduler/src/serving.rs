@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 /// kube-scheduler's port.
 pub const DEFAULT_PORT: u16 = 10259;
 
+/// `/metrics`, `/configz`, `/healthz`, `/livez` and `/readyz` of one scheduler.
 pub struct SchedulerPages {
     metrics: Arc<Metrics>,
     configz: Bytes,
@@ -23,6 +24,7 @@ pub struct SchedulerPages {
 }
 
 impl SchedulerPages {
+    /// `metrics` and `shutdown` are those that the scheduler is started with: checks follow them.
     pub fn new(metrics: Arc<Metrics>, config: &Config, shutdown: Shutdown) -> SchedulerPages {
         let leader_elect = config.leader_election.leader_elect;
         SchedulerPages {
@@ -37,8 +39,8 @@ impl SchedulerPages {
         let check = |name, at, passes| Check { name, at, passes };
         let mut checks = vec![check("ping", &["healthz", "livez"][..], true)];
         if self.leader_elect {
-            // One that loses its lease stops at once, so whoever answers has not lost it.
-            checks.push(check("leaderElection", &["healthz", "readyz"][..], true));
+            let is_healthy = self.metrics.is_lease_healthy();
+            checks.push(check("leaderElection", &["healthz", "readyz"][..], is_healthy));
         }
         checks.push(check("shutdown", &["readyz"][..], !self.shutdown.is_triggered()));
         checks.push(check("sched-handler-sync", &["readyz"][..], self.metrics.is_synced()));

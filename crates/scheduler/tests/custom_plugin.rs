@@ -7,11 +7,11 @@ use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::node::{NodeId, NodeInfo};
 use orlop_scheduler::cluster::pod::PodInfo;
 use orlop_scheduler::config::{self, PluginRow, Point};
-use orlop_scheduler::cycle::{Core, Failure};
+use orlop_scheduler::cycle::{Core, ScheduleFailure};
 use orlop_scheduler::framework::event::{Actions, EventKind, Resource};
 use orlop_scheduler::framework::points::{AnyFilter, AnyScore, Filter, Normalize, Plugin, Scope, Score};
 use orlop_scheduler::framework::verdict::{PreFilter, PreScore, Rejection, Verdict};
-use orlop_scheduler::plugins::{Extra, profiles_with};
+use orlop_scheduler::plugins::{Extra, InvalidArgs, profiles_with};
 use serde_json::json;
 
 const RACK: &str = "example.com/rack";
@@ -121,7 +121,7 @@ const EXTRA: &[Extra] = &[
             let number = factor.map_or(Some(1), |f| f.as_i64());
             number
                 .map(|f| Box::new(Rank(f)) as _)
-                .ok_or("factor must be a number".to_string())
+                .ok_or(InvalidArgs("factor must be a number".to_string()))
         },
     },
 ];
@@ -130,7 +130,7 @@ fn core(text: &str) -> Result<Core, String> {
     let rows: Vec<PluginRow> = EXTRA.iter().map(|e| e.row).collect();
     let (config, warnings) = config::parse(text, &rows).map_err(|problems| format!("{problems:?}"))?;
     assert!(warnings.is_empty(), "{warnings:?}");
-    Ok(Core::new(profiles_with(&config, EXTRA)?, 1))
+    Ok(Core::new(profiles_with(&config, EXTRA).map_err(|e| e.to_string())?, 1))
 }
 
 fn cluster() -> Cluster {
@@ -163,8 +163,8 @@ fn custom_plugins_decide_as_the_configuration_says() {
         let pod = pod(cluster, rack);
         match core.schedule(0, cluster, &pod) {
             Ok(choice) => cluster.node(choice.node).unwrap().name.to_string(),
-            Err(Failure::Unfit(error)) => error.message(),
-            Err(Failure::Error(error)) => error,
+            Err(ScheduleFailure::Unfit(error)) => error.message(),
+            Err(ScheduleFailure::Error(error)) => error.to_string(),
         }
     };
     assert_eq!(placed(&mut core, &mut cluster, "r1"), "a");

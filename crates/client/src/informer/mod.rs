@@ -15,17 +15,18 @@
 //! after it, the whole state comes again as a `Reset`. A consumer that is slow only slows the reading; should it be
 //! slower than the server's history is long, that means a `Reset`.
 //!
-//! Each line is decoded once, straight into the consumer's type. The revision to go on from is read out of the last line
-//! only when it is needed.
+//! Each object is decoded once, from the line as it came straight into the consumer's type, which only `consumer` knows:
+//! everything else is compiled once for all types. The revision to go on from is read out of the last line only when it
+//! is needed.
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use orlop_base::{Random, Shutdown};
-use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -36,6 +37,13 @@ use crate::error::{Error, Status, Trouble};
 use crate::lines::Lines;
 use crate::path::with_query;
 use crate::reachability::Failures;
+use consumer::{Channel, Consumer};
+use watch_event::{EventType, WatchEvent};
+
+pub use consumer::Decode;
+
+mod consumer;
+mod watch_event;
 
 /// A server sends a bookmark every minute or so; after this long without a line the connection is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(150);
@@ -87,32 +95,69 @@ impl Selection {
 
 /// Hands every change to `sink` until the shutdown, or until nobody receives any more. Objects that are not of the shape
 /// of `T` are logged and left out.
-pub async fn watch<T>(api: Api, selection: Selection, sink: mpsc::Sender<Delta<T>>, shutdown: Shutdown)
+pub fn watch<'a, T>(
+    api: Api,
+    selection: Selection,
+    sink: mpsc::Sender<Delta<T>>,
+    shutdown: Shutdown,
+) -> BoxFuture<'a, ()>
 where
-    T: DeserializeOwned + Send,
+    T: DeserializeOwned + Send + 'a,
 {
+    watch_with(api, selection, |json| serde_json::from_slice(json), sink, shutdown)
+}
+
+/// Like `watch`, with objects decoded by a function: kinds that are decoded into one type (a trait object, an enum) share
+/// the code that is compiled for it.
+pub fn watch_with<'a, T: Send + 'a>(
+    api: Api,
+    selection: Selection,
+    decode: Decode<T>,
+    sink: mpsc::Sender<Delta<T>>,
+    shutdown: Shutdown,
+) -> BoxFuture<'a, ()> {
     let abandoned = sink.clone();
+    let consumer = Box::new(Channel::new(decode, sink));
+    run(
+        api,
+        selection,
+        consumer,
+        Box::pin(async move { abandoned.closed().await }),
+        shutdown,
+    )
+}
+
+/// Boxed here, so that this crate has the only copy of the code.
+fn run<'a>(
+    api: Api,
+    selection: Selection,
+    consumer: Box<dyn Consumer + 'a>,
+    abandoned: BoxFuture<'a, ()>,
+    shutdown: Shutdown,
+) -> BoxFuture<'a, ()> {
     let mut informer = Informer {
         api,
         selection,
-        sink,
+        consumer,
         backoff: Backoff::new(Random::from_entropy()),
         failures: Failures::default(),
         random: Random::from_entropy(),
         streams_lists: true,
         position: None,
     };
-    tokio::select! {
-        _ = shutdown.wait() => {}
-        _ = abandoned.closed() => {}
-        _ = informer.run() => {}
-    }
+    Box::pin(async move {
+        tokio::select! {
+            _ = shutdown.wait() => {}
+            _ = abandoned => {}
+            _ = informer.run() => {}
+        }
+    })
 }
 
-struct Informer<T> {
+struct Informer<'a> {
     api: Api,
     selection: Selection,
-    sink: mpsc::Sender<Delta<T>>,
+    consumer: Box<dyn Consumer + 'a>,
     backoff: Backoff,
     failures: Failures,
     random: Random,
@@ -128,108 +173,28 @@ enum Position {
     After(Bytes),
 }
 
-/// Why a turn is over.
-enum Ended {
+/// Why a list or a watch is over.
+enum WatchEnd {
     /// As watches do; go on from the position.
-    Quietly,
+    Closed,
     /// Nobody receives any more.
     Abandoned,
     Failed(Error),
 }
 
-impl From<Error> for Ended {
-    fn from(error: Error) -> Ended {
-        Ended::Failed(error)
+impl From<Error> for WatchEnd {
+    fn from(error: Error) -> WatchEnd {
+        WatchEnd::Failed(error)
     }
 }
 
-/// A line of a watch. Decoded in one go, as servers write the type first.
-enum Line<T> {
-    Added(T),
-    Modified(T),
-    Deleted(T),
-    Bookmark(Partial),
+/// What a line of a watch means to the informer; objects are with the consumer by then.
+enum Decoded {
+    Change,
+    /// An object that is not of the consumer's shape.
+    Skipped,
+    Bookmark(PartialMeta),
     Error(Status),
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-enum LineType {
-    Added,
-    Modified,
-    Deleted,
-    Bookmark,
-    Error,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum LineField {
-    Type,
-    Object,
-    #[serde(other)]
-    Other,
-}
-
-/// By hand: what serde derives for such an enum also reads objects that come before their type, from a buffer, and so has
-/// the code for all of `T` twice. For large types that is minutes of building and megabytes of binary.
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Line<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Line<T>, D::Error> {
-        deserializer.deserialize_map(LineVisitor(PhantomData))
-    }
-}
-
-/// The type comes first from every server; should it not, the line is put in order and read again.
-fn read_line<T: DeserializeOwned>(line: &[u8]) -> serde_json::Result<Line<T>> {
-    let error = match serde_json::from_slice(line) {
-        Ok(line) => return Ok(line),
-        Err(error) => error,
-    };
-    #[derive(Deserialize)]
-    struct Parts<'a> {
-        r#type: &'a str,
-        #[serde(borrow)]
-        object: &'a RawValue,
-    }
-    match serde_json::from_slice::<Parts<'_>>(line) {
-        Ok(parts) if !line.starts_with(b"{\"type\"") => {
-            let ordered = format!("{{\"type\":{:?},\"object\":{}}}", parts.r#type, parts.object.get());
-            serde_json::from_slice(ordered.as_bytes())
-        }
-        _ => Err(error),
-    }
-}
-
-struct LineVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for LineVisitor<T> {
-    type Value = Line<T>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a watch event, its type first")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Line<T>, A::Error> {
-        let (mut kind, mut line) = (None, None);
-        while let Some(field) = map.next_key()? {
-            match (field, kind) {
-                (LineField::Type, _) => kind = Some(map.next_value()?),
-                (LineField::Other, _) => drop(map.next_value::<IgnoredAny>()?),
-                (LineField::Object, None) => return Err(serde::de::Error::missing_field("type")),
-                (LineField::Object, Some(LineType::Bookmark)) => line = Some(Line::Bookmark(map.next_value()?)),
-                (LineField::Object, Some(LineType::Error)) => line = Some(Line::Error(map.next_value()?)),
-                (LineField::Object, Some(kind)) => {
-                    let object = map.next_value()?;
-                    line = Some(match kind {
-                        LineType::Added => Line::Added(object),
-                        LineType::Deleted => Line::Deleted(object),
-                        _ => Line::Modified(object),
-                    });
-                }
-            }
-        }
-        line.ok_or_else(|| serde::de::Error::missing_field("object"))
-    }
 }
 
 #[derive(Default, Deserialize)]
@@ -247,29 +212,13 @@ struct PartialMeta {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// The state while it is still coming in. What is not ADDED changes what came before it, so from there on the deltas are
-/// kept apart, to be handed over after the state.
-struct Initial<T> {
-    items: Vec<T>,
-    later: Vec<Delta<T>>,
-}
-
-impl<T> Initial<T> {
-    fn push(&mut self, delta: Delta<T>, is_new: bool) {
-        match delta {
-            Delta::Applied(item) if is_new && self.later.is_empty() => self.items.push(item),
-            delta => self.later.push(delta),
-        }
-    }
-}
-
-impl<T: DeserializeOwned + Send> Informer<T> {
+impl Informer<'_> {
     async fn run(&mut self) {
         loop {
-            let error = match self.turn().await {
-                Ended::Abandoned => return,
-                Ended::Quietly => continue,
-                Ended::Failed(error) => error,
+            let error = match self.list_or_watch().await {
+                WatchEnd::Abandoned => return,
+                WatchEnd::Closed => continue,
+                WatchEnd::Failed(error) => error,
             };
             let path = &self.selection.path;
             if let Error::Gone(_) = error {
@@ -302,13 +251,13 @@ impl<T: DeserializeOwned + Send> Informer<T> {
     }
 
     /// One list, or one watch from its start to its end.
-    async fn turn(&mut self) -> Ended {
+    async fn list_or_watch(&mut self) -> WatchEnd {
         // A position without a revision is none.
         let revision = self.position.as_ref().map_or(String::new(), Position::revision);
         if revision.is_empty() {
             self.position = None;
             if !self.streams_lists {
-                return self.list().await.unwrap_or_else(Ended::from);
+                return self.list().await.unwrap_or_else(WatchEnd::from);
             }
         }
         let uri = self.watch_uri(&revision);
@@ -336,108 +285,107 @@ impl<T: DeserializeOwned + Send> Informer<T> {
         )
     }
 
-    async fn list(&mut self) -> Result<Ended, Error> {
+    async fn list(&mut self) -> Result<WatchEnd, Error> {
         let query = ListQuery {
             field_selector: self.selection.field_selector.clone(),
             label_selector: self.selection.label_selector.clone(),
             ..ListQuery::default()
         };
         let list = self.api.list::<Box<RawValue>>(&self.selection.path, &query).await?;
-        // As bytes, like everything else here: one copy of the code that reads `T`.
-        let decode = |raw: Box<RawValue>| match serde_json::from_slice(raw.get().as_bytes()) {
-            Ok(item) => Some(item),
-            Err(error) => {
-                let partial = serde_json::from_str::<Partial>(raw.get()).unwrap_or_default();
+        self.consumer.begin_state();
+        for item in list.items {
+            let object = item.get().as_bytes();
+            if let Err(error) = self.consumer.decode(EventType::Added, object) {
+                let partial = serde_json::from_slice(object).unwrap_or_default();
                 self.report_unreadable(&partial, &error);
-                None
             }
-        };
-        let items = list.items.into_iter().filter_map(decode).collect();
-        let initial = Initial { items, later: vec![] };
-        match self.hand_over_state(initial, &list.resource_version).await {
-            Some(()) => {
-                self.position = Some(Position::Revision(list.resource_version));
-                Ok(Ended::Quietly)
-            }
-            None => Ok(Ended::Abandoned),
         }
+        Ok(self.hand_over_state(list.resource_version).await)
     }
 
     /// Reads a watch to its end.
-    async fn follow(&mut self, mut lines: Lines) -> Ended {
+    async fn follow(&mut self, mut lines: Lines) -> WatchEnd {
         let opened = Instant::now();
-        let mut initial = self.position.is_none().then(|| Initial {
-            items: vec![],
-            later: vec![],
-        });
+        let mut is_state = self.position.is_none();
+        if is_state {
+            self.consumer.begin_state();
+        }
         loop {
             let line = match tokio::time::timeout(SILENCE_MAX, lines.next()).await {
                 Err(_) => return Error::Unavailable(Trouble::Timeout(SILENCE_MAX)).into(),
                 Ok(Err(error)) => return Error::transport(error).into(),
-                Ok(Ok(None)) if initial.is_some() => {
+                Ok(Ok(None)) if is_state => {
                     return Error::transport("the list ended before it was whole").into();
                 }
                 Ok(Ok(None)) if opened.elapsed() < WATCH_MIN => {
                     return Error::transport("the watch ended as soon as it began").into();
                 }
-                Ok(Ok(None)) => return Ended::Quietly,
+                Ok(Ok(None)) => return WatchEnd::Closed,
                 Ok(Ok(Some(line))) => line,
             };
-            let (delta, is_new) = match self.decode(&line) {
+            match self.decode(&line) {
                 Err(error) => return error.into(),
-                Ok(None) => (None, false),
-                Ok(Some(Line::Added(item))) => (Some(Delta::Applied(item)), true),
-                Ok(Some(Line::Modified(item))) => (Some(Delta::Applied(item)), false),
-                Ok(Some(Line::Deleted(item))) => (Some(Delta::Deleted(item)), false),
-                Ok(Some(Line::Error(status))) => return Error::of_status(status, None).into(),
-                Ok(Some(Line::Bookmark(bookmark))) => {
-                    let ends = bookmark
-                        .metadata
-                        .annotations
-                        .is_some_and(|a| a.contains_key(INITIAL_END));
-                    let revision = bookmark.metadata.resource_version;
-                    if let Some(state) = initial.take_if(|_| ends) {
-                        if self.hand_over_state(state, &revision).await.is_none() {
-                            return Ended::Abandoned;
+                Ok(Decoded::Error(status)) => return Error::of_status(status, None).into(),
+                Ok(Decoded::Change | Decoded::Skipped) => {}
+                Ok(Decoded::Bookmark(meta)) => {
+                    if is_state && meta.annotations.is_some_and(|a| a.contains_key(INITIAL_END)) {
+                        match self.hand_over_state(meta.resource_version).await {
+                            WatchEnd::Closed => is_state = false,
+                            end => return end,
                         }
-                        self.position = Some(Position::Revision(revision));
                         continue;
                     }
-                    (revision.parse().ok().map(Delta::Bookmark), false)
-                }
-            };
-            match (&mut initial, delta) {
-                (Some(state), Some(delta)) => state.push(delta, is_new),
-                (Some(_), None) => {}
-                (None, delta) => {
-                    if let Some(delta) = delta
-                        && self.sink.send(delta).await.is_err()
-                    {
-                        return Ended::Abandoned;
+                    if let Ok(revision) = meta.resource_version.parse() {
+                        self.consumer.add_bookmark(revision);
                     }
-                    self.position = Some(Position::After(line));
-                    self.backoff.reset();
-                    self.failures.succeeded();
                 }
             }
+            if is_state {
+                continue;
+            }
+            if !self.consumer.send().await {
+                return WatchEnd::Abandoned;
+            }
+            self.position = Some(Position::After(line));
+            self.backoff.reset();
+            self.failures.succeeded();
         }
     }
 
-    /// A line; none if its object is not of the consumer's shape.
-    fn decode(&self, line: &Bytes) -> Result<Option<Line<T>>, Error> {
-        let error = match read_line::<T>(line) {
-            Ok(line) => return Ok(Some(line)),
-            Err(error) => error,
-        };
-        match read_line::<Partial>(line) {
-            Ok(Line::Added(partial) | Line::Modified(partial) | Line::Deleted(partial)) => {
-                self.report_unreadable(&partial, &error);
-                Ok(None)
+    fn decode(&mut self, line: &[u8]) -> Result<Decoded, Error> {
+        if let Some(event) = WatchEvent::split(line)
+            && let Ok(decoded) = self.decode_event(event)
+        {
+            return Ok(decoded);
+        }
+        let event = WatchEvent::parse(line).map_err(|error| self.unreadable(error))?;
+        match self.decode_event(event) {
+            Ok(decoded) => Ok(decoded),
+            Err(error) => match serde_json::from_slice(event.object) {
+                Ok(partial) if event.event_type.is_change() => {
+                    self.report_unreadable(&partial, &error);
+                    Ok(Decoded::Skipped)
+                }
+                _ => Err(self.unreadable(error)),
+            },
+        }
+    }
+
+    fn decode_event(&mut self, event: WatchEvent<'_>) -> serde_json::Result<Decoded> {
+        match event.event_type {
+            EventType::Bookmark => {
+                let bookmark: Partial = serde_json::from_slice(event.object)?;
+                Ok(Decoded::Bookmark(bookmark.metadata))
             }
-            _ => Err(Error::Unreadable {
-                request: format!("the watch of {}", self.selection.path),
-                source: error,
-            }),
+            EventType::Error => serde_json::from_slice(event.object).map(Decoded::Error),
+            change => self.consumer.decode(change, event.object).map(|()| Decoded::Change),
+        }
+    }
+
+    fn unreadable(&self, source: serde_json::Error) -> Error {
+        Error::Unreadable {
+            request: format!("the watch of {}", self.selection.path),
+            source,
         }
     }
 
@@ -447,14 +395,16 @@ impl<T: DeserializeOwned + Send> Informer<T> {
         tracing::error!(path, namespace, name, err = %error, "failed to decode object; ignoring it");
     }
 
-    /// None if nobody receives any more.
-    async fn hand_over_state(&mut self, state: Initial<T>, revision: &str) -> Option<()> {
-        self.sink.send(Delta::Reset(state.items)).await.ok()?;
-        let bookmark = revision.parse().ok().map(Delta::Bookmark);
-        for delta in state.later.into_iter().chain(bookmark) {
-            self.sink.send(delta).await.ok()?;
+    /// Sends the state that has been decoded, which is that at `revision`, and watches from there on.
+    async fn hand_over_state(&mut self, revision: String) -> WatchEnd {
+        if let Ok(revision) = revision.parse() {
+            self.consumer.add_bookmark(revision);
         }
-        Some(())
+        if !self.consumer.send().await {
+            return WatchEnd::Abandoned;
+        }
+        self.position = Some(Position::Revision(revision));
+        WatchEnd::Closed
     }
 }
 
@@ -465,11 +415,12 @@ impl Position {
             Position::Revision(revision) => return revision.clone(),
             Position::After(line) => line,
         };
-        match read_line::<Partial>(line) {
-            Ok(Line::Added(object) | Line::Modified(object) | Line::Deleted(object) | Line::Bookmark(object)) => {
-                object.metadata.resource_version
+        match WatchEvent::parse(line) {
+            Ok(event) if event.event_type != EventType::Error => {
+                let partial: Partial = serde_json::from_slice(event.object).unwrap_or_default();
+                partial.metadata.resource_version
             }
-            Ok(Line::Error(_)) | Err(_) => String::new(),
+            Ok(_) | Err(_) => String::new(),
         }
     }
 }

@@ -87,6 +87,7 @@ pub enum Leadership {
 /// An election under way. It goes on in a task of its own, also if this is dropped.
 pub struct Election {
     state: watch::Receiver<Leadership>,
+    held_until: watch::Receiver<Instant>,
     task: JoinHandle<()>,
 }
 
@@ -98,6 +99,14 @@ impl Election {
     /// Every change, for those who want to follow.
     pub fn subscribe(&self) -> watch::Receiver<Leadership> {
         self.state.clone()
+    }
+
+    /// For a health check; valid also when this is dropped.
+    pub fn lease_health(&self) -> LeaseHealth {
+        LeaseHealth {
+            state: self.state.clone(),
+            held_until: self.held_until.clone(),
+        }
     }
 
     /// Waits until we lead. False if it is over before that: stop.
@@ -117,10 +126,31 @@ impl Election {
     }
 }
 
+/// Whether a leader still holds its lease, for health checks. Clones follow the same election.
+// Upstream: client-go tools/leaderelection HealthzAdaptor
+#[derive(Clone)]
+pub struct LeaseHealth {
+    state: watch::Receiver<Leadership>,
+    held_until: watch::Receiver<Instant>,
+}
+
+impl LeaseHealth {
+    /// False once the leadership is lost, and as long as we take ourselves for the leader by a lease that has run out
+    /// (the elector is stuck). Whoever stands by is healthy.
+    pub fn is_healthy(&self) -> bool {
+        match &*self.state.borrow() {
+            Leadership::Standby { .. } => true,
+            Leadership::Leading => Instant::now() <= *self.held_until.borrow(),
+            Leadership::Lost => false,
+        }
+    }
+}
+
 /// Takes part in the election until the shutdown or until the leadership is lost.
 pub fn elect(api: Api, config: Config, shutdown: Shutdown) -> Election {
     let standby = Leadership::Standby { leader: String::new() };
     let (sender, receiver) = watch::channel(standby);
+    let (held_until, held) = watch::channel(Instant::now());
     // A request that takes longer leaves no time for a second try.
     let api = api.with_timeout(config.renew_deadline.checked_div(2).unwrap_or_default());
     let elector = Elector {
@@ -129,12 +159,13 @@ pub fn elect(api: Api, config: Config, shutdown: Shutdown) -> Election {
         state: sender,
         lease: None,
         observed: None,
-        held_until: Instant::now(),
+        held_until,
         random: Random::from_entropy(),
         failures: Failures::default(),
     };
     Election {
         state: receiver,
+        held_until: held,
         task: orlop_base::spawn(elector.run(shutdown)),
     }
 }
@@ -153,7 +184,7 @@ struct Elector {
     lease: Option<Value>,
     observed: Option<Observed>,
     /// When the lease that we last wrote runs out at the earliest.
-    held_until: Instant,
+    held_until: watch::Sender<Instant>,
     random: Random,
     failures: Failures,
 }
@@ -182,7 +213,9 @@ impl Elector {
         loop {
             tokio::time::sleep(self.config.retry_period).await;
             // Nor later than when others may take what we last wrote for run out.
-            let deadline = Instant::now().later(self.config.renew_deadline).min(self.held_until);
+            let deadline = Instant::now()
+                .later(self.config.renew_deadline)
+                .min(*self.held_until.borrow());
             if !matches!(tokio::time::timeout_at(deadline, self.renewed()).await, Ok(true)) {
                 // Whoever was elected learns that it leads no more, and says what it makes of it.
                 break tracing::info!(lock, "failed to renew lease");
@@ -267,12 +300,12 @@ impl Elector {
                 let path = path::collection("coordination.k8s.io/v1", Some(&self.config.namespace), "leases");
                 let written = self.api.create(&path, &lease).await?;
                 self.wrote(record, written);
-                self.held_until = begun.later(self.config.lease_duration);
+                self.held_until.send_replace(begun.later(self.config.lease_duration));
                 Ok(true)
             }
             Step::Update(record) => {
                 self.update(record).await?;
-                self.held_until = begun.later(self.config.lease_duration);
+                self.held_until.send_replace(begun.later(self.config.lease_duration));
                 Ok(true)
             }
             Step::Wait { holder } => {

@@ -229,3 +229,46 @@ fn durations_are_checked() {
     }
     assert!(Config::new("a", "b").identity.contains('_'));
 }
+
+#[tokio::test(start_paused = true)]
+async fn lease_health_fails_without_a_renewal_and_recovers_with_one() {
+    let (state, held_until) = (
+        watch::channel(Leadership::Standby { leader: String::new() }),
+        watch::channel(Instant::now()),
+    );
+    let health = LeaseHealth {
+        state: state.1,
+        held_until: held_until.1,
+    };
+    let lease = Duration::from_secs(15);
+    tokio::time::advance(lease).await;
+    assert!(health.is_healthy(), "standing by");
+    held_until.0.send_replace(Instant::now().later(lease));
+    state.0.send_replace(Leadership::Leading);
+    assert!(health.is_healthy());
+    tokio::time::advance(lease).await;
+    assert!(health.is_healthy());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!health.is_healthy(), "leading by a lease that has run out");
+    held_until.0.send_replace(Instant::now().later(lease));
+    assert!(health.is_healthy());
+    state.0.send_replace(Leadership::Lost);
+    assert!(!health.is_healthy());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_health_follows_the_election() {
+    let server = Server::default();
+    let mut election = elect(server.api(), config("a"), Shutdown::default());
+    let health = election.lease_health();
+    assert!(health.is_healthy(), "not elected yet");
+    assert!(election.acquired().await);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(health.is_healthy(), "renewed all the time");
+    server.state.lock().down = true;
+    election.lost().await;
+    assert!(!health.is_healthy());
+    server.state.lock().down = false;
+    let mut next = elect(server.api(), config("b"), Shutdown::default());
+    assert!(next.acquired().await && next.lease_health().is_healthy());
+}

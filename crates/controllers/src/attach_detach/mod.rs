@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
-use self::plan::{Memory, Plan, View, Wanted};
+use self::plan::{DesiredVolume, NodeHistory, Plan, View};
 use crate::index::{Index, claims_of, pods_by_claim};
-use crate::machinery::{Cache, Def, Failure, Key, Outcome, Queue, Reconcile, Recorder, Setup, Turn};
 use crate::objects::{CsiDriver, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
 use crate::persistent_volume::is_over;
+use crate::runtime::{Cache, Def, Key, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, WorkQueue, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "persistentvolume-attach-detach-controller",
@@ -31,7 +31,7 @@ pub(crate) const DEF: Def = Def {
     start,
 };
 
-/// One turn a node.
+/// One reconcile a node.
 struct Controller {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
@@ -44,7 +44,7 @@ struct Controller {
     recorder: Recorder,
     clock: Clock,
     wait_forever: bool,
-    memory: Mutex<FxHashMap<String, Memory>>,
+    memory: Mutex<FxHashMap<String, NodeHistory>>,
 }
 
 fn start(setup: &Setup) {
@@ -54,7 +54,7 @@ fn start(setup: &Setup) {
         claims: setup.cache(),
         volumes: setup.cache(),
         drivers: setup.cache(),
-        by_volume: Index::of(&attachments, |a| {
+        by_volume: Index::new(&attachments, |a| {
             a.spec.source.persistent_volume_name.clone().into_iter().collect()
         }),
         by_claim: pods_by_claim(&pods),
@@ -74,9 +74,9 @@ fn node_key(name: &str) -> Key {
     Key::new("", name)
 }
 
-/// Which nodes' turn it is.
+/// Which nodes to queue.
 impl Controller {
-    fn watch(self: &Arc<Controller>, queue: &Queue) {
+    fn watch(self: &Arc<Controller>, queue: &WorkQueue) {
         let wake = queue.clone();
         self.pods.on_change(move |old, new| {
             for pod in [old, new].into_iter().flatten() {
@@ -102,7 +102,7 @@ impl Controller {
             if bound(old) != bound(new)
                 && let Some(claim) = new
             {
-                this.wake_users(&Key::of(&**claim), &wake);
+                this.wake_users(&Key::from_object(&**claim), &wake);
             }
         });
         let (wake, this) = (queue.clone(), self.clone());
@@ -132,7 +132,7 @@ impl Controller {
         });
     }
 
-    fn wake_users(&self, claim: &Key, queue: &Queue) {
+    fn wake_users(&self, claim: &Key, queue: &WorkQueue) {
         for pod in self.by_claim.objects(&claim.to_string()) {
             if !pod.spec.node_name.is_empty() {
                 queue.add(node_key(&pod.spec.node_name));
@@ -141,7 +141,7 @@ impl Controller {
     }
 
     /// Nodes that may have waited for another one to let go of a volume.
-    fn wake_waiting(&self, gone: &VolumeAttachment, queue: &Queue) {
+    fn wake_waiting(&self, gone: &VolumeAttachment, queue: &WorkQueue) {
         let name = gone.spec.source.persistent_volume_name.as_deref();
         let volume = name.and_then(|name| self.volumes.get("", name));
         if let Some(claim) = volume.and_then(|volume| volume.spec.claim_ref.clone()) {
@@ -160,7 +160,7 @@ fn facts(node: &Node) -> (&[String], Vec<&str>, Vec<&str>, bool) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let name = key.name.as_str();
         let node = self.nodes.at(key);
         let view = View {
@@ -185,14 +185,14 @@ impl Reconcile for Controller {
             false => drop(self.memory.lock().insert(name.to_string(), memory)),
         }
         for attachment in &attach {
-            match turn.create::<VolumeAttachment>("", attachment).await {
+            match writer.create::<VolumeAttachment>("", attachment).await {
                 Ok(_) | Err(Error::AlreadyExists(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         if let (Some(volumes), Some(node)) = (report, &node) {
             let patch = json!({"metadata": {"uid": node.metadata.uid}, "status": {"volumesAttached": volumes}});
-            turn.patch_status::<Node>(&node.metadata, &patch).await?;
+            writer.patch_status::<Node>(&node.metadata, &patch).await?;
         }
         for said in events {
             match said.warning {
@@ -201,10 +201,10 @@ impl Reconcile for Controller {
             }
         }
         for (volume, attachment, check) in &detach {
-            if *check && self.is_used(turn, name, volume).await? {
+            if *check && self.is_used(writer, name, volume).await? {
                 continue;
             }
-            match turn.delete::<VolumeAttachment>(&attachment.metadata).await {
+            match writer.delete::<VolumeAttachment>(&attachment.metadata).await {
                 Ok(()) | Err(Error::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -215,8 +215,8 @@ impl Reconcile for Controller {
 
 impl Controller {
     /// What pods on the node use, that must be attached for them.
-    fn wanted(&self, node: &str) -> BTreeMap<String, Wanted> {
-        let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
+    fn wanted(&self, node: &str) -> BTreeMap<String, DesiredVolume> {
+        let mut wanted: BTreeMap<String, DesiredVolume> = BTreeMap::new();
         let pods = self.pods.indexed(node);
         for pod in pods.iter().filter(|pod| !is_over(pod)) {
             for claim in claims_of(pod) {
@@ -231,12 +231,14 @@ impl Controller {
             }
         }
         for entry in wanted.values_mut() {
-            entry.pods.sort_by(|a, b| Key::of(&**a).cmp(&Key::of(&**b)));
+            entry
+                .pods
+                .sort_by(|a, b| Key::from_object(&**a).cmp(&Key::from_object(&**b)));
         }
         wanted
     }
 
-    fn wanting(&self, volume: Arc<PersistentVolume>, node: &str) -> Wanted {
+    fn wanting(&self, volume: Arc<PersistentVolume>, node: &str) -> DesiredVolume {
         let attachments = self.by_volume.objects(&volume.metadata.name);
         let nodes = attachments.iter().map(|attachment| &attachment.spec.node_name);
         let elsewhere: Vec<String> = nodes.filter(|other| *other != node).cloned().collect();
@@ -244,7 +246,7 @@ impl Controller {
         let key = claim.map_or_else(String::new, |claim| format!("{}/{}", claim.namespace, claim.name));
         let mut users_elsewhere = self.by_claim.objects(&key);
         users_elsewhere.retain(|pod| elsewhere.contains(&pod.spec.node_name) && !is_over(pod));
-        Wanted {
+        DesiredVolume {
             volume,
             pods: vec![],
             elsewhere,
@@ -283,9 +285,9 @@ impl Controller {
     }
 
     /// As the API server knows it, for the cache may be behind.
-    async fn is_used(&self, turn: &Turn, node: &str, volume: &str) -> Result<bool, Failure> {
+    async fn is_used(&self, writer: &Writer, node: &str, volume: &str) -> Result<bool, ReconcileError> {
         let at = path::object(Node::API_VERSION, None, Node::RESOURCE, node);
-        match turn.api().get::<Node>(&at).await {
+        match writer.api().get::<Node>(&at).await {
             Ok(node) => Ok(node.status.volumes_in_use.iter().any(|used| used == volume)),
             Err(Error::NotFound(_)) => Ok(false),
             Err(error) => Err(error.into()),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::machinery::Next;
 use crate::objects::{Node, PersistentVolume, Pod, VolumeAttachment};
+use crate::runtime::Next;
 
 /// Upstream: how long an unhealthy node's mounts are waited for.
 const UNMOUNT_PATIENCE: SignedDuration = SignedDuration::from_mins(6);
@@ -16,7 +16,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const PLUGIN: &str = "kubernetes.io/csi/";
 
 /// A volume that pods on the node use.
-pub(super) struct Wanted {
+pub(super) struct DesiredVolume {
     pub volume: Arc<PersistentVolume>,
     pub pods: Vec<Arc<Pod>>,
     /// Other nodes that have it, or still have it.
@@ -30,7 +30,7 @@ pub(super) struct View<'a> {
     /// None: it is gone.
     pub node: Option<&'a Node>,
     /// By the volume's name in the node's status.
-    pub wanted: BTreeMap<String, Wanted>,
+    pub wanted: BTreeMap<String, DesiredVolume>,
     /// What was attached, or is to be: by the volume's name, as above.
     pub attachments: BTreeMap<String, Arc<VolumeAttachment>>,
     /// `--disable-force-detach-on-timeout`
@@ -38,16 +38,16 @@ pub(super) struct View<'a> {
     pub now: Timestamp,
 }
 
-/// What is remembered of a node from turn to turn; losing it costs time or a repeated event.
+/// What is remembered of a node from one reconcile to the next; losing it costs time or a repeated event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(super) struct NodeHistory {
     /// Since when a volume is to be detached.
     since: BTreeMap<String, Timestamp>,
     /// The last that was said of a volume.
     told: BTreeMap<String, String>,
 }
 
-impl Memory {
+impl NodeHistory {
     pub(super) fn is_empty(&self) -> bool {
         self.since.is_empty() && self.told.is_empty()
     }
@@ -62,7 +62,7 @@ pub(super) struct Plan {
     pub report: Option<Vec<Value>>,
     pub events: Vec<Said>,
     pub next: Next,
-    pub memory: Memory,
+    pub memory: NodeHistory,
 }
 
 #[derive(Debug)]
@@ -88,14 +88,14 @@ pub(super) fn attachment_name(volume: &PersistentVolume, node: &str) -> Option<S
     Some(format!("csi-{hex}"))
 }
 
-pub(super) fn plan(view: &View<'_>, before: &Memory) -> Plan {
+pub(super) fn plan(view: &View<'_>, before: &NodeHistory) -> Plan {
     let mut plan = Plan {
         attach: vec![],
         detach: vec![],
         report: None,
         events: vec![],
         next: Next::Done,
-        memory: Memory::default(),
+        memory: NodeHistory::default(),
     };
     for (name, wanted) in &view.wanted {
         attach(view, name, wanted, before, &mut plan);
@@ -109,7 +109,7 @@ pub(super) fn plan(view: &View<'_>, before: &Memory) -> Plan {
     plan
 }
 
-fn attach(view: &View<'_>, name: &str, wanted: &Wanted, before: &Memory, plan: &mut Plan) {
+fn attach(view: &View<'_>, name: &str, wanted: &DesiredVolume, before: &NodeHistory, plan: &mut Plan) {
     let volume = &wanted.volume.metadata.name;
     let message = match view.attachments.get(name) {
         Some(attachment) if attachment.status.attached => return,
@@ -177,7 +177,7 @@ fn may_be_shared(volume: &PersistentVolume) -> bool {
     modes.is_empty() || modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany")
 }
 
-fn detach(view: &View<'_>, name: &str, attachment: &Arc<VolumeAttachment>, before: &Memory, plan: &mut Plan) {
+fn detach(view: &View<'_>, name: &str, attachment: &Arc<VolumeAttachment>, before: &NodeHistory, plan: &mut Plan) {
     let since = before.since.get(name).copied().unwrap_or(view.now);
     let mut take = |check: bool| plan.detach.push((name.to_string(), attachment.clone(), check));
     let Some(node) = view.node else { return take(false) };
@@ -202,7 +202,7 @@ fn detach(view: &View<'_>, name: &str, attachment: &Arc<VolumeAttachment>, befor
     plan.memory.since.insert(name.to_string(), since);
 }
 
-/// What the node is told that it may use; what is about to be detached is left out first.
+/// `volumesAttached` of the node's status; what is about to be detached is left out first.
 fn report(view: &View<'_>, plan: &mut Plan) {
     let Some(node) = view.node else { return };
     let leaving = |name: &str| plan.detach.iter().any(|(gone, _, _)| gone == name);

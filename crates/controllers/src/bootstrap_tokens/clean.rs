@@ -6,8 +6,8 @@ use orlop_base::Clock;
 use orlop_client::Error;
 
 use super::{end, is_token};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::Secret;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "token-cleaner-controller",
@@ -26,7 +26,7 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     secrets.on_change(move |_, new| {
         if let Some(secret) = new.filter(|secret| is_token(secret)) {
-            wake.add(Key::of(&**secret));
+            wake.add(Key::from_object(&**secret));
         }
     });
     let clock = setup.clock.clone();
@@ -34,7 +34,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Cleaner {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(secret) = self.secrets.at(key).filter(|secret| is_token(secret)) else {
             return Ok(Next::Done);
         };
@@ -46,7 +46,7 @@ impl Reconcile for Cleaner {
         {
             return Ok(Next::After(left));
         }
-        match turn.delete::<Secret>(&secret.metadata).await {
+        match writer.delete::<Secret>(&secret.metadata).await {
             Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }

@@ -12,9 +12,9 @@ use orlop_client::Error;
 use serde_json::json;
 
 use super::{NAMESPACE, end, is_token};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::config_map::CLUSTER_INFO;
-use crate::objects::{ConfigMap, Secret, to_send};
+use crate::objects::{ConfigMap, Secret, with_type_meta};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "bootstrap-signer-controller",
@@ -39,7 +39,7 @@ fn start(setup: &Setup) {
     let info = Key::new(PUBLIC, CLUSTER_INFO);
     let (wake, key) = (queue.clone(), info.clone());
     maps.on_change(move |_, new| {
-        if new.is_some_and(|map| Key::of(&**map) == key) {
+        if new.is_some_and(|map| Key::from_object(&**map) == key) {
             wake.add(key.clone());
         }
     });
@@ -54,7 +54,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Signer {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(map) = self.maps.at(key) else {
             return Ok(Next::Done);
         };
@@ -62,7 +62,10 @@ impl Reconcile for Signer {
         let secrets = self.secrets.list_in(NAMESPACE);
         let tokens: BTreeMap<String, String> = secrets.iter().filter_map(|s| signing_token(s, now)).collect();
         if let Some(signed) = plan(&map, &tokens) {
-            match turn.replace::<ConfigMap>(&map.metadata, &to_send(&signed)).await {
+            match writer
+                .replace::<ConfigMap>(&map.metadata, &with_type_meta(&signed))
+                .await
+            {
                 Ok(_) | Err(Error::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -149,7 +152,7 @@ mod tests {
         cluster.put(token("dddddd", json!({"expiration": "2025-01-01T01:00:00Z"})));
         cluster.put(token("eeeeee", json!({"token-id": "ffffff"})));
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let keys = || -> Vec<String> {
             let map = cluster.get::<ConfigMap>(PUBLIC, CLUSTER_INFO).unwrap();
             map.data.into_keys().collect()
@@ -159,7 +162,7 @@ mod tests {
         cluster.advance(Duration::from_secs(3700)).await;
         assert_eq!(keys(), ["jws-kubeconfig-aaaaaa", "kubeconfig"]);
         cluster.run(&[&clean::DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let left: Vec<String> = cluster
             .list::<Secret>("")
             .into_iter()

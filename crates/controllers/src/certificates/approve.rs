@@ -6,9 +6,9 @@ use orlop_client::path;
 use serde_json::{Value, json};
 
 use super::{ACCOUNT, rules, wake_for_requests};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn};
-use crate::objects::{CertificateSigningRequest, Condition, to_send};
-use crate::settings::{Asked, Certificates};
+use crate::objects::{CertificateSigningRequest, Condition, with_type_meta};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer};
+use crate::settings::{Certificates, RequestedIdentity};
 
 pub(crate) const DEF: Def = Def {
     name: "certificatesigningrequest-approving-controller",
@@ -33,7 +33,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Approver {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(request) = self.requests.at(key) else {
             return Ok(Next::Done);
         };
@@ -46,22 +46,22 @@ impl Reconcile for Approver {
         };
         let rights = rights_needed(&request, &asked);
         for (right, message) in &rights {
-            if may(turn, &request, right).await? {
-                return approve(turn, &request, message).await;
+            if may(writer, &request, right).await? {
+                return approve(writer, &request, message).await;
             }
         }
         match rights.is_empty() {
             true => Ok(Next::Done),
             // Who asks may get the right later.
-            false => Err(Failure::NotYet(
-                "who asks may not have a node's certificate".to_string(),
+            false => Err(ReconcileError::NotYet(
+                "requestor is not permitted to request a node client certificate".to_string(),
             )),
         }
     }
 }
 
 /// Any of these rights will do; none for requests that are others' business.
-fn rights_needed(request: &CertificateSigningRequest, asked: &Asked) -> Vec<(&'static str, &'static str)> {
+fn rights_needed(request: &CertificateSigningRequest, asked: &RequestedIdentity) -> Vec<(&'static str, &'static str)> {
     let spec = &request.spec;
     if spec.signer_name != rules::KUBELET_CLIENT || rules::kubelet_client(asked, &spec.usages).is_err() {
         return vec![];
@@ -78,7 +78,7 @@ fn rights_needed(request: &CertificateSigningRequest, asked: &Asked) -> Vec<(&'s
     rights
 }
 
-async fn may(turn: &Turn, request: &CertificateSigningRequest, right: &str) -> orlop_client::Result<bool> {
+async fn may(writer: &Writer, request: &CertificateSigningRequest, right: &str) -> orlop_client::Result<bool> {
     let spec = &request.spec;
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
@@ -91,11 +91,11 @@ async fn may(turn: &Turn, request: &CertificateSigningRequest, right: &str) -> o
         },
     });
     let reviews = path::collection("authorization.k8s.io/v1", None, "subjectaccessreviews");
-    let answer: Value = turn.api().create(&reviews, &review).await?;
+    let answer: Value = writer.api().create(&reviews, &review).await?;
     Ok(answer["status"]["allowed"] == true)
 }
 
-async fn approve(turn: &Turn, request: &CertificateSigningRequest, message: &str) -> Outcome {
+async fn approve(writer: &Writer, request: &CertificateSigningRequest, message: &str) -> ReconcileResult {
     let mut approved = request.clone();
     approved.status.conditions.push(Condition {
         r#type: "Approved".to_string(),
@@ -104,7 +104,8 @@ async fn approve(turn: &Turn, request: &CertificateSigningRequest, message: &str
         message: message.to_string(),
         ..Condition::default()
     });
-    turn.replace_part::<CertificateSigningRequest>(&request.metadata, "approval", &to_send(&approved))
+    writer
+        .replace_part::<CertificateSigningRequest>(&request.metadata, "approval", &with_type_meta(&approved))
         .await?;
     Ok(Next::Done)
 }

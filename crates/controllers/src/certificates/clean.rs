@@ -9,8 +9,8 @@ use orlop_base::Clock;
 use orlop_client::Error;
 
 use super::ACCOUNT;
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::CertificateSigningRequest;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "certificatesigningrequest-cleaner-controller",
@@ -32,7 +32,7 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     requests.on_change(move |_, new| {
         if let Some(request) = new {
-            wake.add(Key::of(&**request));
+            wake.add(Key::from_object(&**request));
         }
     });
     let clock = setup.clock.clone();
@@ -40,7 +40,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Cleaner {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(request) = self.requests.at(key).filter(|r| !r.metadata.is_deleted()) else {
             return Ok(Next::Done);
         };
@@ -53,7 +53,7 @@ impl Reconcile for Cleaner {
         {
             return Ok(Next::After(left));
         }
-        match turn.delete::<CertificateSigningRequest>(&request.metadata).await {
+        match writer.delete::<CertificateSigningRequest>(&request.metadata).await {
             Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }

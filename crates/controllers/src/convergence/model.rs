@@ -1,5 +1,5 @@
 //! A cluster small enough to be run ten thousand times: a Deployment, its ReplicaSets and pods, what the caches show of them,
-//! and turns of controllers, taken apart into their writes.
+//! and pending of controllers, taken apart into their writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl<T: Kind> Objects<T> {
     }
 }
 
-/// What a turn still has to write.
+/// What a pending_reconcile still has to write.
 enum Write {
     CreatePod(Arc<ReplicaSet>),
     DeletePod(Arc<ReplicaSet>, Arc<Pod>),
@@ -91,7 +91,7 @@ enum Write {
 
 /// A controller at work on one key.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct PendingReconcile {
     writes: VecDeque<Write>,
     /// For the status of a set: the set and its pods as seen, and what was done to them.
     set: Option<Arc<ReplicaSet>>,
@@ -102,7 +102,7 @@ pub(super) struct Turn {
 
 /// How a write goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum WriteResult {
     Done,
     /// Refused; nothing is written.
     Failed,
@@ -119,8 +119,8 @@ pub(super) struct World {
     pub sets: Objects<ReplicaSet>,
     pub pods: Objects<Pod>,
     /// By the name of the set; of the Deployment under the empty name.
-    pub turns: BTreeMap<String, Turn>,
-    /// Up to where the caches of deployments, sets and pods must be before the key's next turn.
+    pub pending: BTreeMap<String, PendingReconcile>,
+    /// Up to where the caches of deployments, sets and pods must be before the key's next pending_reconcile.
     waits: BTreeMap<String, [u64; 3]>,
     pub partitioned: Option<u64>,
     /// What must hold, as long as nobody but the controllers takes pods away.
@@ -137,7 +137,7 @@ impl World {
             deployments: Objects::new(),
             sets: Objects::new(),
             pods: Objects::new(),
-            turns: BTreeMap::new(),
+            pending: BTreeMap::new(),
             waits: BTreeMap::new(),
             partitioned: None,
             limits: None,
@@ -210,7 +210,7 @@ impl World {
 
     /// All controllers end where they are, and begin anew with fresh caches.
     pub(super) fn restart(&mut self) {
-        self.turns.clear();
+        self.pending.clear();
         self.waits.clear();
         self.deployments.show_all();
         self.sets.show_all();
@@ -226,7 +226,7 @@ impl World {
     fn may_begin(&self, key: &str) -> bool {
         let [deployments, sets, pods] = self.waits.get(key).copied().unwrap_or_default();
         let caches = self.deployments.shows(deployments) && self.sets.shows(sets) && self.pods.shows(pods);
-        caches && !self.turns.contains_key(key)
+        caches && !self.pending.contains_key(key)
     }
 
     pub(super) fn begin_deployment_turn(&mut self) {
@@ -238,14 +238,14 @@ impl World {
         }
         let owned = self.sets.shown.values();
         let owned = owned.filter(|set| is_owned_by(&set.metadata, &deployment.metadata.uid));
-        let sets = Sets::of(&deployment, owned.cloned().collect());
+        let sets = Sets::classify(&deployment, owned.cloned().collect());
         let old_pods_run = sets.old.iter().any(|set| {
             let mut pods = self.pods.shown.values();
             pods.any(|pod| is_owned_by(&pod.metadata, &set.metadata.uid) && !pod.is_terminal())
         });
         let plan = deployment_plan::plan(&deployment, &sets, old_pods_run);
         let (total, planned_revision) = (plan.total(&sets), plan.revision(&sets));
-        let mut turn = Turn::default();
+        let mut pending_reconcile = PendingReconcile::default();
         let made = match &plan.create {
             Some(new) => Made::Created(new.name.clone()),
             None => Made::Nothing,
@@ -256,19 +256,24 @@ impl World {
             .map(|new| new.revision.clone())
             .or(planned_revision);
         let status = deployment_status::status(&deployment, &sets, total, &made, self.now);
-        turn.writes
+        pending_reconcile
+            .writes
             .extend(plan.create.map(|new| Write::CreateSet(deployment.clone(), new)));
-        turn.writes.extend(plan.updates.into_iter().map(Write::UpdateSet));
+        pending_reconcile
+            .writes
+            .extend(plan.updates.into_iter().map(Write::UpdateSet));
         let deletes = plan.deletes.into_iter();
-        turn.writes
+        pending_reconcile
+            .writes
             .extend(deletes.map(|set| Write::DeleteSet(deployment.clone(), set)));
         let revision =
             revision.filter(|r| deployment.metadata.annotation("deployment.kubernetes.io/revision") != Some(r));
         if status != deployment.status || revision.is_some() {
-            turn.writes
+            pending_reconcile
+                .writes
                 .push_back(Write::DeploymentStatus(deployment, Box::new(status), revision));
         }
-        self.turns.insert(String::new(), turn);
+        self.pending.insert(String::new(), pending_reconcile);
     }
 
     pub(super) fn begin_set_turn(&mut self, name: &str) {
@@ -287,25 +292,33 @@ impl World {
         let selector = crate::objects::replica_set::Replicated::selector(&*set).unwrap();
         let mut claims = plan_claims(set.metadata.is_deleted(), &selector, managed, free);
         claims.released.retain(|pod| pod.is_active());
-        let mut turn = Turn::default();
+        let mut pending_reconcile = PendingReconcile::default();
         let adopted = claims.adopted.iter().cloned();
-        turn.writes.extend(adopted.map(|pod| Write::AdoptPod(set.clone(), pod)));
-        turn.writes.extend(claims.released.into_iter().map(Write::ReleasePod));
-        turn.pods = claims.kept;
-        turn.pods.extend(claims.adopted);
-        match set_plan::plan(&*set, &turn.pods, || self.family(&set), self.now) {
+        pending_reconcile
+            .writes
+            .extend(adopted.map(|pod| Write::AdoptPod(set.clone(), pod)));
+        pending_reconcile
+            .writes
+            .extend(claims.released.into_iter().map(Write::ReleasePod));
+        pending_reconcile.pods = claims.kept;
+        pending_reconcile.pods.extend(claims.adopted);
+        match set_plan::plan(&*set, &pending_reconcile.pods, || self.family(&set), self.now) {
             set_plan::Plan::Nothing => {}
             set_plan::Plan::Create(count) => {
-                turn.writes.extend((0..count).map(|_| Write::CreatePod(set.clone())));
+                pending_reconcile
+                    .writes
+                    .extend((0..count).map(|_| Write::CreatePod(set.clone())));
             }
             set_plan::Plan::Delete(pods) => {
                 let pods = pods.into_iter();
-                turn.writes.extend(pods.map(|pod| Write::DeletePod(set.clone(), pod)));
+                pending_reconcile
+                    .writes
+                    .extend(pods.map(|pod| Write::DeletePod(set.clone(), pod)));
             }
         }
-        turn.set = Some(set.clone());
-        turn.writes.push_back(Write::SetStatus(set));
-        self.turns.insert(name.to_string(), turn);
+        pending_reconcile.set = Some(set.clone());
+        pending_reconcile.writes.push_back(Write::SetStatus(set));
+        self.pending.insert(name.to_string(), pending_reconcile);
     }
 
     /// Pods of all sets with the same owner, as the caches show them.
@@ -318,38 +331,44 @@ impl World {
         self.pods.shown.values().filter(of_family).cloned().collect()
     }
 
-    /// The next write of the key's turn. False if there is no turn.
-    pub(super) fn step_turn(&mut self, key: &str, fate: Fate) -> bool {
-        let Some(mut turn) = self.turns.remove(key) else {
+    /// The next write of the key's pending_reconcile. False if there is no pending_reconcile.
+    pub(super) fn step_turn(&mut self, key: &str, fate: WriteResult) -> bool {
+        let Some(mut pending_reconcile) = self.pending.remove(key) else {
             return false;
         };
-        let Some(write) = turn.writes.pop_front() else {
+        let Some(write) = pending_reconcile.writes.pop_front() else {
             return true;
         };
         let is_status = matches!(write, Write::SetStatus(_));
-        let (made, deleted) = (turn.made.len(), turn.deleted.len());
+        let (made, deleted) = (pending_reconcile.made.len(), pending_reconcile.deleted.len());
         let done = match fate {
-            Fate::Failed => false,
-            Fate::Done | Fate::Lost => self.write(key, write, &mut turn, fate == Fate::Done),
+            WriteResult::Failed => false,
+            WriteResult::Done | WriteResult::Lost => {
+                self.write(key, write, &mut pending_reconcile, fate == WriteResult::Done)
+            }
         };
-        if fate == Fate::Lost {
-            turn.made.truncate(made);
-            turn.deleted.truncate(deleted);
+        if fate == WriteResult::Lost {
+            pending_reconcile.made.truncate(made);
+            pending_reconcile.deleted.truncate(deleted);
         }
-        // A turn that fails ends; a set's says so in its status first.
-        if !done || fate != Fate::Done {
-            turn.writes.clear();
-            let status = turn.set.clone().filter(|_| !is_status).map(Write::SetStatus);
-            turn.writes.extend(status);
+        // A pending_reconcile that fails ends; a set's says so in its status first.
+        if !done || fate != WriteResult::Done {
+            pending_reconcile.writes.clear();
+            let status = pending_reconcile
+                .set
+                .clone()
+                .filter(|_| !is_status)
+                .map(Write::SetStatus);
+            pending_reconcile.writes.extend(status);
         }
-        if !turn.writes.is_empty() {
-            self.turns.insert(key.to_string(), turn);
+        if !pending_reconcile.writes.is_empty() {
+            self.pending.insert(key.to_string(), pending_reconcile);
         }
         true
     }
 
-    /// Does it, if that is possible; `heard` of it, the key's next turn waits until the caches show it.
-    fn write(&mut self, key: &str, write: Write, turn: &mut Turn, heard: bool) -> bool {
+    /// Does it, if that is possible; `heard` of it, the key's next pending_reconcile waits until the caches show it.
+    fn write(&mut self, key: &str, write: Write, pending_reconcile: &mut PendingReconcile, heard: bool) -> bool {
         let before = self.revision;
         let kind = match &write {
             Write::DeploymentStatus(..) => 0,
@@ -360,14 +379,14 @@ impl World {
             Write::CreatePod(set) => {
                 invariants::may_create_pod(self, &set);
                 let pod = self.pod_of(&set);
-                turn.made.push(pod.clone());
+                pending_reconcile.made.push(pod.clone());
                 self.put_pod(pod);
                 true
             }
             Write::DeletePod(set, pod) => {
                 invariants::may_delete_pod(self, &set, &pod);
                 self.delete_pod(&pod);
-                turn.deleted.push(pod);
+                pending_reconcile.deleted.push(pod);
                 true
             }
             Write::AdoptPod(set, seen) => self.edit_pod(&seen, |pod| {
@@ -375,9 +394,9 @@ impl World {
             }),
             Write::ReleasePod(seen) => self.edit_pod(&seen, |pod| pod.metadata.owner_references.clear()),
             Write::SetStatus(seen) => {
-                let pods = std::mem::take(&mut turn.pods);
-                let made = std::mem::take(&mut turn.made);
-                let pods = set_plan::pods_after(pods, &turn.deleted, made, self.now);
+                let pods = std::mem::take(&mut pending_reconcile.pods);
+                let made = std::mem::take(&mut pending_reconcile.made);
+                let pods = set_plan::pods_after(pods, &pending_reconcile.deleted, made, self.now);
                 let status = set_plan::status(&*seen, &pods, None, self.now);
                 self.write_set_status(&seen, status)
             }

@@ -4,7 +4,7 @@ use orlop_base::Random;
 use serde_json::json;
 
 use super::invariants::{self, Limits};
-use super::model::{Fate, NODES, World, new_deployment};
+use super::model::{NODES, World, WriteResult, new_deployment};
 use crate::objects::{Deployment, OwnerReference, Pod};
 
 /// Names the seed if the schedule fails.
@@ -33,7 +33,7 @@ pub(super) fn run(seed: u64) {
     if !calm && world.pick(4) == 0 {
         deployment.spec.min_ready_seconds = 3;
     }
-    world.limits = calm.then(|| Limits::of(&deployment));
+    world.limits = calm.then(|| Limits::from_deployment(&deployment));
     world.put_deployment(deployment);
     if world.pick(2) == 0 {
         quiesce(&mut world);
@@ -117,7 +117,9 @@ fn user_acts(world: &mut World, calm: bool) {
         }
     }
     deployment.metadata.generation += 1;
-    world.limits = world.limits.map(|limits| limits.or(Limits::of(&deployment)));
+    world.limits = world
+        .limits
+        .map(|limits| limits.or(Limits::from_deployment(&deployment)));
     world.put_deployment(deployment);
 }
 
@@ -171,16 +173,20 @@ fn show_some(world: &mut World) {
 }
 
 fn step_some_turn(world: &mut World, calm: bool) {
-    let Some(key) = pick_name(world, |w| w.turns.keys().cloned().collect()) else {
+    let Some(key) = pick_name(world, |w| w.pending.keys().cloned().collect()) else {
         return;
     };
     let fate = match world.pick(20) {
-        0 | 1 => Fate::Failed,
-        2 => Fate::Lost,
-        _ => Fate::Done,
+        0 | 1 => WriteResult::Failed,
+        2 => WriteResult::Lost,
+        _ => WriteResult::Done,
     };
     // What nobody was told of may be one too many for a while: the limits are for those who know what they did.
-    let fate = if calm && fate == Fate::Lost { Fate::Failed } else { fate };
+    let fate = if calm && fate == WriteResult::Lost {
+        WriteResult::Failed
+    } else {
+        fate
+    };
     world.step_turn(&key, fate);
 }
 
@@ -250,8 +256,8 @@ fn quiesce(world: &mut World) {
             world.begin_set_turn(&name);
         }
         world.begin_deployment_turn();
-        while let Some(key) = world.turns.keys().next_back().cloned() {
-            world.step_turn(&key, Fate::Done);
+        while let Some(key) = world.pending.keys().next_back().cloned() {
+            world.step_turn(&key, WriteResult::Done);
             invariants::not_too_many(world);
         }
         world.pass(1);

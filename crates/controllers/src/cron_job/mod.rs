@@ -19,9 +19,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use self::plan::{Note, Start};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
 use crate::objects::cron_job::CronJobStatus;
 use crate::objects::{CronJob, Job, Kind};
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer, status_patch,
+};
 use crate::{job, ownership};
 
 pub(crate) const DEF: Def = Def {
@@ -38,7 +40,7 @@ struct Controller {
     clock: Clock,
     /// Where a CronJob names no zone, ours counts.
     zone: TimeZone,
-    /// What was told in the last turn is not told again.
+    /// Events recorded in the last reconcile, which are not recorded again.
     told: Mutex<FxHashMap<Key, Vec<Note>>>,
 }
 
@@ -62,28 +64,28 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(cron) = self.cron_jobs.at(key) else {
             self.told.lock().remove(key);
             return Ok(Next::Done);
         };
         let jobs = self.jobs.owned_by(&key.namespace, &cron.metadata.uid);
-        let gone = self.gone(turn, &cron, &jobs).await?;
+        let gone = self.find_missing_jobs(writer, &cron, &jobs).await?;
         let plan = plan::plan(&cron, &jobs, &gone, &self.zone, self.clock.now());
         let mut status = plan.status.clone();
         for job in &plan.forget {
-            self.delete(turn, &cron, job).await?;
+            self.delete(writer, &cron, job).await?;
         }
         let started = match &plan.start {
-            Some(start) => self.begin(turn, &cron, start, &jobs, &mut status).await,
+            Some(start) => self.begin(writer, &cron, start, &jobs, &mut status).await,
             None => Ok(()),
         };
         // What was done before a failure is written down all the same.
         if status != cron.status {
             let patch = status_patch(&cron.metadata, &status.for_patch());
-            turn.patch_status::<CronJob>(&cron.metadata, &patch).await?;
+            writer.patch_status::<CronJob>(&cron.metadata, &patch).await?;
         }
-        self.tell(key, &cron, plan.notes);
+        self.record_events(key, &cron, plan.notes);
         started?;
         Ok(plan.next)
     }
@@ -91,11 +93,16 @@ impl Reconcile for Controller {
 
 impl Controller {
     /// Active Jobs that are no more: asked for, since the two caches may be at different points in time.
-    async fn gone(&self, turn: &Turn, cron: &CronJob, jobs: &[Arc<Job>]) -> Result<HashSet<String>, Error> {
+    async fn find_missing_jobs(
+        &self,
+        writer: &Writer,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+    ) -> Result<HashSet<String>, Error> {
         let mut gone = HashSet::new();
         for active in plan::unseen(cron, jobs) {
             let at = path::object(Job::API_VERSION, Some(&active.namespace), Job::RESOURCE, &active.name);
-            match turn.api().get::<Job>(&at).await {
+            match writer.api().get::<Job>(&at).await {
                 Ok(job) if job.metadata.uid == active.uid => {}
                 Ok(_) | Err(Error::NotFound(_)) => drop(gone.insert(active.uid.clone())),
                 Err(error) => return Err(error),
@@ -104,7 +111,7 @@ impl Controller {
         Ok(gone)
     }
 
-    fn tell(&self, key: &Key, cron: &CronJob, notes: Vec<Note>) {
+    fn record_events(&self, key: &Key, cron: &CronJob, notes: Vec<Note>) {
         let before = self.told.lock().insert(key.clone(), notes.clone()).unwrap_or_default();
         for note in notes.into_iter().filter(|note| !before.contains(note)) {
             match note.warning {
@@ -114,12 +121,12 @@ impl Controller {
         }
     }
 
-    async fn delete(&self, turn: &Turn, cron: &CronJob, job: &Job) -> Result<(), Error> {
+    async fn delete(&self, writer: &Writer, cron: &CronJob, job: &Job) -> Result<(), Error> {
         let options = DeleteOptions {
             propagation_policy: Some("Background"),
             ..DeleteOptions::default()
         };
-        match turn.delete_with::<Job>(&job.metadata, options).await {
+        match writer.delete_with::<Job>(&job.metadata, options).await {
             Ok(()) => {
                 let text = format!("Deleted job {}", job.metadata.name);
                 self.recorder.normal(cron, "SuccessfulDelete", text);
@@ -136,20 +143,23 @@ impl Controller {
 
     async fn begin(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         cron: &CronJob,
         start: &Start,
         jobs: &[Arc<Job>],
         status: &mut CronJobStatus,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ReconcileError> {
         for old in &start.replaced {
             let Some(job) = jobs.iter().find(|job| job.metadata.uid == old.uid) else {
-                return Err(Failure::NotYet(format!("job {} is not to be seen yet", old.name)));
+                return Err(ReconcileError::NotYet(format!(
+                    "informer cache has not observed job {}",
+                    old.name
+                )));
             };
-            self.delete(turn, cron, job).await?;
+            self.delete(writer, cron, job).await?;
             status.active.retain(|active| active.uid != old.uid);
         }
-        let Some(job) = self.create(turn, cron, start).await? else {
+        let Some(job) = self.create(writer, cron, start).await? else {
             return Ok(());
         };
         status.active.push(plan::reference(&job));
@@ -158,9 +168,9 @@ impl Controller {
     }
 
     /// None if another's Job has the name, or nothing can be made here any more.
-    async fn create(&self, turn: &Turn, cron: &CronJob, start: &Start) -> Result<Option<Job>, Error> {
+    async fn create(&self, writer: &Writer, cron: &CronJob, start: &Start) -> Result<Option<Job>, Error> {
         let namespace = &cron.metadata.namespace;
-        match turn.create::<Job>(namespace, &plan::job(cron, start.at)).await {
+        match writer.create::<Job>(namespace, &plan::job(cron, start.at)).await {
             Ok(job) => {
                 let text = format!("Created job {}", job.metadata.name);
                 self.recorder.normal(cron, "SuccessfulCreate", text);
@@ -170,7 +180,7 @@ impl Controller {
                 // Made in an earlier life, before it could be written down.
                 let name = plan::job_name(cron, start.at);
                 let at = path::object(Job::API_VERSION, Some(namespace), Job::RESOURCE, &name);
-                let job: Job = turn.api().get(&at).await?;
+                let job: Job = writer.api().get(&at).await?;
                 let owner = job.metadata.controller();
                 Ok(owner.is_some_and(|owner| owner.uid == cron.metadata.uid).then_some(job))
             }

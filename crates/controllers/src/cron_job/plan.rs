@@ -10,10 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::times::{self, Due, Times};
-use crate::machinery::Next;
 use crate::objects::cron_job::{CronJobStatus, JobReference};
 use crate::objects::{CronJob, Job, Kind};
 use crate::ownership::controller_reference;
+use crate::runtime::Next;
 
 /// The wall clock may be set while we wait for a time of day: look at it at least this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_millis(100);
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// Something to tell, once for each `about`.
+/// An event to record, once for each `about`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub warning: bool,

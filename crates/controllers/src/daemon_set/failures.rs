@@ -13,7 +13,7 @@ const SWEEP: Duration = Duration::from_secs(60);
 
 /// A set of this uid and generation, on a node: a changed set gets a fresh start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct BackoffKey {
     pub uid: String,
     pub generation: i64,
     pub node: String,
@@ -21,7 +21,7 @@ pub(super) struct Place {
 
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    waits: FxHashMap<Place, Wait>,
+    waits: FxHashMap<BackoffKey, Wait>,
     swept: Timestamp,
 }
 
@@ -44,13 +44,13 @@ impl Wait {
 
 impl Failures {
     /// How long a failed pod is still left alone.
-    pub(super) fn left(&self, place: &Place, now: Timestamp) -> Option<Duration> {
+    pub(super) fn left(&self, place: &BackoffKey, now: Timestamp) -> Option<Duration> {
         let wait = self.waits.get(place).filter(|wait| !wait.is_past(now))?;
         wait.long.checked_sub(wait.passed(now)).filter(|left| !left.is_zero())
     }
 
     /// A failed pod is being replaced; the next one waits twice as long.
-    pub(super) fn replaced(&mut self, place: Place, now: Timestamp) {
+    pub(super) fn replaced(&mut self, place: BackoffKey, now: Timestamp) {
         if now.duration_since(self.swept).unsigned_abs() > SWEEP {
             self.swept = now;
             self.waits.retain(|_, wait| !wait.is_past(now));
@@ -69,7 +69,7 @@ mod tests {
     fn each_failure_waits_twice_as_long() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let place = Place {
+        let place = BackoffKey {
             uid: "u".into(),
             generation: 1,
             node: "n".into(),
@@ -88,7 +88,7 @@ mod tests {
         }
         failures.replaced(place.clone(), at(now));
         assert_eq!(failures.left(&place, at(now)), Some(MAX));
-        let other = Place {
+        let other = BackoffKey {
             generation: 2,
             ..place.clone()
         };

@@ -25,9 +25,11 @@ use serde_json::{Value, json};
 use self::failures::Failures;
 use self::placement::Placement;
 use self::plan::{Plan, View};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
 use crate::objects::{ControllerRevision, DaemonSet, Node, Pod, PodTemplate};
-use crate::revisions::{self, Ensured, Wanted};
+use crate::revisions::{self, DesiredRevision, Ensured};
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer, status_patch,
+};
 use crate::{ownership, pod_template};
 
 pub(crate) const DEF: Def = Def {
@@ -53,16 +55,19 @@ struct Controller {
 struct Placements(Mutex<FxHashMap<Key, (String, i64, Arc<Placement>)>>);
 
 impl Placements {
-    fn of(&self, set: &DaemonSet) -> Arc<Placement> {
+    fn placement(&self, set: &DaemonSet) -> Arc<Placement> {
         let meta = &set.metadata;
         let mut known = self.0.lock();
-        if let Some((uid, generation, placement)) = known.get(&Key::of(set))
+        if let Some((uid, generation, placement)) = known.get(&Key::from_object(set))
             && (uid, *generation) == (&meta.uid, meta.generation)
         {
             return placement.clone();
         }
-        let placement = Arc::new(Placement::of(&set.spec.template));
-        known.insert(Key::of(set), (meta.uid.clone(), meta.generation, placement.clone()));
+        let placement = Arc::new(Placement::from_template(&set.spec.template));
+        known.insert(
+            Key::from_object(set),
+            (meta.uid.clone(), meta.generation, placement.clone()),
+        );
         placement
     }
 
@@ -94,10 +99,10 @@ fn start(setup: &Setup) {
             return;
         }
         for set in known.list() {
-            let placement = placements.of(&set);
+            let placement = placements.placement(&set);
             let fit = |node: Option<&Arc<Node>>| node.map(|node| placement.fit(node));
             if fit(old) != fit(new) {
-                wake.add(Key::of(&*set));
+                wake.add(Key::from_object(&*set));
             }
         }
     });
@@ -113,7 +118,7 @@ fn may_matter(old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> bool {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(set) = self.sets.at(key) else {
             self.placements.forget(key);
             return Ok(Next::Done);
@@ -129,30 +134,31 @@ impl Reconcile for Controller {
             }
             return Ok(Next::Done);
         };
-        let pods = ownership::claim(turn, &*set, Some(&selector), &self.pods).await?;
-        let mut history = ownership::claim(turn, &*set, Some(&selector), &self.revisions).await?;
+        let pods = ownership::claim(writer, &*set, Some(&selector), &self.pods).await?;
+        let mut history = ownership::claim(writer, &*set, Some(&selector), &self.revisions).await?;
         revisions::sort(&mut history);
-        let Some(present) = self.present_revision(turn, &set, &history, &pods).await? else {
+        let Some(present) = self.present_revision(writer, &set, &history, &pods).await? else {
             return Ok(Next::Done);
         };
         let now = self.clock.now();
         let plan = plan::plan(&View {
             set: &set,
             hash: plan::hash_of(&present),
-            placement: &self.placements.of(&set),
+            placement: &self.placements.placement(&set),
             nodes: &self.nodes.list_in(""),
             pods: &pods,
             failures: &self.failures.lock(),
             now,
         });
-        let done = self.apply(turn, &set, &plan, plan::hash_of(&present)).await;
+        let done = self.apply(writer, &set, &plan, plan::hash_of(&present)).await;
         if plan.status != set.status {
-            turn.patch_status::<DaemonSet>(&set.metadata, &status_patch(&set.metadata, &plan.status))
+            writer
+                .patch_status::<DaemonSet>(&set.metadata, &status_patch(&set.metadata, &plan.status))
                 .await?;
         }
         done?;
         history.retain(|revision| revision.metadata.name != present.metadata.name);
-        revisions::delete(turn, &plan::revisions_to_forget(&set, &history, &pods)).await?;
+        revisions::delete(writer, &plan::revisions_to_forget(&set, &history, &pods)).await?;
         Ok(plan.look_again.map_or(Next::Done, Next::After))
     }
 }
@@ -161,31 +167,31 @@ impl Controller {
     /// None: its name was taken, which the set's status now says; that wakes the set again.
     async fn present_revision(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         set: &DaemonSet,
         history: &[Arc<ControllerRevision>],
         pods: &[Arc<Pod>],
-    ) -> Result<Option<Arc<ControllerRevision>>, Failure> {
+    ) -> Result<Option<Arc<ControllerRevision>>, ReconcileError> {
         let patch = revisions::patch_of(&set.spec.template);
-        let wanted = Wanted {
+        let wanted = DesiredRevision {
             patch: &patch,
             template_labels: template(set).metadata.labels,
             hash_label: revisions::POD_LABEL,
             probe: set.status.collision_count,
         };
-        match revisions::ensure(turn, set, history, &wanted).await? {
+        match revisions::ensure(writer, set, history, &wanted).await? {
             Ensured::There(present) => {
                 let twin = |r: &&Arc<ControllerRevision>| {
                     r.metadata.name != present.metadata.name && revisions::same(&r.data, &patch)
                 };
                 for twin in history.iter().filter(twin) {
-                    self.merge_twin(turn, twin, &present, pods).await?;
+                    self.merge_twin(writer, twin, &present, pods).await?;
                 }
                 Ok(Some(present))
             }
             Ensured::NameTaken => {
                 let patch = revisions::count_collision(&set.metadata, set.status.collision_count);
-                turn.patch_status::<DaemonSet>(&set.metadata, &patch).await?;
+                writer.patch_status::<DaemonSet>(&set.metadata, &patch).await?;
                 Ok(None)
             }
         }
@@ -195,32 +201,32 @@ impl Controller {
     // Differs from upstream, which relabels every pod, also those of older templates, which then never get updated.
     async fn merge_twin(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         twin: &Arc<ControllerRevision>,
         present: &ControllerRevision,
         pods: &[Arc<Pod>],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ReconcileError> {
         let label = |pod: &Pod| pod.metadata.label(revisions::POD_LABEL) == Some(plan::hash_of(twin));
         for pod in pods.iter().filter(|pod| label(pod)) {
             let patch = json!({"metadata": {
                 "uid": pod.metadata.uid, "labels": {revisions::POD_LABEL: plan::hash_of(present)},
             }});
-            match turn.patch::<Pod>(&pod.metadata, &patch).await {
+            match writer.patch::<Pod>(&pod.metadata, &patch).await {
                 Ok(_) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        revisions::delete(turn, std::slice::from_ref(twin)).await
+        revisions::delete(writer, std::slice::from_ref(twin)).await
     }
 
-    async fn apply(&self, turn: &Turn, set: &DaemonSet, plan: &Plan, hash: &str) -> Result<(), Failure> {
+    async fn apply(&self, writer: &Writer, set: &DaemonSet, plan: &Plan, hash: &str) -> Result<(), ReconcileError> {
         for ended in &plan.ended {
             let pod = &ended.pod.metadata;
             let (place, node) = (format!("{}/{}", pod.namespace, pod.name), &ended.node);
             if ended.pod.status.phase == "Failed" {
                 let note = format!("Found failed daemon pod {place} on node {node}, will try to kill it");
                 self.recorder.warning(set, "FailedDaemonPod", note);
-                let place = failures::Place {
+                let place = failures::BackoffKey {
                     uid: set.metadata.uid.clone(),
                     generation: set.status.observed_generation,
                     node: node.clone(),
@@ -231,13 +237,19 @@ impl Controller {
                 self.recorder.normal(set, "SucceededDaemonPod", note);
             }
         }
-        let made = self.create(turn, set, &plan.create, hash).await;
-        let gone = self.delete(turn, set, &plan.delete).await;
+        let made = self.create(writer, set, &plan.create, hash).await;
+        let gone = self.delete(writer, set, &plan.delete).await;
         made.and(gone)
     }
 
     /// In batches that double as long as all goes well, so that a quota or a bad template costs a few requests, not hundreds.
-    async fn create(&self, turn: &Turn, set: &DaemonSet, nodes: &[String], hash: &str) -> Result<(), Failure> {
+    async fn create(
+        &self,
+        writer: &Writer,
+        set: &DaemonSet,
+        nodes: &[String],
+        hash: &str,
+    ) -> Result<(), ReconcileError> {
         if nodes.is_empty() {
             return Ok(());
         }
@@ -248,7 +260,7 @@ impl Controller {
             let made = join_all(now.iter().map(|node| {
                 let mut pod = pod.clone();
                 placement::bind(&mut pod["spec"], node);
-                turn.create_encoded::<Pod>(&set.metadata.namespace, pod_template::encoded(&pod))
+                writer.create_encoded::<Pod>(&set.metadata.namespace, pod_template::encoded(&pod))
             }));
             let mut failed = None;
             for made in made.await {
@@ -272,8 +284,8 @@ impl Controller {
         Ok(())
     }
 
-    async fn delete(&self, turn: &Turn, set: &DaemonSet, pods: &[Arc<Pod>]) -> Result<(), Failure> {
-        let gone = join_all(pods.iter().map(|pod| turn.delete::<Pod>(&pod.metadata))).await;
+    async fn delete(&self, writer: &Writer, set: &DaemonSet, pods: &[Arc<Pod>]) -> Result<(), ReconcileError> {
+        let gone = join_all(pods.iter().map(|pod| writer.delete::<Pod>(&pod.metadata))).await;
         let mut failed = Ok(());
         for (pod, gone) in pods.iter().zip(gone) {
             match gone {

@@ -8,19 +8,19 @@ use jiff::Timestamp;
 use orlop_api::int_or_string::{Round, scaled};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::failures::{Failures, Place};
+use super::failures::{BackoffKey, Failures};
 use super::placement::{self, Fit, Placement};
 use super::rolling;
 use crate::objects::daemon_set::DaemonSetStatus;
 use crate::objects::{ControllerRevision, DaemonSet, Node, Pod};
 use crate::revisions;
 
-/// Pods made, and pods deleted, in one turn at most. Upstream: BurstReplicas.
+/// Pods made, and pods deleted, in one reconcile at most. Upstream: BurstReplicas.
 const BURST: usize = 250;
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 pub(super) const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
 
-/// What a turn sees.
+/// What a reconcile sees.
 pub(super) struct View<'a> {
     pub set: &'a DaemonSet,
     /// Of the present revision.
@@ -90,8 +90,8 @@ impl View<'_> {
         rolling.map_or(0, |r| scaled(r.max_unavailable.as_ref(), nodes, Round::Up))
     }
 
-    pub(super) fn place(&self, node: &str) -> Place {
-        Place {
+    pub(super) fn place(&self, node: &str) -> BackoffKey {
+        BackoffKey {
             uid: self.set.metadata.uid.clone(),
             generation: self.set.status.observed_generation,
             node: node.to_string(),

@@ -1,6 +1,6 @@
 //! From old pods to new ones, a few nodes at a time.
 //!
-//! Without a surge old pods are deleted, as many as may be missing, and their nodes get new ones in a later turn. With a
+//! Without a surge old pods are deleted, as many as may be missing, and their nodes get new ones in a later reconcile. With a
 //! surge a node gets its new pod first, and loses the old one once the new one is available.
 // Upstream: pkg/controller/daemon/update.go (v1.36)
 

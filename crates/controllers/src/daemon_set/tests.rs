@@ -82,7 +82,7 @@ fn planned(set: &DaemonSet, nodes: &[Arc<Node>], pods: &[Arc<Pod>], failures: &F
     plan::plan(&View {
         set,
         hash: "h2",
-        placement: &Placement::of(&set.spec.template),
+        placement: &Placement::from_template(&set.spec.template),
         nodes,
         pods,
         failures,
@@ -307,7 +307,7 @@ fn an_update_takes_a_few_nodes_at_a_time() {
 fn failed_pods_wait_before_they_are_replaced() {
     let set = set(rolling(1, 0), 0);
     let mut failures = Failures::default();
-    let place = super::failures::Place {
+    let place = super::failures::BackoffKey {
         uid: "d".into(),
         generation: 1,
         node: "n1".into(),
@@ -397,7 +397,7 @@ impl World {
         };
         let set = set(strategy, if random.below(3) == 0 { 5 } else { 0 });
         let mut world = World {
-            placement: Placement::of(&set.spec.template),
+            placement: Placement::from_template(&set.spec.template),
             random,
             set,
             nodes: BTreeMap::new(),
@@ -432,7 +432,7 @@ impl World {
             0 | 1 => self.change_node(),
             2 => self.template += 1,
             3 => self.now = self.now.later(Duration::from_secs(1 + self.random.below(20))),
-            4..=9 => self.turn(),
+            4..=9 => self.reconcile(),
             10 => self.worsen(),
             _ => self.kubelet(),
         }
@@ -495,14 +495,14 @@ impl World {
         })
     }
 
-    fn turn(&mut self) {
+    fn reconcile(&mut self) {
         let plan = self.plan();
         self.check_creates(&plan);
         let before = self.unserved();
         for ended in plan.ended.iter().filter(|e| e.pod.status.phase == "Failed") {
             let (uid, node) = ("d".to_string(), ended.node.clone());
             self.failures.replaced(
-                super::failures::Place {
+                super::failures::BackoffKey {
                     uid,
                     generation: 1,
                     node,
@@ -610,7 +610,7 @@ impl World {
             if told(&self.plan()).is_empty() && self.pods.values().all(settled) {
                 break;
             }
-            self.turn();
+            self.reconcile();
             for name in self.pods.keys().cloned().collect::<Vec<_>>() {
                 self.get_on(&name);
             }

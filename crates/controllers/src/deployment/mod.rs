@@ -1,7 +1,7 @@
 //! Deployments: pods of one template, replaced step by step by pods of another when it changes.
 //!
 //! A Deployment has a ReplicaSet for each template it had; rolling out is giving replicas to one and taking them from the
-//! others. `sizes` says how many each gets now, `history` what they remember, `status` what people are told.
+//! others. `sizes` says how many each gets now, `history` what they remember, `status` what is reported.
 // Upstream: pkg/controller/deployment (v1.36)
 
 mod history;
@@ -19,9 +19,11 @@ use serde_json::json;
 use self::plan::{NewSet, Plan};
 use self::sets::Sets;
 use self::status::Made;
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, seen};
 use crate::objects::{Deployment, Kind, Meta, Pod, ReplicaSet};
 use crate::ownership;
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer, precondition,
+};
 
 pub(crate) const DEF: Def = Def {
     name: "deployment-controller",
@@ -58,7 +60,7 @@ fn start(setup: &Setup) {
             .and_then(|pod| owner::<ReplicaSet>(&known_sets, &pod.metadata));
         let deployment = set.and_then(|set| owner::<Deployment>(&known, &set.metadata));
         if let Some(deployment) = deployment.filter(|d| !d.is_rolling()) {
-            wake.add(Key::of(&*deployment));
+            wake.add(Key::from_object(&*deployment));
         }
     });
     let (recorder, clock) = (setup.recorder.clone(), setup.clock.clone());
@@ -82,36 +84,36 @@ fn owner<O: Kind>(cache: &Cache<O>, meta: &Meta) -> Option<Arc<O>> {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(deployment) = self.deployments.at(key) else {
             return Ok(Next::Done);
         };
         let Some(selector) = deployment.selector() else {
-            return self.refuse_to_select_all(turn, &deployment).await;
+            return self.refuse_to_select_all(writer, &deployment).await;
         };
-        let sets = ownership::claim(turn, &*deployment, Some(&selector), &self.sets).await?;
-        let sets = Sets::of(&deployment, sets);
+        let sets = ownership::claim(writer, &*deployment, Some(&selector), &self.sets).await?;
+        let sets = Sets::classify(&deployment, sets);
         let plan = plan::plan(&deployment, &sets, self.old_pods_run(&sets));
-        let (made, failed) = self.apply(turn, &deployment, &plan).await;
+        let (made, failed) = self.apply(writer, &deployment, &plan).await;
         match (failed, &made) {
             (Some(failure), Made::Nothing) => Err(failure),
             (Some(failure), _) => {
-                self.report(turn, &deployment, &sets, &plan, &made).await?;
+                self.report(writer, &deployment, &sets, &plan, &made).await?;
                 Err(failure)
             }
-            (None, _) => self.report(turn, &deployment, &sets, &plan, &made).await,
+            (None, _) => self.report(writer, &deployment, &sets, &plan, &made).await,
         }
     }
 }
 
 impl Controller {
-    async fn refuse_to_select_all(&self, turn: &Turn, deployment: &Deployment) -> Outcome {
+    async fn refuse_to_select_all(&self, writer: &Writer, deployment: &Deployment) -> ReconcileResult {
         let note = "This deployment is selecting all pods. A non-empty selector is required.";
         self.recorder.warning(deployment, "SelectingAll", note);
         let meta = &deployment.metadata;
         if deployment.status.observed_generation < meta.generation {
-            let patch = json!({"metadata": seen(meta), "status": {"observedGeneration": meta.generation}});
-            turn.patch_status::<Deployment>(meta, &patch).await?;
+            let patch = json!({"metadata": precondition(meta), "status": {"observedGeneration": meta.generation}});
+            writer.patch_status::<Deployment>(meta, &patch).await?;
         }
         Ok(Next::Done)
     }
@@ -125,20 +127,20 @@ impl Controller {
     }
 
     /// What could not be done comes again; what was done before it stays.
-    async fn apply(&self, turn: &Turn, deployment: &Deployment, plan: &Plan) -> (Made, Option<Failure>) {
+    async fn apply(&self, writer: &Writer, deployment: &Deployment, plan: &Plan) -> (Made, Option<ReconcileError>) {
         let mut made = Made::Nothing;
         if let Some(new) = &plan.create {
-            match self.create(turn, deployment, new).await {
+            match self.create(writer, deployment, new).await {
                 Ok(done) => made = done,
                 Err(failure) => return (made, Some(failure)),
             }
         }
         if let Made::Failed(_, why) = &made {
-            let failure = Failure::NotYet(why.clone());
+            let failure = ReconcileError::NotYet(why.clone());
             return (made, Some(failure));
         }
         for update in &plan.updates {
-            match turn.patch::<ReplicaSet>(&update.set.metadata, &update.patch()).await {
+            match writer.patch::<ReplicaSet>(&update.set.metadata, &update.patch()).await {
                 Ok(_) => {
                     if let Some(note) = update.described() {
                         self.recorder.normal(deployment, "ScalingReplicaSet", note);
@@ -148,7 +150,7 @@ impl Controller {
             }
         }
         for set in &plan.deletes {
-            match turn.delete::<ReplicaSet>(&set.metadata).await {
+            match writer.delete::<ReplicaSet>(&set.metadata).await {
                 Ok(()) | Err(Error::NotFound(_)) => {}
                 Err(error) => return (made, Some(error.into())),
             }
@@ -156,9 +158,9 @@ impl Controller {
         (made, None)
     }
 
-    async fn create(&self, turn: &Turn, deployment: &Deployment, new: &NewSet) -> Result<Made, Failure> {
+    async fn create(&self, writer: &Writer, deployment: &Deployment, new: &NewSet) -> Result<Made, ReconcileError> {
         let (namespace, name) = (&deployment.metadata.namespace, &new.name);
-        match turn.create::<ReplicaSet>(namespace, &new.body).await {
+        match writer.create::<ReplicaSet>(namespace, &new.body).await {
             Ok(_) => {
                 if new.replicas > 0 {
                     let note = format!("Scaled up replica set {name} from 0 to {}", new.replicas);
@@ -166,7 +168,7 @@ impl Controller {
                 }
                 Ok(Made::Created(name.clone()))
             }
-            Err(Error::AlreadyExists(_)) => self.met(turn, deployment, name).await,
+            Err(Error::AlreadyExists(_)) => self.met(writer, deployment, name).await,
             Err(Error::Forbidden(status)) if ownership::is_terminating(&status) => Ok(Made::Nothing),
             Err(error) => {
                 let note = format!("Failed to create new replica set \"{name}\": {error}");
@@ -176,8 +178,8 @@ impl Controller {
         }
     }
 
-    /// A set of that name is there: the very one, made in a turn whose end was not seen, or another with the same hash.
-    async fn met(&self, turn: &Turn, deployment: &Deployment, name: &str) -> Result<Made, Failure> {
+    /// A set of that name is there: the very one, made in a reconcile whose end was not seen, or another with the same hash.
+    async fn met(&self, writer: &Writer, deployment: &Deployment, name: &str) -> Result<Made, ReconcileError> {
         let meta = &deployment.metadata;
         let at = path::object(
             ReplicaSet::API_VERSION,
@@ -185,23 +187,30 @@ impl Controller {
             ReplicaSet::RESOURCE,
             name,
         );
-        let there: ReplicaSet = turn.api().get(&at).await?;
+        let there: ReplicaSet = writer.api().get(&at).await?;
         let ours = there.metadata.controller().is_some_and(|owner| owner.uid == meta.uid);
         if ours && sets::same_template(&there.spec.template, &deployment.spec.template) {
-            return Err(Failure::NotYet(format!(
-                "the ReplicaSet {name} is not in the cache yet"
+            return Err(ReconcileError::NotYet(format!(
+                "informer cache has not observed ReplicaSet {name}"
             )));
         }
         let collisions = deployment.status.collision_count.unwrap_or(0) + 1;
-        let patch = json!({"metadata": seen(meta), "status": {"collisionCount": collisions}});
-        turn.patch_status::<Deployment>(meta, &patch).await?;
-        Err(Failure::NotYet(format!(
-            "the name {name} is taken: collision {collisions}"
+        let patch = json!({"metadata": precondition(meta), "status": {"collisionCount": collisions}});
+        writer.patch_status::<Deployment>(meta, &patch).await?;
+        Err(ReconcileError::NotYet(format!(
+            "ReplicaSet name {name} is taken; collisionCount is {collisions}"
         )))
     }
 
     /// Writes the status and the revision, if they have changed.
-    async fn report(&self, turn: &Turn, deployment: &Deployment, sets: &Sets, plan: &Plan, made: &Made) -> Outcome {
+    async fn report(
+        &self,
+        writer: &Writer,
+        deployment: &Deployment,
+        sets: &Sets,
+        plan: &Plan,
+        made: &Made,
+    ) -> ReconcileResult {
         let now = self.clock.now();
         let meta = &deployment.metadata;
         let status = status::status(deployment, sets, plan.total(sets), made, now);
@@ -214,12 +223,12 @@ impl Controller {
         if status == deployment.status && revision.is_none() {
             return Ok(next);
         }
-        let mut metadata = seen(meta);
+        let mut metadata = precondition(meta);
         if let Some(revision) = revision {
             metadata["annotations"] = json!({history::REVISION: revision});
         }
         let patch = json!({"metadata": metadata, "status": status::written(&status)});
-        turn.patch_status::<Deployment>(meta, &patch).await?;
+        writer.patch_status::<Deployment>(meta, &patch).await?;
         Ok(next)
     }
 }

@@ -46,7 +46,7 @@ impl Update {
         if let Some(seconds) = self.min_ready_seconds {
             spec["minReadySeconds"] = json!(seconds);
         }
-        let mut metadata = crate::machinery::seen(&self.set.metadata);
+        let mut metadata = crate::runtime::precondition(&self.set.metadata);
         if !self.annotations.is_empty() {
             metadata["annotations"] = json!(self.annotations);
         }
@@ -148,7 +148,7 @@ impl Plan {
         changed.or_else(has).cloned()
     }
 
-    /// The number of replicas that all sets will be told to have.
+    /// The sum of the replicas in the specs of all sets.
     pub(crate) fn total(&self, sets: &Sets) -> i64 {
         let planned = |set: &Arc<ReplicaSet>| {
             let update = self.updates.iter().find(|update| Arc::ptr_eq(&update.set, set));

@@ -8,10 +8,10 @@ use orlop_base::clock::elapsed;
 use serde_json::{Value, json};
 
 use super::sets::Sets;
-use crate::machinery::Next;
 use crate::objects::condition::{self, whole_seconds};
 use crate::objects::deployment::DeploymentStatus;
 use crate::objects::{Condition, Deployment};
+use crate::runtime::Next;
 
 const PROGRESSING: &str = "Progressing";
 const AVAILABLE: &str = "Available";
@@ -21,7 +21,7 @@ const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PAUSED: &str = "DeploymentPaused";
 
-/// What this turn did about the set of the present template.
+/// What this reconcile did about the set of the present template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
     Nothing,
@@ -61,7 +61,7 @@ pub(crate) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) ->
         && status.observed_generation >= deployment.metadata.generation
 }
 
-/// `total`: the replicas that all sets are told to have.
+/// `total`: the replicas in the specs of all sets.
 pub(crate) fn status(
     deployment: &Deployment,
     sets: &Sets,

@@ -14,11 +14,13 @@ use std::sync::Arc;
 use orlop_base::Clock;
 use serde_json::json;
 
-use self::owners::{Owners, Trouble, Wanted};
+use self::owners::{ExpectedPods, OwnerError, Owners};
 use self::plan::Plan;
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
 use crate::objects::pod_disruption_budget::{BudgetStatus, PodDisruptionBudget};
 use crate::objects::{Kind, Pod};
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer, status_patch,
+};
 
 pub(crate) const DEF: Def = Def {
     name: "disruption-controller",
@@ -43,7 +45,7 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     budgets.on_change(move |_, new| {
         if let Some(budget) = new {
-            wake.add(Key::of(&**budget));
+            wake.add(Key::from_object(&**budget));
         }
     });
     let (wake, wake_pod, known) = (queue.clone(), stale.clone(), budgets.clone());
@@ -54,11 +56,11 @@ fn start(setup: &Setup) {
         let Some(pod) = new.or(old) else { return };
         for budget in known.list_in(&pod.metadata.namespace) {
             if old.into_iter().chain(new).any(|pod| budget.covers(&pod.metadata)) {
-                wake.add(Key::of(&*budget));
+                wake.add(Key::from_object(&*budget));
             }
         }
         if new.is_some_and(|pod| pod.condition("DisruptionTarget").is_some_and(|target| target.is_true())) {
-            wake_pod.add(Key::of(&**pod));
+            wake_pod.add(Key::from_object(&**pod));
         }
     });
     let controller = Budgets {
@@ -88,7 +90,7 @@ fn matters(old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) -> bool {
 }
 
 impl Reconcile for Budgets {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(budget) = self.budgets.at(key) else {
             return Ok(Next::Done);
         };
@@ -97,25 +99,25 @@ impl Reconcile for Budgets {
         if pods.is_empty() {
             self.recorder.normal(&*budget, "NoPods", "No matching pods found");
         }
-        match self.plan(turn, &budget, &pods).await {
-            Ok(plan) => self.apply(turn, &budget, plan).await,
-            Err(Trouble::Told(message)) => self.admit(turn, &budget, message).await,
+        match self.plan(writer, &budget, &pods).await {
+            Ok(plan) => self.apply(writer, &budget, plan).await,
+            Err(OwnerError::Told(message)) => self.admit(writer, &budget, message).await,
             Err(trouble) => {
-                let failure = Failure::from(trouble);
-                self.admit(turn, &budget, failure.to_string()).await.and(Err(failure))
+                let failure = ReconcileError::from(trouble);
+                self.admit(writer, &budget, failure.to_string()).await.and(Err(failure))
             }
         }
     }
 }
 
 impl Budgets {
-    async fn plan(&self, turn: &Turn, budget: &PodDisruptionBudget, pods: &[Arc<Pod>]) -> Result<Plan, Trouble> {
-        let mut wanted = Wanted {
+    async fn plan(&self, writer: &Writer, budget: &PodDisruptionBudget, pods: &[Arc<Pod>]) -> Result<Plan, OwnerError> {
+        let mut wanted = ExpectedPods {
             pods: 0,
             unmanaged: vec![],
         };
         if plan::asks_owners(budget) {
-            wanted = self.owners.wanted(turn, pods).await?;
+            wanted = self.owners.wanted(writer, pods).await?;
         }
         if !wanted.unmanaged.is_empty() {
             let note = "Pods selected by this PodDisruptionBudget were found to be unmanaged. As a result, the status of the \
@@ -123,33 +125,40 @@ impl Budgets {
                 please set \".spec.minAvailable\" field of the PDB to an integer value.";
             self.recorder.warning(budget, "UnmanagedPods", note);
         }
-        plan::plan(budget, pods, wanted.pods, self.clock.now()).map_err(Trouble::Told)
+        plan::plan(budget, pods, wanted.pods, self.clock.now()).map_err(OwnerError::Told)
     }
 
-    async fn apply(&self, turn: &Turn, budget: &PodDisruptionBudget, plan: Plan) -> Outcome {
-        let Key { namespace, name } = Key::of(budget);
+    async fn apply(&self, writer: &Writer, budget: &PodDisruptionBudget, plan: Plan) -> ReconcileResult {
+        let Key { namespace, name } = Key::from_object(budget);
         for pod in &plan.not_deleted {
             let note = format!("Pod was expected by PDB {namespace}/{name} to be deleted but it wasn't");
             self.recorder.warning(&**pod, "NotDeleted", note);
         }
-        self.write(turn, budget, &plan.status).await?;
+        self.write(writer, budget, &plan.status).await?;
         Ok(plan.look_after.map_or(Next::Done, Next::After))
     }
 
     /// Nothing may be disrupted as long as nobody knows what is wanted.
-    async fn admit(&self, turn: &Turn, budget: &PodDisruptionBudget, message: String) -> Outcome {
+    async fn admit(&self, writer: &Writer, budget: &PodDisruptionBudget, message: String) -> ReconcileResult {
         let note = format!("Failed to calculate the number of expected pods: {message}");
         self.recorder.warning(budget, "CalculateExpectedPodCountFailed", note);
-        self.write(turn, budget, &plan::failed(budget, &message, self.clock.now()))
+        self.write(writer, budget, &plan::failed(budget, &message, self.clock.now()))
             .await?;
         // Owners are not watched: look again, later and later.
-        Err(Failure::NotYet(message))
+        Err(ReconcileError::NotYet(message))
     }
 
-    async fn write(&self, turn: &Turn, budget: &PodDisruptionBudget, status: &BudgetStatus) -> Result<(), Failure> {
+    async fn write(
+        &self,
+        writer: &Writer,
+        budget: &PodDisruptionBudget,
+        status: &BudgetStatus,
+    ) -> Result<(), ReconcileError> {
         if *status != budget.status {
             let patch = status_patch(&budget.metadata, &plan::status_json(&budget.status, status));
-            turn.patch_status::<PodDisruptionBudget>(budget.meta(), &patch).await?;
+            writer
+                .patch_status::<PodDisruptionBudget>(budget.meta(), &patch)
+                .await?;
         }
         Ok(())
     }
@@ -162,7 +171,7 @@ struct Stale {
 }
 
 impl Reconcile for Stale {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(pod) = self.pods.at(key) else {
             return Ok(Next::Done);
         };
@@ -172,7 +181,8 @@ impl Reconcile for Stale {
             Some(wait) if !wait.is_zero() => Ok(Next::After(wait)),
             Some(_) => {
                 let conditions = json!({"conditions": plan::without_target(&pod, now)});
-                turn.patch_status::<Pod>(&pod.metadata, &status_patch(&pod.metadata, &conditions))
+                writer
+                    .patch_status::<Pod>(&pod.metadata, &status_patch(&pod.metadata, &conditions))
                     .await?;
                 Ok(Next::Done)
             }

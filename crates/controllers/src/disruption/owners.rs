@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
-use crate::machinery::{Cache, Failure, Setup, Turn};
 use crate::objects::{Deployment, Kind, Meta, OwnerReference, Pod, ReplicaSet, ReplicationController, StatefulSet};
+use crate::runtime::{Cache, ReconcileError, Setup, Writer};
 
 /// Kinds whose place in the API is remembered; more are asked for each time.
 const KINDS_MAX: usize = 256;
@@ -32,30 +32,30 @@ struct Resource {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct ExpectedPods {
     pub pods: i64,
     /// Pods without an owner.
     pub unmanaged: Vec<String>,
 }
 
 /// Why the owners can't be summed up.
-pub enum Trouble {
-    /// To be told to whoever looks at the budget.
+pub enum OwnerError {
+    /// Reported in an event and a condition of the budget.
     Told(String),
     Api(Error),
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Api(error)
+impl From<Error> for OwnerError {
+    fn from(error: Error) -> OwnerError {
+        OwnerError::Api(error)
     }
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Failure {
+impl From<OwnerError> for ReconcileError {
+    fn from(trouble: OwnerError) -> ReconcileError {
         match trouble {
-            Trouble::Told(message) => Failure::NotYet(message),
-            Trouble::Api(error) => Failure::Api(error),
+            OwnerError::Told(message) => ReconcileError::NotYet(message),
+            OwnerError::Api(error) => ReconcileError::Api(error),
         }
     }
 }
@@ -110,7 +110,7 @@ impl Owners {
         }
     }
 
-    pub(super) async fn wanted(&self, turn: &Turn, pods: &[Arc<Pod>]) -> Result<Wanted, Trouble> {
+    pub(super) async fn wanted(&self, writer: &Writer, pods: &[Arc<Pod>]) -> Result<ExpectedPods, OwnerError> {
         // By uid: pods of several ReplicaSets may all be those of one Deployment.
         let mut wants: BTreeMap<String, i64> = BTreeMap::new();
         let mut asked: FxHashMap<&str, ()> = FxHashMap::default();
@@ -123,20 +123,25 @@ impl Owners {
             if asked.insert(&owner.uid, ()).is_some() {
                 continue;
             }
-            match self.scale(turn, owner, &pod.metadata.namespace).await? {
+            match self.scale(writer, owner, &pod.metadata.namespace).await? {
                 Some((uid, replicas)) => wants.insert(uid, replicas),
                 None => {
                     let message = format!("found no controllers for pod {:?}", pod.metadata.name);
-                    return Err(Trouble::Told(message));
+                    return Err(OwnerError::Told(message));
                 }
             };
         }
         let pods = wants.values().sum();
-        Ok(Wanted { pods, unmanaged })
+        Ok(ExpectedPods { pods, unmanaged })
     }
 
     /// The uid of who decides, and how many pods it wants. None: it is not there.
-    async fn scale(&self, turn: &Turn, owner: &OwnerReference, ns: &str) -> Result<Option<(String, i64)>, Trouble> {
+    async fn scale(
+        &self,
+        writer: &Writer,
+        owner: &OwnerReference,
+        ns: &str,
+    ) -> Result<Option<(String, i64)>, OwnerError> {
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
         let known = match (group, owner.kind.as_str()) {
             ("", "ReplicationController") => of(&self.controllers, owner, ns),
@@ -146,7 +151,7 @@ impl Owners {
         };
         match known {
             Some(known) => Ok(Some(known)),
-            None => self.ask(turn, owner, ns).await,
+            None => self.ask(writer, owner, ns).await,
         }
     }
 
@@ -161,36 +166,41 @@ impl Owners {
         }
     }
 
-    async fn ask(&self, turn: &Turn, owner: &OwnerReference, ns: &str) -> Result<Option<(String, i64)>, Trouble> {
-        let resource = self.resource(turn, owner).await?;
+    async fn ask(
+        &self,
+        writer: &Writer,
+        owner: &OwnerReference,
+        ns: &str,
+    ) -> Result<Option<(String, i64)>, OwnerError> {
+        let resource = self.resource(writer, owner).await?;
         if !resource.has_scale {
             let group = owner
                 .api_version
                 .split_once('/')
                 .map_or(String::new(), |(group, _)| format!(".{group}"));
             let message = format!("{}{group} does not implement the scale subresource", resource.plural);
-            return Err(Trouble::Told(message));
+            return Err(OwnerError::Told(message));
         }
         let at = path::subresource(&owner.api_version, Some(ns), &resource.plural, &owner.name, "scale");
-        match turn.api().get::<Scale>(&at).await {
+        match writer.api().get::<Scale>(&at).await {
             Ok(scale) if scale.metadata.uid == owner.uid => Ok(Some((scale.metadata.uid, scale.spec.replicas))),
             Ok(_) | Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn resource(&self, turn: &Turn, owner: &OwnerReference) -> Result<Arc<Resource>, Trouble> {
+    async fn resource(&self, writer: &Writer, owner: &OwnerReference) -> Result<Arc<Resource>, OwnerError> {
         let key = (owner.api_version.clone(), owner.kind.clone());
         if let Some(known) = self.resources.lock().get(&key) {
             return Ok(known.clone());
         }
         let unknown = || {
             let (kind, version) = (&owner.kind, &owner.api_version);
-            Trouble::Told(format!("no matches for kind {kind:?} in version {version:?}"))
+            OwnerError::Told(format!("no matches for kind {kind:?} in version {version:?}"))
         };
         // The path of a version's resources is that of a collection without its name.
         let at = path::collection(&owner.api_version, None, "");
-        let answer: Result<Resources, Error> = turn.api().get(at.trim_end_matches('/')).await;
+        let answer: Result<Resources, Error> = writer.api().get(at.trim_end_matches('/')).await;
         let all = match answer {
             Ok(all) => all.resources,
             Err(Error::NotFound(_)) => return Err(unknown()),

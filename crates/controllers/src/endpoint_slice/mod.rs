@@ -22,13 +22,13 @@ use orlop_client::{Error, Result};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashSet;
 
-use self::hints::{Wish, ZONE, ZoneShares};
-use self::plan::{CONTROLLER, Plan, Seen};
+use self::hints::{HintMode, ZONE, ZoneShares};
+use self::plan::{CONTROLLER, Plan, ServiceSnapshot};
 use crate::backends::{self, TriggerTimes};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn};
 use crate::objects::endpoint_slice::TRIGGER_TIME;
-use crate::objects::{EndpointSlice, Kind, Node, Pod, Service, condition, to_send};
+use crate::objects::{EndpointSlice, Kind, Node, Pod, Service, condition, with_type_meta};
 use crate::ownership::is_terminating;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, WorkQueue, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "endpointslice-controller",
@@ -96,7 +96,7 @@ fn start(setup: &Setup) {
 /// Nodes that come, go or change zone concern the services of their pods; their CPUs concern those that are to be spread.
 fn follow_nodes(
     setup: &Setup,
-    queue: &Queue,
+    queue: &WorkQueue,
     services: &Cache<Service>,
     pods: &Cache<Pod>,
     nodes: &Cache<Node>,
@@ -135,24 +135,24 @@ struct Topologist {
     services: Cache<Service>,
     nodes: Cache<Node>,
     zones: Zones,
-    queue: Queue,
+    queue: WorkQueue,
 }
 
 impl Reconcile for Topologist {
-    async fn reconcile(&self, _: &Key, _: &Turn) -> Outcome {
+    async fn reconcile(&self, _: &Key, _: &Writer) -> ReconcileResult {
         let shares = hints::zone_shares(&self.nodes.list());
         if *self.zones.read() != shares {
             *self.zones.write() = shares;
             let all = self.services.list().into_iter();
-            let to_spread = all.filter(|service| Wish::of(service) == Wish::Auto);
-            to_spread.for_each(|service| self.queue.add(Key::of(&*service)));
+            let to_spread = all.filter(|service| HintMode::from_service(service) == HintMode::Auto);
+            to_spread.for_each(|service| self.queue.add(Key::from_object(&*service)));
         }
         Ok(Next::Done)
     }
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(service) = self.services.at(key) else {
             self.triggers.forget(key);
             self.spread.lock().remove(key);
@@ -161,7 +161,7 @@ impl Reconcile for Controller {
         if !service.has_pods() {
             return Ok(Next::Done);
         }
-        let pods = backends::of_service(&self.pods, &service, true);
+        let pods = backends::select_pods(&self.pods, &service, true);
         let trigger = self.triggers.observe(&service, &pods);
         let plan = self.plan(key, &service, &pods);
         for remark in &plan.remarks {
@@ -175,7 +175,7 @@ impl Reconcile for Controller {
             true => self.spread.lock().insert(key.clone()),
             false => self.spread.lock().remove(key),
         };
-        if let Err(error) = apply(turn, plan, trigger).await {
+        if let Err(error) = apply(writer, plan, trigger).await {
             if !matches!(error, Error::Conflict(_) | Error::NotFound(_)) {
                 let note = format!("Error updating Endpoint Slices for Service {key}: {error}");
                 self.recorder.warning(&*service, "FailedToUpdateEndpointSlices", note);
@@ -194,7 +194,7 @@ impl Controller {
             meta.namespace == key.namespace && !meta.is_deleted() && slice.is_managed_by(CONTROLLER)
         });
         slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        plan::plan(&Seen {
+        plan::plan(&ServiceSnapshot {
             service,
             pods,
             node: &|name| self.nodes.get("", name),
@@ -206,7 +206,7 @@ impl Controller {
     }
 }
 
-async fn apply(turn: &Turn, plan: Plan, trigger: Option<Timestamp>) -> Result<()> {
+async fn apply(writer: &Writer, plan: Plan, trigger: Option<Timestamp>) -> Result<()> {
     let stamped = |mut slice: EndpointSlice| {
         let annotations = &mut slice.metadata.annotations;
         match trigger {
@@ -215,18 +215,22 @@ async fn apply(turn: &Turn, plan: Plan, trigger: Option<Timestamp>) -> Result<()
         };
         slice
     };
-    write(turn, plan.create.into_iter().map(stamped).collect()).await?;
-    write(turn, plan.update.into_iter().map(stamped).collect()).await?;
-    delete(turn, &plan.delete).await
+    write(writer, plan.create.into_iter().map(stamped).collect()).await?;
+    write(writer, plan.update.into_iter().map(stamped).collect()).await?;
+    delete(writer, &plan.delete).await
 }
 
 /// Slices without a name are made, others replaced.
-pub(crate) async fn write(turn: &Turn, slices: Vec<EndpointSlice>) -> Result<()> {
+pub(crate) async fn write(writer: &Writer, slices: Vec<EndpointSlice>) -> Result<()> {
     let one = async |slice: EndpointSlice| {
         let meta = slice.meta();
         let written = match meta.name.as_str() {
-            "" => turn.create::<EndpointSlice>(&meta.namespace, &to_send(&slice)).await,
-            _ => turn.replace::<EndpointSlice>(meta, &to_send(&slice)).await,
+            "" => {
+                writer
+                    .create::<EndpointSlice>(&meta.namespace, &with_type_meta(&slice))
+                    .await
+            }
+            _ => writer.replace::<EndpointSlice>(meta, &with_type_meta(&slice)).await,
         };
         match written {
             // Nothing more can come to life here; its end will come to us.
@@ -237,8 +241,8 @@ pub(crate) async fn write(turn: &Turn, slices: Vec<EndpointSlice>) -> Result<()>
     join_all(slices.into_iter().map(one)).await.into_iter().collect()
 }
 
-pub(crate) async fn delete(turn: &Turn, slices: &[Arc<EndpointSlice>]) -> Result<()> {
-    let one = async |slice: &Arc<EndpointSlice>| match turn.delete::<EndpointSlice>(&slice.metadata).await {
+pub(crate) async fn delete(writer: &Writer, slices: &[Arc<EndpointSlice>]) -> Result<()> {
+    let one = async |slice: &Arc<EndpointSlice>| match writer.delete::<EndpointSlice>(&slice.metadata).await {
         Err(Error::NotFound(_)) => Ok(()),
         gone => gone,
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::hints::{self, Wish, ZONE, ZoneShares};
+use super::hints::{self, HintMode, ZONE, ZoneShares};
 use super::pack::{Draft, pack};
 use crate::backends;
 use crate::objects::endpoint_slice::{
@@ -15,7 +15,7 @@ use crate::pod_template::generate_name;
 
 pub(super) const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
-pub(super) struct Seen<'a> {
+pub(super) struct ServiceSnapshot<'a> {
     pub service: &'a Service,
     /// Those that can receive something.
     pub pods: &'a [Arc<Pod>],
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub delete: Vec<Arc<EndpointSlice>>,
     /// Whether the endpoints are now spread over the zones.
     pub is_spread: bool,
-    /// What to tell people about that.
+    /// Events to record about that.
     pub remarks: Vec<Remark>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Remark {
     pub message: String,
 }
 
-pub(super) fn plan(seen: &Seen<'_>) -> Plan {
+pub(super) fn plan(seen: &ServiceSnapshot<'_>) -> Plan {
     let mut plan = Plan::default();
     let families = families(seen.service);
     let of_no_family = |slice: &&Arc<EndpointSlice>| !families.contains(&slice.address_type.as_str());
@@ -78,7 +78,7 @@ fn families(service: &Service) -> Vec<&'static str> {
     }
 }
 
-fn plan_family(seen: &Seen<'_>, family: &'static str, plan: &mut Plan) {
+fn plan_family(seen: &ServiceSnapshot<'_>, family: &'static str, plan: &mut Plan) {
     let mut by_ports: BTreeMap<Vec<EndpointPort>, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
     for slice in seen.slices.iter().filter(|slice| slice.address_type == family) {
         match is_owned(slice, seen.service) {
@@ -112,7 +112,7 @@ fn plan_family(seen: &Seen<'_>, family: &'static str, plan: &mut Plan) {
 }
 
 /// The endpoints, by the ports that they listen at.
-fn wanted(seen: &Seen<'_>, family: &str) -> BTreeMap<Vec<EndpointPort>, Vec<Endpoint>> {
+fn wanted(seen: &ServiceSnapshot<'_>, family: &str) -> BTreeMap<Vec<EndpointPort>, Vec<Endpoint>> {
     let mut wanted: BTreeMap<Vec<EndpointPort>, Vec<Endpoint>> = BTreeMap::new();
     for pod in seen.pods {
         let node = (seen.node)(&pod.spec.node_name);
@@ -179,7 +179,7 @@ fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     owners.any(|owner| owner.uid == service.metadata.uid)
 }
 
-fn hint(seen: &Seen<'_>, family: &str, drafts: &mut [Draft], plan: &mut Plan) {
+fn hint(seen: &ServiceSnapshot<'_>, family: &str, drafts: &mut [Draft], plan: &mut Plan) {
     let mut remark = |is_warning, reason, what: &str| {
         plan.remarks.push(Remark {
             is_warning,
@@ -188,15 +188,15 @@ fn hint(seen: &Seen<'_>, family: &str, drafts: &mut [Draft], plan: &mut Plan) {
         });
     };
     let (enabled, disabled) = ("TopologyAwareHintsEnabled", "TopologyAwareHintsDisabled");
-    let wish = Wish::of(seen.service);
-    if wish != Wish::Auto && seen.was_spread {
+    let wish = HintMode::from_service(seen.service);
+    if wish != HintMode::Auto && seen.was_spread {
         remark(true, disabled, "Topology Aware Hints has been disabled");
     }
     match wish {
-        Wish::Anywhere => hints::clear(drafts),
-        Wish::SameZone => hints::keep_close(drafts, false),
-        Wish::SameNode => hints::keep_close(drafts, true),
-        Wish::Auto => match hints::spread(drafts, seen.zones) {
+        HintMode::Anywhere => hints::clear(drafts),
+        HintMode::SameZone => hints::keep_close(drafts, false),
+        HintMode::SameNode => hints::keep_close(drafts, true),
+        HintMode::Auto => match hints::spread(drafts, seen.zones) {
             Ok(()) => {
                 if !seen.was_spread {
                     remark(false, enabled, "Topology Aware Hints has been enabled");

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::hints::{ZoneShares, zone_shares};
-use super::plan::{Plan, Remark, Seen, plan};
+use super::plan::{Plan, Remark, ServiceSnapshot, plan};
 use crate::objects::endpoint_slice::{EndpointPort, HEADLESS, MANAGED_BY, SERVICE_NAME};
 use crate::objects::{EndpointSlice, Node, Pod, Service};
 
@@ -65,7 +65,7 @@ impl World {
     fn plan(&self) -> Plan {
         let pods: Vec<Arc<Pod>> = self.pods.values().map(|pod| Arc::new(object(pod.clone()))).collect();
         let slices: Vec<Arc<EndpointSlice>> = self.slices.values().map(|s| Arc::new(s.clone())).collect();
-        plan(&Seen {
+        plan(&ServiceSnapshot {
             service: &self.service,
             pods: &pods,
             node: &|name| Some(Arc::new(node(name.strip_prefix('n')?.parse().ok()?))),
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Writes: made, changed, deleted.
-    fn turn(&mut self) -> (usize, usize, usize) {
+    fn reconcile(&mut self) -> (usize, usize, usize) {
         let plan = self.plan();
         let writes = (plan.create.len(), plan.update.len(), plan.delete.len());
         self.was_spread = plan.is_spread;
@@ -140,9 +140,9 @@ fn an_endpoint_says_all_about_its_pod() {
         pod["spec"]["hostname"] = json!("one");
         pod["spec"]["subdomain"] = json!("web");
     });
-    world.turn();
+    world.reconcile();
     let slice = world.slices.into_values().next().unwrap();
-    let sent = crate::objects::to_send(&slice);
+    let sent = crate::objects::with_type_meta(&slice);
     assert_eq!(
         sent["endpoints"],
         json!([{
@@ -184,7 +184,7 @@ fn conditions_follow_the_pod() {
                 pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
             });
         }
-        world.turn();
+        world.reconcile();
         let conditions = world.slices.values().next().unwrap().endpoints[0].conditions.clone();
         let got = [conditions.ready, conditions.serving, conditions.terminating];
         assert_eq!(
@@ -198,23 +198,23 @@ fn conditions_follow_the_pod() {
 #[test]
 fn slices_are_filled_with_few_writes() {
     let mut world = World::new(3);
-    assert_eq!(world.turn(), (1, 0, 0), "no pods: one slice that says so");
+    assert_eq!(world.reconcile(), (1, 0, 0), "no pods: one slice that says so");
     assert_eq!(world.slices.values().next().unwrap().ports, []);
-    assert_eq!(world.turn(), (0, 0, 0));
+    assert_eq!(world.reconcile(), (0, 0, 0));
     (0..7).for_each(|n| world.pod(n, true));
-    assert_eq!(world.turn(), (2, 1, 0), "the empty slice is used");
+    assert_eq!(world.reconcile(), (2, 1, 0), "the empty slice is used");
     assert_eq!(world.sizes(), [1, 3, 3]);
     world.pod(7, true);
-    assert_eq!(world.turn(), (0, 1, 0), "the slice with room");
+    assert_eq!(world.reconcile(), (0, 1, 0), "the slice with room");
     assert_eq!(world.sizes(), [2, 3, 3]);
     world.pods.remove("p0");
     world.pod(8, true);
-    assert_eq!(world.turn(), (0, 1, 0), "the slice that changes anyway");
+    assert_eq!(world.reconcile(), (0, 1, 0), "the slice that changes anyway");
     assert_eq!(world.sizes(), [2, 3, 3]);
     world.pods.clear();
-    assert_eq!(world.turn(), (0, 1, 2));
+    assert_eq!(world.reconcile(), (0, 1, 2));
     assert_eq!(world.sizes(), [0]);
-    assert_eq!(world.turn(), (0, 0, 0));
+    assert_eq!(world.reconcile(), (0, 0, 0));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn pods_with_other_ports_have_slices_of_their_own() {
     world.change(2, |pod| {
         pod["spec"]["containers"][0]["ports"][0]["name"] = json!("other")
     });
-    world.turn();
+    world.reconcile();
     let found: BTreeSet<(Option<i32>, usize)> = world
         .slices
         .values()
@@ -240,26 +240,26 @@ fn pods_with_other_ports_have_slices_of_their_own() {
 fn labels_families_and_owners_are_kept_right() {
     let mut world = World::new(100);
     world.pod(1, true);
-    world.turn();
+    world.reconcile();
     world.service.metadata.labels = object(json!({"team": "blue", MANAGED_BY: "me"}));
     world.service.spec.cluster_ip = "None".to_string();
-    assert_eq!(world.turn(), (0, 1, 0));
+    assert_eq!(world.reconcile(), (0, 1, 0));
     let labels = &world.slices.values().next().unwrap().metadata.labels;
     assert_eq!((labels["team"].as_str(), labels[HEADLESS].as_str()), ("blue", ""));
     assert_eq!(labels[MANAGED_BY], "endpointslice-controller.k8s.io");
     world.service.spec.ip_families = vec!["IPv6".to_string(), "IPv4".to_string()];
-    assert_eq!(world.turn(), (1, 0, 0));
+    assert_eq!(world.reconcile(), (1, 0, 0));
     world.service.spec.ip_families.pop();
-    assert_eq!(world.turn(), (0, 0, 1));
+    assert_eq!(world.reconcile(), (0, 0, 1));
     assert_eq!(
         world.slices.values().next().unwrap().endpoints[0].addresses,
         ["fd00::1"]
     );
     world.service.metadata.uid = "s2".to_string();
-    assert_eq!(world.turn(), (1, 0, 1), "another service of the same name");
+    assert_eq!(world.reconcile(), (1, 0, 1), "another service of the same name");
     world.service.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH);
     world.service.metadata.uid = "s3".to_string();
-    assert_eq!(world.turn(), (0, 0, 1), "one that goes gets nothing new");
+    assert_eq!(world.reconcile(), (0, 0, 1), "one that goes gets nothing new");
 }
 
 #[test]
@@ -267,10 +267,10 @@ fn pods_of_unknown_nodes_wait() {
     let mut world = World::new(100);
     world.pod(1, true);
     world.change(1, |pod| pod["spec"]["nodeName"] = json!("gone"));
-    world.turn();
+    world.reconcile();
     assert_eq!(world.sizes(), [0]);
     world.service.spec.publish_not_ready_addresses = true;
-    world.turn();
+    world.reconcile();
     assert_eq!(world.sizes(), [1]);
 }
 
@@ -289,11 +289,11 @@ fn traffic_stays_close_if_wanted() {
         let mut world = World::new(100);
         (0..4).for_each(|n| world.pod(n, n != 3));
         world.service.spec.traffic_distribution = distribution.map(str::to_string);
-        world.turn();
+        world.reconcile();
         assert_eq!(json!(world.hints()), hints, "{distribution:?}");
-        assert_eq!(world.turn(), (0, 0, 0));
+        assert_eq!(world.reconcile(), (0, 0, 0));
         world.service.spec.traffic_distribution = None;
-        assert_eq!(world.turn().1, usize::from(hints != json!({})));
+        assert_eq!(world.reconcile().1, usize::from(hints != json!({})));
         assert_eq!(json!(world.hints()), json!({}));
     }
 }
@@ -346,9 +346,9 @@ fn auto_spreads_over_the_zones_by_cpu() {
         let remarks = world.plan().remarks;
         assert_eq!(remarks.len(), 1, "{name}");
         assert_eq!(remarks[0].message, message, "{name}");
-        world.turn();
+        world.reconcile();
         assert_eq!(json!(world.hints()), hints, "{name}");
-        assert_eq!(world.turn(), (0, 0, 0), "{name}");
+        assert_eq!(world.reconcile(), (0, 0, 0), "{name}");
     }
 }
 
@@ -359,9 +359,9 @@ fn auto_moves_hints_when_zones_change() {
     world.zones = Some([("a".to_string(), 0.5), ("b".to_string(), 0.5)].into());
     // All in zone a.
     (0..10).map(|n| n * 4).for_each(|n| world.pod(n, true));
-    world.turn();
+    world.reconcile();
     assert_eq!(json!(world.hints()), json!({"a": 5, "b": 5}));
-    assert_eq!((world.turn(), world.plan().remarks), ((0, 0, 0), vec![]));
+    assert_eq!((world.reconcile(), world.plan().remarks), ((0, 0, 0), vec![]));
     world.service.metadata.annotations.clear();
     let disabled = Remark {
         is_warning: true,
@@ -369,7 +369,7 @@ fn auto_moves_hints_when_zones_change() {
         message: "Topology Aware Hints has been disabled, addressType: IPv4".to_string(),
     };
     assert_eq!(world.plan().remarks, [disabled]);
-    world.turn();
+    world.reconcile();
     assert_eq!(json!(world.hints()), json!({}));
 }
 
@@ -380,7 +380,7 @@ enum Step {
     Terminating(usize),
     Port(usize, u16),
     NoAddress(usize),
-    Turn,
+    Reconcile,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -391,7 +391,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => n.clone().prop_map(Step::Terminating),
         2 => (n.clone(), prop_oneof![Just(8080), Just(9090)]).prop_map(|(n, port)| Step::Port(n, port)),
         1 => n.prop_map(Step::NoAddress),
-        2 => Just(Step::Turn),
+        2 => Just(Step::Reconcile),
     ]
 }
 
@@ -410,8 +410,8 @@ fn take(world: &mut World, step: Step) {
             pod["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(port);
         }),
         Step::NoAddress(n) => world.change(n, |pod| pod["status"]["podIPs"] = json!([])),
-        Step::Turn => {
-            world.turn();
+        Step::Reconcile => {
+            world.reconcile();
         }
     }
 }
@@ -453,14 +453,14 @@ proptest! {
         for step in steps {
             take(&mut world, step);
         }
-        world.turn();
+        world.reconcile();
         check(&world)?;
-        prop_assert_eq!(world.turn(), (0, 0, 0));
+        prop_assert_eq!(world.reconcile(), (0, 0, 0));
         // A smaller limit is kept too.
         world.max = 1.max(max / 2);
-        world.turn();
+        world.reconcile();
         check(&world)?;
-        prop_assert_eq!(world.turn(), (0, 0, 0));
+        prop_assert_eq!(world.reconcile(), (0, 0, 0));
     }
 
     #[test]
@@ -473,10 +473,10 @@ proptest! {
         for step in steps {
             take(&mut world, step);
         }
-        world.turn();
+        world.reconcile();
         // New slices have got names by now, hence another order.
-        world.turn();
-        prop_assert_eq!(world.turn(), (0, 0, 0));
+        world.reconcile();
+        prop_assert_eq!(world.reconcile(), (0, 0, 0));
         check(&world)?;
     }
 }

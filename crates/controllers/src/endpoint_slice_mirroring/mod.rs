@@ -11,8 +11,8 @@ use orlop_client::Error;
 
 use self::plan::{CONTROLLER, Plan};
 use crate::endpoint_slice;
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn};
 use crate::objects::{EndpointSlice, Endpoints, Service};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "endpointslice-mirroring-controller",
@@ -41,7 +41,7 @@ fn start(setup: &Setup) {
     services.on_change(move |old, new| {
         let by_hand = |service: Option<&Arc<Service>>| service.map(|s| s.spec.selector.is_empty());
         if let Some(service) = new.or(old).filter(|_| by_hand(old) != by_hand(new)) {
-            wake.add(Key::of(&**service));
+            wake.add(Key::from_object(&**service));
         }
     });
     let wake = queue.clone();
@@ -67,7 +67,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let mut slices = self.slices.indexed(&key.name);
         slices.retain(|slice| {
             let meta = &slice.metadata;
@@ -76,15 +76,15 @@ impl Reconcile for Controller {
         slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let (endpoints, service) = (self.endpoints.at(key), self.services.at(key));
         let Some(endpoints) = endpoints.filter(|e| service.is_some_and(|s| plan::is_mirrored(e, &s))) else {
-            endpoint_slice::delete(turn, &slices).await?;
+            endpoint_slice::delete(writer, &slices).await?;
             return Ok(Next::Done);
         };
         let plan = plan::plan(&endpoints, &slices, self.max);
         self.remark(&endpoints, &plan);
         let written = async {
-            endpoint_slice::write(turn, plan.create).await?;
-            endpoint_slice::write(turn, plan.update).await?;
-            endpoint_slice::delete(turn, &plan.delete).await
+            endpoint_slice::write(writer, plan.create).await?;
+            endpoint_slice::write(writer, plan.update).await?;
+            endpoint_slice::delete(writer, &plan.delete).await
         };
         match written.await {
             Ok(()) => Ok(Next::Done),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     /// Writes the plan; says how many slices were made, changed, deleted.
-    fn turn(endpoints: &Endpoints, slices: &mut Vec<Arc<EndpointSlice>>, max: usize) -> (usize, usize, usize) {
+    fn reconcile(endpoints: &Endpoints, slices: &mut Vec<Arc<EndpointSlice>>, max: usize) -> (usize, usize, usize) {
         let plan = plan(endpoints, slices, max);
         let writes = (plan.create.len(), plan.update.len(), plan.delete.len());
         let gone = |name: &str| plan.delete.iter().any(|s| s.metadata.name == name);
@@ -225,8 +225,8 @@ mod tests {
             {"addresses": [{"ip": "192.0.2.3"}], "ports": [{"port": 5433, "name": "b", "protocol": "TCP"}]},
         ]));
         let mut slices = vec![];
-        assert_eq!(turn(&made, &mut slices, 1000), (3, 0, 0));
-        let sent = crate::objects::to_send(&*slices[0]);
+        assert_eq!(reconcile(&made, &mut slices, 1000), (3, 0, 0));
+        let sent = crate::objects::with_type_meta(&*slices[0]);
         assert_eq!(
             sent["endpoints"],
             json!([
@@ -243,15 +243,15 @@ mod tests {
         );
         assert_eq!(meta["ownerReferences"][0]["kind"], "Endpoints");
         assert_eq!(slices[1].address_type, "IPv6");
-        assert_eq!(turn(&made, &mut slices, 1000), (0, 0, 0));
+        assert_eq!(reconcile(&made, &mut slices, 1000), (0, 0, 0));
 
         let moved = endpoints(json!([{"addresses": [{"ip": "192.0.2.3"}], "ports": [{"port": 7, "protocol": "TCP"}]}]));
-        assert_eq!(turn(&moved, &mut slices, 1000), (0, 1, 2), "a slice is used again");
+        assert_eq!(reconcile(&moved, &mut slices, 1000), (0, 1, 2), "a slice is used again");
         let mut again = moved.clone();
         again.metadata.uid = "e2".to_string();
-        assert_eq!(turn(&again, &mut slices, 1000), (0, 1, 0));
+        assert_eq!(reconcile(&again, &mut slices, 1000), (0, 1, 0));
         assert_eq!(slices[0].metadata.owner_references[0].uid, "e2");
-        assert_eq!(turn(&endpoints(json!(null)), &mut slices, 1000), (0, 0, 1));
+        assert_eq!(reconcile(&endpoints(json!(null)), &mut slices, 1000), (0, 0, 1));
     }
 
     #[test]

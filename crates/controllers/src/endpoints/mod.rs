@@ -10,9 +10,9 @@ use orlop_client::Error;
 
 pub(crate) use self::subsets::canonical;
 use crate::backends::{self, TriggerTimes};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn};
-use crate::objects::{Endpoints, Pod, Service, to_send};
+use crate::objects::{Endpoints, Pod, Service, with_type_meta};
 use crate::ownership::is_terminating;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, WorkQueue, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "endpoints-controller",
@@ -59,26 +59,26 @@ fn start(setup: &Setup) {
 /// Endpoints made by hand may be there before their service: only those that this controller wrote are looked after, those
 /// whose service went unseen included.
 // Differs from upstream, which at its start deletes all that have no service.
-fn wake_for_own(queue: &Queue, endpoints: &Cache<Endpoints>) {
+fn wake_for_own(queue: &WorkQueue, endpoints: &Cache<Endpoints>) {
     let wake = queue.clone();
     endpoints.on_change(move |old, new| {
         if let Some(seen) = new
             .or(old)
             .filter(|e| e.metadata.label(plan::MANAGED_BY) == Some(plan::CONTROLLER))
         {
-            wake.add_after(Key::of(&**seen), AFTER_CHANGE);
+            wake.add_after(Key::from_object(&**seen), AFTER_CHANGE);
         }
     });
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let existing = self.endpoints.at(key);
         let Some(service) = self.services.at(key) else {
             self.triggers.forget(key);
             if let Some(left) = existing.filter(|e| e.metadata.annotation(LEADER).is_none() && !e.metadata.is_deleted())
             {
-                match turn.delete::<Endpoints>(&left.metadata).await {
+                match writer.delete::<Endpoints>(&left.metadata).await {
                     Ok(()) | Err(Error::NotFound(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -88,21 +88,29 @@ impl Reconcile for Controller {
         if !service.has_pods() {
             return Ok(Next::Done);
         }
-        let pods = backends::of_service(&self.pods, &service, service.spec.publish_not_ready_addresses);
+        let pods = backends::select_pods(&self.pods, &service, service.spec.publish_not_ready_addresses);
         let trigger = self.triggers.observe(&service, &pods);
         let Some(wanted) = plan::plan(&service, &pods, existing.as_deref(), trigger) else {
             return Ok(Next::Done);
         };
-        self.write(key, turn, &wanted).await
+        self.write(key, writer, &wanted).await
     }
 }
 
 impl Controller {
-    async fn write(&self, key: &Key, turn: &Turn, wanted: &Endpoints) -> Outcome {
+    async fn write(&self, key: &Key, writer: &Writer, wanted: &Endpoints) -> ReconcileResult {
         let is_new = wanted.metadata.uid.is_empty();
         let written = match is_new {
-            true => turn.create::<Endpoints>(&key.namespace, &to_send(wanted)).await,
-            false => turn.replace::<Endpoints>(&wanted.metadata, &to_send(wanted)).await,
+            true => {
+                writer
+                    .create::<Endpoints>(&key.namespace, &with_type_meta(wanted))
+                    .await
+            }
+            false => {
+                writer
+                    .replace::<Endpoints>(&wanted.metadata, &with_type_meta(wanted))
+                    .await
+            }
         };
         match written {
             Ok(_) => Ok(Next::Done),

@@ -4,7 +4,7 @@
 //! known not to be there. What went away stays (`Presence::Gone`) as long as somebody refers to it: its dependents need to
 //! know. So the graph knows no more than the objects in the cluster say, and forgets with them.
 //!
-//! Changes come in through `observe`, `remove`, `reset`, `forget_kind` and `mark_absent`; what comes out is whose turn it is
+//! Changes come in through `observe`, `remove`, `reset`, `forget_kind` and `mark_absent`; what comes out is which keys to queue
 //! (`News`). Nothing is decided here.
 
 use std::collections::BTreeSet;
@@ -35,14 +35,14 @@ impl Type {
 
 /// Where an object is, or is said to be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Coordinates {
     pub ty: Arc<Type>,
     /// Empty for objects that live in none.
     pub namespace: Arc<str>,
     pub name: Arc<str>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Coordinates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Type { api_version, kind } = &*self.ty;
         write!(f, "{api_version}/{kind} {}/{}", self.namespace, self.name)
@@ -61,8 +61,8 @@ pub(super) struct Owner {
 
 impl Owner {
     /// Where the owner would be; the namespace counts only if owners of its kind have one.
-    pub(super) fn place(&self, dependent: &Place) -> Place {
-        Place {
+    pub(super) fn coordinates(&self, dependent: &Coordinates) -> Coordinates {
+        Coordinates {
             ty: self.ty.clone(),
             namespace: dependent.namespace.clone(),
             name: self.name.clone(),
@@ -74,16 +74,16 @@ impl Owner {
 pub(super) enum Presence {
     /// Somebody refers to it; it has not been seen. These are all the places where it is said to be, and whether it is
     /// known not to be there.
-    Named(Vec<(Place, Looked)>),
+    Named(Vec<(Coordinates, Looked)>),
     Observed,
     /// It was seen, and seen to go. A uid never comes back.
     Gone,
 }
 
-/// What a look at a place found where something is said to be.
+/// What a look at a coordinates found where something is said to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// Nothing: its turn is to come, again and again until that changes.
+    /// Nothing: it is queued again and again until that changes.
     NotYet,
     Absent,
 }
@@ -91,7 +91,7 @@ pub(super) enum Looked {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// Where it is; if it has not been seen: where the first reference says it is.
-    pub place: Place,
+    pub coordinates: Coordinates,
     pub presence: Presence,
     pub owners: Box<[Owner]>,
     pub dependents: BTreeSet<Uid>,
@@ -124,9 +124,9 @@ impl Marks {
 }
 
 impl Node {
-    fn named(place: Place) -> Node {
+    fn named(coordinates: Coordinates) -> Node {
         Node {
-            place,
+            coordinates,
             presence: Presence::Named(vec![]),
             owners: Box::default(),
             dependents: BTreeSet::new(),
@@ -139,39 +139,39 @@ impl Node {
         self.presence == Presence::Observed
     }
 
-    /// Seen, on its way out, waiting for its dependents.
+    /// PartialObject, on its way out, waiting for its dependents.
     pub(super) fn waits(&self) -> bool {
         self.is_observed() && self.marks.waits()
     }
 
     /// Whether the reference, on a dependent in this namespace, says rightly where this node is.
     pub(super) fn is_at(&self, owner: &Owner, namespace: &str) -> bool {
-        self.place.ty == owner.ty && self.place.name == owner.name && !self.is_beyond(namespace)
+        self.coordinates.ty == owner.ty && self.coordinates.name == owner.name && !self.is_beyond(namespace)
     }
 
     /// Like `is_at`, in whatever version of the kind.
     pub(super) fn is_meant_by(&self, owner: &Owner, namespace: &str) -> bool {
-        let (ours, theirs) = (&self.place.ty, &owner.ty);
+        let (ours, theirs) = (&self.coordinates.ty, &owner.ty);
         let same_kind = ours.kind == theirs.kind && ours.group() == theirs.group();
-        same_kind && self.place.name == owner.name && !self.is_beyond(namespace)
+        same_kind && self.coordinates.name == owner.name && !self.is_beyond(namespace)
     }
 
     /// It lives in another namespace: its dependents can't be here.
     fn is_beyond(&self, namespace: &str) -> bool {
-        !self.place.namespace.is_empty() && *self.place.namespace != *namespace
+        !self.coordinates.namespace.is_empty() && *self.coordinates.namespace != *namespace
     }
 }
 
 /// An object as the API shows it: the little of it that is of interest here.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Seen {
-    pub metadata: SeenMeta,
+pub(super) struct PartialObject {
+    pub metadata: PartialMeta,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct SeenMeta {
+pub(super) struct PartialMeta {
     pub name: String,
     pub namespace: String,
     pub uid: String,
@@ -181,7 +181,7 @@ pub(super) struct SeenMeta {
     pub owner_references: Vec<OwnerReference>,
 }
 
-impl SeenMeta {
+impl PartialMeta {
     pub(super) fn marks(&self) -> Marks {
         let has = |name: &str| self.finalizers.iter().any(|f| f == name);
         Marks {
@@ -195,7 +195,7 @@ impl SeenMeta {
 /// What follows from a change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Whose turn it is.
+    /// Which keys to queue.
     pub wake: Vec<Uid>,
     /// References to an owner in another namespace.
     pub beyond: Vec<Beyond>,
@@ -204,7 +204,7 @@ pub(super) struct News {
 /// A dependent that names an owner which lives in another namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Beyond {
-    pub dependent: Place,
+    pub dependent: Coordinates,
     pub uid: Uid,
     pub owner: Owner,
 }
@@ -274,14 +274,14 @@ impl Graph {
     }
 
     /// An object as it is now.
-    pub(super) fn observe(&mut self, ty: &Arc<Type>, seen: &Seen, news: &mut News) {
+    pub(super) fn observe(&mut self, ty: &Arc<Type>, seen: &PartialObject, news: &mut News) {
         let meta = &seen.metadata;
         if meta.uid.is_empty() {
             return;
         }
         let (uid, is_new) = match self.nodes.get_key_value(meta.uid.as_str()) {
             // The same object under a second name (two groups that share a kind): the first one counts.
-            Some((_, node)) if node.is_observed() && node.place.ty != *ty => return,
+            Some((_, node)) if node.is_observed() && node.coordinates.ty != *ty => return,
             Some((uid, node)) => (uid.clone(), !node.is_observed()),
             None => (Uid::from(meta.uid.as_str()), true),
         };
@@ -305,8 +305,8 @@ impl Graph {
         }
     }
 
-    fn appear(&mut self, ty: &Arc<Type>, uid: &Uid, meta: &SeenMeta, news: &mut News) {
-        let place = Place {
+    fn appear(&mut self, ty: &Arc<Type>, uid: &Uid, meta: &PartialMeta, news: &mut News) {
+        let coordinates = Coordinates {
             ty: ty.clone(),
             namespace: self.namespace(&meta.namespace),
             name: meta.name.as_str().into(),
@@ -314,8 +314,8 @@ impl Graph {
         let node = self
             .nodes
             .entry(uid.clone())
-            .or_insert_with(|| Node::named(place.clone()));
-        node.place = place;
+            .or_insert_with(|| Node::named(coordinates.clone()));
+        node.coordinates = coordinates;
         node.presence = Presence::Observed;
         // Those who refer to it somewhere else are wrong, or know it by another version: they have to look.
         let dependents: Vec<Uid> = node.dependents.iter().cloned().collect();
@@ -329,7 +329,7 @@ impl Graph {
         let (Some(node), Some(owner)) = (self.nodes.get(dependent), self.nodes.get(owner)) else {
             return;
         };
-        let namespace = &node.place.namespace;
+        let namespace = &node.coordinates.namespace;
         let references = node
             .owners
             .iter()
@@ -341,7 +341,7 @@ impl Graph {
             news.wake.push(dependent.clone());
             if owner.is_beyond(namespace) {
                 news.beyond.push(Beyond {
-                    dependent: node.place.clone(),
+                    dependent: node.coordinates.clone(),
                     uid: dependent.clone(),
                     owner: reference.clone(),
                 });
@@ -372,8 +372,11 @@ impl Graph {
         let ty = self.ty(&reference.api_version, &reference.kind);
         let known = self.nodes.get_key_value(reference.uid.as_str());
         let name = known
-            .filter(|(_, node)| *node.place.name == *reference.name)
-            .map_or_else(|| reference.name.as_str().into(), |(_, node)| node.place.name.clone());
+            .filter(|(_, node)| *node.coordinates.name == *reference.name)
+            .map_or_else(
+                || reference.name.as_str().into(),
+                |(_, node)| node.coordinates.name.clone(),
+            );
         Owner {
             ty,
             name,
@@ -383,17 +386,17 @@ impl Graph {
     }
 
     fn attach(&mut self, uid: &Uid, owner: &Owner, news: &mut News) {
-        let place = owner.place(&self.nodes[uid].place);
+        let coordinates = owner.coordinates(&self.nodes[uid].coordinates);
         let node = self.nodes.entry(owner.uid.clone());
-        let node = node.or_insert_with(|| Node::named(place.clone()));
+        let node = node.or_insert_with(|| Node::named(coordinates.clone()));
         node.dependents.insert(uid.clone());
         match &mut node.presence {
-            Presence::Named(places) => match places.iter().find(|(known, _)| *known == place) {
+            Presence::Named(places) => match places.iter().find(|(known, _)| *known == coordinates) {
                 Some((_, Looked::Absent)) => news.wake.push(uid.clone()),
                 Some((_, Looked::NotYet)) => {}
                 None => {
                     // Is it there?
-                    places.push((place, Looked::NotYet));
+                    places.push((coordinates, Looked::NotYet));
                     news.wake.push(owner.uid.clone());
                 }
             },
@@ -432,7 +435,7 @@ impl Graph {
     /// An object has gone.
     pub(super) fn remove(&mut self, ty: &Arc<Type>, uid: &str, news: &mut News) {
         let known = self.nodes.get_key_value(uid);
-        let Some((uid, node)) = known.filter(|(_, node)| node.is_observed() && node.place.ty == *ty) else {
+        let Some((uid, node)) = known.filter(|(_, node)| node.is_observed() && node.coordinates.ty == *ty) else {
             return;
         };
         let uid = uid.clone();
@@ -455,7 +458,7 @@ impl Graph {
     }
 
     /// The whole state of a kind: what is not in it is gone.
-    pub(super) fn reset(&mut self, ty: &Arc<Type>, all: &[Seen], news: &mut News) {
+    pub(super) fn reset(&mut self, ty: &Arc<Type>, all: &[PartialObject], news: &mut News) {
         let there: FxHashSet<&str> = all.iter().map(|seen| seen.metadata.uid.as_str()).collect();
         for uid in self.observed(ty) {
             if !there.contains(&*uid) {
@@ -473,9 +476,9 @@ impl Graph {
             let mut places = vec![];
             for dependent in self.nodes[&uid].dependents.iter().map(|d| &self.nodes[d]) {
                 for owner in dependent.owners.iter().filter(|owner| owner.uid == uid) {
-                    let place = (owner.place(&dependent.place), Looked::NotYet);
-                    if !places.contains(&place) {
-                        places.push(place);
+                    let coordinates = (owner.coordinates(&dependent.coordinates), Looked::NotYet);
+                    if !places.contains(&coordinates) {
+                        places.push(coordinates);
                     }
                 }
             }
@@ -488,23 +491,23 @@ impl Graph {
 
     fn observed(&self, ty: &Arc<Type>) -> Vec<Uid> {
         let nodes = self.nodes.iter();
-        let of_kind = nodes.filter(|(_, node)| node.is_observed() && node.place.ty == *ty);
+        let of_kind = nodes.filter(|(_, node)| node.is_observed() && node.coordinates.ty == *ty);
         of_kind.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// The API server says that no object of this uid is at this place.
-    pub(super) fn mark_absent(&mut self, uid: &str, place: &Place, news: &mut News) {
+    /// The API server says that no object of this uid is at this coordinates.
+    pub(super) fn mark_absent(&mut self, uid: &str, coordinates: &Coordinates, news: &mut News) {
         let Some(node) = self.nodes.get_mut(uid) else { return };
         let Presence::Named(places) = &mut node.presence else {
             return;
         };
-        let Some((_, known)) = places.iter_mut().find(|(at, _)| at == place) else {
+        let Some((_, known)) = places.iter_mut().find(|(at, _)| at == coordinates) else {
             return;
         };
         *known = Looked::Absent;
         let node = &self.nodes[uid];
         for dependent in &node.dependents {
-            let there = |o: &Owner| &*o.uid == uid && o.place(&self.nodes[dependent].place) == *place;
+            let there = |o: &Owner| &*o.uid == uid && o.coordinates(&self.nodes[dependent].coordinates) == *coordinates;
             if self.nodes[dependent].owners.iter().any(there) {
                 news.wake.push(dependent.clone());
             }

@@ -3,7 +3,7 @@
 use orlop_client::path;
 use rustc_hash::FxHashMap;
 
-use super::graph::{Place, Type};
+use super::graph::{Coordinates, Type};
 use crate::discovery::{Discovered, Resource};
 
 /// What is not part of the graph. Upstream: garbagecollector.DefaultIgnoredResources
@@ -17,7 +17,7 @@ pub(super) struct Kinds(FxHashMap<Type, (String, bool)>);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Path(String),
-    /// Nobody serves the kind, or nobody has told of it yet.
+    /// The kind is not served, or discovery does not know it yet.
     UnknownKind,
     /// Objects of the kind live in namespaces, and the one who refers to it lives in none: there is no such object.
     NoNamespace,
@@ -33,15 +33,20 @@ impl Kinds {
         Kinds(kinds)
     }
 
-    pub(super) fn address(&self, place: &Place) -> Address {
-        let Some((resource, namespaced)) = self.0.get(&*place.ty) else {
+    pub(super) fn address(&self, coordinates: &Coordinates) -> Address {
+        let Some((resource, namespaced)) = self.0.get(&*coordinates.ty) else {
             return Address::UnknownKind;
         };
-        if *namespaced && place.namespace.is_empty() {
+        if *namespaced && coordinates.namespace.is_empty() {
             return Address::NoNamespace;
         }
-        let namespace = namespaced.then_some(&*place.namespace);
-        Address::Path(path::object(&place.ty.api_version, namespace, resource, &place.name))
+        let namespace = namespaced.then_some(&*coordinates.namespace);
+        Address::Path(path::object(
+            &coordinates.ty.api_version,
+            namespace,
+            resource,
+            &coordinates.name,
+        ))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The garbage collector: what has owners goes after the last of them, and owners go as they were told to: before their
+//! The garbage collector: what has owners goes after the last of them, and owners are deleted by their propagation policy: before their
 //! dependents (background), after them (foreground), or without them (orphan).
 //!
 //! `monitors` watches every kind that can be deleted, those that appear later included, and keeps the `graph` of owners and
@@ -25,11 +25,11 @@ use orlop_client::{Api, DeleteOptions, Error, Preconditions, Result};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use self::graph::{Place, Seen, SeenMeta, Uid};
+use self::graph::{Coordinates, PartialMeta, PartialObject, Uid};
 use self::kinds::Address;
-use self::monitors::Known;
-use self::plan::{Decision, Item, Plan, Policy, Verdict};
-use crate::machinery::{Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn};
+use self::monitors::CollectorState;
+use self::plan::{Decision, Item, OwnerState, Plan, Policy};
+use crate::runtime::{Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "garbage-collector-controller",
@@ -46,19 +46,19 @@ const ORPHANS_AT_ONCE: usize = 16;
 const TRIES: usize = 4;
 
 struct Collector {
-    known: Arc<Known>,
+    known: Arc<CollectorState>,
 }
 
 fn start(setup: &Setup) {
     let queue = setup.queue("garbage_collector_attempt_to_delete");
-    let known = Arc::new(Known::new(queue.clone(), setup.recorder.clone()));
+    let known = Arc::new(CollectorState::new(queue.clone(), setup.recorder.clone()));
     setup.spawn(monitors::run(setup.api.clone(), known.clone(), setup.shutdown.clone()));
     setup.run(queue, setup.settings.concurrent_gc_syncs, Collector { known });
 }
 
 /// What the API server says of an object.
 enum Live {
-    There(Box<SeenMeta>),
+    There(Box<PartialMeta>),
     Absent,
     /// It can't be asked for.
     Unknown(Address),
@@ -66,12 +66,12 @@ enum Live {
 
 impl Reconcile for Collector {
     /// The key's name is a uid.
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let mut ready = self.known.ready.subscribe();
         // The sender lives as long as `known` does.
         let _ = ready.wait_for(|ready| *ready).await;
         let plan = plan::plan(&self.known.graph.lock(), &key.name);
-        let api = turn.api();
+        let api = writer.api();
         match plan {
             Plan::Nothing => Ok(Next::Done),
             Plan::Verify(places) => self.verify(api, &key.name, &places).await,
@@ -86,65 +86,69 @@ impl Reconcile for Collector {
 }
 
 impl Collector {
-    async fn look(&self, api: &Api, uid: &str, place: &Place) -> Result<Live> {
-        let address = self.known.kinds.read().address(place);
+    async fn look(&self, api: &Api, uid: &str, coordinates: &Coordinates) -> Result<Live> {
+        let address = self.known.kinds.read().address(coordinates);
         let Address::Path(path) = address else {
             return Ok(Live::Unknown(address));
         };
-        match api.get::<Seen>(&path).await {
+        match api.get::<PartialObject>(&path).await {
             Ok(seen) if seen.metadata.uid == *uid => Ok(Live::There(Box::new(seen.metadata))),
             Ok(_) | Err(Error::NotFound(_)) => Ok(Live::Absent),
             Err(error) => Err(error),
         }
     }
 
-    fn path(&self, place: &Place) -> std::result::Result<String, Failure> {
-        match self.known.kinds.read().address(place) {
+    fn path(&self, coordinates: &Coordinates) -> std::result::Result<String, ReconcileError> {
+        match self.known.kinds.read().address(coordinates) {
             Address::Path(path) => Ok(path),
-            _ => Err(Failure::NotYet(format!("{place}: nobody serves this kind"))),
+            _ => Err(ReconcileError::NotYet(format!("{coordinates}: resource is not served"))),
         }
     }
 
     /// Is what somebody refers to there?
-    async fn verify(&self, api: &Api, uid: &str, places: &[Place]) -> Outcome {
+    async fn verify(&self, api: &Api, uid: &str, places: &[Coordinates]) -> ReconcileResult {
         let mut waiting = None;
-        for place in places {
-            match self.look(api, uid, place).await? {
-                Live::Absent => self.known.change(|graph, news| graph.mark_absent(uid, place, news)),
+        for coordinates in places {
+            match self.look(api, uid, coordinates).await? {
+                Live::Absent => self
+                    .known
+                    .change(|graph, news| graph.mark_absent(uid, coordinates, news)),
                 // The watch of its kind will show it. Should it go before that, the next look finds out.
-                Live::There(_) => waiting = Some(format!("{place} has not been seen yet")),
+                Live::There(_) => waiting = Some(format!("{coordinates} has not been seen yet")),
                 Live::Unknown(Address::NoNamespace) => {
-                    tracing::debug!(object = %place, "ignoring owner in a namespace: the object has none");
+                    tracing::debug!(object = %coordinates, "ignoring owner in a namespace: the object has none");
                 }
-                Live::Unknown(_) => waiting = Some(format!("{place}: nobody serves this kind")),
+                Live::Unknown(_) => waiting = Some(format!("{coordinates}: resource is not served")),
             }
         }
         match waiting {
             None => Ok(Next::Done),
-            Some(why) => Err(Failure::NotYet(why)),
+            Some(why) => Err(ReconcileError::NotYet(why)),
         }
     }
 
-    async fn judge(&self, api: &Api, item: &Item, mut verdicts: Vec<Verdict>) -> Outcome {
+    async fn judge(&self, api: &Api, item: &Item, mut verdicts: Vec<OwnerState>) -> ReconcileResult {
         for (owner, verdict) in item.owners.iter().zip(&mut verdicts) {
-            // An owner that waited may have been told to go another way since then.
-            if !matches!(verdict, Verdict::Unsure | Verdict::Waiting) {
+            // An owner that waited may have got another propagation policy since then.
+            if !matches!(verdict, OwnerState::Unsure | OwnerState::Waiting) {
                 continue;
             }
-            let place = owner.place(&item.place);
-            *verdict = match self.look(api, &owner.uid, &place).await? {
-                Live::There(owner) if owner.marks().waits() => Verdict::Waiting,
-                Live::There(_) => Verdict::Solid,
-                Live::Absent => Verdict::Dangling,
+            let coordinates = owner.coordinates(&item.coordinates);
+            *verdict = match self.look(api, &owner.uid, &coordinates).await? {
+                Live::There(owner) if owner.marks().waits() => OwnerState::Waiting,
+                Live::There(_) => OwnerState::Solid,
+                Live::Absent => OwnerState::Dangling,
                 // Never to be found. Upstream: what has such an owner is not collected.
-                Live::Unknown(Address::NoNamespace) => Verdict::Solid,
-                Live::Unknown(_) => return Err(Failure::NotYet(format!("{place}: nobody serves this kind"))),
+                Live::Unknown(Address::NoNamespace) => OwnerState::Solid,
+                Live::Unknown(_) => {
+                    return Err(ReconcileError::NotYet(format!("{coordinates}: resource is not served")));
+                }
             };
         }
         match plan::decide(item, &verdicts) {
             Decision::Keep => Ok(Next::Done),
             Decision::Loosen(owners) => {
-                let path = self.path(&item.place)?;
+                let path = self.path(&item.coordinates)?;
                 loosen(api, &path, &item.uid, &owners).await?;
                 Ok(Next::Done)
             }
@@ -153,8 +157,8 @@ impl Collector {
     }
 
     /// Deletes the object in the state that was judged; or in a later one, if its owners are still the same.
-    async fn delete(&self, api: &Api, item: &Item, policy: Policy) -> Outcome {
-        let path = self.path(&item.place)?;
+    async fn delete(&self, api: &Api, item: &Item, policy: Policy) -> ReconcileResult {
+        let path = self.path(&item.coordinates)?;
         let mut revision = item.revision.to_string();
         for _ in 0..TRIES {
             let options = DeleteOptions {
@@ -167,33 +171,44 @@ impl Collector {
             };
             match api.delete(&path, &options).await {
                 Ok(()) => {
-                    tracing::debug!(object = %item.place, propagation = policy.name(), "deleted object");
+                    tracing::debug!(object = %item.coordinates, propagation = policy.name(), "deleted object");
                     return Ok(Next::Done);
                 }
                 Err(Error::NotFound(_)) => return Ok(Next::Done),
                 Err(Error::Conflict(_)) => {}
                 Err(error) => return Err(error.into()),
             }
-            let Live::There(live) = self.look(api, &item.uid, &item.place).await? else {
+            let Live::There(live) = self.look(api, &item.uid, &item.coordinates).await? else {
                 return Ok(Next::Done);
             };
             if live.deletion_timestamp.is_some() {
                 return Ok(Next::Done);
             }
             if !same_owners(item, &live) {
-                return Err(Failure::NotYet(format!("{}: its owners have changed", item.place)));
+                return Err(ReconcileError::NotYet(format!(
+                    "{}: owner references have changed",
+                    item.coordinates
+                )));
             }
             revision = live.resource_version;
         }
-        Err(Failure::NotYet(format!("{} changes all the time", item.place)))
+        Err(ReconcileError::NotYet(format!(
+            "{}: object kept changing while it was processed",
+            item.coordinates
+        )))
     }
 
-    async fn orphan(&self, api: &Api, item: &Item, dependents: Vec<(Uid, Place)>) -> std::result::Result<(), Failure> {
+    async fn orphan(
+        &self,
+        api: &Api,
+        item: &Item,
+        dependents: Vec<(Uid, Coordinates)>,
+    ) -> std::result::Result<(), ReconcileError> {
         let owner = std::slice::from_ref(&item.uid);
         let mut done = stream::iter(dependents)
-            .map(|(uid, place)| async move {
-                let path = self.path(&place)?;
-                loosen(api, &path, &uid, owner).await.map_err(Failure::from)
+            .map(|(uid, coordinates)| async move {
+                let path = self.path(&coordinates)?;
+                loosen(api, &path, &uid, owner).await.map_err(ReconcileError::from)
             })
             .buffer_unordered(ORPHANS_AT_ONCE);
         let mut outcome = Ok(());
@@ -203,10 +218,10 @@ impl Collector {
         outcome
     }
 
-    async fn remove_finalizer(&self, api: &Api, item: &Item, finalizer: &str) -> Outcome {
-        let path = self.path(&item.place)?;
+    async fn remove_finalizer(&self, api: &Api, item: &Item, finalizer: &str) -> ReconcileResult {
+        let path = self.path(&item.coordinates)?;
         for _ in 0..TRIES {
-            let Live::There(live) = self.look(api, &item.uid, &item.place).await? else {
+            let Live::There(live) = self.look(api, &item.uid, &item.coordinates).await? else {
                 return Ok(Next::Done);
             };
             let left: Vec<&String> = live.finalizers.iter().filter(|f| *f != finalizer).collect();
@@ -223,11 +238,14 @@ impl Collector {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Failure::NotYet(format!("{} changes all the time", item.place)))
+        Err(ReconcileError::NotYet(format!(
+            "{}: object kept changing while it was processed",
+            item.coordinates
+        )))
     }
 }
 
-fn same_owners(item: &Item, live: &SeenMeta) -> bool {
+fn same_owners(item: &Item, live: &PartialMeta) -> bool {
     let mut pairs = item.owners.iter().zip(&live.owner_references);
     item.owners.len() == live.owner_references.len() && pairs.all(|(owner, live)| graph::is_same(owner, live))
 }

@@ -11,10 +11,10 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::graph::{Beyond, Graph, News, Seen, Type};
+use super::graph::{Beyond, Graph, News, PartialObject, Type};
 use super::kinds::{self, Kinds};
 use crate::discovery::{self, Discovered, Resource};
-use crate::machinery::{Key, Queue, Recorder};
+use crate::runtime::{Key, Recorder, WorkQueue};
 
 /// How often the API server is asked for its kinds. Upstream: the garbage collector's sync period.
 const DISCOVER_EVERY: Duration = Duration::from_secs(30);
@@ -30,19 +30,19 @@ const QUEUE: usize = 256;
 const BRINGS_KINDS: [&str; 2] = ["CustomResourceDefinition", "APIService"];
 
 /// What is known, shared by those who watch and those who act.
-pub(super) struct Known {
+pub(super) struct CollectorState {
     pub graph: Mutex<Graph>,
     pub kinds: RwLock<Kinds>,
     /// Set once the first whole states are in.
     pub ready: watch::Sender<bool>,
-    queue: Queue,
+    queue: WorkQueue,
     recorder: Recorder,
     hint: Notify,
 }
 
-impl Known {
-    pub(super) fn new(queue: Queue, recorder: Recorder) -> Known {
-        Known {
+impl CollectorState {
+    pub(super) fn new(queue: WorkQueue, recorder: Recorder) -> CollectorState {
+        CollectorState {
             graph: Mutex::default(),
             kinds: RwLock::default(),
             ready: watch::channel(false).0,
@@ -52,7 +52,7 @@ impl Known {
         }
     }
 
-    /// Changes the graph, and says whose turn it is.
+    /// Changes the graph, and says which keys to queue.
     pub(super) fn change(&self, change: impl FnOnce(&mut Graph, &mut News)) {
         let mut news = News::default();
         change(&mut self.graph.lock(), &mut news);
@@ -83,7 +83,7 @@ impl Known {
             .record(regarding, EventType::Warning, "OwnerRefInvalidNamespace".into(), note);
     }
 
-    fn observe(&self, ty: &Arc<Type>, delta: Delta<Seen>) {
+    fn observe(&self, ty: &Arc<Type>, delta: Delta<PartialObject>) {
         match delta {
             Delta::Reset(all) => self.change(|graph, news| graph.reset(ty, &all, news)),
             Delta::Applied(seen) => self.change(|graph, news| graph.observe(ty, &seen, news)),
@@ -110,7 +110,7 @@ impl Drop for Monitor {
 }
 
 /// Until the shutdown, which whoever runs this waits for.
-pub(super) async fn run(api: Api, known: Arc<Known>, shutdown: Shutdown) {
+pub(super) async fn run(api: Api, known: Arc<CollectorState>, shutdown: Shutdown) {
     let mut monitors: BTreeMap<Resource, Monitor> = BTreeMap::new();
     let mut failures = Failures::default();
     loop {
@@ -143,7 +143,7 @@ pub(super) async fn run(api: Api, known: Arc<Known>, shutdown: Shutdown) {
 /// Begins to watch what is new, and ceases to watch what is no more.
 fn follow(
     api: &Api,
-    known: &Arc<Known>,
+    known: &Arc<CollectorState>,
     shutdown: &Shutdown,
     found: &Discovered,
     monitors: &mut BTreeMap<Resource, Monitor>,
@@ -162,14 +162,14 @@ fn follow(
         known.change(|graph, news| graph.forget_kind(&ty, news));
     }
     for resource in wanted {
-        if let Entry::Vacant(place) = monitors.entry(resource) {
-            let monitor = begin(api, known, shutdown, place.key());
-            place.insert(monitor);
+        if let Entry::Vacant(coordinates) = monitors.entry(resource) {
+            let monitor = begin(api, known, shutdown, coordinates.key());
+            coordinates.insert(monitor);
         }
     }
 }
 
-fn begin(api: &Api, known: &Arc<Known>, shutdown: &Shutdown, resource: &Resource) -> Monitor {
+fn begin(api: &Api, known: &Arc<CollectorState>, shutdown: &Shutdown, resource: &Resource) -> Monitor {
     let ty = known.graph.lock().ty(&resource.api_version, &resource.kind);
     let (sender, mut deltas) = mpsc::channel(QUEUE);
     let selection = Selection::all(path::collection(&resource.api_version, None, &resource.name));

@@ -2,13 +2,13 @@
 
 use rustc_hash::FxHashSet;
 
-use super::graph::{Graph, Looked, Marks, Node, Owner, Place, Presence, Uid};
+use super::graph::{Coordinates, Graph, Looked, Marks, Node, Owner, Presence, Uid};
 
 /// A node as it was when the plan was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
     pub uid: Uid,
-    pub place: Place,
+    pub coordinates: Coordinates,
     pub revision: u64,
     pub marks: Marks,
     pub owners: Box<[Owner]>,
@@ -19,18 +19,18 @@ pub(super) struct Item {
 pub(super) enum Plan {
     Nothing,
     /// Only named so far: see whether it is at one of these places (if any).
-    Verify(Vec<Place>),
+    Verify(Vec<Coordinates>),
     /// Take the references to it from its dependents, then the finalizer `orphan` from it.
-    Orphan(Item, Vec<(Uid, Place)>),
+    Orphan(Item, Vec<(Uid, Coordinates)>),
     /// All dependents that it had to wait for are gone: take the finalizer `foregroundDeletion` from it.
     Release(Item),
     /// See whether its owners allow it to stay; one verdict an owner.
-    Judge(Item, Vec<Verdict>),
+    Judge(Item, Vec<OwnerState>),
 }
 
 /// What is known of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum OwnerState {
     /// It is there, and not about to go after its dependents.
     Solid,
     /// It is on its way out and waits for its dependents to go first.
@@ -74,13 +74,13 @@ pub(super) fn plan(graph: &Graph, uid: &str) -> Plan {
         Presence::Gone => return Plan::Nothing,
         Presence::Named(places) => {
             let open = places.iter().filter(|(_, known)| *known == Looked::NotYet);
-            return Plan::Verify(open.map(|(place, _)| place.clone()).collect());
+            return Plan::Verify(open.map(|(coordinates, _)| coordinates.clone()).collect());
         }
         Presence::Observed => {}
     }
     let item = Item {
         uid: uid.clone(),
-        place: node.place.clone(),
+        coordinates: node.coordinates.clone(),
         revision: node.revision,
         marks: node.marks,
         owners: node.owners.clone(),
@@ -88,8 +88,8 @@ pub(super) fn plan(graph: &Graph, uid: &str) -> Plan {
     };
     if node.marks.orphans() {
         let others = node.dependents.iter().filter(|dependent| **dependent != uid);
-        let place = |uid: &Uid| graph.node(uid).map(|node| (uid.clone(), node.place.clone()));
-        return Plan::Orphan(item, others.filter_map(place).collect());
+        let coordinates = |uid: &Uid| graph.node(uid).map(|node| (uid.clone(), node.coordinates.clone()));
+        return Plan::Orphan(item, others.filter_map(coordinates).collect());
     }
     if node.marks.waits() {
         return match is_blocked(graph, &uid) {
@@ -101,29 +101,29 @@ pub(super) fn plan(graph: &Graph, uid: &str) -> Plan {
     if node.marks.deleted || node.owners.is_empty() {
         return Plan::Nothing;
     }
-    let verdicts: Vec<Verdict> = node.owners.iter().map(|o| verdict(graph, node, o)).collect();
-    match verdicts.iter().all(|verdict| *verdict == Verdict::Solid) {
+    let verdicts: Vec<OwnerState> = node.owners.iter().map(|o| verdict(graph, node, o)).collect();
+    match verdicts.iter().all(|verdict| *verdict == OwnerState::Solid) {
         true => Plan::Nothing,
         false => Plan::Judge(item, verdicts),
     }
 }
 
-fn verdict(graph: &Graph, dependent: &Node, owner: &Owner) -> Verdict {
+fn verdict(graph: &Graph, dependent: &Node, owner: &Owner) -> OwnerState {
     let Some(node) = graph.node(&owner.uid) else {
-        return Verdict::Unsure;
+        return OwnerState::Unsure;
     };
     match &node.presence {
         Presence::Named(places) => {
-            let place = owner.place(&dependent.place);
-            match places.contains(&(place, Looked::Absent)) {
-                true => Verdict::Dangling,
-                false => Verdict::Unsure,
+            let coordinates = owner.coordinates(&dependent.coordinates);
+            match places.contains(&(coordinates, Looked::Absent)) {
+                true => OwnerState::Dangling,
+                false => OwnerState::Unsure,
             }
         }
-        _ if !node.is_at(owner, &dependent.place.namespace) => Verdict::Unsure,
-        Presence::Gone => Verdict::Dangling,
-        Presence::Observed if node.marks.waits() => Verdict::Waiting,
-        Presence::Observed => Verdict::Solid,
+        _ if !node.is_at(owner, &dependent.coordinates.namespace) => OwnerState::Unsure,
+        Presence::Gone => OwnerState::Dangling,
+        Presence::Observed if node.marks.waits() => OwnerState::Waiting,
+        Presence::Observed => OwnerState::Solid,
     }
 }
 
@@ -167,7 +167,7 @@ fn blocking<'a>(graph: &'a Graph, uid: &'a Uid) -> impl Iterator<Item = &'a Uid>
     let dependents = node.map(|node| node.dependents.iter());
     dependents.into_iter().flatten().filter(move |dependent| {
         let blocks = |dependent: &Node| {
-            let (mut owners, namespace) = (dependent.owners.iter(), &dependent.place.namespace);
+            let (mut owners, namespace) = (dependent.owners.iter(), &dependent.coordinates.namespace);
             let right = |owner: &Owner| node.is_some_and(|node| node.is_meant_by(owner, namespace));
             owners.any(|owner| owner.uid == *uid && owner.blocks && right(owner))
         };
@@ -176,21 +176,21 @@ fn blocking<'a>(graph: &'a Graph, uid: &'a Uid) -> impl Iterator<Item = &'a Uid>
 }
 
 /// Once nothing is unsure.
-pub(super) fn decide(item: &Item, verdicts: &[Verdict]) -> Decision {
-    let with = |wanted: Verdict| {
+pub(super) fn decide(item: &Item, verdicts: &[OwnerState]) -> Decision {
+    let with = |wanted: OwnerState| {
         let owners = item.owners.iter().zip(verdicts);
         owners
             .filter(move |(_, verdict)| **verdict == wanted)
             .map(|(owner, _)| owner.uid.clone())
     };
-    let has = |wanted: Verdict| verdicts.contains(&wanted);
-    if verdicts.is_empty() || has(Verdict::Unsure) {
+    let has = |wanted: OwnerState| verdicts.contains(&wanted);
+    if verdicts.is_empty() || has(OwnerState::Unsure) {
         return Decision::Keep;
     }
-    if has(Verdict::Solid) {
+    if has(OwnerState::Solid) {
         // An owner that waits would wait for ever if its reference stayed.
-        let solid: Vec<Uid> = with(Verdict::Solid).collect();
-        let mut loose: Vec<Uid> = with(Verdict::Dangling).chain(with(Verdict::Waiting)).collect();
+        let solid: Vec<Uid> = with(OwnerState::Solid).collect();
+        let mut loose: Vec<Uid> = with(OwnerState::Dangling).chain(with(OwnerState::Waiting)).collect();
         // Taken away by uid: a second, right reference to the same owner would go with it.
         loose.retain(|uid| !solid.contains(uid));
         loose.dedup();
@@ -199,7 +199,7 @@ pub(super) fn decide(item: &Item, verdicts: &[Verdict]) -> Decision {
             false => Decision::Loosen(loose),
         };
     }
-    if has(Verdict::Waiting) && item.has_dependents {
+    if has(OwnerState::Waiting) && item.has_dependents {
         return Decision::Delete(Policy::Foreground);
     }
     Decision::Delete(match item.marks {

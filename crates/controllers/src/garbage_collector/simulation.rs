@@ -1,7 +1,7 @@
 //! Random clusters of owners and dependents, deleted in all three ways: what stays is what must, and nothing that has an
 //! owner goes.
 //!
-//! The API server is a map here, each kind's watch a queue that is heard late, and a turn plans at one time and acts at a
+//! The API server is a map here, each kind's watch a queue that is heard late, and a reconcile plans at one time and acts at a
 //! later one, so that every plan may be out of date when it is carried out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use orlop_base::Random;
 
-use super::graph::{Graph, Marks, News, Owner, Place, Seen, SeenMeta, Type};
-use super::plan::{Decision, Item, Plan, Policy, Verdict, decide, plan};
+use super::graph::{Coordinates, Graph, Marks, News, Owner, PartialMeta, PartialObject, Type};
+use super::plan::{Decision, Item, OwnerState, Plan, Policy, decide, plan};
 use crate::objects::OwnerReference;
 
 /// Kind 0 lives in no namespace.
 const KINDS: usize = 4;
 const NAMESPACES: [&str; 3] = ["", "one", "two"];
 
-type Change = (Arc<Type>, Option<Seen>, String);
+type Change = (Arc<Type>, Option<PartialObject>, String);
 
 struct World {
     random: Random,
-    objects: BTreeMap<String, (usize, SeenMeta)>,
+    objects: BTreeMap<String, (usize, PartialMeta)>,
     revision: u64,
     made: usize,
     watches: Vec<VecDeque<Change>>,
@@ -61,7 +61,7 @@ impl World {
         meta.resource_version = self.revision.to_string();
         let (kind, meta) = (*kind, meta.clone());
         let gone = meta.deletion_timestamp.is_some() && meta.finalizers.is_empty();
-        let seen = (!gone).then_some(Seen { metadata: meta });
+        let seen = (!gone).then_some(PartialObject { metadata: meta });
         if gone {
             self.objects.remove(uid);
         }
@@ -109,12 +109,12 @@ impl World {
                 owner_references.push(new);
             }
         }
-        let metadata = SeenMeta {
+        let metadata = PartialMeta {
             name: format!("n{}", self.made),
             namespace: namespace.into(),
             uid: uid.clone(),
             owner_references,
-            ..SeenMeta::default()
+            ..PartialMeta::default()
         };
         self.objects.insert(uid.clone(), (kind, metadata));
         self.write(&uid);
@@ -166,24 +166,24 @@ impl World {
 
     // ---- What is true of an owner, whoever knows it.
 
-    /// None: it can't be said, as the place can't be.
-    fn truth(&self, namespace: &str, uid: &str, kind: &str, name: &str) -> Option<Verdict> {
+    /// None: it can't be said, as the coordinates can't be.
+    fn truth(&self, namespace: &str, uid: &str, kind: &str, name: &str) -> Option<OwnerState> {
         if kind != "K0" && namespace.is_empty() {
             return None;
         }
         let Some((number, meta)) = self.objects.get(uid) else {
-            return Some(Verdict::Dangling);
+            return Some(OwnerState::Dangling);
         };
         let namespace = if kind == "K0" { "" } else { namespace };
         let there = format!("K{number}") == kind && meta.name == name && meta.namespace == namespace;
         Some(match (there, meta.marks().waits()) {
-            (false, _) => Verdict::Dangling,
-            (true, true) => Verdict::Waiting,
-            (true, false) => Verdict::Solid,
+            (false, _) => OwnerState::Dangling,
+            (true, true) => OwnerState::Waiting,
+            (true, false) => OwnerState::Solid,
         })
     }
 
-    fn truth_of_owners(&self, uid: &str) -> Vec<Option<Verdict>> {
+    fn truth_of_owners(&self, uid: &str) -> Vec<Option<OwnerState>> {
         let meta = &self.objects[uid].1;
         let owners = meta.owner_references.iter();
         owners
@@ -215,7 +215,9 @@ impl World {
     fn list_again(&mut self, kind: usize) {
         self.watches[kind].clear();
         let of_kind = self.objects.values().filter(|(k, _)| *k == kind);
-        let all: Vec<Seen> = of_kind.map(|(_, meta)| Seen { metadata: meta.clone() }).collect();
+        let all: Vec<PartialObject> = of_kind
+            .map(|(_, meta)| PartialObject { metadata: meta.clone() })
+            .collect();
         let mut news = News::default();
         self.graph.reset(&self.types[kind].clone(), &all, &mut news);
         self.tell(news);
@@ -244,12 +246,12 @@ impl World {
         }
     }
 
-    fn verify(&mut self, uid: &str, places: &[Place]) {
-        for place in places {
-            match self.truth(&place.namespace, uid, &place.ty.kind, &place.name) {
-                Some(Verdict::Dangling) => {
+    fn verify(&mut self, uid: &str, places: &[Coordinates]) {
+        for coordinates in places {
+            match self.truth(&coordinates.namespace, uid, &coordinates.ty.kind, &coordinates.name) {
+                Some(OwnerState::Dangling) => {
                     let mut news = News::default();
-                    self.graph.mark_absent(uid, place, &mut news);
+                    self.graph.mark_absent(uid, coordinates, &mut news);
                     self.tell(news);
                 }
                 // Comes again.
@@ -259,12 +261,12 @@ impl World {
         }
     }
 
-    fn judge(&mut self, uid: &str, item: &Item, mut verdicts: Vec<Verdict>) {
+    fn judge(&mut self, uid: &str, item: &Item, mut verdicts: Vec<OwnerState>) {
         for (owner, verdict) in item.owners.iter().zip(&mut verdicts) {
-            if matches!(verdict, Verdict::Unsure | Verdict::Waiting) {
+            if matches!(verdict, OwnerState::Unsure | OwnerState::Waiting) {
                 let Owner { ty, name, uid, .. } = owner;
-                let truth = self.truth(&item.place.namespace, uid, &ty.kind, name);
-                *verdict = truth.unwrap_or(Verdict::Solid);
+                let truth = self.truth(&item.coordinates.namespace, uid, &ty.kind, name);
+                *verdict = truth.unwrap_or(OwnerState::Solid);
             }
         }
         match decide(item, &verdicts) {
@@ -281,7 +283,7 @@ impl World {
                     !truth.is_empty()
                         && truth
                             .iter()
-                            .all(|t| matches!(t, Some(Verdict::Dangling | Verdict::Waiting))),
+                            .all(|t| matches!(t, Some(OwnerState::Dangling | OwnerState::Waiting))),
                     "{uid} was deleted, but its owners are {truth:?}, not {verdicts:?}"
                 );
                 self.collected.insert(uid.to_string());
@@ -331,7 +333,7 @@ impl World {
             assert!(!meta.marks().orphans(), "{uid} waits for its dependents to be let go");
             assert!(!meta.marks().waits(), "{uid} waits for its dependents:{}", self.text());
             let truth = self.truth_of_owners(uid);
-            let stays = truth.is_empty() || truth.iter().any(|t| matches!(t, None | Some(Verdict::Solid)));
+            let stays = truth.is_empty() || truth.iter().any(|t| matches!(t, None | Some(OwnerState::Solid)));
             assert!(stays, "{uid} has lost its owners: {truth:?}");
             let node = self.graph.node(uid).expect("what is there is known");
             assert!(node.is_observed() && node.marks == Marks::default() && node.owners.len() == truth.len());
@@ -367,7 +369,7 @@ impl World {
             };
             let lost = |uid: &&String| {
                 let truth = world.truth_of_owners(uid);
-                !truth.is_empty() && truth.iter().all(|t| *t == Some(Verdict::Dangling))
+                !truth.is_empty() && truth.iter().all(|t| *t == Some(OwnerState::Dangling))
             };
             let lost: Vec<String> = left.keys().filter(lost).cloned().collect();
             if lost.is_empty() {

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::DEF;
-use super::graph::{Graph, Marks, News, Seen};
-use super::plan::{Decision, Item, Plan, Policy, Verdict, decide, plan};
+use super::graph::{Graph, Marks, News, PartialObject};
+use super::plan::{Decision, Item, OwnerState, Plan, Policy, decide, plan};
 use crate::discovery::fake::{self, Served};
 use crate::objects::{Kind, Meta, Node, Pod, ReplicaSet};
 use crate::testing::{Cluster, Faults, Nodes, Refusal};
@@ -36,7 +36,7 @@ fn item(owners: &[&str], has_dependents: bool, marks: Marks) -> Item {
         .collect();
     let seen = json!({"metadata": {"name": "it", "namespace": "ns", "uid": "it", "resourceVersion": "5",
         "ownerReferences": references}});
-    let seen: Seen = serde_json::from_value(seen).unwrap();
+    let seen: PartialObject = serde_json::from_value(seen).unwrap();
     let mut graph = Graph::default();
     let ty = graph.ty("v1", "ConfigMap");
     graph.observe(&ty, &seen, &mut News::default());
@@ -52,7 +52,7 @@ fn item(owners: &[&str], has_dependents: bool, marks: Marks) -> Item {
 
 #[test]
 fn owners_decide() {
-    use Verdict::*;
+    use OwnerState::*;
     let plain = Marks::default();
     let orphan = Marks { orphan: true, ..plain };
     let foreground = Marks {
@@ -124,7 +124,7 @@ fn a_hundred_thousand_objects_are_cheap() {
     let (sets, pods) = (graph.ty("apps/v1", "ReplicaSet"), graph.ty("v1", "Pod"));
     let mut news = News::default();
     let uid = |n: u32| format!("{n:08}-0000-4000-8000-000000000000");
-    let seen = |n: u32, owner: Option<u32>| -> Seen {
+    let seen = |n: u32, owner: Option<u32>| -> PartialObject {
         let owner = owner.map(|o| {
             json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("set-{o}"),
             "uid": uid(o), "controller": true, "blockOwnerDeletion": true})
@@ -153,7 +153,7 @@ fn a_hundred_thousand_objects_are_cheap() {
     assert_eq!(news, News::default());
     graph.remove(&sets, &uid(77), &mut news);
     assert_eq!(news.wake.len(), 999);
-    assert!(matches!(plan(&graph, &news.wake[0]), Plan::Judge(_, verdicts) if verdicts == [Verdict::Dangling]));
+    assert!(matches!(plan(&graph, &news.wake[0]), Plan::Judge(_, verdicts) if verdicts == [OwnerState::Dangling]));
 }
 
 // ---- With an API server.
@@ -208,7 +208,7 @@ async fn after(policy: &str) -> (Cluster, Vec<String>) {
     cluster.nodes(Nodes::new(1));
     cluster.change_nodes(|nodes| nodes.stop_after = Duration::from_secs(2));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(cluster.writes(), [""; 0], "nothing to collect yet");
     cluster.delete_with::<ReplicaSet>("ns", "set", json!({"propagationPolicy": policy}));
     cluster.advance(Duration::from_secs(5)).await;
@@ -304,7 +304,7 @@ async fn wrong_references() {
 async fn kinds_come_and_go() {
     let (cluster, served) = cluster(1);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     served.lock().push(("example.com/v1", "crons", "Cron", true));
     let mut cron = owned("Cron", "cron", &[]);
     cron["apiVersion"] = "example.com/v1".into();
@@ -342,7 +342,7 @@ async fn faults_and_restarts() {
             });
             cluster.run(&[&DEF]);
             cluster.kill_after_writes(1 + seed as u32 % 5);
-            cluster.settle().await;
+            cluster.wait_until_idle().await;
             cluster.delete_with::<ReplicaSet>("ns", "set", json!({"propagationPolicy": policy}));
             cluster.advance(Duration::from_secs(90)).await;
             cluster.calm().await;

@@ -12,7 +12,7 @@ const SCALE_UP_FLOOR: i64 = 4;
 
 /// What was wanted and done lately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(super) struct ScalingHistory {
     pub recommendations: Vec<(i64, Timestamp)>,
     /// Pods added or removed.
     pub ups: Vec<(i64, Timestamp)>,
@@ -70,7 +70,7 @@ pub(super) fn limit(
     sizes: Sizes,
     behavior: Option<&Behavior>,
     down_window: Duration,
-    memory: &mut Memory,
+    memory: &mut ScalingHistory,
     now: Timestamp,
 ) -> Limited {
     let Some(behavior) = behavior else {
@@ -121,7 +121,7 @@ pub(super) fn limit(
     }
 }
 
-fn limit_by_default(sizes: Sizes, down_window: Duration, memory: &mut Memory, now: Timestamp) -> Limited {
+fn limit_by_default(sizes: Sizes, down_window: Duration, memory: &mut ScalingHistory, now: Timestamp) -> Limited {
     let cutoff = before(now, down_window);
     let recent = memory.recommendations.iter().filter(|(_, at)| *at >= cutoff);
     let stable = recent.map(|(replicas, _)| *replicas).fold(sizes.desired, i64::max);
@@ -147,7 +147,7 @@ fn limit_by_default(sizes: Sizes, down_window: Duration, memory: &mut Memory, no
     }
 }
 
-fn rate_limit(sizes: Sizes, behavior: &Behavior, memory: &Memory, now: Timestamp) -> (i64, Why) {
+fn rate_limit(sizes: Sizes, behavior: &Behavior, memory: &ScalingHistory, now: Timestamp) -> (i64, Why) {
     if sizes.desired > sizes.current {
         let rate = up_rate(sizes.current, &behavior.scale_up, memory, now).max(sizes.current);
         let (max, why) = if sizes.max > rate {
@@ -181,7 +181,7 @@ fn policy(kind: &str, value: i64) -> ScalingPolicy {
 }
 
 /// The most that the policies allow, counted from the size at the beginning of each policy's period.
-fn up_rate(current: i64, rules: &ScalingRules, memory: &Memory, now: Timestamp) -> i64 {
+fn up_rate(current: i64, rules: &ScalingRules, memory: &ScalingHistory, now: Timestamp) -> i64 {
     let default = [policy("Pods", 4), policy("Percent", 100)];
     let policies = if rules.policies.is_empty() {
         &default[..]
@@ -202,7 +202,7 @@ fn up_rate(current: i64, rules: &ScalingRules, memory: &Memory, now: Timestamp) 
     }
 }
 
-fn down_rate(current: i64, rules: &ScalingRules, memory: &Memory, now: Timestamp) -> i64 {
+fn down_rate(current: i64, rules: &ScalingRules, memory: &ScalingHistory, now: Timestamp) -> i64 {
     let default = [policy("Percent", 100)];
     let policies = if rules.policies.is_empty() {
         &default[..]
@@ -223,7 +223,7 @@ fn down_rate(current: i64, rules: &ScalingRules, memory: &Memory, now: Timestamp
     }
 }
 
-fn size_before(current: i64, policy: &ScalingPolicy, memory: &Memory, now: Timestamp) -> i64 {
+fn size_before(current: i64, policy: &ScalingPolicy, memory: &ScalingHistory, now: Timestamp) -> i64 {
     let period = Duration::from_secs(u64::try_from(policy.period_seconds).unwrap_or(0));
     let cutoff = before(now, period);
     let lately = |events: &[(i64, Timestamp)]| -> i64 {
@@ -234,7 +234,13 @@ fn size_before(current: i64, policy: &ScalingPolicy, memory: &Memory, now: Times
 }
 
 /// Writes down a change, for the rates.
-pub(super) fn note_change(memory: &mut Memory, behavior: Option<&Behavior>, from: i64, to: i64, now: Timestamp) {
+pub(super) fn note_change(
+    memory: &mut ScalingHistory,
+    behavior: Option<&Behavior>,
+    from: i64,
+    to: i64,
+    now: Timestamp,
+) {
     let Some(behavior) = behavior else { return };
     let (events, rules) = match to > from {
         true => (&mut memory.ups, &behavior.scale_up),

@@ -21,13 +21,13 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
-use self::limits::Memory;
+use self::limits::ScalingHistory;
 use self::plan::{Config, Observed, Plan};
 use self::usage::Warmup;
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
 use crate::objects::horizontal_pod_autoscaler::{PodMetrics, Scale, TargetReference};
 use crate::objects::{HorizontalPodAutoscaler, Meta, Pod};
 use crate::ownership;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, Writer, status_patch};
 
 pub(crate) const DEF: Def = Def {
     name: "horizontal-pod-autoscaler-controller",
@@ -46,15 +46,15 @@ struct Controller {
     clock: Clock,
     config: Config,
     period: Duration,
-    known: Mutex<FxHashMap<Key, Known>>,
+    known: Mutex<FxHashMap<Key, AutoscalerState>>,
     /// Resources by version and kind: `("apps/v1", "Deployment")` → `deployments`.
     resources: Mutex<FxHashMap<(String, String), String>>,
 }
 
 /// What is known of an autoscaler beyond what can be seen. Lost in a restart, which makes it a little slower for a while.
 #[derive(Clone, Default)]
-struct Known {
-    memory: Memory,
+struct AutoscalerState {
+    memory: ScalingHistory,
     selector: Option<LabelSelector>,
 }
 
@@ -66,7 +66,7 @@ fn start(setup: &Setup) {
         // What changes in the status is our own doing; the next look is due anyway.
         let same = old.zip(new).is_some_and(|(old, new)| old.spec == new.spec);
         if let Some(hpa) = new.or(old).filter(|_| !same) {
-            wake.add(Key::of(&**hpa));
+            wake.add(Key::from_object(&**hpa));
         }
     });
     let settings = &setup.settings;
@@ -91,18 +91,19 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(hpa) = self.autoscalers.at(key) else {
             self.known.lock().remove(key);
             return Ok(Next::Done);
         };
-        let plan = match self.scale(turn.api(), &hpa).await {
-            Ok((at, scale)) => self.with_scale(key, turn.api(), &hpa, &at, scale).await,
+        let plan = match self.scale(writer.api(), &hpa).await {
+            Ok((at, scale)) => self.with_scale(key, writer.api(), &hpa, &at, scale).await,
             Err(why) => Plan::new(&hpa).without_scale(&why, self.clock.now()),
         };
         if plan.status != hpa.status {
             let patch = status_patch(&hpa.metadata, &plan.status.for_patch());
-            turn.patch_status::<HorizontalPodAutoscaler>(&hpa.metadata, &patch)
+            writer
+                .patch_status::<HorizontalPodAutoscaler>(&hpa.metadata, &patch)
                 .await?;
         }
         for note in plan.notes {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::DEF;
-use super::limits::{Memory, Sizes, limit, note_change};
+use super::limits::{ScalingHistory, Sizes, limit, note_change};
 use super::usage::{Question, Sample, Target, Tolerances, Warmup};
 use crate::objects::horizontal_pod_autoscaler::Behavior;
 use crate::objects::{Deployment, HorizontalPodAutoscaler, Pod, condition};
@@ -233,7 +233,7 @@ fn sizes(current: i64, desired: i64) -> Sizes {
 
 #[test]
 fn without_a_behaviour() {
-    let mut memory = Memory::default();
+    let mut memory = ScalingHistory::default();
     for (current, desired, time, wanted, stabilized, why) in [
         (1, 10, 0, 4, false, "ScaleUpLimit"),
         (4, 10, 15, 8, false, "ScaleUpLimit"),
@@ -247,7 +247,7 @@ fn without_a_behaviour() {
         assert_eq!(found.is_limited, why != "DesiredWithinRange");
     }
     // Fewer only when fewer were wanted for five minutes.
-    let mut memory = Memory::default();
+    let mut memory = ScalingHistory::default();
     for (desired, time, wanted) in [(9, 0, 9), (3, 15, 9), (2, 200, 9), (2, 301, 3), (2, 316, 2)] {
         let found = limit(sizes(9, desired), None, WINDOW, &mut memory, later(time));
         assert_eq!(found.replicas, wanted, "at {time}");
@@ -268,7 +268,7 @@ fn windows_of_a_behaviour() {
     let windows = behavior(
         json!({"scaleUp": {"stabilizationWindowSeconds": 60}, "scaleDown": {"stabilizationWindowSeconds": 120}}),
     );
-    let mut memory = Memory::default();
+    let mut memory = ScalingHistory::default();
     for (desired, time, wanted, why) in [
         (10, 0, 10, None),
         (12, 30, 10, Some("ScaleUpStabilized")),
@@ -330,7 +330,7 @@ fn rates_of_a_behaviour() {
             sizes(current, desired),
             Some(&rules),
             WINDOW,
-            &mut Memory::default(),
+            &mut ScalingHistory::default(),
             at(NOW),
         );
         assert_eq!(
@@ -341,7 +341,7 @@ fn rates_of_a_behaviour() {
     }
     // What was added within the period counts against it.
     let rules = no_windows(json!({"policies": [pods(3)]}), true);
-    let mut memory = Memory::default();
+    let mut memory = ScalingHistory::default();
     note_change(&mut memory, Some(&rules), 10, 13, at(NOW));
     for (time, wanted) in [(30, 13), (60, 16)] {
         let found = limit(sizes(13, 50), Some(&rules), WINDOW, &mut memory, later(time));
@@ -360,7 +360,7 @@ proptest! {
                            "policies": [{"type": "Pods", "value": value, "periodSeconds": 60}]});
         let rules = behavior(json!({"scaleUp": rules, "scaleDown": rules}));
         let rules = with_behavior.then_some(&rules);
-        let (mut memory, mut current, mut time) = (Memory::default(), 5, 0);
+        let (mut memory, mut current, mut time) = (ScalingHistory::default(), 5, 0);
         for (wait, desired) in steps {
             time += wait;
             let asked = Sizes { current, desired, min: 2, max: 50 };
@@ -448,7 +448,7 @@ async fn scales_up_and_down() {
     let cluster = cluster(3, json!({}));
     let used = serve_metrics(&cluster, 3);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(replicas(&cluster), 6);
     let hpa: HorizontalPodAutoscaler = cluster.get("ns", "web").unwrap();
     assert_eq!((hpa.status.current_replicas, hpa.status.desired_replicas), (3, 6));
@@ -494,7 +494,7 @@ async fn without_metrics_it_says_so() {
         })
     });
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(replicas(&cluster), 3);
     let error = "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from \
                  resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)";
@@ -531,7 +531,7 @@ async fn bounds_hold_without_metrics() {
     ] {
         let cluster = cluster(size, json!({}));
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(replicas(&cluster), wanted);
         match said {
             "" => assert!(conditions(&cluster)[1].starts_with("ScalingActive False ScalingDisabled")),
@@ -551,7 +551,7 @@ async fn targets_that_are_not_there_and_rivals() {
                        "metadata": {"name": "lost", "namespace": "ns"}, "spec": missing}),
     );
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let lost: HorizontalPodAutoscaler = cluster.get("ns", "lost").unwrap();
     let able = condition::find(&lost.status.conditions, "AbleToScale").unwrap();
     assert_eq!((&*able.status, &*able.reason), ("False", "FailedGetScale"));
@@ -560,7 +560,7 @@ async fn targets_that_are_not_there_and_rivals() {
         hpa["spec"]["scaleTargetRef"]["name"] = json!("web");
         hpa["spec"]["maxReplicas"] = json!(8);
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let lost: HorizontalPodAutoscaler = cluster.get("ns", "lost").unwrap();
     let active = condition::find(&lost.status.conditions, "ScalingActive").unwrap();
     assert_eq!(active.reason, "AmbiguousSelector");

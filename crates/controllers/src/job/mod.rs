@@ -1,6 +1,6 @@
 //! Jobs: pods that run to their end, as many as wanted, each counted once.
 //!
-//! A turn looks at the Job and its pods (`view`), decides what to do (`plan`), does it, and then does the counting
+//! A reconcile looks at the Job and its pods (`view`), decides what to do (`plan`), does it, and then does the counting
 //! (`tracking`) in writes that can be taken up again after each of them. `orphans` is a second queue, of pods that lost
 //! their Job.
 // Upstream: pkg/controller/job (v1.36)
@@ -32,12 +32,12 @@ use rustc_hash::FxHashMap;
 use serde_json::json;
 
 use self::backoff::{Backoff, ended_at};
-use self::plan::{Act, Done, NewPod};
+use self::plan::{Done, NewPod, PodAction};
 use self::tracking::Tracking;
-use self::view::{FINALIZER, Seen, Tally, count};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
+use self::view::{FINALIZER, JobSnapshot, Tally, count};
 use crate::objects::job::JobStatus;
 use crate::objects::{Job, Meta, Pod, condition};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, Writer, status_patch};
 use crate::{ownership, pod_template};
 
 pub(crate) const DEF: Def = Def {
@@ -59,12 +59,12 @@ struct Controller {
     recorder: Recorder,
     clock: Clock,
     /// Of unfinished Jobs.
-    memory: Mutex<FxHashMap<Key, Memory>>,
+    memory: Mutex<FxHashMap<Key, JobHistory>>,
 }
 
 /// What is known of a Job beyond what can be seen. All of it can be lost: it is rebuilt, or not needed after a restart.
 #[derive(Clone, Default)]
-struct Memory {
+struct JobHistory {
     job_uid: String,
     /// Failures in a row, of pods that are counted.
     backoff: Backoff,
@@ -83,7 +83,7 @@ fn start(setup: &Setup) {
         let ours = old
             .zip(new)
             .is_some_and(|(a, b)| a.metadata.generation == b.metadata.generation);
-        wake.add_after(Key::of(&**job), if ours { GATHER } else { Duration::ZERO });
+        wake.add_after(Key::from_object(&**job), if ours { GATHER } else { Duration::ZERO });
     });
     let (wake, known) = (queue.clone(), jobs.clone());
     pods.on_change(move |old, new| {
@@ -91,7 +91,7 @@ fn start(setup: &Setup) {
             let jobs = known.list_in(&pod.namespace).into_iter();
             let matching =
                 jobs.filter(|job| !job.is_finished() && job.selector().is_some_and(|s| ownership::matches(&s, pod)));
-            matching.map(|job| Key::of(&*job)).collect()
+            matching.map(|job| Key::from_object(&*job)).collect()
         };
         ownership::owners_to_wake::<Job, Pod>(old, new, |key| wake.add_after(key, GATHER), might_adopt);
     });
@@ -114,7 +114,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let job = self
             .jobs
             .at(key)
@@ -137,37 +137,37 @@ impl Reconcile for Controller {
                 .is_some_and(|owner| owner.uid == job.metadata.uid)
         };
         let selector = job.selector();
-        let pods = ownership::claim_with_finalizer(turn, &*job, selector.as_ref(), &self.pods, FINALIZER).await?;
+        let pods = ownership::claim_with_finalizer(writer, &*job, selector.as_ref(), &self.pods, FINALIZER).await?;
         if !pods.iter().all(owned) {
             // Adopted just now: counted when they can be seen as they are.
             return Ok(Next::After(GATHER));
         }
         let memory = self.recall(key, &job, &pods);
-        let seen = Seen {
+        let seen = JobSnapshot {
             job: &job,
             pods: &pods,
             released: &memory.released,
             backoff: memory.backoff,
             now: self.clock.now(),
         };
-        self.one_turn(key, turn, &seen).await
+        self.one_turn(key, writer, &seen).await
     }
 }
 
 impl Controller {
-    async fn one_turn(&self, key: &Key, turn: &Turn, seen: &Seen<'_>) -> Outcome {
+    async fn one_turn(&self, key: &Key, writer: &Writer, seen: &JobSnapshot<'_>) -> ReconcileResult {
         let job = seen.job;
         let tally = seen.tally();
         let decision = plan::decide(seen, &tally);
-        let (done, failed) = self.apply(key, turn, job, &decision.act).await;
+        let (done, failed) = self.apply(key, writer, job, &decision.act).await;
         let tracking = tracking::track(seen, &tally, &decision, &done);
         let meta = self
-            .write(turn, job, &job.metadata, &job.status, &tracking.status)
+            .write(writer, job, &job.metadata, &job.status, &tracking.status)
             .await?;
         self.remember_ended(key, seen, &tally, &tracking);
-        let (released, not_released) = self.release(key, turn, &tracking.release).await;
+        let (released, not_released) = self.release(key, writer, &tracking.release).await;
         let (status, ended) = tracking::conclude(seen, &tracking, &released);
-        self.write(turn, job, &meta, &tracking.status, &status).await?;
+        self.write(writer, job, &meta, &tracking.status, &status).await?;
         if ended {
             self.report_end(job, &status, &tracking);
             self.memory.lock().remove(key);
@@ -176,21 +176,21 @@ impl Controller {
             return Err(error.into());
         }
         Ok(match (&decision.act, tracking.more) {
-            (Act::Create(wanted), _) if done.created < count(wanted.len()) => self.retry_creation(key),
+            (PodAction::Create(wanted), _) if done.created < count(wanted.len()) => self.retry_creation(key),
             (_, true) => Next::After(GATHER),
             _ => decision.next,
         })
     }
 
     /// What is known of the Job; of a new one (or after a restart) what its pods tell.
-    fn recall(&self, key: &Key, job: &Job, pods: &[Arc<Pod>]) -> Memory {
+    fn recall(&self, key: &Key, job: &Job, pods: &[Arc<Pod>]) -> JobHistory {
         let mut all = self.memory.lock();
         let memory = all.entry(key.clone()).or_default();
         if memory.job_uid != job.metadata.uid {
-            *memory = Memory {
+            *memory = JobHistory {
                 job_uid: job.metadata.uid.clone(),
                 backoff: view::backoff_so_far(job, pods),
-                ..Memory::default()
+                ..JobHistory::default()
             };
         }
         if !memory.released.is_empty() {
@@ -201,7 +201,7 @@ impl Controller {
         memory.clone()
     }
 
-    fn remember_ended(&self, key: &Key, seen: &Seen<'_>, tally: &Tally<'_>, tracking: &Tracking) {
+    fn remember_ended(&self, key: &Key, seen: &JobSnapshot<'_>, tally: &Tally<'_>, tracking: &Tracking) {
         let released: HashSet<&String> = tracking.release.iter().map(|pod| &pod.metadata.uid).collect();
         let ended = |pods: &[&Arc<Pod>]| -> Vec<_> {
             let counted = pods.iter().filter(|pod| released.contains(&pod.metadata.uid));
@@ -225,7 +225,7 @@ impl Controller {
     /// The status if it has changed; says how the Job's metadata are then.
     async fn write(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         job: &Job,
         meta: &Meta,
         before: &JobStatus,
@@ -234,7 +234,7 @@ impl Controller {
         if before == status {
             return Ok(meta.clone());
         }
-        let written: Job = turn
+        let written: Job = writer
             .patch_status(meta, &status_patch(meta, &status.for_patch()))
             .await?;
         let suspended = |status: &JobStatus| condition::find(&status.conditions, "Suspended").map(|c| c.is_true());
@@ -260,23 +260,23 @@ impl Controller {
         self.recorder.normal(job, "Completed", "Job completed");
     }
 
-    async fn apply(&self, key: &Key, turn: &Turn, job: &Job, act: &Act) -> (Done, Option<Error>) {
+    async fn apply(&self, key: &Key, writer: &Writer, job: &Job, act: &PodAction) -> (Done, Option<Error>) {
         match act {
-            Act::Nothing => (Done::default(), None),
-            Act::Create(pods) => (self.create(key, turn, job, pods).await, None),
-            Act::Remove(pods) => {
+            PodAction::Nothing => (Done::default(), None),
+            PodAction::Create(pods) => (self.create(key, writer, job, pods).await, None),
+            PodAction::Remove(pods) => {
                 // They are not to be counted.
-                let (released, failed) = self.release(key, turn, pods).await;
+                let (released, failed) = self.release(key, writer, pods).await;
                 let free = pods.iter().filter(|pod| released.contains(&pod.metadata.uid));
-                let (done, error) = self.delete(turn, job, free).await;
+                let (done, error) = self.delete(writer, job, free).await;
                 (done, error.or(failed))
             }
-            Act::Stop(pods) => self.delete(turn, job, pods.iter()).await,
+            PodAction::Stop(pods) => self.delete(writer, job, pods.iter()).await,
         }
     }
 
     /// In batches that double as long as all goes well.
-    async fn create(&self, key: &Key, turn: &Turn, job: &Job, pods: &[NewPod]) -> Done {
+    async fn create(&self, key: &Key, writer: &Writer, job: &Job, pods: &[NewPod]) -> Done {
         let base = pods::base(job);
         let namespace = &job.metadata.namespace;
         let mut done = Done::default();
@@ -286,7 +286,7 @@ impl Controller {
             let encoded = |new| pod_template::encoded(&pods::pod(job, &base, new));
             let made = join_all(
                 now.iter()
-                    .map(|new| turn.create_encoded::<Pod>(namespace, encoded(new))),
+                    .map(|new| writer.create_encoded::<Pod>(namespace, encoded(new))),
             )
             .await;
             let mut failed = false;
@@ -317,9 +317,9 @@ impl Controller {
         done
     }
 
-    async fn delete(&self, turn: &Turn, job: &Job, pods: impl Iterator<Item = &Arc<Pod>>) -> (Done, Option<Error>) {
+    async fn delete(&self, writer: &Writer, job: &Job, pods: impl Iterator<Item = &Arc<Pod>>) -> (Done, Option<Error>) {
         let pods: Vec<_> = pods.collect();
-        let gone = join_all(pods.iter().map(|pod| turn.delete::<Pod>(&pod.metadata))).await;
+        let gone = join_all(pods.iter().map(|pod| writer.delete::<Pod>(&pod.metadata))).await;
         let (mut done, mut failed) = (Done::default(), None);
         for (pod, gone) in pods.iter().zip(gone) {
             match gone {
@@ -342,14 +342,14 @@ impl Controller {
     }
 
     /// Takes the finalizer from the pods; the uids of those that do not have it any more.
-    async fn release(&self, key: &Key, turn: &Turn, pods: &[Arc<Pod>]) -> (HashSet<String>, Option<Error>) {
+    async fn release(&self, key: &Key, writer: &Writer, pods: &[Arc<Pod>]) -> (HashSet<String>, Option<Error>) {
         let one = async |pod: &Arc<Pod>| {
             let meta = &pod.metadata;
             if !meta.has_finalizer(FINALIZER) {
                 return Ok(());
             }
             let patch = json!({"metadata": {"uid": meta.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
-            match turn.patch_strategic::<Pod>(meta, &patch).await {
+            match writer.patch_strategic::<Pod>(meta, &patch).await {
                 Ok(_) | Err(Error::NotFound(_)) => Ok(()),
                 Err(error) => Err(error),
             }

@@ -7,8 +7,8 @@ use orlop_client::{Error, path};
 use serde_json::json;
 
 use super::view::FINALIZER;
-use crate::machinery::{Cache, Key, Next, Outcome, Queue, Reconcile, Turn};
 use crate::objects::{Job, Kind, OwnerReference, Pod};
+use crate::runtime::{Cache, Key, Next, Reconcile, ReconcileResult, WorkQueue, Writer};
 
 pub(super) struct Orphans {
     pub jobs: Cache<Job>,
@@ -31,7 +31,7 @@ fn owner(pod: &Pod) -> Owner<'_> {
 }
 
 /// Puts pods into the queue that may have lost their Job.
-pub(super) fn watch(jobs: &Cache<Job>, pods: &Cache<Pod>, queue: &Queue) {
+pub(super) fn watch(jobs: &Cache<Job>, pods: &Cache<Pod>, queue: &WorkQueue) {
     let (wake, known) = (queue.clone(), jobs.clone());
     pods.on_change(move |_, new| {
         let Some(pod) = new.filter(|pod| pod.metadata.has_finalizer(FINALIZER)) else {
@@ -46,7 +46,7 @@ pub(super) fn watch(jobs: &Cache<Job>, pods: &Cache<Pod>, queue: &Queue) {
             Owner::SomebodyElse => false,
         };
         if is_orphan {
-            wake.add(Key::of(&**pod));
+            wake.add(Key::from_object(&**pod));
         }
     });
     let (wake, pods) = (queue.clone(), pods.clone());
@@ -56,28 +56,28 @@ pub(super) fn watch(jobs: &Cache<Job>, pods: &Cache<Pod>, queue: &Queue) {
         if new.is_none() || (job.is_finished() && !was) {
             let left = pods.owned_by(&job.metadata.namespace, &job.metadata.uid);
             for pod in left.iter().filter(|pod| pod.metadata.has_finalizer(FINALIZER)) {
-                wake.add(Key::of(&**pod));
+                wake.add(Key::from_object(&**pod));
             }
         }
     });
 }
 
 impl Reconcile for Orphans {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(pod) = self.pods.at(key).filter(|pod| pod.metadata.has_finalizer(FINALIZER)) else {
             return Ok(Next::Done);
         };
         let orphaned = match owner(&pod) {
             Owner::Nobody => true,
             Owner::SomebodyElse => false,
-            Owner::Job(owner) => self.has_lost_its_job(turn, &pod, owner).await?,
+            Owner::Job(owner) => self.has_lost_its_job(writer, &pod, owner).await?,
         };
         if orphaned {
             // Only as it was seen: somebody may adopt it just now.
             let meta = &pod.metadata;
             let patch = json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version,
                 "$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
-            match turn.patch_strategic::<Pod>(meta, &patch).await {
+            match writer.patch_strategic::<Pod>(meta, &patch).await {
                 Ok(_) | Err(Error::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -87,7 +87,7 @@ impl Reconcile for Orphans {
 }
 
 impl Orphans {
-    async fn has_lost_its_job(&self, turn: &Turn, pod: &Pod, owner: &OwnerReference) -> Result<bool, Error> {
+    async fn has_lost_its_job(&self, writer: &Writer, pod: &Pod, owner: &OwnerReference) -> Result<bool, Error> {
         let namespace = &pod.metadata.namespace;
         if let Some(job) = self.jobs.get(namespace, &owner.name)
             && job.metadata.uid == owner.uid
@@ -99,7 +99,7 @@ impl Orphans {
         }
         // The two caches may be at different points in time: the pod's Job may be too new for ours.
         let at = path::object(Job::API_VERSION, Some(namespace), Job::RESOURCE, &owner.name);
-        match turn.api().get::<Job>(&at).await {
+        match writer.api().get::<Job>(&at).await {
             Ok(job) => Ok(job.metadata.uid != owner.uid || (job.is_finished() && !job.is_managed_elsewhere())),
             Err(Error::NotFound(_)) => Ok(true),
             Err(error) => Err(error),

@@ -10,15 +10,15 @@ use super::backoff;
 use super::indexes::Indexes;
 use super::policy::{self, Failure};
 use super::removal::to_remove;
-use super::view::{Seen, Tally, count, failures_before, index_of};
-use crate::machinery::Next;
+use super::view::{JobSnapshot, Tally, count, failures_before, index_of};
 use crate::objects::{Job, Pod, condition};
+use crate::runtime::Next;
 
-/// Pods made or removed in one turn at most.
+/// Pods made or removed in one reconcile at most.
 const BURST: usize = 500;
 
 #[derive(Debug)]
-pub(super) enum Act {
+pub(super) enum PodAction {
     Nothing,
     Create(Vec<NewPod>),
     /// Not needed any more: they go without being counted, so the finalizer goes first.
@@ -35,7 +35,7 @@ pub(super) struct NewPod {
     pub failures: Option<(i64, i64)>,
 }
 
-/// What became of an `Act`.
+/// What became of an `PodAction`.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub created: i64,
@@ -55,23 +55,23 @@ pub(super) struct Ending {
 
 #[derive(Debug)]
 pub(super) struct Decision {
-    pub act: Act,
+    pub act: PodAction,
     pub ending: Option<Ending>,
     /// Look again then, should nothing happen before.
     pub next: Next,
 }
 
-pub(super) fn decide(seen: &Seen<'_>, tally: &Tally<'_>) -> Decision {
+pub(super) fn decide(seen: &JobSnapshot<'_>, tally: &Tally<'_>) -> Decision {
     let job = seen.job;
     if let Some(ending) = ending(seen, tally) {
         return Decision {
-            act: Act::Stop(tally.active.iter().map(|pod| (*pod).clone()).collect()),
+            act: PodAction::Stop(tally.active.iter().map(|pod| (*pod).clone()).collect()),
             ending: Some(ending),
             next: Next::Done,
         };
     }
     let (act, mut next) = match job.metadata.is_deleted() {
-        true => (Act::Nothing, Next::Done),
+        true => (PodAction::Nothing, Next::Done),
         false => manage(seen, tally),
     };
     if let Some(left) = time_left(seen) {
@@ -85,7 +85,7 @@ pub(super) fn decide(seen: &Seen<'_>, tally: &Tally<'_>) -> Decision {
 }
 
 /// Reasons to end that need no more doing. What was announced once holds; failure goes before success.
-fn ending(seen: &Seen<'_>, tally: &Tally<'_>) -> Option<Ending> {
+fn ending(seen: &JobSnapshot<'_>, tally: &Tally<'_>) -> Option<Ending> {
     let (job, spec) = (seen.job, &seen.job.spec);
     for (kind, success) in [("SuccessCriteriaMet", true), ("FailureTarget", false)] {
         if let Some(met) = condition::find(&job.status.conditions, kind).filter(|c| c.is_true()) {
@@ -146,7 +146,7 @@ fn success(reason: &str, message: impl Into<String>) -> Ending {
 }
 
 /// A Job with all its completions, and nothing running any more, is done.
-pub(super) fn completed(seen: &Seen<'_>, tally: &Tally<'_>, active: i64) -> Option<Ending> {
+pub(super) fn completed(seen: &JobSnapshot<'_>, tally: &Tally<'_>, active: i64) -> Option<Ending> {
     let enough = match seen.job.spec.completions {
         // Any success means that the work is done; who still runs may finish.
         None => tally.succeeded > 0,
@@ -159,7 +159,7 @@ fn backoff_limit(job: &Job) -> i64 {
     job.spec.backoff_limit.unwrap_or(6)
 }
 
-fn failed_by_policy(seen: &Seen<'_>) -> Option<String> {
+fn failed_by_policy(seen: &JobSnapshot<'_>) -> Option<String> {
     seen.job.spec.pod_failure_policy.as_ref()?;
     let failed = seen.pods.iter().filter(|pod| seen.is_failed(pod));
     failed
@@ -171,7 +171,7 @@ fn failed_by_policy(seen: &Seen<'_>) -> Option<String> {
 }
 
 /// Where containers are restarted in place, their restarts count against the limit.
-fn restarted_too_often(seen: &Seen<'_>) -> bool {
+fn restarted_too_often(seen: &JobSnapshot<'_>) -> bool {
     if seen.job.spec.template.spec["restartPolicy"] != "OnFailure" {
         return false;
     }
@@ -190,7 +190,7 @@ fn restarted_too_often(seen: &Seen<'_>) -> bool {
 }
 
 /// Until the deadline, if the Job has one and its time runs.
-fn time_left(seen: &Seen<'_>) -> Option<Duration> {
+fn time_left(seen: &JobSnapshot<'_>) -> Option<Duration> {
     let seconds = seen.job.spec.active_deadline_seconds?;
     if seen.job.is_suspended() {
         return None;
@@ -202,22 +202,22 @@ fn time_left(seen: &Seen<'_>) -> Option<Duration> {
     Some(end.duration_since(seen.now).try_into().unwrap_or_default())
 }
 
-fn manage(seen: &Seen<'_>, tally: &Tally<'_>) -> (Act, Next) {
+fn manage(seen: &JobSnapshot<'_>, tally: &Tally<'_>) -> (PodAction, Next) {
     let job = seen.job;
     let active = count(tally.active.len());
     if job.is_suspended() {
         let all = to_remove(job, &tally.active, tally.active.len());
         return match all.is_empty() {
-            true => (Act::Nothing, Next::Done),
-            false => (Act::Remove(all), Next::Done),
+            true => (PodAction::Nothing, Next::Done),
+            false => (PodAction::Remove(all), Next::Done),
         };
     }
     let wanted = wanted_active(job, tally);
     let mut surplus = to_remove(job, &tally.active, usize::try_from(active - wanted).unwrap_or(0));
     surplus.truncate(BURST);
     if !surplus.is_empty() {
-        // Either remove or make pods in one turn; the rest in the next.
-        return (Act::Remove(surplus), Next::Done);
+        // Either remove or make pods in one reconcile; the rest in the next.
+        return (PodAction::Remove(surplus), Next::Done);
     }
     let waiting_for = if job.replaces_only_ended_pods() {
         tally.terminating
@@ -226,7 +226,7 @@ fn manage(seen: &Seen<'_>, tally: &Tally<'_>) -> (Act, Next) {
     };
     match usize::try_from(wanted - waiting_for - active) {
         Ok(missing) if missing > 0 => create(seen, tally, missing.min(BURST)),
-        _ => (Act::Nothing, Next::Done),
+        _ => (PodAction::Nothing, Next::Done),
     }
 }
 
@@ -240,7 +240,7 @@ fn wanted_active(job: &Job, tally: &Tally<'_>) -> i64 {
     }
 }
 
-fn create(seen: &Seen<'_>, tally: &Tally<'_>, missing: usize) -> (Act, Next) {
+fn create(seen: &JobSnapshot<'_>, tally: &Tally<'_>, missing: usize) -> (PodAction, Next) {
     let job = seen.job;
     let pods: Vec<NewPod> = if job.spec.backoff_limit_per_index.is_some() {
         // Each index waits for itself.
@@ -251,8 +251,8 @@ fn create(seen: &Seen<'_>, tally: &Tally<'_>, missing: usize) -> (Act, Next) {
         let soonest = waits.iter().map(|(_, wait)| *wait).filter(|wait| !wait.is_zero()).min();
         let next = soonest.map_or(Next::Done, Next::After);
         return match ready.is_empty() {
-            true => (Act::Nothing, next),
-            false => (Act::Create(ready), next),
+            true => (PodAction::Nothing, next),
+            false => (PodAction::Create(ready), next),
         };
     } else if job.is_indexed() {
         let indexes = pending_indexes(seen, tally, missing).into_iter();
@@ -270,14 +270,14 @@ fn create(seen: &Seen<'_>, tally: &Tally<'_>, missing: usize) -> (Act, Next) {
         .backoff
         .after(&ended(&tally.new_succeeded), &ended(&tally.new_failed));
     match row.wait(seen.now) {
-        Duration::ZERO if !pods.is_empty() => (Act::Create(pods), Next::Done),
-        Duration::ZERO => (Act::Nothing, Next::Done),
-        wait => (Act::Nothing, Next::After(wait)),
+        Duration::ZERO if !pods.is_empty() => (PodAction::Create(pods), Next::Done),
+        Duration::ZERO => (PodAction::Nothing, Next::Done),
+        wait => (PodAction::Nothing, Next::After(wait)),
     }
 }
 
 /// The first indexes that are not done, have not failed for good and have no pod.
-fn pending_indexes(seen: &Seen<'_>, tally: &Tally<'_>, count: usize) -> Vec<i64> {
+fn pending_indexes(seen: &JobSnapshot<'_>, tally: &Tally<'_>, count: usize) -> Vec<i64> {
     let mut taken: Indexes = tally.active.iter().filter_map(|pod| index_of(pod)).collect();
     if seen.job.replaces_only_ended_pods() {
         let leaving = seen.pods.iter().filter(|p| p.metadata.is_deleted() && !p.is_terminal());
@@ -290,7 +290,7 @@ fn pending_indexes(seen: &Seen<'_>, tally: &Tally<'_>, count: usize) -> Vec<i64>
     taken.missing(seen.completions(), count)
 }
 
-fn index_wait(seen: &Seen<'_>, tally: &Tally<'_>, index: i64) -> Duration {
+fn index_wait(seen: &JobSnapshot<'_>, tally: &Tally<'_>, index: i64) -> Duration {
     let Some(last) = tally.awaiting_next.get(&index) else {
         return Duration::ZERO;
     };
@@ -299,7 +299,7 @@ fn index_wait(seen: &Seen<'_>, tally: &Tally<'_>, index: i64) -> Duration {
 }
 
 /// The failures so far go from the pod that failed to the one that takes its place.
-fn next_of_index(seen: &Seen<'_>, tally: &Tally<'_>, index: i64) -> NewPod {
+fn next_of_index(seen: &JobSnapshot<'_>, tally: &Tally<'_>, index: i64) -> NewPod {
     let failures = tally.awaiting_next.get(&index).map_or((0, 0), |last| {
         let (counted, ignored) = failures_before(last);
         match policy::judge(seen.job, last).counts() {

@@ -10,12 +10,12 @@ use orlop_api::field::{Cursor, Problems};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::plan::{self, Act, Done};
+use super::plan::{self, Done, PodAction};
 use super::tracking;
-use super::view::{FINALIZER, INDEX, Seen, backoff_so_far, count};
-use crate::machinery::Next;
+use super::view::{FINALIZER, INDEX, JobSnapshot, backoff_so_far, count};
 use crate::objects::job::JobStatus;
 use crate::objects::{Job, Pod, condition};
+use crate::runtime::Next;
 
 /// A Job, its pods, and what has been counted so far.
 struct World {
@@ -128,13 +128,13 @@ impl World {
         self.job.status = status.clone();
     }
 
-    /// One turn that breaks off after so many writes. Says when to look again.
-    fn turn(&mut self, mut writes: usize) -> Next {
+    /// One reconcile that breaks off after so many writes. Says when to look again.
+    fn reconcile(&mut self, mut writes: usize) -> Next {
         if self.job.is_finished() {
             return Next::Done;
         }
         let (job, pods, released) = (self.job.clone(), self.pods.clone(), HashSet::new());
-        let seen = Seen {
+        let seen = JobSnapshot {
             job: &job,
             pods: &pods,
             released: &released,
@@ -175,11 +175,11 @@ impl World {
         self.sweep();
     }
 
-    fn apply(&mut self, act: &Act, writes: &mut usize) -> Option<Done> {
+    fn apply(&mut self, act: &PodAction, writes: &mut usize) -> Option<Done> {
         let mut done = Done::default();
         match act {
-            Act::Nothing => {}
-            Act::Create(new) => {
+            PodAction::Nothing => {}
+            PodAction::Create(new) => {
                 let base = super::pods::base(&self.job);
                 for one in new {
                     spend(writes).then_some(())?;
@@ -193,9 +193,9 @@ impl World {
                     done.created += 1;
                 }
             }
-            Act::Remove(pods) | Act::Stop(pods) => {
+            PodAction::Remove(pods) | PodAction::Stop(pods) => {
                 for pod in pods {
-                    if matches!(act, Act::Remove(_)) {
+                    if matches!(act, PodAction::Remove(_)) {
                         spend(writes).then_some(())?;
                         self.release(&pod.metadata.uid);
                     }
@@ -216,7 +216,7 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..20 {
             let before = (self.job.status.clone(), self.next_pod);
-            self.turn(usize::MAX);
+            self.reconcile(usize::MAX);
             if before == (self.job.status.clone(), self.next_pod) {
                 return;
             }
@@ -313,7 +313,7 @@ fn failures_are_waited_for_and_limited() {
         world.end(failures - 1, 1);
         world.settle();
         assert_eq!(world.counts(), (0, 0, failures as i64));
-        assert_eq!(world.turn(usize::MAX), Next::After(Duration::from_secs(wait)));
+        assert_eq!(world.reconcile(usize::MAX), Next::After(Duration::from_secs(wait)));
         world.pass(wait as i64);
         world.settle();
         assert_eq!(world.counts(), (1, 0, failures as i64));
@@ -351,7 +351,7 @@ fn restarts_in_place_count_too() {
 fn the_deadline_stops_all() {
     let mut world = World::new(with(plain(2, 2), json!({"activeDeadlineSeconds": 60})));
     world.settle();
-    assert_eq!(world.turn(usize::MAX), Next::After(Duration::from_secs(60)));
+    assert_eq!(world.reconcile(usize::MAX), Next::After(Duration::from_secs(60)));
     world.pass(60);
     world.settle();
     world.reap();
@@ -468,7 +468,7 @@ fn a_limit_for_each_index() {
         [FINALIZER],
         "holds the number of failures until the next try"
     );
-    assert_eq!(world.turn(usize::MAX), Next::After(Duration::from_secs(10)));
+    assert_eq!(world.reconcile(usize::MAX), Next::After(Duration::from_secs(10)));
     world.pass(10);
     world.settle();
     assert_eq!(
@@ -584,7 +584,7 @@ fn a_thousand_pods_are_counted_in_parts() {
     world.settle();
     assert_eq!(world.counts(), (1200, 0, 0));
     (0..1200).for_each(|pod| world.end(pod, 0));
-    world.turn(1);
+    world.reconcile(1);
     assert_eq!(world.job.status.uncounted_terminated_pods.succeeded.len(), 500);
     world.settle();
     assert_eq!((world.counts(), world.job.is_complete()), ((0, 1200, 0), true));
@@ -592,7 +592,7 @@ fn a_thousand_pods_are_counted_in_parts() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Turn(usize),
+    Reconcile(usize),
     End(usize, i32),
     Delete(usize),
     Reap,
@@ -603,7 +603,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0usize..12).prop_map(Step::Turn),
+        4 => (0usize..12).prop_map(Step::Reconcile),
         4 => (0usize..8, prop_oneof![Just(0), Just(1), Just(44)]).prop_map(|(pod, code)| Step::End(pod, code)),
         1 => (0usize..8).prop_map(Step::Delete),
         1 => Just(Step::Reap),
@@ -636,7 +636,7 @@ fn any_spec() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Turns break off after any write (`World::write` checks each), pods do what they like: every pod that ended is counted
+    /// Reconciles break off after any write (`World::write` checks each), pods do what they like: every pod that ended is counted
     /// once, and the Job comes to its end.
     #[test]
     fn each_pod_is_counted_once(spec in any_spec(), steps in prop::collection::vec(step(), 0..60)) {
@@ -645,7 +645,7 @@ proptest! {
             let running = world.running();
             let of = |n: usize| running.get(n % running.len().max(1)).copied();
             match step {
-                Step::Turn(writes) => drop(world.turn(writes)),
+                Step::Reconcile(writes) => drop(world.reconcile(writes)),
                 Step::End(pod, code) => if let Some(pod) = of(pod) { world.end(pod, code) },
                 Step::Delete(pod) => if let Some(pod) = of(pod) { world.delete(pod) },
                 Step::Reap => world.reap(),
@@ -664,7 +664,7 @@ proptest! {
             }
             world.reap();
             world.pass(601);
-            world.turn(usize::MAX);
+            world.reconcile(usize::MAX);
         }
         prop_assert!(world.job.is_finished(), "{:?}", world.job.status);
         prop_assert!(world.job.status.uncounted_terminated_pods.is_empty());

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::plan::{self, Act, Decision, Done, Ending};
+use super::plan::{self, Decision, Done, Ending, PodAction};
 use super::policy;
-use super::view::{Seen, Tally, count, index_of};
+use super::view::{JobSnapshot, Tally, count, index_of};
 use crate::objects::job::JobStatus;
 use crate::objects::{Condition, Pod, condition};
 
@@ -32,7 +32,7 @@ pub(super) struct Tracking {
     /// Pods that lose the finalizer once the status is written.
     pub release: Vec<Arc<Pod>>,
     pub ending: Option<Ending>,
-    /// There are more pods to count, in the next turn.
+    /// There are more pods to count, in the next reconcile.
     pub more: bool,
 }
 
@@ -42,7 +42,7 @@ fn whole_seconds(t: Timestamp) -> Timestamp {
 }
 
 /// After the act: which pods are to be counted, and how the Job ends if it does.
-pub(super) fn track(seen: &Seen<'_>, tally: &Tally<'_>, decision: &Decision, done: &Done) -> Tracking {
+pub(super) fn track(seen: &JobSnapshot<'_>, tally: &Tally<'_>, decision: &Decision, done: &Done) -> Tracking {
     let now = whole_seconds(seen.now);
     let mut status = seen.job.status.clone();
     let active = count(tally.active.len()) + done.created - done.removed;
@@ -54,8 +54,8 @@ pub(super) fn track(seen: &Seen<'_>, tally: &Tally<'_>, decision: &Decision, don
     }
     let ending = match &decision.act {
         // Not all are stopped yet: it can't end now.
-        Act::Stop(pods) if done.removed < count(pods.len()) => None,
-        Act::Stop(_) => decision.ending.clone(),
+        PodAction::Stop(pods) if done.removed < count(pods.len()) => None,
+        PodAction::Stop(_) => decision.ending.clone(),
         _ => plan::completed(seen, tally, active),
     };
     if decision.ending.is_none() && ending.is_none() && !seen.job.metadata.is_deleted() {
@@ -91,7 +91,7 @@ pub(super) fn track(seen: &Seen<'_>, tally: &Tally<'_>, decision: &Decision, don
 }
 
 /// The uids of all pods that hold the finalizer.
-fn held(seen: &Seen<'_>) -> HashSet<String> {
+fn held(seen: &JobSnapshot<'_>) -> HashSet<String> {
     let tracked = seen.pods.iter().filter(|pod| seen.is_tracked(pod));
     tracked.map(|pod| pod.metadata.uid.clone()).collect()
 }
@@ -111,7 +111,7 @@ fn count_released(status: &mut JobStatus, held: &HashSet<String>) {
 
 /// The pods that may lose the finalizer; those that count are listed in the status first.
 fn list_uncounted(
-    seen: &Seen<'_>,
+    seen: &JobSnapshot<'_>,
     tally: &Tally<'_>,
     ending: Option<&Ending>,
     status: &mut JobStatus,
@@ -151,7 +151,7 @@ fn list_uncounted(
     (release, false)
 }
 
-fn may_be_released(seen: &Seen<'_>, tally: &Tally<'_>, ending: Option<&Ending>, pod: &Pod) -> bool {
+fn may_be_released(seen: &JobSnapshot<'_>, tally: &Tally<'_>, ending: Option<&Ending>, pod: &Pod) -> bool {
     if seen.job.metadata.is_deleted() || ending.is_some() || pod.status.phase == "Succeeded" {
         return true;
     }
@@ -198,7 +198,7 @@ fn set_condition(status: &mut JobStatus, new: Condition) {
 
 /// Once the finalizers are gone: the second write. `released`: the uids of the pods that have lost theirs. Says whether the
 /// Job has ended with it.
-pub(super) fn conclude(seen: &Seen<'_>, tracking: &Tracking, released: &HashSet<String>) -> (JobStatus, bool) {
+pub(super) fn conclude(seen: &JobSnapshot<'_>, tracking: &Tracking, released: &HashSet<String>) -> (JobStatus, bool) {
     let now = whole_seconds(seen.now);
     let mut status = tracking.status.clone();
     let mut held = held(seen);

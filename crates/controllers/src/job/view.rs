@@ -17,7 +17,7 @@ pub(super) const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored
 
 /// All that a decision is made from.
 #[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
+pub(super) struct JobSnapshot<'a> {
     pub job: &'a Job,
     /// Those it manages.
     pub pods: &'a [Arc<Pod>],
@@ -76,7 +76,7 @@ pub(super) fn backoff_so_far(job: &Job, pods: &[Arc<Pod>]) -> Backoff {
     Backoff::default().after(&ended("Succeeded"), &ended("Failed"))
 }
 
-impl<'a> Seen<'a> {
+impl<'a> JobSnapshot<'a> {
     /// Holds the finalizer: it is not counted, or its counting is not done.
     pub(super) fn is_tracked(&self, pod: &Pod) -> bool {
         pod.metadata.has_finalizer(FINALIZER) && !self.released.contains(&pod.metadata.uid)

@@ -16,12 +16,14 @@ use std::sync::Arc;
 use orlop_client::{Error, path};
 use serde_json::json;
 
-use self::plan::{Place, Reclaim, Refusal};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, seen};
+use self::plan::{Reclaim, Refusal, VolumeRoot};
 use crate::objects::persistent_volume::PROVISIONED_BY;
 use crate::objects::persistent_volume_claim::{SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::objects::{Kind, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 use crate::persistent_volume::remove_tree;
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer, precondition,
+};
 
 pub(crate) const DEF: Def = Def {
     name: "local-path-provisioner-controller",
@@ -39,7 +41,7 @@ struct Provisioner {
     classes: Cache<StorageClass>,
     nodes: Cache<Node>,
     recorder: Recorder,
-    place: Place,
+    place: VolumeRoot,
 }
 
 struct Classes(Arc<Provisioner>);
@@ -60,7 +62,7 @@ fn start(setup: &Setup) {
         classes: setup.cache(),
         nodes: setup.cache(),
         recorder: setup.recorder.clone(),
-        place: Place { directory, node },
+        place: VolumeRoot { directory, node },
     });
     let classes = setup.queue("local_path_class");
     classes.add(Key::new("", CLASS));
@@ -68,14 +70,14 @@ fn start(setup: &Setup) {
     let wake = claims.clone();
     provisioner.claims.on_change(move |_, new| {
         if let Some(claim) = new.filter(|claim| is_ours(claim)) {
-            wake.add(Key::of(&**claim));
+            wake.add(Key::from_object(&**claim));
         }
     });
     let wake = volumes.clone();
     provisioner.volumes.on_change(move |_, new| {
         let ours = |volume: &&Arc<PersistentVolume>| volume.metadata.annotation(PROVISIONED_BY) == Some(PROVISIONER);
         if let Some(volume) = new.filter(ours) {
-            wake.add(Key::of(&**volume));
+            wake.add(Key::from_object(&**volume));
         }
     });
     let workers = setup.settings.concurrent_syncs;
@@ -93,13 +95,16 @@ fn is_ours(claim: &PersistentVolumeClaim) -> bool {
 
 impl Reconcile for Classes {
     /// Once, at the start: who deletes the class after that does not want it.
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let known = &self.0.classes;
         if known.at(key).is_some() {
             return Ok(Next::Done);
         }
         let has_default = known.list().iter().any(|class| class.is_default());
-        match turn.create::<StorageClass>("", &plan::class(CLASS, !has_default)).await {
+        match writer
+            .create::<StorageClass>("", &plan::class(CLASS, !has_default))
+            .await
+        {
             Ok(_) | Err(Error::AlreadyExists(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }
@@ -107,7 +112,7 @@ impl Reconcile for Classes {
 }
 
 impl Reconcile for Claims {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let all = &self.0;
         let Some(claim) = all.claims.at(key).filter(|claim| is_ours(claim)) else {
             return Ok(Next::Done);
@@ -124,8 +129,8 @@ impl Reconcile for Claims {
         };
         let node = all.nodes.get("", name);
         match plan::volume(&claim, &class, name, node.as_deref(), &all.place) {
-            Ok(volume) => all.make(&claim, &volume, name, turn).await,
-            Err(refusal) => all.refuse(&claim, &class, refusal, turn).await,
+            Ok(volume) => all.make(&claim, &volume, name, writer).await,
+            Err(refusal) => all.refuse(&claim, &class, refusal, writer).await,
         }
     }
 }
@@ -136,9 +141,9 @@ impl Provisioner {
         claim: &PersistentVolumeClaim,
         volume: &serde_json::Value,
         node: &str,
-        turn: &Turn,
-    ) -> Outcome {
-        let key = Key::of(claim);
+        writer: &Writer,
+    ) -> ReconcileResult {
+        let key = Key::from_object(claim);
         let message = format!("External provisioner is provisioning volume for claim \"{key}\"");
         self.recorder.normal(claim, "Provisioning", message);
         if self.place.is_here(node)
@@ -146,13 +151,13 @@ impl Provisioner {
             && let Err(error) = make_directory(at).await
         {
             let message = format!(
-                "failed to provision volume with StorageClass \"{}\": {at} can't be made: {error}",
+                "failed to provision volume with StorageClass \"{}\": failed to create directory {at}: {error}",
                 claim.class()
             );
             self.recorder.warning(claim, "ProvisioningFailed", message.clone());
-            return Err(Failure::NotYet(message));
+            return Err(ReconcileError::NotYet(message));
         }
-        match turn.create::<PersistentVolume>("", volume).await {
+        match writer.create::<PersistentVolume>("", volume).await {
             Ok(made) => {
                 let message = format!("Successfully provisioned volume {}", made.metadata.name);
                 self.recorder.normal(claim, "ProvisioningSucceeded", message);
@@ -168,8 +173,8 @@ impl Provisioner {
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
         refusal: Refusal,
-        turn: &Turn,
-    ) -> Outcome {
+        writer: &Writer,
+    ) -> ReconcileResult {
         let message = match &refusal {
             Refusal::NoNode(name) => format!("failed to get target node: node \"{name}\" not found"),
             Refusal::Never(why) => format!(
@@ -180,9 +185,10 @@ impl Provisioner {
         self.recorder.warning(claim, "ProvisioningFailed", message);
         // The scheduler must choose again.
         if matches!(refusal, Refusal::NoNode(_)) && claim.selected_node().is_some() {
-            let mut metadata = seen(&claim.metadata);
+            let mut metadata = precondition(&claim.metadata);
             metadata["annotations"] = json!({SELECTED_NODE: null});
-            turn.patch::<PersistentVolumeClaim>(&claim.metadata, &json!({"metadata": metadata}))
+            writer
+                .patch::<PersistentVolumeClaim>(&claim.metadata, &json!({"metadata": metadata}))
                 .await?;
         }
         Ok(Next::Done)
@@ -190,14 +196,14 @@ impl Provisioner {
 }
 
 impl Reconcile for Volumes {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let all = &self.0;
         let Some(volume) = all.volumes.at(key) else {
             return Ok(Next::Done);
         };
         match plan::reclaim(&volume, &all.place) {
             Reclaim::Nothing => Ok(Next::Done),
-            Reclaim::LetGo => let_go(&volume, turn).await,
+            Reclaim::LetGo => let_go(&volume, writer).await,
             Reclaim::Elsewhere(node) => {
                 let path = volume.spec.host_path.as_ref().map_or("", |at| at.path.as_str());
                 let message = format!(
@@ -207,10 +213,10 @@ impl Reconcile for Volumes {
                 Ok(Next::Done)
             }
             Reclaim::Remove(path) => {
-                if all.is_claimed(&volume, turn).await? {
+                if all.is_claimed(&volume, writer).await? {
                     return Ok(Next::Done);
                 }
-                all.remove(&volume, path, turn).await
+                all.remove(&volume, path, writer).await
             }
         }
     }
@@ -218,50 +224,50 @@ impl Reconcile for Volumes {
 
 impl Provisioner {
     /// What is removed is gone: the API server has the last word on whether its claim is.
-    async fn is_claimed(&self, volume: &PersistentVolume, turn: &Turn) -> Result<bool, Failure> {
+    async fn is_claimed(&self, volume: &PersistentVolume, writer: &Writer) -> Result<bool, ReconcileError> {
         let Some(reference) = &volume.spec.claim_ref else {
             return Ok(false);
         };
         let (namespace, resource) = (Some(reference.namespace.as_str()), PersistentVolumeClaim::RESOURCE);
         let at = path::object(PersistentVolumeClaim::API_VERSION, namespace, resource, &reference.name);
-        match turn.api().get::<PersistentVolumeClaim>(&at).await {
+        match writer.api().get::<PersistentVolumeClaim>(&at).await {
             Ok(claim) => Ok(claim.metadata.uid == reference.uid),
             Err(Error::NotFound(_)) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn remove(&self, volume: &PersistentVolume, path: PathBuf, turn: &Turn) -> Outcome {
+    async fn remove(&self, volume: &PersistentVolume, path: PathBuf, writer: &Writer) -> ReconcileResult {
         if let Err(error) = remove_tree(&path.to_string_lossy()).await {
-            let message = format!("directory {} can't be removed: {error}", path.display());
+            let message = format!("failed to remove directory {}: {error}", path.display());
             self.recorder.warning(volume, "VolumeFailedDelete", message.clone());
-            return Err(Failure::NotYet(message));
+            return Err(ReconcileError::NotYet(message));
         }
         if !volume.metadata.is_deleted() {
-            match turn.delete::<PersistentVolume>(&volume.metadata).await {
+            match writer.delete::<PersistentVolume>(&volume.metadata).await {
                 Ok(()) => {}
                 Err(Error::NotFound(_)) => return Ok(Next::Done),
                 Err(error) => return Err(error.into()),
             }
-            // Its next turn finds it on its way out, and lets it go.
+            // Its next reconcile finds it on its way out, and lets it go.
             if volume.metadata.has_finalizer(plan::FINALIZER) {
                 return Ok(Next::Done);
             }
         }
-        let_go(volume, turn).await
+        let_go(volume, writer).await
     }
 }
 
 /// Takes our finalizer off.
-async fn let_go(volume: &PersistentVolume, turn: &Turn) -> Outcome {
+async fn let_go(volume: &PersistentVolume, writer: &Writer) -> ReconcileResult {
     let meta = &volume.metadata;
     if !meta.has_finalizer(plan::FINALIZER) {
         return Ok(Next::Done);
     }
     let left: Vec<&String> = meta.finalizers.iter().filter(|f| *f != plan::FINALIZER).collect();
-    let mut metadata = seen(meta);
+    let mut metadata = precondition(meta);
     metadata["finalizers"] = json!(left);
-    match turn
+    match writer
         .patch::<PersistentVolume>(meta, &json!({"metadata": metadata}))
         .await
     {

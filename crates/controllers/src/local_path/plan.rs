@@ -15,13 +15,13 @@ pub(super) const NODE: &str = "orlop.dev/local-path-node";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Where directories are made.
-pub(super) struct Place {
+pub(super) struct VolumeRoot {
     pub directory: PathBuf,
     /// The name of this machine's node.
     pub node: Option<String>,
 }
 
-impl Place {
+impl VolumeRoot {
     pub(super) fn is_here(&self, node: &str) -> bool {
         self.node.as_deref() == Some(node)
     }
@@ -54,7 +54,7 @@ pub(super) fn volume_name(claim: &PersistentVolumeClaim) -> String {
 pub(super) fn node_for<'a>(
     claim: &'a PersistentVolumeClaim,
     class: &StorageClass,
-    place: &'a Place,
+    place: &'a VolumeRoot,
 ) -> Option<&'a str> {
     let chosen = claim.selected_node();
     // A class that does not wait gets what is here.
@@ -66,7 +66,7 @@ pub(super) fn volume(
     class: &StorageClass,
     node_name: &str,
     node: Option<&Node>,
-    place: &Place,
+    place: &VolumeRoot,
 ) -> Result<Value, Refusal> {
     let spec = &claim.spec;
     if claim.mode() != "Filesystem" {
@@ -127,7 +127,7 @@ pub(super) enum Reclaim {
     LetGo,
 }
 
-pub(super) fn reclaim(volume: &PersistentVolume, place: &Place) -> Reclaim {
+pub(super) fn reclaim(volume: &PersistentVolume, place: &VolumeRoot) -> Reclaim {
     let (meta, phase) = (&volume.metadata, volume.status.phase.as_str());
     let is_free = matches!(phase, "Released" | "Failed") || (meta.is_deleted() && phase == "Available");
     if meta.annotation(PROVISIONED_BY) != Some(PROVISIONER) || !is_free {
@@ -150,7 +150,7 @@ pub(super) fn reclaim(volume: &PersistentVolume, place: &Place) -> Reclaim {
 }
 
 /// The volume's directory, if it is one of those that are made here.
-fn directory(volume: &PersistentVolume, place: &Place) -> Option<PathBuf> {
+fn directory(volume: &PersistentVolume, place: &VolumeRoot) -> Option<PathBuf> {
     let path = Path::new(&volume.spec.host_path.as_ref()?.path);
     let name = path.file_name()?.to_str()?;
     let own = name.strip_prefix(&volume.metadata.name)?.starts_with('_');

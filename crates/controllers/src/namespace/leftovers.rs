@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::machinery::{Key, Queue};
+use crate::runtime::{Key, WorkQueue};
 
 const QUEUE: usize = 64;
 
@@ -19,7 +19,7 @@ const QUEUE: usize = 64;
 #[derive(Clone)]
 pub(super) struct Leftovers {
     api: Api,
-    queue: Queue,
+    queue: WorkQueue,
     shutdown: Shutdown,
     waits: Arc<Mutex<FxHashMap<Key, AbortHandle>>>,
 }
@@ -37,7 +37,7 @@ struct Name {
 }
 
 impl Leftovers {
-    pub(super) fn new(api: Api, queue: Queue, shutdown: Shutdown) -> Leftovers {
+    pub(super) fn new(api: Api, queue: WorkQueue, shutdown: Shutdown) -> Leftovers {
         Leftovers {
             api,
             queue,

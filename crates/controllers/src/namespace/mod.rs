@@ -1,10 +1,10 @@
 //! The end of namespaces: all that is in them goes first, pods before everything else that they may still need.
 //!
-//! A turn looks into every kind that lives in namespaces, tells what it finds to go, and looks again. What then is left
+//! A reconcile looks into every kind that lives in namespaces, deletes what it finds, and looks again. What then is left
 //! (pods that take their time, objects that somebody's finalizer holds) is watched until it is gone. When nothing is left
 //! the namespace itself is let go of.
 // Upstream: pkg/controller/namespace (v1.36, with ordered deletion). Differs in that leftovers are watched, that kinds of
-// which there is nothing are not told to go, and that the conditions tell of pods that are left, too.
+// which there is nothing get no delete request, and that the conditions name pods that are left, too.
 
 mod leftovers;
 mod plan;
@@ -24,8 +24,8 @@ use serde_json::{Value, json};
 use self::leftovers::Leftovers;
 use self::plan::{Held, Left, Report};
 use crate::discovery::{self, Discovered, Resource};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::{Kind, Namespace};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "namespace-controller",
@@ -55,7 +55,7 @@ fn start(setup: &Setup) {
         if let Some(namespace) = new.or(old)
             && (new.is_none() || namespace.metadata.is_deleted())
         {
-            wake.add(Key::of(&**namespace));
+            wake.add(Key::from_object(&**namespace));
         }
     });
     let controller = Controller {
@@ -68,7 +68,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         self.leftovers.forget(key);
         let Some(namespace) = self.namespaces.at(key) else {
             return Ok(Next::Done);
@@ -81,7 +81,7 @@ impl Reconcile for Controller {
         if age < self.delay {
             return Ok(Next::After(self.delay.saturating_sub(age)));
         }
-        let api = turn.api();
+        let api = writer.api();
         // Others write to it, too: decide on what it is now. Whole, as it has to be given back whole.
         let live: Value = match api.get(&path_of(key)).await {
             Err(Error::NotFound(_)) => return Ok(Next::Done),
@@ -98,7 +98,7 @@ impl Reconcile for Controller {
         let errors = report.left.iter().filter(|(_, left)| left.count == 0);
         if report.discovery.is_some() || errors.count() > 0 {
             let why = report.discovery.as_deref().into_iter().chain(report.errors());
-            return Err(Failure::NotYet(why.collect::<Vec<_>>().join(", ")));
+            return Err(ReconcileError::NotYet(why.collect::<Vec<_>>().join(", ")));
         }
         let remaining = report.remaining();
         let collections = remaining.map(|r| path::collection(&r.api_version, Some(&key.name), &r.name));
@@ -168,7 +168,7 @@ impl Controller {
         })
     }
 
-    /// Writes how it stands, if there is something to tell. Gives back the namespace as it is then.
+    /// Writes the status, if it has changed. Gives back the namespace as it is then.
     async fn report(&self, api: &Api, key: &Key, mut live: Value, report: &Report) -> Result<Value> {
         let old: Namespace = serde_json::from_value(live.clone()).unwrap_or_default();
         let others = old.spec.finalizers.len() > 1 || !old.metadata.finalizers.is_empty();
@@ -201,7 +201,7 @@ fn in_order(found: &Discovered) -> (Vec<Resource>, Vec<Resource>) {
     deletable.cloned().partition(is_pods)
 }
 
-/// Discovery may tell of what is not (or no longer) there: then there is nothing of it.
+/// Discovery may list what is not (or no longer) served: then there is nothing of it.
 async fn list(api: &Api, resource: &Resource, collection: &str) -> Result<Vec<Held>> {
     if !resource.can(&["list"]) {
         return Ok(vec![]);
@@ -250,7 +250,7 @@ fn is_unsupported(error: &Error) -> bool {
 }
 
 /// Takes our finalizer out, and with it the namespace away, unless others hold it.
-async fn finalize(api: &Api, key: &Key, mut live: Value) -> Outcome {
+async fn finalize(api: &Api, key: &Key, mut live: Value) -> ReconcileResult {
     if let Some(finalizers) = live["spec"]["finalizers"].as_array_mut() {
         let before = finalizers.len();
         finalizers.retain(|finalizer| finalizer != FINALIZER);

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use self::ranges::Ranges;
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn};
 use crate::objects::Node;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "node-ipam-controller",
@@ -51,7 +51,7 @@ fn start(setup: &Setup) {
         let name = &node.metadata.name;
         match new {
             None => held.lock().free(name),
-            Some(node) if node.spec.pod_cidrs.is_empty() => wake.add(Key::of(&**node)),
+            Some(node) if node.spec.pod_cidrs.is_empty() => wake.add(Key::from_object(&**node)),
             Some(node) => held.lock().observe(name, &node.spec.pod_cidrs),
         }
     });
@@ -68,19 +68,19 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let node = self.nodes.at(key).filter(|node| !node.metadata.is_deleted());
         let Some(node) = node.filter(|node| node.spec.pod_cidrs.is_empty()) else {
             return Ok(Next::Done);
         };
         let reserved = self.ranges.lock().reserve(&key.name);
         let Some(ranges) = reserved else {
-            self.say(&node, "CIDRNotAvailable");
-            return Err(Failure::NotYet("all pod ranges are taken".to_string()));
+            self.record_event(&node, "CIDRNotAvailable");
+            return Err(ReconcileError::NotYet("no pod CIDR is left to allocate".to_string()));
         };
         let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
         let patch = json!({"metadata": {"uid": node.metadata.uid}, "spec": {"podCIDR": ranges[0], "podCIDRs": ranges}});
-        match turn.patch::<Node>(&node.metadata, &patch).await {
+        match writer.patch::<Node>(&node.metadata, &patch).await {
             Ok(_) => Ok(Next::Done),
             Err(error) => {
                 // Whether it was done is not known if no answer came: then the node keeps its reservation, and the next
@@ -91,7 +91,7 @@ impl Reconcile for Controller {
                 if matches!(error, Error::NotFound(_)) {
                     return Ok(Next::Done);
                 }
-                self.say(&node, "CIDRAssignmentFailed");
+                self.record_event(&node, "CIDRAssignmentFailed");
                 Err(error.into())
             }
         }
@@ -99,7 +99,7 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    fn say(&self, node: &Node, reason: &'static str) {
+    fn record_event(&self, node: &Node, reason: &'static str) {
         let note = format!("Node {} status is now: {reason}", node.metadata.name);
         self.recorder.normal(node, reason, note);
     }
@@ -134,12 +134,12 @@ mod tests {
         let cluster = Cluster::new();
         put_node(&cluster, "a");
         cluster.run_with(&[&DEF], settings(false, "10.244.0.0/23"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cidrs(&cluster, "a").is_empty(), "off unless asked for");
         cluster.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"},
                            "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]}}));
         cluster.run_with(&[&DEF], settings(true, "10.244.0.0/23,fd00::/60"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cidrs(&cluster, "a"), ["10.244.1.0/24", "fd00::/64"]);
         put_node(&cluster, "c");
         cluster.advance(Duration::from_secs(2)).await;

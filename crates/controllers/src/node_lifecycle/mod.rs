@@ -1,7 +1,7 @@
 //! Nodes that fall silent, and what follows: conditions, taints, pods that no longer count as ready.
 //!
-//! Signs of life only move a time (`signals`): a renewed lease costs no turn. Each node has a timer for when it will have
-//! been silent for too long, and its turn then sees whether that is so. Taints that make pods leave are given out at a rate
+//! Signs of life only move a time (`signals`): a renewed lease costs no reconcile. Each node has a timer for when it will have
+//! been silent for too long, and its reconcile then sees whether that is so. Taints that make pods leave are given out at a rate
 //! (`zones`); all other taints follow the conditions at once (`plan`).
 // Upstream: pkg/controller/nodelifecycle (v1.36)
 
@@ -27,10 +27,12 @@ use tokio::time::Instant;
 
 use self::plan::{Grace, Plan};
 use self::signals::Signals;
-use self::zones::{Answer, Change, Rates, Zones};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn, seen, status_patch};
+use self::zones::{Rates, TaintPermission, ZoneChange, Zones};
 use crate::objects::node::Taint;
 use crate::objects::{Lease, Node, Pod};
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, WorkQueue, Writer, precondition, status_patch,
+};
 
 pub(crate) const DEF: Def = Def {
     name: "node-lifecycle-controller",
@@ -46,7 +48,7 @@ struct Controller {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     watched: Arc<Watched>,
-    queue: Queue,
+    queue: WorkQueue,
     grace: Grace,
     recorder: Recorder,
     clock: Clock,
@@ -97,10 +99,10 @@ fn start(setup: &Setup) {
     nodes.on_change(move |old, new| {
         let Some(node) = new.or(old) else { return };
         let change = watching.observe(node, new.is_some(), &clock);
-        if matches!(change, Change::AllDown) && !watching.doubting.swap(true, Ordering::Relaxed) {
+        if matches!(change, ZoneChange::AllDown) && !watching.doubting.swap(true, Ordering::Relaxed) {
             tokio::spawn(warn_if_all_stay_down(watching.clone()));
         }
-        wake.add(Key::of(&**node));
+        wake.add(Key::from_object(&**node));
         follow(change, &wake, &known);
     });
     let (wake, known) = (queue.clone(), nodes.clone());
@@ -132,12 +134,15 @@ fn is_unknown(node: &Node) -> bool {
     node.condition("Ready").is_some_and(|ready| ready.status == "Unknown")
 }
 
-/// Puts those into the queue whose turn comes with a change of the zones.
-fn follow(change: Change, queue: &Queue, nodes: &Cache<Node>) {
+/// Queues the keys concerned by a change of the zones.
+fn follow(change: ZoneChange, queue: &WorkQueue, nodes: &Cache<Node>) {
     match change {
-        Change::Nothing => {}
-        Change::Wake(names) => names.into_iter().for_each(|name| queue.add(Key::new("", name))),
-        Change::AllDown | Change::SomeUp => nodes.list().iter().for_each(|node| queue.add(Key::of(&**node))),
+        ZoneChange::Nothing => {}
+        ZoneChange::Wake(names) => names.into_iter().for_each(|name| queue.add(Key::new("", name))),
+        ZoneChange::AllDown | ZoneChange::SomeUp => nodes
+            .list()
+            .iter()
+            .for_each(|node| queue.add(Key::from_object(&**node))),
     }
 }
 
@@ -150,7 +155,7 @@ async fn warn_if_all_stay_down(watched: Arc<Watched>) {
 }
 
 impl Watched {
-    fn observe(&self, node: &Node, is_there: bool, clock: &Clock) -> Change {
+    fn observe(&self, node: &Node, is_there: bool, clock: &Clock) -> ZoneChange {
         let name = &node.metadata.name;
         if !is_there {
             self.signals.lock().forget_node(name);
@@ -163,8 +168,8 @@ impl Watched {
             .lock()
             .observe(name, &plan::zone(node), ready, plan::counts(node));
         match change {
-            Change::AllDown => tracing::debug!("all nodes are NotReady"),
-            Change::SomeUp => {
+            ZoneChange::AllDown => tracing::debug!("all nodes are NotReady"),
+            ZoneChange::SomeUp => {
                 tracing::debug!("some nodes are Ready again");
                 // It was not they who were silent, but we who were deaf.
                 self.signals.lock().pardon_all(Instant::now());
@@ -176,7 +181,7 @@ impl Watched {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(node) = self.nodes.at(key) else {
             self.removed(&key.name);
             return Ok(Next::Done);
@@ -188,9 +193,9 @@ impl Reconcile for Controller {
         let plan = plan::plan(&node, silent.unwrap_or_default(), all_down, self.grace, now);
         if let Some(conditions) = &plan.conditions {
             let patch = status_patch(&node.metadata, &json!({"conditions": conditions}));
-            turn.patch_status::<Node>(&node.metadata, &patch).await?;
+            writer.patch_status::<Node>(&node.metadata, &patch).await?;
             if node.condition("Ready").is_some_and(|ready| ready.is_true()) {
-                self.say(&node.metadata.name, &node.metadata.uid, "NodeNotReady", |name| {
+                self.record_event(&node.metadata.name, &node.metadata.uid, "NodeNotReady", |name| {
                     format!("Node {name} status is now: NodeNotReady")
                 });
             }
@@ -198,9 +203,9 @@ impl Reconcile for Controller {
             return Ok(Next::Done);
         }
         let mut next = plan.look_after.map_or(Next::Done, Next::After);
-        next = next.or(self.put_right(turn, &node, &plan).await?);
+        next = next.or(self.put_right(writer, &node, &plan).await?);
         if plan.pods_unready {
-            self.unready_pods(turn, &node).await?;
+            self.unready_pods(writer, &node).await?;
         }
         Ok(next)
     }
@@ -208,7 +213,7 @@ impl Reconcile for Controller {
 
 impl Controller {
     /// Taints and labels.
-    async fn put_right(&self, turn: &Turn, node: &Node, plan: &Plan) -> Result<Next, Error> {
+    async fn put_right(&self, writer: &Writer, node: &Node, plan: &Plan) -> Result<Next, Error> {
         let name = &node.metadata.name;
         let mut next = Next::Done;
         let mut taints = plan.taints.clone();
@@ -216,12 +221,12 @@ impl Controller {
         let first = match plan.evict {
             None => self.watched.zones.lock().leave(name),
             Some(key) => match self.watched.zones.lock().ask(name, Instant::now()) {
-                Answer::Wait => None,
-                Answer::After(wait) => {
+                TaintPermission::Wait => None,
+                TaintPermission::After(wait) => {
                     next = Next::After(wait);
                     None
                 }
-                Answer::Go { next } => {
+                TaintPermission::Go { next } => {
                     granted = true;
                     let others = taints.take().unwrap_or_else(|| node.spec.taints.clone());
                     taints = Some(plan::with_eviction(others, key, self.clock.now()));
@@ -235,7 +240,7 @@ impl Controller {
         if taints.is_none() && plan.labels.is_empty() {
             return Ok(next);
         }
-        let written = turn
+        let written = writer
             .patch::<Node>(&node.metadata, &patch(node, taints.as_deref(), plan))
             .await;
         if written.is_err() && granted {
@@ -245,14 +250,14 @@ impl Controller {
     }
 
     /// Nobody hears of these pods: they can't be counted on.
-    async fn unready_pods(&self, turn: &Turn, node: &Node) -> Result<(), Error> {
+    async fn unready_pods(&self, writer: &Writer, node: &Node) -> Result<(), Error> {
         let now = self.clock.now();
         let pods = self.pods.indexed(&node.metadata.name);
         let marked = pods.iter().filter_map(|pod| {
             let conditions = plan::unready(pod, now)?;
             let patch = status_patch(&pod.metadata, &json!({"conditions": conditions}));
             Some(async move {
-                match turn.patch_status::<Pod>(&pod.metadata, &patch).await {
+                match writer.patch_status::<Pod>(&pod.metadata, &patch).await {
                     Ok(_) => {
                         self.recorder.warning(&**pod, "NodeNotReady", "Node is not ready");
                         Ok(())
@@ -269,7 +274,7 @@ impl Controller {
         let (name, uid) = (&node.metadata.name, &node.metadata.uid);
         let before = self.known.lock().insert(name.clone(), uid.clone());
         if before.is_none_or(|before| before != *uid) {
-            self.say(name, uid, "RegisteredNode", |name| {
+            self.record_event(name, uid, "RegisteredNode", |name| {
                 format!("Node {name} event: Registered Node {name} in Controller")
             });
         }
@@ -277,13 +282,13 @@ impl Controller {
 
     fn removed(&self, name: &str) {
         if let Some(uid) = self.known.lock().remove(name) {
-            self.say(name, &uid, "RemovingNode", |name| {
+            self.record_event(name, &uid, "RemovingNode", |name| {
                 format!("Node {name} event: Removing Node {name} from Controller")
             });
         }
     }
 
-    fn say(&self, name: &str, uid: &str, reason: &'static str, note: impl Fn(&str) -> String) {
+    fn record_event(&self, name: &str, uid: &str, reason: &'static str, note: impl Fn(&str) -> String) {
         let node = ObjectReference {
             api_version: "v1".into(),
             kind: "Node".into(),
@@ -296,7 +301,7 @@ impl Controller {
 }
 
 fn patch(node: &Node, taints: Option<&[Taint]>, plan: &Plan) -> Value {
-    let mut patch = json!({"metadata": seen(&node.metadata)});
+    let mut patch = json!({"metadata": precondition(&node.metadata)});
     match taints {
         None => {}
         Some([]) => patch["spec"] = json!({"taints": null}),

@@ -117,7 +117,7 @@ fn labels(node: &Node) -> Labels {
     follow.collect()
 }
 
-/// The node's taints as they should be right now, and the one that has to wait its turn. Taints of others stay.
+/// The node's taints as they should be right now, and the one that has to wait. Taints of others stay.
 fn taints(node: &Node, ready: &str, all_down: bool, now: Timestamp) -> (Vec<Taint>, Option<&'static str>) {
     let mut taints = node.spec.taints.clone();
     // Differs from upstream: a node that has not said anything yet keeps the taint it was born with.
@@ -184,7 +184,7 @@ pub(super) fn unready(pod: &Pod, now: Timestamp) -> Option<Vec<Condition>> {
     let ready = pod.condition("Ready").filter(|ready| ready.status != "False")?.clone();
     let mut conditions = pod.status.conditions.clone();
     let status = "False".to_string();
-    condition::put(&mut conditions, Condition { status, ..ready }, now);
+    condition::set(&mut conditions, Condition { status, ..ready }, now);
     Some(conditions)
 }
 

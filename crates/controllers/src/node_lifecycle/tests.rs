@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::plan::{self, Grace, Plan};
-use super::zones::{Answer, Change, Rates, Zones};
+use super::zones::{Rates, TaintPermission, ZoneChange, Zones};
 use crate::objects::{Node, Pod};
 
 const GRACE: Grace = Grace {
@@ -230,9 +230,9 @@ fn zones() -> Zones {
 
 fn ask(zones: &mut Zones, node: &str, at: Instant) -> String {
     match zones.ask(node, at) {
-        Answer::Wait => "wait".to_string(),
-        Answer::After(wait) => format!("{}s", wait.as_secs()),
-        Answer::Go { next } => format!("go {}", next.unwrap_or_default()).trim_end().to_string(),
+        TaintPermission::Wait => "wait".to_string(),
+        TaintPermission::After(wait) => format!("{}s", wait.as_secs()),
+        TaintPermission::Go { next } => format!("go {}", next.unwrap_or_default()).trim_end().to_string(),
     }
 }
 
@@ -259,7 +259,7 @@ async fn nodes_of_a_zone_stand_in_line() {
     zones.observe("c", "z", false, true);
     assert!(zones.all_down());
     assert_eq!(ask(&mut zones, "b", at(20)), "wait", "nothing is ready: nobody leaves");
-    assert_eq!(zones.observe("d", "y", true, true), Change::SomeUp);
+    assert_eq!(zones.observe("d", "y", true, true), ZoneChange::SomeUp);
     assert_eq!(ask(&mut zones, "b", at(21)), "go");
     assert_eq!(ask(&mut zones, "c", at(22)), "9s");
     assert_eq!(ask(&mut zones, "a", at(22)), "wait", "behind the other");
@@ -269,7 +269,7 @@ async fn nodes_of_a_zone_stand_in_line() {
     assert_eq!(ask(&mut zones, "a", at(31)), "go", "what was not used is free");
     assert_eq!(ask(&mut zones, "b", at(31)), "10s");
     assert_eq!(ask(&mut zones, "c", at(31)), "wait");
-    assert_eq!(zones.forget("b"), Change::Wake(vec!["c".to_string()]));
+    assert_eq!(zones.forget("b"), ZoneChange::Wake(vec!["c".to_string()]));
 }
 
 #[test]
@@ -339,11 +339,11 @@ struct Asking {
 }
 
 impl Asking {
-    fn follow(&mut self, change: Change, now: Instant) {
+    fn follow(&mut self, change: ZoneChange, now: Instant) {
         let woken = match change {
-            Change::Nothing => vec![],
-            Change::Wake(names) => names,
-            Change::AllDown | Change::SomeUp => self.want.keys().cloned().collect(),
+            ZoneChange::Nothing => vec![],
+            ZoneChange::Wake(names) => names,
+            ZoneChange::AllDown | ZoneChange::SomeUp => self.want.keys().cloned().collect(),
         };
         self.due.extend(woken.into_iter().map(|name| (name, now)));
     }
@@ -364,11 +364,11 @@ impl Asking {
                 continue;
             };
             match zones.ask(&name, at) {
-                Answer::Wait => {}
-                Answer::After(wait) => {
+                TaintPermission::Wait => {}
+                TaintPermission::After(wait) => {
                     self.due.insert(name, at.later(wait));
                 }
-                Answer::Go { next } => {
+                TaintPermission::Go { next } => {
                     assert!(!zones.all_down(), "nobody leaves when nothing is ready");
                     self.want.remove(&name);
                     self.gone.push((zone, at));

@@ -31,13 +31,13 @@ pub(super) struct Rates {
 
 pub(super) struct Zones {
     rates: Rates,
-    nodes: FxHashMap<String, Place>,
+    nodes: FxHashMap<String, TrackedNode>,
     zones: BTreeMap<String, Zone>,
     all_down: bool,
     tickets: u64,
 }
 
-struct Place {
+struct TrackedNode {
     zone: String,
     ready: bool,
     counts: bool,
@@ -56,7 +56,7 @@ struct Zone {
 
 /// What follows from a change.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum ZoneChange {
     Nothing,
     /// These nodes should ask again.
     Wake(Vec<String>),
@@ -67,7 +67,7 @@ pub(super) enum Change {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum TaintPermission {
     /// Go ahead. The other node is first in line now.
     Go {
         next: Option<String>,
@@ -106,14 +106,14 @@ impl Zones {
     }
 
     /// `counts`: whether the node says something of its zone's health.
-    pub(super) fn observe(&mut self, name: &str, zone: &str, ready: bool, counts: bool) -> Change {
-        let same = |p: &Place| p.zone == zone && p.ready == ready && p.counts == counts;
+    pub(super) fn observe(&mut self, name: &str, zone: &str, ready: bool, counts: bool) -> ZoneChange {
+        let same = |p: &TrackedNode| p.zone == zone && p.ready == ready && p.counts == counts;
         if self.nodes.get(name).is_some_and(same) {
-            return Change::Nothing;
+            return ZoneChange::Nothing;
         }
         let before = self.zone_rates(name, zone);
         let mut woken = self.take(name);
-        let place = Place {
+        let place = TrackedNode {
             zone: zone.to_string(),
             ready,
             counts,
@@ -134,9 +134,9 @@ impl Zones {
         self.changed(before, woken)
     }
 
-    pub(super) fn forget(&mut self, name: &str) -> Change {
+    pub(super) fn forget(&mut self, name: &str) -> ZoneChange {
         let Some(place) = self.nodes.get(name) else {
-            return Change::Nothing;
+            return ZoneChange::Nothing;
         };
         let zone = place.zone.clone();
         let before = self.zone_rates(name, &zone);
@@ -146,9 +146,9 @@ impl Zones {
     }
 
     /// May this node's pods be made to leave now? If not, it stands in line.
-    pub(super) fn ask(&mut self, name: &str, now: Instant) -> Answer {
+    pub(super) fn ask(&mut self, name: &str, now: Instant) -> TaintPermission {
         let Some(place) = self.nodes.get_mut(name) else {
-            return Answer::Wait;
+            return TaintPermission::Wait;
         };
         let zone = self.zones.get_mut(&place.zone).expect("the zone of a node is there");
         let ticket = *place.ticket.get_or_insert_with(|| {
@@ -159,7 +159,7 @@ impl Zones {
         let rate = zone.rate(&self.rates);
         let first = zone.line.first_key_value().is_some_and(|(first, _)| *first == ticket);
         if self.all_down || !first || rate <= 0.0 {
-            return Answer::Wait;
+            return TaintPermission::Wait;
         }
         let since = zone.last.map(|last| now.saturating_duration_since(last));
         // Rates far below one a year are as good as never.
@@ -168,12 +168,12 @@ impl Zones {
             .and_then(|since| gap.checked_sub(since))
             .filter(|left| !left.is_zero())
         {
-            return Answer::After(left);
+            return TaintPermission::After(left);
         }
         zone.last = Some(now);
         zone.line.pop_first();
         place.ticket = None;
-        Answer::Go {
+        TaintPermission::Go {
             next: zone.line.first_key_value().map(|(_, name)| name.clone()),
         }
     }
@@ -223,12 +223,16 @@ impl Zones {
             .collect()
     }
 
-    fn changed(&mut self, before: Vec<(String, f64)>, mut woken: Vec<String>) -> Change {
+    fn changed(&mut self, before: Vec<(String, f64)>, mut woken: Vec<String>) -> ZoneChange {
         let counted = || self.zones.values().filter(|zone| zone.size > 0);
         let all_down = counted().next().is_some() && counted().all(|zone| zone.ready == 0);
         if all_down != self.all_down {
             self.all_down = all_down;
-            return if all_down { Change::AllDown } else { Change::SomeUp };
+            return if all_down {
+                ZoneChange::AllDown
+            } else {
+                ZoneChange::SomeUp
+            };
         }
         for (name, rate) in before {
             let Some(zone) = self.zones.get(&name) else { continue };
@@ -236,6 +240,6 @@ impl Zones {
                 woken.extend(zone.line.first_key_value().map(|(_, node)| node.clone()));
             }
         }
-        Change::Wake(woken)
+        ZoneChange::Wake(woken)
     }
 }

@@ -74,7 +74,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-/// What the machinery must know of an object.
+/// What the runtime must know of an object.
 pub trait Kind: DeserializeOwned + Send + Sync + 'static {
     /// `apps/v1`
     const API_VERSION: &'static str;
@@ -97,7 +97,7 @@ fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(input: D) 
 }
 
 /// The object as it is sent: with its kind.
-pub fn to_send<T: Kind + Serialize>(object: &T) -> Value {
+pub fn with_type_meta<T: Kind + Serialize>(object: &T) -> Value {
     let mut value = serde_json::to_value(object).expect("slim objects are plain data");
     value["apiVersion"] = json!(T::API_VERSION);
     value["kind"] = json!(T::KIND);

@@ -42,7 +42,7 @@ pub(super) fn best(
             && volume.size().unwrap_or_default() >= wanted
     };
     let usable = || volumes.iter().filter(usable);
-    // One that carries the uid is the claim's own already: a turn that was cut short took it.
+    // One that carries the uid is the claim's own already: a reconcile that was cut short took it.
     let reserved = usable().filter(|volume| is_for(volume, claim));
     if let Some(own) = reserved.max_by_key(|volume| is_bound_to(volume, claim)) {
         return Some(own.clone());
@@ -50,7 +50,7 @@ pub(super) fn best(
     if waits {
         return None;
     }
-    let selector = Selector::of(claim);
+    let selector = Selector::from_claim(claim);
     let fits = usable().filter(|volume| {
         volume.spec.claim_ref.is_none()
             && volume.status.phase == "Available"
@@ -102,7 +102,7 @@ enum Selector {
 }
 
 impl Selector {
-    fn of(claim: &PersistentVolumeClaim) -> Selector {
+    fn from_claim(claim: &PersistentVolumeClaim) -> Selector {
         if claim.spec.selector.is_null() {
             return Selector::Any;
         }

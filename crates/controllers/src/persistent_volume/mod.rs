@@ -20,8 +20,10 @@ use serde_json::json;
 use self::matching::default_class;
 use self::plan::{Around, Event, Plan, Step};
 use crate::index::{Index, claims_of, pods_by_claim};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn, seen};
 use crate::objects::{Kind, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, WorkQueue, Writer, precondition,
+};
 
 pub(crate) use self::migration::driver as driver_of;
 
@@ -43,7 +45,7 @@ struct Binder {
     claims_by: Index<PersistentVolumeClaim>,
     volumes_by: Index<PersistentVolume>,
     pods_by_claim: Index<Pod>,
-    claim_queue: Queue,
+    claim_queue: WorkQueue,
     recorder: Recorder,
     provisioning: bool,
     /// Volumes that turns under way have chosen, so that of many claims each tries for another one.
@@ -60,8 +62,8 @@ fn start(setup: &Setup) {
     let pods = setup.cache::<Pod>();
     let (claim_queue, volume_queue) = (setup.queue("claims"), setup.queue("volumes"));
     let binder = Arc::new(Binder {
-        claims_by: Index::of(&claims, |claim| vec![claim_index(claim)]),
-        volumes_by: Index::of(&volumes, |volume| vec![volume_index(volume)]),
+        claims_by: Index::new(&claims, |claim| vec![claim_index(claim)]),
+        volumes_by: Index::new(&volumes, |volume| vec![volume_index(volume)]),
         pods_by_claim: pods_by_claim(&pods),
         claims: claims.clone(),
         volumes: volumes.clone(),
@@ -100,19 +102,19 @@ fn volume_index(volume: &PersistentVolume) -> String {
     }
 }
 
-type Change<'a, T> = Option<&'a Arc<T>>;
+type Version<'a, T> = Option<&'a Arc<T>>;
 
-/// Whose turn it is.
+/// Which keys to queue.
 impl Binder {
     fn claim_changed(
         &self,
-        old: Change<'_, PersistentVolumeClaim>,
-        new: Change<'_, PersistentVolumeClaim>,
-        volume_queue: &Queue,
+        old: Version<'_, PersistentVolumeClaim>,
+        new: Version<'_, PersistentVolumeClaim>,
+        volume_queue: &WorkQueue,
     ) {
         let Some(claim) = new.or(old) else { return };
-        self.claim_queue.add(Key::of(&**claim));
-        for key in self.volumes_by.keys(&format!("claim/{}", Key::of(&**claim))) {
+        self.claim_queue.add(Key::from_object(&**claim));
+        for key in self.volumes_by.keys(&format!("claim/{}", Key::from_object(&**claim))) {
             volume_queue.add(key);
         }
         if !claim.spec.volume_name.is_empty() {
@@ -122,12 +124,12 @@ impl Binder {
 
     fn volume_changed(
         &self,
-        old: Change<'_, PersistentVolume>,
-        new: Change<'_, PersistentVolume>,
-        volume_queue: &Queue,
+        old: Version<'_, PersistentVolume>,
+        new: Version<'_, PersistentVolume>,
+        volume_queue: &WorkQueue,
     ) {
         let Some(volume) = new.or(old) else { return };
-        volume_queue.add(Key::of(&**volume));
+        volume_queue.add(Key::from_object(&**volume));
         for state in [old, new].into_iter().flatten() {
             if let Some(claim) = &state.spec.claim_ref {
                 self.claim_queue.add(Key::new(&*claim.namespace, &*claim.name));
@@ -142,12 +144,12 @@ impl Binder {
                 .iter()
                 .filter(|claim| matching::mismatch(volume, claim).is_none())
             {
-                self.claim_queue.add(Key::of(&**claim));
+                self.claim_queue.add(Key::from_object(&**claim));
             }
         }
     }
 
-    fn class_changed(&self, old: Change<'_, StorageClass>, new: Change<'_, StorageClass>) {
+    fn class_changed(&self, old: Version<'_, StorageClass>, new: Version<'_, StorageClass>) {
         let Some(class) = new.or(old) else { return };
         // Claims without a class may get this one.
         for name in [class.metadata.name.as_str(), ""] {
@@ -158,8 +160,8 @@ impl Binder {
     }
 
     /// What a waiting claim says it waits for.
-    fn pod_changed(&self, old: Change<'_, Pod>, new: Change<'_, Pod>) {
-        let scheduled = |pod: Change<'_, Pod>| pod.map(|pod| !pod.spec.node_name.is_empty() || pod.is_terminal());
+    fn pod_changed(&self, old: Version<'_, Pod>, new: Version<'_, Pod>) {
+        let scheduled = |pod: Version<'_, Pod>| pod.map(|pod| !pod.spec.node_name.is_empty() || pod.is_terminal());
         if scheduled(old) == scheduled(new) {
             return;
         }
@@ -176,43 +178,43 @@ impl Binder {
 }
 
 impl Reconcile for ClaimTurns {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let binder = &self.0;
         let Some(claim) = binder.claims.at(key) else {
             return Ok(Next::Done);
         };
-        let mut choice = Choice {
+        let mut choice = ReservedVolume {
             of: &binder.chosen,
             name: None,
         };
-        binder.claim_turn(claim, turn, &mut choice).await
+        binder.claim_turn(claim, writer, &mut choice).await
     }
 }
 
 impl Reconcile for VolumeTurns {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         match self.0.volumes.at(key) {
-            Some(volume) => self.0.volume_turn(volume, turn).await,
+            Some(volume) => self.0.volume_turn(volume, writer).await,
             None => Ok(Next::Done),
         }
     }
 }
 
-/// The volume that a turn is about to bind, for as long as the turn lasts.
-struct Choice<'a> {
+/// The volume that a reconcile is about to bind, for as long as the reconcile lasts.
+struct ReservedVolume<'a> {
     of: &'a Mutex<HashSet<String>>,
     name: Option<String>,
 }
 
-impl Choice<'_> {
-    fn take(&mut self, name: &str) {
+impl ReservedVolume<'_> {
+    fn reserve(&mut self, name: &str) {
         if self.name.is_none() && self.of.lock().insert(name.to_string()) {
             self.name = Some(name.to_string());
         }
     }
 }
 
-impl Drop for Choice<'_> {
+impl Drop for ReservedVolume<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             self.of.lock().remove(name);
@@ -221,40 +223,45 @@ impl Drop for Choice<'_> {
 }
 
 impl Binder {
-    async fn claim_turn(&self, mut claim: Arc<PersistentVolumeClaim>, turn: &Turn, choice: &mut Choice<'_>) -> Outcome {
+    async fn claim_turn(
+        &self,
+        mut claim: Arc<PersistentVolumeClaim>,
+        writer: &Writer,
+        choice: &mut ReservedVolume<'_>,
+    ) -> ReconcileResult {
         let mut around = self.around(&claim);
         for _ in 0..STEPS_MAX {
             let Plan { step, event } = plan::claim(&claim, &around);
             let mut refused = None;
             let done = match step {
                 Step::Volume(volume, patch) => {
-                    choice.take(&volume.metadata.name);
-                    let volume = turn.patch::<PersistentVolume>(&volume.metadata, &patch).await;
+                    choice.reserve(&volume.metadata.name);
+                    let volume = writer.patch::<PersistentVolume>(&volume.metadata, &patch).await;
                     volume.map(|volume| around.settle_on(volume))
                 }
                 Step::VolumeStatus(volume, patch) => {
-                    let volume = turn.patch_status::<PersistentVolume>(&volume.metadata, &patch).await;
+                    let volume = writer.patch_status::<PersistentVolume>(&volume.metadata, &patch).await;
                     volume.map(|volume| around.settle_on(volume))
                 }
-                Step::Claim(patch) => turn.patch(&claim.metadata, &patch).await.map(|now| {
+                Step::Claim(patch) => writer.patch(&claim.metadata, &patch).await.map(|now| {
                     claim = Arc::new(now);
                     around.class = self.classes.get("", claim.class());
                 }),
                 Step::ClaimStatus(patch) => {
-                    let now = turn.patch_status(&claim.metadata, &patch).await;
+                    let now = writer.patch_status(&claim.metadata, &patch).await;
                     now.map(|now| claim = Arc::new(now))
                 }
                 Step::Refuse(reason) => {
-                    refused = Some(Failure::NotYet(reason));
+                    refused = Some(ReconcileError::NotYet(reason));
                     Ok(())
                 }
                 Step::Nothing | Step::WakeClaim | Step::DeleteHostPath(_) => {
-                    self.tell(&*claim, event);
+                    self.record_event(&*claim, event);
                     return Ok(Next::Done);
                 }
             };
             match done {
-                Ok(()) => self.tell(&*claim, event),
+                Ok(()) => self.record_event(&*claim, event),
                 Err(Error::NotFound(_)) => return Ok(Next::Done),
                 Err(error) => return Err(error.into()),
             }
@@ -262,11 +269,14 @@ impl Binder {
                 return Err(refused);
             }
         }
-        Err(Failure::NotYet(format!("claim {} does not settle", Key::of(&*claim))))
+        Err(ReconcileError::NotYet(format!(
+            "sync of claim {} did not converge",
+            Key::from_object(&*claim)
+        )))
     }
 
     fn around(&self, claim: &PersistentVolumeClaim) -> Around {
-        let key = Key::of(claim);
+        let key = Key::from_object(claim);
         let named = (!claim.spec.volume_name.is_empty())
             .then(|| self.volumes.get("", &claim.spec.volume_name))
             .flatten();
@@ -297,17 +307,17 @@ impl Binder {
         }
     }
 
-    async fn volume_turn(&self, mut volume: Arc<PersistentVolume>, turn: &Turn) -> Outcome {
-        let owner = self.owner(&volume, turn).await?;
+    async fn volume_turn(&self, mut volume: Arc<PersistentVolume>, writer: &Writer) -> ReconcileResult {
+        let owner = self.owner(&volume, writer).await?;
         for _ in 0..STEPS_MAX {
             let Plan { step, event } = plan::volume(&volume, owner.as_deref());
             let done = match step {
-                Step::Volume(volume, patch) => turn.patch(&volume.metadata, &patch).await,
-                Step::VolumeStatus(volume, patch) => turn.patch_status(&volume.metadata, &patch).await,
-                Step::DeleteHostPath(path) => return self.delete(&volume, &path, turn).await,
+                Step::Volume(volume, patch) => writer.patch(&volume.metadata, &patch).await,
+                Step::VolumeStatus(volume, patch) => writer.patch_status(&volume.metadata, &patch).await,
+                Step::DeleteHostPath(path) => return self.delete(&volume, &path, writer).await,
                 Step::WakeClaim => {
                     if let Some(claim) = &owner {
-                        self.claim_queue.add(Key::of(&**claim));
+                        self.claim_queue.add(Key::from_object(&**claim));
                     }
                     return Ok(Next::Done);
                 }
@@ -315,9 +325,9 @@ impl Binder {
                     if event.is_some()
                         && let Some(claim) = &owner
                     {
-                        self.tell(&**claim, Some(plan::mode_mismatch(&volume)));
+                        self.record_event(&**claim, Some(plan::mode_mismatch(&volume)));
                     }
-                    self.tell(&*volume, event);
+                    self.record_event(&*volume, event);
                     return Ok(Next::Done);
                 }
             };
@@ -326,10 +336,10 @@ impl Binder {
                 Err(Error::NotFound(_)) => return Ok(Next::Done),
                 Err(error) => return Err(error.into()),
             }
-            self.tell(&*volume, event);
+            self.record_event(&*volume, event);
         }
-        Err(Failure::NotYet(format!(
-            "volume {} does not settle",
+        Err(ReconcileError::NotYet(format!(
+            "sync of volume {} did not converge",
             volume.metadata.name
         )))
     }
@@ -339,8 +349,8 @@ impl Binder {
     async fn owner(
         &self,
         volume: &PersistentVolume,
-        turn: &Turn,
-    ) -> Result<Option<Arc<PersistentVolumeClaim>>, Failure> {
+        writer: &Writer,
+    ) -> Result<Option<Arc<PersistentVolumeClaim>>, ReconcileError> {
         let reference = volume.spec.claim_ref.as_ref().filter(|r| !r.uid.is_empty());
         let Some(reference) = reference else { return Ok(None) };
         let known = self.claims.get(&reference.namespace, &reference.name);
@@ -349,7 +359,7 @@ impl Binder {
         }
         let (namespace, resource) = (Some(reference.namespace.as_str()), PersistentVolumeClaim::RESOURCE);
         let at = path::object(PersistentVolumeClaim::API_VERSION, namespace, resource, &reference.name);
-        match turn.api().get::<PersistentVolumeClaim>(&at).await {
+        match writer.api().get::<PersistentVolumeClaim>(&at).await {
             Ok(claim) if claim.metadata.uid == reference.uid => Ok(Some(Arc::new(claim))),
             Ok(_) | Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
@@ -357,33 +367,36 @@ impl Binder {
     }
 
     /// Only on this machine, and only below /tmp: for trying things out.
-    async fn delete(&self, volume: &Arc<PersistentVolume>, path: &str, turn: &Turn) -> Outcome {
+    async fn delete(&self, volume: &Arc<PersistentVolume>, path: &str, writer: &Writer) -> ReconcileResult {
         if let Err(error) = remove_tree(path).await {
-            let message = format!("can't remove {path}: {error}");
+            let message = format!("failed to remove {path}: {error}");
             let Plan { step, event } = plan::failed(volume, "VolumeFailedDelete", &message);
             if let Step::VolumeStatus(volume, patch) = step {
-                turn.patch_status::<PersistentVolume>(&volume.metadata, &patch).await?;
+                writer
+                    .patch_status::<PersistentVolume>(&volume.metadata, &patch)
+                    .await?;
             }
-            self.tell(&**volume, event);
-            return Err(Failure::NotYet(message));
+            self.record_event(&**volume, event);
+            return Err(ReconcileError::NotYet(message));
         }
         let meta = &volume.metadata;
         if meta.has_finalizer(migration::IN_TREE_FINALIZER) {
             let left: Vec<_> = (meta.finalizers.iter())
                 .filter(|f| *f != migration::IN_TREE_FINALIZER)
                 .collect();
-            let mut metadata = seen(meta);
+            let mut metadata = precondition(meta);
             metadata["finalizers"] = json!(left);
-            turn.patch::<PersistentVolume>(meta, &json!({"metadata": metadata}))
+            writer
+                .patch::<PersistentVolume>(meta, &json!({"metadata": metadata}))
                 .await?;
         }
-        match turn.delete::<PersistentVolume>(meta).await {
+        match writer.delete::<PersistentVolume>(meta).await {
             Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn tell<T: Kind>(&self, object: &T, event: Option<Event>) {
+    fn record_event<T: Kind>(&self, object: &T, event: Option<Event>) {
         match event {
             Some(event) if event.warning => self.recorder.warning(object, event.reason, event.message),
             Some(event) => self.recorder.normal(object, event.reason, event.message),

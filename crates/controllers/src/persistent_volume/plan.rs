@@ -13,10 +13,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{matching, migration};
-use crate::machinery::seen;
 use crate::objects::persistent_volume::{BOUND_BY_CONTROLLER, PROVISIONED_BY};
 use crate::objects::persistent_volume_claim::{BIND_COMPLETED, STORAGE_PROVISIONER};
 use crate::objects::{Labels, Meta, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use crate::runtime::precondition;
 
 /// Set by resizers before they resize: what the file system has until it is resized, too.
 const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
@@ -41,7 +41,7 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub step: Step,
-    /// To tell of once the step is done.
+    /// Recorded once the step is done.
     pub event: Option<Event>,
 }
 
@@ -140,7 +140,7 @@ fn waiting(pods: &[String]) -> Event {
     }
 }
 
-/// Somebody else makes the volume, reserved for the claim: they are told by annotations.
+/// Somebody else makes the volume, reserved for the claim: annotations request it.
 fn provision(claim: &PersistentVolumeClaim, around: &Around) -> Plan {
     if !around.provisioning {
         return Step::Nothing.into();
@@ -494,7 +494,7 @@ fn phase(volume: &Arc<PersistentVolume>, phase: &str, message: &str) -> Step {
 
 /// Takes only if the object is as it was seen.
 fn guarded(meta: &Meta, mut patch: Value) -> Value {
-    for (key, value) in seen(meta).as_object().into_iter().flatten() {
+    for (key, value) in precondition(meta).as_object().into_iter().flatten() {
         patch["metadata"][key] = value.clone();
     }
     patch

@@ -477,10 +477,10 @@ enum Act {
     },
     DeleteClaim(u8),
     DeleteVolume(u8),
-    /// A turn that gets to do this many writes before it is stopped.
+    /// A reconcile that gets to do this many writes before it is stopped.
     ClaimTurn(u8, u8),
     VolumeTurn(u8, u8),
-    /// A turn that decides on what it saw before another one came in between.
+    /// A reconcile that decides on what it saw before another one came in between.
     Race(u8, u8),
 }
 

@@ -11,9 +11,9 @@ use orlop_base::Clock;
 use orlop_client::Error;
 
 use self::plan::{Failed, Plan};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
 use crate::objects::replica_set::Replicated;
 use crate::objects::{Kind, Pod, ReplicaSet, ReplicationController};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, Writer, status_patch};
 use crate::{ownership, pod_template};
 
 pub(crate) const REPLICA_SET: Def = Def {
@@ -30,7 +30,7 @@ pub(crate) const REPLICATION_CONTROLLER: Def = Def {
     start: start::<ReplicationController>,
 };
 
-/// What a turn did.
+/// What a reconcile did.
 #[derive(Default)]
 struct Done {
     made: Vec<Pod>,
@@ -66,23 +66,24 @@ fn start<R: Replicated>(setup: &Setup) {
 }
 
 impl<R: Replicated> Reconcile for Controller<R> {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(set) = self.sets.at(key) else {
             return Ok(Next::Done);
         };
         let selector = set.selector();
-        let pods = ownership::claim_where(turn, &*set, selector.as_ref(), &self.pods, Pod::is_active).await?;
+        let pods = ownership::claim_where(writer, &*set, selector.as_ref(), &self.pods, Pod::is_active).await?;
         let now = self.clock.now();
         let plan = match set.meta().is_deleted() {
             true => Plan::Nothing,
             false => plan::plan(&*set, &pods, || self.related_pods(&set), now),
         };
-        let Done { made, deleted, failed } = self.apply(turn, &set, plan).await;
+        let Done { made, deleted, failed } = self.apply(writer, &set, plan).await;
         let pods = plan::pods_after(pods, &deleted, made, now);
         let now = self.clock.now();
         let status = plan::status(&*set, &pods, failed.as_ref(), now);
         if status != *set.status() {
-            turn.patch_status::<R>(set.meta(), &status_patch(set.meta(), &status))
+            writer
+                .patch_status::<R>(set.meta(), &status_patch(set.meta(), &status))
                 .await?;
         }
         match failed {
@@ -106,23 +107,23 @@ impl<R: Replicated> Controller<R> {
             .collect()
     }
 
-    async fn apply(&self, turn: &Turn, set: &R, plan: Plan) -> Done {
+    async fn apply(&self, writer: &Writer, set: &R, plan: Plan) -> Done {
         match plan {
             Plan::Nothing => Done::default(),
-            Plan::Create(count) => self.create(turn, set, count).await,
-            Plan::Delete(pods) => self.delete(turn, set, pods).await,
+            Plan::Create(count) => self.create(writer, set, count).await,
+            Plan::Delete(pods) => self.delete(writer, set, pods).await,
         }
     }
 
     /// In batches that double as long as all goes well, so that a quota or a bad template costs a few requests, not hundreds.
-    async fn create(&self, turn: &Turn, set: &R, count: usize) -> Done {
+    async fn create(&self, writer: &Writer, set: &R, count: usize) -> Done {
         let mut done = Done::default();
         let body = pod_template::encoded(&pod_template::pod(set, &set.spec().template));
         let namespace = &set.meta().namespace;
         let (mut left, mut batch) = (count, 1);
         while left > 0 {
             let size = batch.min(left);
-            let made = join_all((0..size).map(|_| turn.create_encoded::<Pod>(namespace, body.clone()))).await;
+            let made = join_all((0..size).map(|_| writer.create_encoded::<Pod>(namespace, body.clone()))).await;
             let mut failed = None;
             for made in made {
                 match made {
@@ -151,8 +152,8 @@ impl<R: Replicated> Controller<R> {
         done
     }
 
-    async fn delete(&self, turn: &Turn, set: &R, pods: Vec<Arc<Pod>>) -> Done {
-        let gone = join_all(pods.iter().map(|pod| turn.delete::<Pod>(&pod.metadata))).await;
+    async fn delete(&self, writer: &Writer, set: &R, pods: Vec<Arc<Pod>>) -> Done {
+        let gone = join_all(pods.iter().map(|pod| writer.delete::<Pod>(&pod.metadata))).await;
         let mut done = Done::default();
         for (pod, gone) in pods.into_iter().zip(gone) {
             let name = &pod.metadata.name;

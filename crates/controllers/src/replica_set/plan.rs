@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use rustc_hash::FxHashSet;
 
 use super::rank;
-use crate::machinery::Next;
 use crate::objects::condition::{self, whole_seconds};
 use crate::objects::replica_set::{ReplicaSetStatus, Replicated};
 use crate::objects::{Condition, Pod};
+use crate::runtime::Next;
 
-/// Pods made or deleted in one turn at most. Upstream: BurstReplicas.
+/// Pods made or deleted in one reconcile at most. Upstream: BurstReplicas.
 const BURST: usize = 500;
 
 #[derive(Debug)]

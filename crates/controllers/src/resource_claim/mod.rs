@@ -15,9 +15,11 @@ use serde_json::{Value, json};
 
 use self::plan::{Cleanup, Need};
 use crate::index::Index;
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Queue, Reconcile, Recorder, Setup, Turn, seen};
 use crate::objects::resource_claim::Consumer;
 use crate::objects::{Kind, Pod, ResourceClaim, ResourceClaimTemplate};
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, WorkQueue, Writer, precondition,
+};
 
 pub(crate) const DEF: Def = Def {
     name: "resourceclaim-controller",
@@ -41,7 +43,7 @@ struct Claims(Arc<Controller>);
 fn start(setup: &Setup) {
     let pods = setup.cache::<Pod>();
     let controller = Arc::new(Controller {
-        users: Index::of(&pods, references),
+        users: Index::new(&pods, references),
         pods,
         claims: setup.cache(),
         templates: setup.cache(),
@@ -68,7 +70,7 @@ fn references(pod: &Pod) -> Vec<String> {
 }
 
 impl Controller {
-    fn watch(self: &Arc<Controller>, pod_queue: &Queue, claim_queue: &Queue) {
+    fn watch(self: &Arc<Controller>, pod_queue: &WorkQueue, claim_queue: &WorkQueue) {
         let (wake_pod, wake_claim, this) = (pod_queue.clone(), claim_queue.clone(), self.clone());
         self.pods.on_change(move |old, new| {
             let Some(pod) = new.or(old).filter(|pod| !pod.spec.resource_claims.is_empty()) else {
@@ -76,19 +78,19 @@ impl Controller {
             };
             let meta = &pod.metadata;
             if new.is_some_and(|pod| !plan::is_done(pod)) {
-                return wake_pod.add(Key::of(&**pod));
+                return wake_pod.add(Key::from_object(&**pod));
             }
             for name in plan::claim_names(pod) {
                 wake_claim.add(Key::new(&*meta.namespace, name));
             }
             for claim in this.claims.owned_by(&meta.namespace, &meta.uid) {
-                wake_claim.add(Key::of(&*claim));
+                wake_claim.add(Key::from_object(&*claim));
             }
         });
         let (wake_pod, wake_claim, this) = (pod_queue.clone(), claim_queue.clone(), self.clone());
         self.claims.on_change(move |old, new| {
             let Some(claim) = new.or(old) else { return };
-            let key = Key::of(&**claim);
+            let key = Key::from_object(&**claim);
             for user in this.users.keys(&format!("claim/{key}")) {
                 wake_pod.add(user);
             }
@@ -97,7 +99,7 @@ impl Controller {
         let (wake_pod, this) = (pod_queue.clone(), self.clone());
         self.templates.on_change(move |_, new| {
             let Some(template) = new else { return };
-            for user in this.users.keys(&format!("template/{}", Key::of(&**template))) {
+            for user in this.users.keys(&format!("template/{}", Key::from_object(&**template))) {
                 wake_pod.add(user);
             }
         });
@@ -105,18 +107,18 @@ impl Controller {
 }
 
 impl Reconcile for Pods {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(pod) = self.0.pods.at(key).filter(|pod| !pod.metadata.is_deleted()) else {
             return Ok(Next::Done);
         };
-        self.0.make_claims(&pod, turn).await?;
-        self.0.reserve(&pod, turn).await
+        self.0.make_claims(&pod, writer).await?;
+        self.0.reserve(&pod, writer).await
     }
 }
 
 impl Controller {
     /// Makes what is missing, and says in the pod's status what was made.
-    async fn make_claims(&self, pod: &Arc<Pod>, turn: &Turn) -> Result<(), Failure> {
+    async fn make_claims(&self, pod: &Arc<Pod>, writer: &Writer) -> Result<(), ReconcileError> {
         let namespace = &pod.metadata.namespace;
         let own = self.claims.owned_by(namespace, &pod.metadata.uid);
         let mut fresh: Vec<(String, String)> = vec![];
@@ -125,7 +127,7 @@ impl Controller {
             let made = match plan::need(pod, wish, &own, known) {
                 Need::Nothing => continue,
                 Need::Record(name) => Ok(name),
-                Need::Make(template) => self.make(pod, &wish.name, template, turn).await,
+                Need::Make(template) => self.make(pod, &wish.name, template, writer).await,
             };
             match made {
                 Ok(name) => fresh.push((wish.name.clone(), name)),
@@ -133,20 +135,23 @@ impl Controller {
                     let message = format!("PodResourceClaim {}: {reason}", wish.name);
                     self.recorder
                         .warning(&**pod, "FailedResourceClaimCreation", message.clone());
-                    return Err(Failure::NotYet(format!("pod {}, {message}", Key::of(&**pod))));
+                    return Err(ReconcileError::NotYet(format!(
+                        "pod {}, {message}",
+                        Key::from_object(&**pod)
+                    )));
                 }
             }
         }
         if fresh.is_empty() {
             return Ok(());
         }
-        let patch = json!({"metadata": seen(&pod.metadata),
+        let patch = json!({"metadata": precondition(&pod.metadata),
                            "status": {"resourceClaimStatuses": plan::statuses(pod, &fresh)}});
-        turn.patch_status::<Pod>(&pod.metadata, &patch).await?;
+        writer.patch_status::<Pod>(&pod.metadata, &patch).await?;
         Ok(())
     }
 
-    async fn make(&self, pod: &Pod, wish: &str, template: &str, turn: &Turn) -> Result<String, String> {
+    async fn make(&self, pod: &Pod, wish: &str, template: &str, writer: &Writer) -> Result<String, String> {
         let namespace = &pod.metadata.namespace;
         let Some(template) = self.templates.get(namespace, template) else {
             return Err(format!(
@@ -154,13 +159,13 @@ impl Controller {
             ));
         };
         let claim = plan::claim_from(&template, pod, wish);
-        let made = turn.create::<ResourceClaim>(namespace, &claim).await;
+        let made = writer.create::<ResourceClaim>(namespace, &claim).await;
         made.map(|claim| claim.metadata.name)
             .map_err(|error| format!("create ResourceClaim : {error}"))
     }
 
     /// A pod that came to its node without the scheduler still has to be named in its claims.
-    async fn reserve(&self, pod: &Pod, turn: &Turn) -> Outcome {
+    async fn reserve(&self, pod: &Pod, writer: &Writer) -> ReconcileResult {
         if pod.spec.node_name.is_empty() || plan::is_done(pod) {
             return Ok(Next::Done);
         }
@@ -169,25 +174,30 @@ impl Controller {
                 continue;
             };
             if let Some(reserved) = plan::reservation(pod, &claim) {
-                self.write_status(&claim, json!({"reservedFor": reserved}), turn)
+                self.write_status(&claim, json!({"reservedFor": reserved}), writer)
                     .await?;
             }
         }
         Ok(Next::Done)
     }
 
-    async fn write_status(&self, claim: &ResourceClaim, status: Value, turn: &Turn) -> Result<ResourceClaim, Error> {
-        let patch = json!({"metadata": seen(&claim.metadata), "status": status});
-        turn.patch_status(&claim.metadata, &patch).await
+    async fn write_status(
+        &self,
+        claim: &ResourceClaim,
+        status: Value,
+        writer: &Writer,
+    ) -> Result<ResourceClaim, Error> {
+        let patch = json!({"metadata": precondition(&claim.metadata), "status": status});
+        writer.patch_status(&claim.metadata, &patch).await
     }
 
     /// Whether the pod is there and not at its end. A cache may be behind: only the API server says that it is gone.
-    async fn is_alive(&self, namespace: &str, consumer: &Consumer, turn: &Turn) -> Result<bool, Failure> {
+    async fn is_alive(&self, namespace: &str, consumer: &Consumer, writer: &Writer) -> Result<bool, ReconcileError> {
         if let Some(pod) = self.pods.get(namespace, &consumer.name) {
             return Ok(pod.metadata.uid == consumer.uid && !plan::is_done(&pod));
         }
         let at = path::object(Pod::API_VERSION, Some(namespace), Pod::RESOURCE, &consumer.name);
-        match turn.api().get::<Pod>(&at).await {
+        match writer.api().get::<Pod>(&at).await {
             Ok(pod) => Ok(pod.metadata.uid == consumer.uid),
             Err(Error::NotFound(_)) => Ok(false),
             Err(error) => Err(error.into()),
@@ -196,14 +206,14 @@ impl Controller {
 }
 
 impl Reconcile for Claims {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let all = &self.0;
         let Some(mut claim) = all.claims.at(key) else {
             return Ok(Next::Done);
         };
         let mut left = vec![];
         for consumer in &claim.status.reserved_for {
-            if !consumer.is_pod() || all.is_alive(&key.namespace, consumer, turn).await? {
+            if !consumer.is_pod() || all.is_alive(&key.namespace, consumer, writer).await? {
                 left.push(consumer.clone());
             }
         }
@@ -218,14 +228,14 @@ impl Reconcile for Claims {
                 Cleanup::Nothing => return Ok(Next::Done),
                 Cleanup::Status(status) => {
                     freed |= status.get("allocation").is_some();
-                    all.write_status(&claim, status, turn).await
+                    all.write_status(&claim, status, writer).await
                 }
                 Cleanup::Finalizers(finalizers) => {
-                    let mut metadata = seen(&claim.metadata);
+                    let mut metadata = precondition(&claim.metadata);
                     metadata["finalizers"] = json!(finalizers);
-                    turn.patch(&claim.metadata, &json!({"metadata": metadata})).await
+                    writer.patch(&claim.metadata, &json!({"metadata": metadata})).await
                 }
-                Cleanup::Delete => match turn.delete::<ResourceClaim>(&claim.metadata).await {
+                Cleanup::Delete => match writer.delete::<ResourceClaim>(&claim.metadata).await {
                     Ok(()) | Err(Error::NotFound(_)) => return Ok(Next::Done),
                     Err(error) => return Err(error.into()),
                 },

@@ -144,7 +144,7 @@ pub(super) enum Cleanup {
 }
 
 /// The next thing to do. `left`: users that are still there; `owner`: the pod of that name, if the claim is a pod's;
-/// `freed`: this turn has freed it. (Without that a finalizer on a free claim may be the scheduler's, about to allocate.)
+/// `freed`: this reconcile has freed it. (Without that a finalizer on a free claim may be the scheduler's, about to allocate.)
 pub(super) fn cleanup(claim: &ResourceClaim, left: &[Consumer], owner: Option<&Pod>, freed: bool) -> Cleanup {
     let (meta, status) = (&claim.metadata, &claim.status);
     let is_ours = meta.has_finalizer(FINALIZER);

@@ -3,9 +3,9 @@
 use orlop_client::Error;
 use serde_json::json;
 
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::{Namespace, ServiceAccount};
 use crate::ownership::is_terminating;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "serviceaccount-controller",
@@ -28,7 +28,7 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     namespaces.on_change(move |_, new| {
         if let Some(namespace) = new {
-            wake.add(Key::of(&**namespace));
+            wake.add(Key::from_object(&**namespace));
         }
     });
     let wake = queue.clone();
@@ -45,14 +45,14 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let wanted = self.namespaces.at(key).is_some_and(|namespace| namespace.is_active());
         if !wanted || self.accounts.get(&key.name, DEFAULT).is_some() {
             return Ok(Next::Done);
         }
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
                              "metadata": {"name": DEFAULT, "namespace": key.name}});
-        match turn.create::<ServiceAccount>(&key.name, &account).await {
+        match writer.create::<ServiceAccount>(&key.name, &account).await {
             Ok(_) | Err(Error::AlreadyExists(_) | Error::NotFound(_)) => Ok(Next::Done),
             Err(Error::Forbidden(status)) if is_terminating(&status) => Ok(Next::Done),
             Err(error) => Err(error.into()),
@@ -73,7 +73,7 @@ mod tests {
         }
         cluster.edit_status::<Namespace>("", "b", |b| b["status"]["phase"] = json!("Terminating"));
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let names = || -> Vec<String> {
             let accounts = cluster.list::<ServiceAccount>("").into_iter();
             accounts
@@ -82,7 +82,7 @@ mod tests {
         };
         assert_eq!(names(), ["a/default"]);
         cluster.delete::<ServiceAccount>("a", DEFAULT);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(names(), ["a/default"]);
         assert_eq!(cluster.writes().len(), 2);
     }

@@ -12,9 +12,9 @@ use orlop_client::{Api, DeleteOptions, Error, ListQuery, Preconditions, path};
 use serde_json::{Value, json};
 
 use super::{ACCOUNT_NAME, ACCOUNT_UID};
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::secret::ACCOUNT_TOKEN;
 use crate::objects::{Secret, ServiceAccount};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "legacy-serviceaccount-token-cleaner-controller",
@@ -53,10 +53,10 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Cleaner {
-    async fn reconcile(&self, _: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, _: &Key, writer: &Writer) -> ReconcileResult {
         let again = Ok(Next::After(EVERY));
         let at = path::object("v1", Some("kube-system"), "configmaps", TRACKING);
-        let tracking: Value = match turn.api().get(&at).await {
+        let tracking: Value = match writer.api().get(&at).await {
             Ok(tracking) => tracking,
             // Not every server tracks.
             Err(Error::NotFound(_)) => return again,
@@ -69,10 +69,10 @@ impl Reconcile for Cleaner {
         };
         for secret in self.secrets.list() {
             let mut fate = fate(&secret, self.account_of(&secret).as_deref(), limit);
-            if fate != Fate::Keep && self.is_mounted(&secret).await? {
-                fate = Fate::Keep;
+            if fate != TokenAction::Keep && self.is_mounted(&secret).await? {
+                fate = TokenAction::Keep;
             }
-            self.apply(turn, &secret, fate).await?;
+            self.apply(writer, &secret, fate).await?;
         }
         again
     }
@@ -95,16 +95,16 @@ impl Cleaner {
         Ok(names.contains(meta.name.as_str()))
     }
 
-    async fn apply(&self, turn: &Turn, secret: &Secret, fate: Fate) -> orlop_client::Result<()> {
+    async fn apply(&self, writer: &Writer, secret: &Secret, fate: TokenAction) -> orlop_client::Result<()> {
         let meta = &secret.metadata;
         let done = match fate {
-            Fate::Keep => return Ok(()),
-            Fate::Mark => {
+            TokenAction::Keep => return Ok(()),
+            TokenAction::Mark => {
                 let today = date(self.clock.now()).to_string();
                 let patch = json!({"metadata": {"uid": meta.uid, "labels": {INVALID_SINCE: today}}});
-                turn.patch::<Secret>(meta, &patch).await.map(|_| ())
+                writer.patch::<Secret>(meta, &patch).await.map(|_| ())
             }
-            Fate::Delete => {
+            TokenAction::Delete => {
                 let preconditions = Preconditions {
                     resource_version: Some(meta.resource_version.clone()),
                     ..Preconditions::default()
@@ -113,7 +113,7 @@ impl Cleaner {
                     preconditions: Some(preconditions),
                     ..DeleteOptions::default()
                 };
-                turn.delete_with::<Secret>(meta, options).await
+                writer.delete_with::<Secret>(meta, options).await
             }
         };
         match done {
@@ -136,7 +136,7 @@ fn limit(now: Timestamp, tracked_since: Date, unused_for: Duration) -> Option<Ti
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum TokenAction {
     Keep,
     /// From today on nobody is to use it.
     Mark,
@@ -144,12 +144,12 @@ enum Fate {
 }
 
 /// `account`: whose token it is. Only those that an account names as its own may have been made unasked.
-fn fate(secret: &Secret, account: Option<&ServiceAccount>, limit: Timestamp) -> Fate {
+fn fate(secret: &Secret, account: Option<&ServiceAccount>, limit: Timestamp) -> TokenAction {
     let meta = &secret.metadata;
     let is_old = meta.creation_timestamp.is_some_and(|created| created < limit);
     let made_unasked = account.is_some_and(|account| account.refers_to(&meta.name));
     if secret.r#type != ACCOUNT_TOKEN || meta.is_deleted() || !is_old || !made_unasked {
-        return Fate::Keep;
+        return TokenAction::Keep;
     }
     let used_long_ago = match meta.label(LAST_USED).map(str::parse::<Date>) {
         None => true,
@@ -158,10 +158,10 @@ fn fate(secret: &Secret, account: Option<&ServiceAccount>, limit: Timestamp) -> 
         Some(Err(_)) => false,
     };
     match meta.label(INVALID_SINCE).and_then(|text| text.parse::<Date>().ok()) {
-        _ if !used_long_ago => Fate::Keep,
-        None => Fate::Mark,
-        Some(since) if since < date(limit) => Fate::Delete,
-        Some(_) => Fate::Keep,
+        _ if !used_long_ago => TokenAction::Keep,
+        None => TokenAction::Mark,
+        Some(since) if since < date(limit) => TokenAction::Delete,
+        Some(_) => TokenAction::Keep,
     }
 }
 
@@ -199,31 +199,43 @@ mod tests {
     fn secrets_are_judged_by_their_use() {
         let account: ServiceAccount = serde_json::from_value(json!({"secrets": [{"name": "t"}]})).unwrap();
         for (what, secret, wanted) in [
-            ("never used", json!({}), Fate::Mark),
+            ("never used", json!({}), TokenAction::Mark),
             (
                 "young",
                 json!({"creationTimestamp": "2026-01-02T00:00:00Z"}),
-                Fate::Keep,
+                TokenAction::Keep,
             ),
-            ("used lately", json!({"labels": {LAST_USED: "2026-01-01"}}), Fate::Keep),
+            (
+                "used lately",
+                json!({"labels": {LAST_USED: "2026-01-01"}}),
+                TokenAction::Keep,
+            ),
             (
                 "used long ago",
                 json!({"labels": {LAST_USED: "2025-12-31"}}),
-                Fate::Mark,
+                TokenAction::Mark,
             ),
-            ("unreadable", json!({"labels": {LAST_USED: "lately"}}), Fate::Keep),
-            ("marked", json!({"labels": {INVALID_SINCE: "2026-01-01"}}), Fate::Keep),
+            (
+                "unreadable",
+                json!({"labels": {LAST_USED: "lately"}}),
+                TokenAction::Keep,
+            ),
+            (
+                "marked",
+                json!({"labels": {INVALID_SINCE: "2026-01-01"}}),
+                TokenAction::Keep,
+            ),
             (
                 "marked long ago",
                 json!({"labels": {INVALID_SINCE: "2025-12-31"}}),
-                Fate::Delete,
+                TokenAction::Delete,
             ),
             (
                 "going",
                 json!({"deletionTimestamp": "2026-01-02T00:00:00Z"}),
-                Fate::Keep,
+                TokenAction::Keep,
             ),
-            ("asked for", json!({"name": "mine"}), Fate::Keep),
+            ("asked for", json!({"name": "mine"}), TokenAction::Keep),
         ] {
             let mut value =
                 json!({"type": ACCOUNT_TOKEN, "metadata": {"name": "t", "creationTimestamp": "2020-01-01T00:00:00Z"}});
@@ -232,7 +244,11 @@ mod tests {
             }
             let secret: Secret = serde_json::from_value(value).unwrap();
             assert_eq!(fate(&secret, Some(&account), day("2026-01-01")), wanted, "{what}");
-            assert_eq!(fate(&secret, None, day("2026-01-01")), Fate::Keep, "{what}, of nobody");
+            assert_eq!(
+                fate(&secret, None, day("2026-01-01")),
+                TokenAction::Keep,
+                "{what}, of nobody"
+            );
         }
     }
 
@@ -279,7 +295,7 @@ mod tests {
             "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "mounted"}}]}}]}}),
         );
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let label = |name: &str| {
             cluster
                 .get::<Secret>("ns", name)

@@ -2,10 +2,10 @@
 
 use orlop_client::Error;
 
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Setup, Turn};
 use crate::objects::config_map::ROOT_CA;
-use crate::objects::{ConfigMap, Labels, Meta, Namespace, to_send};
+use crate::objects::{ConfigMap, Labels, Meta, Namespace, with_type_meta};
 use crate::ownership::is_terminating;
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, Writer};
 
 pub(crate) const DEF: Def = Def {
     name: "root-ca-certificate-publisher-controller",
@@ -36,7 +36,7 @@ fn start(setup: &Setup) {
     let wake = queue.clone();
     namespaces.on_change(move |_, new| {
         if let Some(namespace) = new {
-            wake.add(Key::of(&**namespace));
+            wake.add(Key::from_object(&**namespace));
         }
     });
     let wake = queue.clone();
@@ -54,7 +54,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         if !self.namespaces.at(key).is_some_and(|namespace| namespace.is_active()) {
             return Ok(Next::Done);
         }
@@ -63,8 +63,12 @@ impl Reconcile for Controller {
             return Ok(Next::Done);
         };
         let written = match existing {
-            None => turn.create::<ConfigMap>(&key.name, &to_send(&wanted)).await,
-            Some(_) => turn.replace::<ConfigMap>(&wanted.metadata, &to_send(&wanted)).await,
+            None => writer.create::<ConfigMap>(&key.name, &with_type_meta(&wanted)).await,
+            Some(_) => {
+                writer
+                    .replace::<ConfigMap>(&wanted.metadata, &with_type_meta(&wanted))
+                    .await
+            }
         };
         match written {
             Ok(_) | Err(Error::NotFound(_) | Error::AlreadyExists(_)) => Ok(Next::Done),
@@ -125,20 +129,20 @@ mod tests {
             ..Settings::default()
         };
         cluster.run_with(&[&DEF], settings);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.writes().len(), 1, "what is right stays: {:?}", cluster.writes());
         assert_eq!(
             cluster.value::<ConfigMap>("a", ROOT_CA).unwrap()["data"],
             json!({"ca.crt": "PEM"})
         );
         cluster.edit::<ConfigMap>("b", ROOT_CA, |map| map["data"]["more"] = json!("x"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(
             cluster.value::<ConfigMap>("b", ROOT_CA).unwrap()["data"],
             json!({"ca.crt": "PEM"})
         );
         cluster.delete::<ConfigMap>("a", ROOT_CA);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<ConfigMap>("a", ROOT_CA).is_some());
     }
 }

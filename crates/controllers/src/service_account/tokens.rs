@@ -15,9 +15,9 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use super::{ACCOUNT_NAME, ACCOUNT_UID};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Queue, Reconcile, Setup, Turn};
 use crate::objects::secret::ACCOUNT_TOKEN;
 use crate::objects::{Kind, Secret, ServiceAccount};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, WorkQueue, Writer};
 use crate::settings::TokenSigner;
 
 pub(crate) const DEF: Def = Def {
@@ -65,11 +65,11 @@ fn start(setup: &Setup) {
     setup.run(of_secrets, setup.settings.concurrent_syncs, tokens);
 }
 
-fn wake_secrets(queue: &Queue, accounts: &Cache<ServiceAccount>, secrets: &Cache<Secret>) {
+fn wake_secrets(queue: &WorkQueue, accounts: &Cache<ServiceAccount>, secrets: &Cache<Secret>) {
     let wake = queue.clone();
     secrets.on_change(move |_, new| {
         if let Some(secret) = new.filter(|secret| secret.r#type == ACCOUNT_TOKEN) {
-            wake.add(Key::of(&**secret));
+            wake.add(Key::from_object(&**secret));
         }
     });
     let (wake, known) = (queue.clone(), secrets.clone());
@@ -77,12 +77,12 @@ fn wake_secrets(queue: &Queue, accounts: &Cache<ServiceAccount>, secrets: &Cache
         if let (Some(account), None) = (old, new) {
             let all = known.list_in(&account.metadata.namespace).into_iter();
             let its_own = all.filter(|s| s.metadata.annotation(ACCOUNT_NAME) == Some(&account.metadata.name));
-            its_own.for_each(|secret| wake.add(Key::of(&*secret)));
+            its_own.for_each(|secret| wake.add(Key::from_object(&*secret)));
         }
     });
 }
 
-fn wake_accounts(queue: &Queue, secrets: &Cache<Secret>, gone: &Gone) {
+fn wake_accounts(queue: &WorkQueue, secrets: &Cache<Secret>, gone: &Gone) {
     let (wake, gone) = (queue.clone(), gone.clone());
     secrets.on_change(move |old, new| {
         let (Some(secret), None) = (old, new) else { return };
@@ -102,7 +102,7 @@ fn wake_accounts(queue: &Queue, secrets: &Cache<Secret>, gone: &Gone) {
 }
 
 impl Reconcile for Tokens {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(secret) = self.secrets.at(key).filter(|secret| secret.r#type == ACCOUNT_TOKEN) else {
             return Ok(Next::Done);
         };
@@ -111,14 +111,14 @@ impl Reconcile for Tokens {
         };
         let account = match self.accounts.get(&key.namespace, name) {
             Some(account) if is_of(&secret, &account) => account,
-            _ => match turn.api().get(&path_of::<ServiceAccount>(&key.namespace, name)).await {
+            _ => match writer.api().get(&path_of::<ServiceAccount>(&key.namespace, name)).await {
                 Ok(account) if is_of(&secret, &account) => Arc::new(account),
-                Ok(_) | Err(Error::NotFound(_)) => return delete(turn, &secret).await,
+                Ok(_) | Err(Error::NotFound(_)) => return delete(writer, &secret).await,
                 Err(error) => return Err(error.into()),
             },
         };
         if !needs(&secret, self.root_ca.as_deref()).is_empty() {
-            return self.fill(turn, &account, &secret).await;
+            return self.fill(writer, &account, &secret).await;
         }
         Ok(Next::Done)
     }
@@ -134,8 +134,8 @@ fn is_of(secret: &Secret, account: &ServiceAccount) -> bool {
     uid.is_none_or(|uid| uid == account.metadata.uid)
 }
 
-async fn delete(turn: &Turn, secret: &Secret) -> Outcome {
-    match turn.delete::<Secret>(&secret.metadata).await {
+async fn delete(writer: &Writer, secret: &Secret) -> ReconcileResult {
+    match writer.delete::<Secret>(&secret.metadata).await {
         Ok(()) | Err(Error::NotFound(_)) => Ok(Next::Done),
         Err(error) => Err(error.into()),
     }
@@ -156,10 +156,10 @@ fn needs(secret: &Secret, root_ca: Option<&str>) -> Vec<&'static str> {
 }
 
 impl Tokens {
-    async fn fill(&self, turn: &Turn, account: &ServiceAccount, secret: &Secret) -> Outcome {
+    async fn fill(&self, writer: &Writer, account: &ServiceAccount, secret: &Secret) -> ReconcileResult {
         let meta = &secret.metadata;
         // The cache does not have all of it.
-        let mut whole: Value = match turn.api().get(&path_of::<Secret>(&meta.namespace, &meta.name)).await {
+        let mut whole: Value = match writer.api().get(&path_of::<Secret>(&meta.namespace, &meta.name)).await {
             Ok(whole) => whole,
             Err(Error::NotFound(_)) => return Ok(Next::Done),
             Err(error) => return Err(error.into()),
@@ -178,16 +178,16 @@ impl Tokens {
         }
         whole["metadata"]["annotations"][ACCOUNT_NAME] = json!(account.metadata.name);
         whole["metadata"]["annotations"][ACCOUNT_UID] = json!(account.metadata.uid);
-        match turn.replace::<Secret>(meta, &whole).await {
+        match writer.replace::<Secret>(meta, &whole).await {
             Ok(_) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(Next::Done),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn token(&self, account: &ServiceAccount, secret: &str) -> Result<String, Failure> {
+    fn token(&self, account: &ServiceAccount, secret: &str) -> Result<String, ReconcileError> {
         let meta = &account.metadata;
         let token = self.signer.token(&meta.namespace, &meta.name, &meta.uid, secret);
-        token.map_err(|error| Failure::NotYet(format!("no token can be signed: {error}")))
+        token.map_err(|error| ReconcileError::NotYet(format!("failed to sign token: {error}")))
     }
 }
 
@@ -199,18 +199,18 @@ struct References {
 }
 
 impl Reconcile for References {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let gone = self.gone.lock().get(key).cloned().unwrap_or_default();
         let forgotten = |name: &String| self.secrets.get(&key.namespace, name).is_none();
         let dangling = |account: &ServiceAccount| gone.iter().any(|name| account.refers_to(name) && forgotten(name));
         if self.accounts.at(key).is_some_and(|account| dangling(&account)) {
             let at = path_of::<ServiceAccount>(&key.namespace, &key.name);
-            let mut whole: Value = turn.api().get(&at).await?;
+            let mut whole: Value = writer.api().get(&at).await?;
             if let Some(references) = whole["secrets"].as_array_mut() {
                 references.retain(|r| !gone.iter().any(|name| r["name"] == json!(name) && forgotten(name)));
             }
             let account: ServiceAccount = serde_json::from_value(whole.clone()).unwrap_or_default();
-            turn.replace::<ServiceAccount>(&account.metadata, &whole).await?;
+            writer.replace::<ServiceAccount>(&account.metadata, &whole).await?;
         }
         let mut all = self.gone.lock();
         if let Some(names) = all.get_mut(key) {
@@ -226,14 +226,14 @@ impl Reconcile for References {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
+    use crate::settings::{Settings, SigningError};
     use crate::testing::Cluster;
 
     #[derive(Debug)]
     struct Readable;
 
     impl TokenSigner for Readable {
-        fn token(&self, namespace: &str, account: &str, uid: &str, secret: &str) -> Result<String, String> {
+        fn token(&self, namespace: &str, account: &str, uid: &str, secret: &str) -> Result<String, SigningError> {
             Ok(format!("{namespace}/{account}/{uid}/{secret}"))
         }
     }
@@ -268,7 +268,7 @@ mod tests {
         let cluster = running();
         cluster.put(account("robot", "r1"));
         cluster.put(secret("t", "robot"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let filled = cluster.value::<Secret>("ns", "t").unwrap();
         assert_eq!(decoded(&filled["data"]["ca.crt"]), "PEM");
         assert_eq!(decoded(&filled["data"]["namespace"]), "ns");
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(decoded(&filled["data"]["token"]), "ns/robot/r1/t");
         assert_eq!(cluster.writes().len(), 1);
         cluster.delete::<ServiceAccount>("ns", "robot");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<Secret>("ns", "t").is_none());
     }
 
@@ -289,7 +289,7 @@ mod tests {
         cluster.put(of_former);
         cluster.put(json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
                            "metadata": {"name": "mine", "namespace": "ns", "annotations": {ACCOUNT_NAME: "nobody"}}}));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<Secret>("ns", "t").is_none());
         assert!(cluster.get::<Secret>("ns", "mine").is_some());
         let account = cluster.value::<ServiceAccount>("ns", "robot").unwrap();

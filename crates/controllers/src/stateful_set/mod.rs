@@ -16,10 +16,13 @@ use orlop_base::Clock;
 use orlop_client::Error;
 use serde_json::json;
 
-use self::plan::{Act, Claims, Plan, Step, View, Which};
-use crate::machinery::{Cache, Def, Failure, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, seen, status_patch};
+use self::plan::{Claims, Plan, PodAction, Step, View, Which};
 use crate::objects::{ControllerRevision, Meta, OwnerReference, PersistentVolumeClaim, Pod, StatefulSet};
-use crate::revisions::{self, Ensured, Wanted};
+use crate::revisions::{self, DesiredRevision, Ensured};
+use crate::runtime::{
+    Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Recorder, Setup, Writer, precondition,
+    status_patch,
+};
 use crate::{ownership, pod_template};
 
 /// On revisions: the hash in their name.
@@ -68,7 +71,7 @@ fn start(setup: &Setup) {
         let (Some(gone), None) = (old, new) else { return };
         let sets = known.list_in(&gone.metadata.namespace);
         for set in sets.iter().filter(|set| is_claim_of(set, &gone.metadata.name)) {
-            wake.add(Key::of(&**set));
+            wake.add(Key::from_object(&**set));
         }
     });
     setup.run(queue, setup.settings.concurrent_syncs, controller);
@@ -92,7 +95,7 @@ fn is_claim_of(set: &StatefulSet, claim: &str) -> bool {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(set) = self.sets.at(key) else {
             return Ok(Next::Done);
         };
@@ -100,10 +103,10 @@ impl Reconcile for Controller {
             return Ok(Next::Done);
         };
         let named = |pod: &Pod| identity::ordinal(&set.metadata.name, &pod.metadata.name).is_some();
-        let pods = ownership::claim_where(turn, &*set, Some(&selector), &self.pods, named).await?;
-        let mut history = ownership::claim(turn, &*set, Some(&selector), &self.revisions).await?;
+        let pods = ownership::claim_where(writer, &*set, Some(&selector), &self.pods, named).await?;
+        let mut history = ownership::claim(writer, &*set, Some(&selector), &self.revisions).await?;
         revisions::sort(&mut history);
-        let Some(revisions) = self.present_revisions(turn, &set, &history).await? else {
+        let Some(revisions) = self.present_revisions(writer, &set, &history).await? else {
             return Ok(Next::Done);
         };
         let view = View {
@@ -115,13 +118,14 @@ impl Reconcile for Controller {
             now: self.clock.now(),
         };
         let (plan, forget) = (plan::plan(&view), plan::revisions_to_forget(&view, &history));
-        let done = self.apply(turn, &set, &revisions, &plan).await;
+        let done = self.apply(writer, &set, &revisions, &plan).await;
         if plan.status != set.status {
-            turn.patch_status::<StatefulSet>(&set.metadata, &status_patch(&set.metadata, &plan.status))
+            writer
+                .patch_status::<StatefulSet>(&set.metadata, &status_patch(&set.metadata, &plan.status))
                 .await?;
         }
         done?;
-        revisions::delete(turn, &forget).await?;
+        revisions::delete(writer, &forget).await?;
         Ok(plan.look_again.map_or(Next::Done, Next::After))
     }
 }
@@ -130,10 +134,10 @@ impl Controller {
     /// None: a name was taken, which the set's status now says; that wakes the set again.
     async fn present_revisions(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         set: &StatefulSet,
         history: &[Arc<ControllerRevision>],
-    ) -> Result<Option<Revisions>, Failure> {
+    ) -> Result<Option<Revisions>, ReconcileError> {
         let find = |name: &str| history.iter().find(|r| r.metadata.name == name).cloned();
         let status = &set.status;
         if set.metadata.is_deleted() {
@@ -146,27 +150,33 @@ impl Controller {
         }
         let patch = revisions::patch_of(&set.spec.template);
         let labels = &set.spec.template["metadata"]["labels"];
-        let wanted = Wanted {
+        let wanted = DesiredRevision {
             patch: &patch,
             template_labels: serde_json::from_value(labels.clone()).unwrap_or_default(),
             hash_label: HASH_LABEL,
             probe: Some(status.collision_count.unwrap_or(0)),
         };
-        match revisions::ensure(turn, set, history, &wanted).await? {
+        match revisions::ensure(writer, set, history, &wanted).await? {
             Ensured::There(update) => Ok(Some(Revisions {
                 current: find(&status.current_revision).unwrap_or_else(|| update.clone()),
                 update,
             })),
             Ensured::NameTaken => {
                 let patch = revisions::count_collision(&set.metadata, status.collision_count);
-                turn.patch_status::<StatefulSet>(&set.metadata, &patch).await?;
+                writer.patch_status::<StatefulSet>(&set.metadata, &patch).await?;
                 Ok(None)
             }
         }
     }
 
     /// A phase that does not get through stops those after it.
-    async fn apply(&self, turn: &Turn, set: &StatefulSet, revisions: &Revisions, plan: &Plan) -> Result<(), Failure> {
+    async fn apply(
+        &self,
+        writer: &Writer,
+        set: &StatefulSet,
+        revisions: &Revisions,
+        plan: &Plan,
+    ) -> Result<(), ReconcileError> {
         for phase in &plan.phases {
             // In batches that double as long as all goes well. In order there is little in a phase, and one after the other.
             let most = if set.spec.pod_management_policy == "Parallel" {
@@ -177,45 +187,53 @@ impl Controller {
             let (mut left, mut batch) = (phase.as_slice(), 1);
             while !left.is_empty() {
                 let (now, later) = left.split_at(batch.min(left.len()));
-                let done = join_all(now.iter().map(|step| self.take(turn, set, revisions, step))).await;
-                done.into_iter().collect::<Result<Vec<()>, Failure>>()?;
+                let done = join_all(now.iter().map(|step| self.take(writer, set, revisions, step))).await;
+                done.into_iter().collect::<Result<Vec<()>, ReconcileError>>()?;
                 (left, batch) = (later, (batch * 2).min(most));
             }
         }
         Ok(())
     }
 
-    async fn take(&self, turn: &Turn, set: &StatefulSet, revisions: &Revisions, step: &Step) -> Result<(), Failure> {
+    async fn take(
+        &self,
+        writer: &Writer,
+        set: &StatefulSet,
+        revisions: &Revisions,
+        step: &Step,
+    ) -> Result<(), ReconcileError> {
         let name = identity::pod_name(set, step.ordinal);
         let (verb, done) = match &step.act {
-            Act::Nothing => return self.settle_claims(turn, set, step).await,
-            Act::Create(which) => {
+            PodAction::Nothing => return self.settle_claims(writer, set, step).await,
+            PodAction::Create(which) => {
                 let revision = match which {
                     Which::Current => &revisions.current,
                     Which::Update => &revisions.update,
                 };
-                ("Create", self.create(turn, set, step, revision).await)
+                ("Create", self.create(writer, set, step, revision).await)
             }
-            Act::Delete(pod) => match turn.delete::<Pod>(&pod.metadata).await {
+            PodAction::Delete(pod) => match writer.delete::<Pod>(&pod.metadata).await {
                 Err(Error::NotFound(_)) => return Ok(()),
-                done => ("Delete", done.map_err(Failure::from)),
+                done => ("Delete", done.map_err(ReconcileError::from)),
             },
-            Act::Label(pod) => {
-                self.settle_claims(turn, set, step).await?;
+            PodAction::Label(pod) => {
+                self.settle_claims(writer, set, step).await?;
                 let patch = identity::label_patch(pod, step.ordinal);
-                let labelled = turn.patch::<Pod>(&pod.metadata, &patch).await;
-                ("Update", labelled.map(|_| ()).map_err(Failure::from))
+                let labelled = writer.patch::<Pod>(&pod.metadata, &patch).await;
+                ("Update", labelled.map(|_| ()).map_err(ReconcileError::from))
             }
-            Act::LacksStorage => {
+            PodAction::LacksStorage => {
                 let why = "the pod lacks volumes for its claims".to_string();
-                ("Update", Err(Failure::NotYet(why)))
+                ("Update", Err(ReconcileError::NotYet(why)))
             }
         };
         match &done {
-            // Somebody was faster; the next turn sees it.
-            Err(Failure::Api(Error::AlreadyExists(_) | Error::Conflict(_))) => {}
+            // Somebody was faster; the next reconcile sees it.
+            Err(ReconcileError::Api(Error::AlreadyExists(_) | Error::Conflict(_))) => {}
             // Nothing more can come to life here; the end of it all will come to us.
-            Err(Failure::Api(Error::Forbidden(status))) if pod_template::is_namespace_ending(status) => return Ok(()),
+            Err(ReconcileError::Api(Error::Forbidden(status))) if pod_template::is_namespace_ending(status) => {
+                return Ok(());
+            }
             Ok(()) => {
                 let note = format!("{verb} Pod {name} in StatefulSet {} successful", set.metadata.name);
                 self.recorder.normal(set, format!("Successful{verb}"), note);
@@ -233,23 +251,23 @@ impl Controller {
 
     async fn create(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         set: &StatefulSet,
         step: &Step,
         revision: &ControllerRevision,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ReconcileError> {
         if let Some(claim) = &step.claims.leaving {
-            return Err(Failure::NotYet(format!("pvc {claim} is being deleted")));
+            return Err(ReconcileError::NotYet(format!("pvc {claim} is being deleted")));
         }
-        self.settle_claims(turn, set, step).await?;
+        self.settle_claims(writer, set, step).await?;
         let template = revisions::template_in(revision);
         let pod = identity::pod(set, step.ordinal, template, &revision.metadata.name);
-        turn.create::<Pod>(&set.metadata.namespace, &pod).await?;
+        writer.create::<Pod>(&set.metadata.namespace, &pod).await?;
         Ok(())
     }
 
     /// Makes the claims that are missing, and gives those that are there the owners they should have.
-    async fn settle_claims(&self, turn: &Turn, set: &StatefulSet, step: &Step) -> Result<(), Failure> {
+    async fn settle_claims(&self, writer: &Writer, set: &StatefulSet, step: &Step) -> Result<(), ReconcileError> {
         let Claims {
             create,
             owners,
@@ -257,7 +275,7 @@ impl Controller {
             ..
         } = &step.claims;
         for (template, owners) in create {
-            self.create_claim(turn, set, step.ordinal, *template, owners).await?;
+            self.create_claim(writer, set, step.ordinal, *template, owners).await?;
         }
         for claim in conflicts {
             let note = format!(
@@ -267,26 +285,26 @@ impl Controller {
             self.recorder.warning(set, "ConflictingController", note);
         }
         for (claim, owners) in owners {
-            let mut patch = json!({"metadata": seen(&claim.metadata)});
+            let mut patch = json!({"metadata": precondition(&claim.metadata)});
             patch["metadata"]["ownerReferences"] = json!(owners);
-            turn.patch::<PersistentVolumeClaim>(&claim.metadata, &patch).await?;
+            writer.patch::<PersistentVolumeClaim>(&claim.metadata, &patch).await?;
         }
         Ok(())
     }
 
     async fn create_claim(
         &self,
-        turn: &Turn,
+        writer: &Writer,
         set: &StatefulSet,
         ordinal: i64,
         template: usize,
         owners: &[OwnerReference],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ReconcileError> {
         let mut claim = identity::claim(set, ordinal, template);
         if !owners.is_empty() {
             claim["metadata"]["ownerReferences"] = json!(owners);
         }
-        let made = turn
+        let made = writer
             .create::<PersistentVolumeClaim>(&set.metadata.namespace, &claim)
             .await;
         let (name, pod) = (

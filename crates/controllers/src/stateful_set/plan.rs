@@ -17,7 +17,7 @@ use crate::objects::stateful_set::StatefulSetStatus;
 use crate::objects::{ControllerRevision, OwnerReference, PersistentVolumeClaim, Pod, StatefulSet};
 use crate::revisions;
 
-/// What a turn sees.
+/// What a reconcile sees.
 pub(super) struct View<'a> {
     pub set: &'a StatefulSet,
     /// The names of two revisions: what pods were made from, and what they are to be made from.
@@ -41,11 +41,11 @@ pub(super) struct Step {
     pub ordinal: i64,
     /// Comes first.
     pub claims: Claims,
-    pub act: Act,
+    pub act: PodAction,
 }
 
 #[derive(Debug)]
-pub(super) enum Act {
+pub(super) enum PodAction {
     Nothing,
     Create(Which),
     Delete(Arc<Pod>),
@@ -154,7 +154,7 @@ fn plan_pods(view: &View<'_>, slots: &[Slot<'_>], condemned: &[Slot<'_>], plan: 
     }
     plan.phases[1] = condemned
         .iter()
-        .map(|slot| step(slot, claims(view, slot, true), Act::Nothing))
+        .map(|slot| step(slot, claims(view, slot, true), PodAction::Nothing))
         .filter(|step| !step.claims.is_empty())
         .collect();
     if !shrink(view, condemned, &mut plan.phases[2]) {
@@ -189,7 +189,7 @@ fn slots<'a>(view: &View<'a>) -> (Vec<Slot<'a>>, Vec<Slot<'a>>) {
     (slots, condemned)
 }
 
-fn step(slot: &Slot<'_>, claims: Claims, act: Act) -> Step {
+fn step(slot: &Slot<'_>, claims: Claims, act: PodAction) -> Step {
     Step {
         ordinal: slot.ordinal,
         claims,
@@ -203,7 +203,7 @@ fn fill(view: &View<'_>, slots: &[Slot<'_>], steps: &mut Vec<Step>) -> bool {
     for slot in slots {
         let Some(pod) = slot.pod else {
             if !must_wait_for_claims(view, slot) {
-                let act = Act::Create(view.revision_for(slot.ordinal));
+                let act = PodAction::Create(view.revision_for(slot.ordinal));
                 steps.push(step(slot, claims(view, slot, false), act));
             }
             if in_order {
@@ -214,7 +214,7 @@ fn fill(view: &View<'_>, slots: &[Slot<'_>], steps: &mut Vec<Step>) -> bool {
         if pod.is_terminal() {
             // Whatever its exit code says: the place is to be taken by a pod that runs.
             if !slot.is_leaving() {
-                steps.push(step(slot, Claims::default(), Act::Delete(pod.clone())));
+                steps.push(step(slot, Claims::default(), PodAction::Delete(pod.clone())));
             }
             if in_order {
                 return false;
@@ -224,7 +224,7 @@ fn fill(view: &View<'_>, slots: &[Slot<'_>], steps: &mut Vec<Step>) -> bool {
         let waits = slot.is_leaving() || !is_running_and_ready(pod) || !view.is_available(pod);
         if in_order && waits {
             if pod.status.phase == "Pending" {
-                steps.extend(put_right(view, slot, pod).filter(|step| matches!(step.act, Act::Nothing)));
+                steps.extend(put_right(view, slot, pod).filter(|step| matches!(step.act, PodAction::Nothing)));
             }
             return false;
         }
@@ -241,13 +241,13 @@ fn put_right(view: &View<'_>, slot: &Slot<'_>, pod: &Arc<Pod>) -> impl Iterator<
         claims.create.clear();
     }
     let act = if !identity::has_its_label(pod) {
-        Act::Label(pod.clone())
+        PodAction::Label(pod.clone())
     } else if !identity::has_its_storage(view.set, slot.ordinal, pod) {
-        Act::LacksStorage
+        PodAction::LacksStorage
     } else {
-        Act::Nothing
+        PodAction::Nothing
     };
-    let idle = claims.is_empty() && matches!(act, Act::Nothing);
+    let idle = claims.is_empty() && matches!(act, PodAction::Nothing);
     (!idle).then(|| step(slot, claims, act)).into_iter()
 }
 
@@ -299,7 +299,7 @@ fn claims(view: &View<'_>, slot: &Slot<'_>, condemned: bool) -> Claims {
 fn shrink(view: &View<'_>, condemned: &[Slot<'_>], steps: &mut Vec<Step>) -> bool {
     let delete = |slot: &Slot<'_>| {
         let pod = slot.pod.expect("only pods are condemned");
-        step(slot, Claims::default(), Act::Delete(pod.clone()))
+        step(slot, Claims::default(), PodAction::Delete(pod.clone()))
     };
     if !view.in_order() {
         steps.extend(condemned.iter().filter(|slot| !slot.is_leaving()).map(delete));
@@ -347,7 +347,7 @@ fn update(view: &View<'_>, slots: &[Slot<'_>], plan: &mut Plan) {
     for slot in goes {
         let pod = slot.pod.expect("only a pod can be outdated");
         plan.status.current_replicas -= i64::from(revision(pod) == view.current);
-        plan.phases[3].push(step(slot, Claims::default(), Act::Delete(pod.clone())));
+        plan.phases[3].push(step(slot, Claims::default(), PodAction::Delete(pod.clone())));
     }
 }
 

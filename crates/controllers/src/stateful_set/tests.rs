@@ -10,7 +10,7 @@ use orlop_base::clock::Shift;
 use serde_json::{Value, json};
 
 use super::identity;
-use super::plan::{self, Act, Plan, View, Which};
+use super::plan::{self, Plan, PodAction, View, Which};
 use crate::objects::{ControllerRevision, PersistentVolumeClaim, Pod, StatefulSet};
 use crate::revisions;
 
@@ -80,12 +80,12 @@ fn told(plan: &Plan) -> String {
     let steps = plan.phases.iter().flatten().map(|step| {
         let n = step.ordinal;
         match &step.act {
-            Act::Nothing => format!("claims {n}"),
-            Act::Create(Which::Update) => format!("+{n}"),
-            Act::Create(Which::Current) => format!("+{n}old"),
-            Act::Delete(_) => format!("-{n}"),
-            Act::Label(_) => format!("label {n}"),
-            Act::LacksStorage => format!("lacks {n}"),
+            PodAction::Nothing => format!("claims {n}"),
+            PodAction::Create(Which::Update) => format!("+{n}"),
+            PodAction::Create(Which::Current) => format!("+{n}old"),
+            PodAction::Delete(_) => format!("-{n}"),
+            PodAction::Label(_) => format!("label {n}"),
+            PodAction::LacksStorage => format!("lacks {n}"),
         }
     });
     steps.collect::<Vec<_>>().join(" ")
@@ -367,7 +367,7 @@ impl World {
             2 => self.template = 1 + self.random.below(self.template),
             3 => self.now = self.now.later(Duration::from_secs(1 + self.random.below(10))),
             4 => self.set.spec.ordinals.start = self.random.below(3) as i64,
-            5..=10 => self.turn(),
+            5..=10 => self.reconcile(),
             11 => self.worsen(),
             _ => {
                 if let Some(ordinal) = self.some_pod() {
@@ -427,13 +427,13 @@ impl World {
         pod.is_some_and(|p| p.is_active() && p.is_available(min_ready, self.now))
     }
 
-    fn turn(&mut self) {
+    fn reconcile(&mut self) {
         let plan = self.plan();
         self.check(&plan);
         for step in plan.phases.iter().flatten() {
             let n = step.ordinal;
             match &step.act {
-                Act::Create(which) => {
+                PodAction::Create(which) => {
                     let revision = match which {
                         Which::Current => plan.status.current_revision.clone(),
                         Which::Update => self.update_revision(),
@@ -444,19 +444,19 @@ impl World {
                     pod.metadata.labels.insert(revisions::POD_LABEL.into(), revision);
                     assert!(self.pods.insert(n, Arc::new(pod)).is_none(), "there is a web-{n}");
                 }
-                Act::Delete(pod) => {
+                PodAction::Delete(pod) => {
                     let there = self.pods.get_mut(&n).expect("only what is there is deleted");
                     let there = Arc::make_mut(there);
                     assert_eq!(there.metadata.uid, pod.metadata.uid);
                     assert!(!there.metadata.is_deleted(), "web-{n} is deleted twice");
                     there.metadata.deletion_timestamp = Some(self.now);
                 }
-                Act::Label(_) => {
+                PodAction::Label(_) => {
                     let pod = Arc::make_mut(self.pods.get_mut(&n).unwrap());
                     let labels = &mut pod.metadata.labels;
                     labels.insert("statefulset.kubernetes.io/pod-name".into(), format!("web-{n}"));
                 }
-                Act::Nothing | Act::LacksStorage => unreachable!("there are no claims"),
+                PodAction::Nothing | PodAction::LacksStorage => unreachable!("there are no claims"),
             }
         }
         self.set.status = plan.status;
@@ -470,14 +470,14 @@ impl World {
         let [fill, _, shrink, update] = &plan.phases;
         for step in fill {
             assert!(wanted.contains(&step.ordinal));
-            if matches!(step.act, Act::Create(_)) && in_order {
+            if matches!(step.act, PodAction::Create(_)) && in_order {
                 assert!(
                     (wanted.start..step.ordinal).all(|n| self.is_well(n)),
                     "+{} too early",
                     step.ordinal
                 );
             }
-            if let Act::Create(which) = &step.act {
+            if let PodAction::Create(which) = &step.act {
                 assert_eq!(*which == Which::Current, rolling.is_some() && step.ordinal < partition);
             }
         }
@@ -513,7 +513,10 @@ impl World {
         let most = max.unwrap_or(1);
         assert!(update.is_empty() || update.len() <= most);
         assert!(max.is_none() || update.is_empty() || update.len() + unwell <= most);
-        let labels = fill.iter().filter(|step| matches!(step.act, Act::Label(_))).count();
+        let labels = fill
+            .iter()
+            .filter(|step| matches!(step.act, PodAction::Label(_)))
+            .count();
         assert!(!in_order || fill.len() - labels <= 1, "{}", told(plan));
     }
 
@@ -521,7 +524,7 @@ impl World {
     fn calm(&mut self) {
         for _ in 0..120 {
             let before = self.set.status.clone();
-            self.turn();
+            self.reconcile();
             if before == self.set.status && told(&self.plan()).is_empty() && self.pods.keys().all(|n| self.is_well(*n))
             {
                 break;

@@ -12,9 +12,9 @@ use rustc_hash::FxHashMap;
 use serde_json::json;
 use tokio::time::Instant;
 
-use self::plan::Fate;
-use crate::machinery::{Cache, Def, Key, Next, Outcome, Reconcile, Recorder, Setup, Turn, status_patch};
+use self::plan::EvictionDecision;
 use crate::objects::{Node, Pod};
+use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, Writer, status_patch};
 
 pub(crate) const DEF: Def = Def {
     name: "taint-eviction-controller",
@@ -47,7 +47,7 @@ fn start(setup: &Setup) {
         };
         if !same {
             let pods = known.indexed(&node.metadata.name);
-            pods.iter().for_each(|pod| wake.add(Key::of(&**pod)));
+            pods.iter().for_each(|pod| wake.add(Key::from_object(&**pod)));
         }
     });
     let (wake, known) = (queue.clone(), nodes.clone());
@@ -55,11 +55,11 @@ fn start(setup: &Setup) {
         (Some(old), Some(new))
             if old.spec.node_name == new.spec.node_name && old.spec.tolerations == new.spec.tolerations => {}
         // Whoever is gone need not be remembered.
-        (Some(pod), None) if !pod.spec.node_name.is_empty() => wake.add(Key::of(&**pod)),
+        (Some(pod), None) if !pod.spec.node_name.is_empty() => wake.add(Key::from_object(&**pod)),
         (_, Some(pod)) => {
             let node = known.get("", &pod.spec.node_name);
             if node.is_some_and(|node| plan::no_execute(&node).next().is_some()) {
-                wake.add(Key::of(&**pod));
+                wake.add(Key::from_object(&**pod));
             }
         }
         _ => {}
@@ -75,7 +75,7 @@ fn start(setup: &Setup) {
 }
 
 impl Reconcile for Controller {
-    async fn reconcile(&self, key: &Key, turn: &Turn) -> Outcome {
+    async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(pod) = self.pods.at(key) else {
             self.on_notice.lock().remove(key);
             return Ok(Next::Done);
@@ -89,7 +89,7 @@ impl Reconcile for Controller {
             .filter(|(of, _)| of == uid)
             .map(|(_, at)| *at);
         match plan::plan(&pod, node.as_deref(), on_notice, Instant::now(), self.clock.now()) {
-            Fate::Stays => {
+            EvictionDecision::Stays => {
                 self.on_notice.lock().remove(key);
                 if on_notice.is_some() && !pod.metadata.is_deleted() {
                     let note = format!("Cancelling deletion of Pod {key}");
@@ -97,8 +97,8 @@ impl Reconcile for Controller {
                 }
                 Ok(Next::Done)
             }
-            Fate::Goes { after, .. } if after.is_zero() => self.evict(key, &pod, turn).await,
-            Fate::Goes { since, after } => {
+            EvictionDecision::Goes { after, .. } if after.is_zero() => self.evict(key, &pod, writer).await,
+            EvictionDecision::Goes { since, after } => {
                 self.on_notice.lock().insert(key.clone(), (uid.clone(), since));
                 Ok(Next::After(after))
             }
@@ -107,12 +107,12 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    async fn evict(&self, key: &Key, pod: &Pod, turn: &Turn) -> Outcome {
+    async fn evict(&self, key: &Key, pod: &Pod, writer: &Writer) -> ReconcileResult {
         let message = "Taint manager: deleting due to NoExecute taint";
         let target = pod.disruption_target("DeletionByTaintManager", message, self.clock.now());
         if let Some(conditions) = target {
             let patch = status_patch(&pod.metadata, &json!({"conditions": conditions}));
-            match turn.patch_status::<Pod>(&pod.metadata, &patch).await {
+            match writer.patch_status::<Pod>(&pod.metadata, &patch).await {
                 Ok(_) => {}
                 Err(Error::NotFound(_)) => return Ok(Next::Done),
                 Err(error) => return Err(error.into()),
@@ -120,9 +120,9 @@ impl Controller {
         }
         self.recorder
             .normal(pod, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
-        match turn.delete::<Pod>(&pod.metadata).await {
+        match writer.delete::<Pod>(&pod.metadata).await {
             Ok(()) | Err(Error::NotFound(_)) => {}
-            // After a conflict, too: what it was about shows in the next turn.
+            // After a conflict, too: what it was about shows in the next reconcile.
             Err(error) => return Err(error.into()),
         }
         self.on_notice.lock().remove(key);

@@ -10,7 +10,7 @@ use crate::objects::pod::Toleration;
 use crate::objects::{Node, Pod};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum EvictionDecision {
     Stays,
     /// It has been on notice since then, and goes after this long; zero is now.
     Goes {
@@ -61,20 +61,26 @@ pub(super) fn tolerance<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations
 }
 
 /// `on_notice`: since when the pod has been known to have to leave. `now` and `wall` are the same moment.
-pub(super) fn plan(pod: &Pod, node: Option<&Node>, on_notice: Option<Instant>, now: Instant, wall: Timestamp) -> Fate {
+pub(super) fn plan(
+    pod: &Pod,
+    node: Option<&Node>,
+    on_notice: Option<Instant>,
+    now: Instant,
+    wall: Timestamp,
+) -> EvictionDecision {
     let Some(node) = node.filter(|_| !pod.metadata.is_deleted()) else {
-        return Fate::Stays;
+        return EvictionDecision::Stays;
     };
     match tolerance(no_execute(node), &pod.spec.tolerations) {
-        Tolerance::Forever => Fate::Stays,
-        Tolerance::No => Fate::Goes {
+        Tolerance::Forever => EvictionDecision::Stays,
+        Tolerance::No => EvictionDecision::Goes {
             since: on_notice.unwrap_or(now),
             after: Duration::ZERO,
         },
         Tolerance::While { time, added } => {
             let since = on_notice.unwrap_or_else(|| first_notice(pod, added, now, wall));
             let after = time.saturating_sub(now.saturating_duration_since(since));
-            Fate::Goes { since, after }
+            EvictionDecision::Goes { since, after }
         }
     }
 }

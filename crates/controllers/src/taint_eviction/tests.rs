@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::plan::{Fate, Tolerance, no_execute, plan, tolerance};
+use super::plan::{EvictionDecision, Tolerance, no_execute, plan, tolerance};
 use crate::objects::node::Taint;
 use crate::objects::pod::Toleration;
 use crate::objects::{Node, Pod};
@@ -122,8 +122,8 @@ async fn time_runs_from_the_taint_or_the_pods_coming() {
         .unwrap();
         let notice = notice.map(|ago| start - Duration::from_secs(ago));
         let left = match plan(&pod, Some(&node(taints)), notice, start, now()) {
-            Fate::Stays => None,
-            Fate::Goes { since, after } => {
+            EvictionDecision::Stays => None,
+            EvictionDecision::Goes { since, after } => {
                 assert!(since <= start && notice.is_none_or(|notice| notice == since));
                 Some(after.as_secs())
             }
@@ -131,8 +131,11 @@ async fn time_runs_from_the_taint_or_the_pods_coming() {
         assert_eq!(left, expected, "{taints} {words}");
         let mut leaving = pod.clone();
         leaving.metadata.deletion_timestamp = Some(now());
-        assert_eq!(plan(&leaving, Some(&node(taints)), notice, start, now()), Fate::Stays);
-        assert_eq!(plan(&pod, None, notice, start, now()), Fate::Stays);
+        assert_eq!(
+            plan(&leaving, Some(&node(taints)), notice, start, now()),
+            EvictionDecision::Stays
+        );
+        assert_eq!(plan(&pod, None, notice, start, now()), EvictionDecision::Stays);
     }
 }
 

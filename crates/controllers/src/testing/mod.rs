@@ -7,7 +7,7 @@
 //!     cluster.nodes(Nodes::new(2));                        // optional: pods get bound, ready, and end when deleted
 //!     cluster.put(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {…}, …}));
 //!     cluster.run(&[&REPLICA_SET]);
-//!     cluster.settle().await;                              // until nobody has asked or written anything for a second
+//!     cluster.wait_until_idle().await;                              // until nobody has asked or written anything for a second
 //!     assert_eq!(cluster.list::<Pod>("ns").len(), 3);
 //! }
 //! ```
@@ -39,11 +39,11 @@ pub(crate) use self::faults::Faults;
 pub(crate) use self::pods::Nodes;
 pub(crate) use self::server::Call;
 use self::server::{Connection, Shared};
-pub(crate) use self::store::{Answer, Place, Refusal, Store};
-use self::store::{Collection, Wanted};
-use crate::machinery::{Def, Metrics};
+use self::store::{Collection, ListSelector};
+pub(crate) use self::store::{ObjectPath, Refusal, Store, StoreResult};
 use crate::objects::Kind;
 use crate::run::Options;
+use crate::runtime::Def;
 use crate::settings::Settings;
 
 /// Nothing asked, answered or watched for this long means that all is done.
@@ -100,7 +100,7 @@ impl Cluster {
     }
 
     /// Asked before the server; may answer in its stead.
-    pub(crate) fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send + 'static) {
+    pub(crate) fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<StoreResult<Value>> + Send + 'static) {
         *self.shared.hook.lock() = Some(Box::new(hook));
     }
 
@@ -132,7 +132,8 @@ impl Cluster {
             settings: running.settings.clone(),
             election: None,
             clock: self.clock.clone(),
-            metrics: Arc::new(Metrics::default()),
+            metrics: Arc::default(),
+            health: Arc::default(),
             shutdown: running.shutdown.clone(),
         };
         tokio::spawn(crate::run::run(options));
@@ -147,7 +148,7 @@ impl Cluster {
         }
     }
 
-    /// After so many more writes the controllers are killed; `settle` starts them again.
+    /// After so many more writes the controllers are killed; `wait_until_idle` starts them again.
     pub(crate) fn kill_after_writes(&self, writes: u32) {
         if let Some(running) = &*self.running.lock() {
             let left = i64::from(writes.max(1));
@@ -176,7 +177,7 @@ impl Cluster {
     }
 
     /// Until nothing has happened for `QUIET`.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         let began = tokio::time::Instant::now();
         let mut changed = (0, began);
         loop {
@@ -200,7 +201,7 @@ impl Cluster {
     /// Lets time go by, in steps, and then all come to rest.
     pub(crate) async fn advance(&self, by: Duration) {
         self.pass(by).await;
-        self.settle().await;
+        self.wait_until_idle().await;
     }
 
     /// Nothing goes wrong any more, and whoever waits for the next try has had it.
@@ -226,18 +227,18 @@ impl Cluster {
         self.write(|store| (*store.put(&place, object)).clone())
     }
 
-    fn place_of(&self, api_version: &str, kind: &str, namespace: &str, name: &str) -> Place {
+    fn place_of(&self, api_version: &str, kind: &str, namespace: &str, name: &str) -> ObjectPath {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        Place {
+        ObjectPath {
             collection: collection(group, &plural(kind)),
             namespace: namespace.to_string(),
             name: name.to_string(),
         }
     }
 
-    fn place<T: Kind>(&self, namespace: &str, name: &str) -> Place {
+    fn place<T: Kind>(&self, namespace: &str, name: &str) -> ObjectPath {
         let group = T::API_VERSION.split_once('/').map_or("", |(group, _)| group);
-        Place {
+        ObjectPath {
             collection: collection(group, T::RESOURCE),
             namespace: namespace.to_string(),
             name: name.to_string(),
@@ -305,21 +306,21 @@ impl Cluster {
     }
 
     pub(crate) fn values<T: Kind>(&self, namespace: &str) -> Vec<Arc<Value>> {
-        let wanted = Wanted {
+        let wanted = ListSelector {
             place: self.place::<T>(namespace, ""),
-            ..Wanted::default()
+            ..ListSelector::default()
         };
         self.shared.store.lock().list(&wanted)
     }
 
     /// "Normal ScalingReplicaSet Scaled up …", in the order of their making.
     pub(crate) fn events(&self) -> Vec<String> {
-        let wanted = Wanted {
-            place: Place {
+        let wanted = ListSelector {
+            place: ObjectPath {
                 collection: collection("", "events"),
-                ..Place::default()
+                ..ObjectPath::default()
             },
-            ..Wanted::default()
+            ..ListSelector::default()
         };
         let mut events = self.shared.store.lock().list(&wanted);
         let revision = |event: &Arc<Value>| {

@@ -6,9 +6,9 @@ use orlop_base::clock::rfc3339;
 use serde_json::{Value, json};
 
 use super::server::{Call, patch};
-use super::store::{Answer, Place, Refusal, Store, Wanted};
+use super::store::{ListSelector, ObjectPath, Refusal, Store, StoreResult};
 
-pub(super) fn handle(call: &Call, store: &mut Store, place: &Place, part: &str) -> Answer<Value> {
+pub(super) fn handle(call: &Call, store: &mut Store, place: &ObjectPath, part: &str) -> StoreResult<Value> {
     match (part, place.collection.1.as_str()) {
         ("binding", "pods") => bind(call, store, place),
         ("eviction", "pods") => evict(call, store, place),
@@ -17,7 +17,7 @@ pub(super) fn handle(call: &Call, store: &mut Store, place: &Place, part: &str) 
     }
 }
 
-fn bind(call: &Call, store: &mut Store, place: &Place) -> Answer<Value> {
+fn bind(call: &Call, store: &mut Store, place: &ObjectPath) -> StoreResult<Value> {
     let now = rfc3339(store.clock.now());
     store.update(place, "", |pod| {
         if pod["spec"]["nodeName"].is_string() {
@@ -38,15 +38,15 @@ fn bind(call: &Call, store: &mut Store, place: &Place) -> Answer<Value> {
 }
 
 /// Takes one of the disruptions that the pod's budgets allow, if they do.
-fn evict(call: &Call, store: &mut Store, place: &Place) -> Answer<Value> {
+fn evict(call: &Call, store: &mut Store, place: &ObjectPath) -> StoreResult<Value> {
     let pod = store.get(place)?;
-    let budgets = Wanted {
-        place: Place {
+    let budgets = ListSelector {
+        place: ObjectPath {
             collection: super::collection("policy", "poddisruptionbudgets"),
             namespace: place.namespace.clone(),
             name: String::new(),
         },
-        ..Wanted::default()
+        ..ListSelector::default()
     };
     let covers = |budget: &Value| {
         let selector = LabelSelector::from_object(&budget["spec"]["selector"]);
@@ -60,7 +60,7 @@ fn evict(call: &Call, store: &mut Store, place: &Place) -> Answer<Value> {
             refusal.cause = Some("DisruptionBudget");
             return Err(refusal);
         }
-        let at = Place {
+        let at = ObjectPath {
             name: budget["metadata"]["name"].as_str().unwrap_or("").to_string(),
             ..budgets.place.clone()
         };
@@ -75,7 +75,7 @@ fn evict(call: &Call, store: &mut Store, place: &Place) -> Answer<Value> {
     Ok(json!({"kind": "Status", "status": "Success"}))
 }
 
-fn scale(call: &Call, store: &mut Store, place: &Place) -> Answer<Value> {
+fn scale(call: &Call, store: &mut Store, place: &ObjectPath) -> StoreResult<Value> {
     let shown = |object: &Value| {
         let labels = object["spec"]["selector"]["matchLabels"].as_object();
         let selector: Vec<String> = labels

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
 
-use super::store::{Place, Store, Wanted};
+use super::store::{ListSelector, ObjectPath, Store};
 
 const NAMED_NODE: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0\
                           /matchFields/0/values/0";
@@ -52,16 +52,16 @@ impl Nodes {
         self.seen = store.revision();
         let mut waiting = BTreeMap::new();
         let now = store.clock.now();
-        let all = Wanted {
-            place: Place {
+        let all = ListSelector {
+            place: ObjectPath {
                 collection: super::collection("", "pods"),
-                ..Place::default()
+                ..ObjectPath::default()
             },
-            ..Wanted::default()
+            ..ListSelector::default()
         };
         for pod in store.list(&all) {
             let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_string();
-            let place = Place {
+            let place = ObjectPath {
                 collection: all.place.collection.clone(),
                 namespace: text("/metadata/namespace"),
                 name: text("/metadata/name"),
@@ -99,7 +99,7 @@ impl Nodes {
         self.since = waiting;
     }
 
-    fn bind(&mut self, store: &mut Store, place: &Place, deleted: bool) {
+    fn bind(&mut self, store: &mut Store, place: &ObjectPath, deleted: bool) {
         let up: Vec<&String> = self.names.iter().filter(|n| !self.partitioned.contains(*n)).collect();
         if up.is_empty() || deleted {
             return;

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::faults::{Fault, Faults};
 use super::parts;
-use super::store::{Answer, Place, Refusal, Store, Wanted};
+use super::store::{ListSelector, ObjectPath, Refusal, Store, StoreResult};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -55,7 +55,7 @@ impl Call {
 }
 
 /// May answer a request in the server's stead.
-pub(super) type Hook = Box<dyn FnMut(&Call, &mut Store) -> Option<Answer<Value>> + Send>;
+pub(super) type Hook = Box<dyn FnMut(&Call, &mut Store) -> Option<StoreResult<Value>> + Send>;
 
 /// What all connections share.
 pub(super) struct Shared {
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    fn handle(&self, call: &Call) -> Answer<Value> {
+    fn handle(&self, call: &Call) -> StoreResult<Value> {
         self.shared.tick();
         let answer = {
             let mut hook = self.shared.hook.lock();
@@ -250,7 +250,7 @@ impl Drop for InFlight {
 
 struct Watching {
     connection: Connection,
-    wanted: Wanted,
+    wanted: ListSelector,
     position: u64,
     revision: watch::Receiver<u64>,
     first: Option<String>,
@@ -312,7 +312,7 @@ fn bookmark(revision: u64, ends_initial: bool) -> String {
     format!("{{\"type\":\"BOOKMARK\",\"object\":{{\"metadata\":{meta}}}}}\n")
 }
 
-fn respond(code: u16, answer: Answer<Value>) -> Response<Body> {
+fn respond(code: u16, answer: StoreResult<Value>) -> Response<Body> {
     let body = answer.unwrap_or_else(|refusal| refusal.body());
     let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {});
     let response = Response::builder().status(code).body(body.boxed_unsync());
@@ -320,7 +320,7 @@ fn respond(code: u16, answer: Answer<Value>) -> Response<Body> {
 }
 
 /// What a path names, and which part of it.
-pub(super) fn target(path: &str) -> Answer<(Place, String)> {
+pub(super) fn target(path: &str) -> StoreResult<(ObjectPath, String)> {
     let unknown = || Refusal::new(404, "NotFound", format!("the server could not find {path}"));
     let mut segments: Vec<String> = path.trim_matches('/').split('/').map(unescape).collect();
     let versions = if segments[0] == "api" { 2 } else { 3 };
@@ -345,7 +345,7 @@ pub(super) fn target(path: &str) -> Answer<(Place, String)> {
     let resource = rest.next().ok_or_else(unknown)?;
     let (name, part) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
     Ok((
-        Place {
+        ObjectPath {
             collection: super::collection(&group, &resource),
             namespace,
             name,
@@ -354,16 +354,16 @@ pub(super) fn target(path: &str) -> Answer<(Place, String)> {
     ))
 }
 
-fn wanted(place: Place, call: &Call) -> Answer<Wanted> {
+fn wanted(place: ObjectPath, call: &Call) -> StoreResult<ListSelector> {
     let bad = |message: String| Refusal::new(400, "BadRequest", message);
-    Ok(Wanted {
+    Ok(ListSelector {
         place,
         labels: LabelSelector::parse(call.parameter("labelSelector")).map_err(bad)?,
         fields: FieldSelector::parse(call.parameter("fieldSelector")).map_err(bad)?,
     })
 }
 
-fn route(call: &Call, store: &mut Store) -> Answer<Value> {
+fn route(call: &Call, store: &mut Store) -> StoreResult<Value> {
     let (place, part) = target(&call.path)?;
     if !matches!(part.as_str(), "" | "status" | "finalize" | "approval") {
         return parts::handle(call, store, &place, &part);
@@ -389,7 +389,7 @@ fn route(call: &Call, store: &mut Store) -> Answer<Value> {
         (&Method::PATCH, false) => {
             let applied = call.content_type.contains("apply-patch");
             if applied && store.get(&place).is_err() {
-                let collection = Place {
+                let collection = ObjectPath {
                     name: String::new(),
                     ..place
                 };
@@ -402,7 +402,7 @@ fn route(call: &Call, store: &mut Store) -> Answer<Value> {
             let all = store.list(&wanted(place.clone(), call)?);
             for object in all {
                 let text = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_string();
-                let one = Place {
+                let one = ObjectPath {
                     collection: place.collection.clone(),
                     namespace: text("namespace"),
                     name: text("name"),
@@ -416,7 +416,7 @@ fn route(call: &Call, store: &mut Store) -> Answer<Value> {
 }
 
 /// Strategic merge patches and server-side apply are taken as merge patches.
-pub(super) fn patch(object: &mut Value, call: &Call) -> Answer<()> {
+pub(super) fn patch(object: &mut Value, call: &Call) -> StoreResult<()> {
     if call.content_type.contains("json-patch") {
         let operations: json_patch::Patch =
             serde_json::from_value(call.body.clone()).map_err(|e| Refusal::new(400, "BadRequest", e.to_string()))?;

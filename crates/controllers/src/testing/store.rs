@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// Where an object is: group and resource, namespace (empty for none), name (empty for all of them).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ObjectPath {
     pub collection: Collection,
     pub namespace: String,
     pub name: String,
@@ -38,12 +38,12 @@ impl Refusal {
         }
     }
 
-    fn not_found(place: &Place) -> Refusal {
+    fn not_found(place: &ObjectPath) -> Refusal {
         let message = format!("{} \"{}\" not found", place.collection.1, place.name);
         Refusal::new(404, "NotFound", message)
     }
 
-    fn conflict(place: &Place, why: &str) -> Refusal {
+    fn conflict(place: &ObjectPath, why: &str) -> Refusal {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{}\": {why}",
             place.collection.1, place.name
@@ -58,17 +58,17 @@ impl Refusal {
     }
 }
 
-pub(crate) type Answer<T> = Result<T, Refusal>;
+pub(crate) type StoreResult<T> = Result<T, Refusal>;
 
 /// What to list or watch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
-    pub place: Place,
+pub(crate) struct ListSelector {
+    pub place: ObjectPath,
     pub labels: LabelSelector,
     pub fields: FieldSelector,
 }
 
-impl Wanted {
+impl ListSelector {
     fn is_for(&self, collection: &Collection, namespace: &str) -> bool {
         self.place.collection == *collection && (self.place.namespace.is_empty() || self.place.namespace == namespace)
     }
@@ -82,9 +82,9 @@ impl Wanted {
     }
 }
 
-struct Change {
+struct StoreChange {
     revision: u64,
-    place: Place,
+    place: ObjectPath,
     before: Option<Arc<Value>>,
     /// As it is, or as it was last.
     object: Arc<Value>,
@@ -97,7 +97,7 @@ pub(crate) struct Store {
     revision: u64,
     uids: u64,
     objects: BTreeMap<Collection, BTreeMap<(String, String), Arc<Value>>>,
-    history: Vec<Change>,
+    history: Vec<StoreChange>,
 }
 
 impl Store {
@@ -116,13 +116,13 @@ impl Store {
         self.revision
     }
 
-    pub(crate) fn get(&self, place: &Place) -> Answer<Arc<Value>> {
+    pub(crate) fn get(&self, place: &ObjectPath) -> StoreResult<Arc<Value>> {
         let found = self.objects.get(&place.collection);
         let found = found.and_then(|all| all.get(&(place.namespace.clone(), place.name.clone())));
         found.cloned().ok_or_else(|| Refusal::not_found(place))
     }
 
-    pub(crate) fn list(&self, wanted: &Wanted) -> Vec<Arc<Value>> {
+    pub(crate) fn list(&self, wanted: &ListSelector) -> Vec<Arc<Value>> {
         let all = self.objects.get(&wanted.place.collection).into_iter().flatten();
         all.filter(|((namespace, _), object)| {
             wanted.is_for(&wanted.place.collection, namespace) && wanted.matches(object)
@@ -132,9 +132,9 @@ impl Store {
     }
 
     /// The lines of a watch: what has changed after this revision, and the revision up to which that is.
-    pub(crate) fn changes(&self, wanted: &Wanted, after: u64) -> (Vec<String>, u64) {
+    pub(crate) fn changes(&self, wanted: &ListSelector, after: u64) -> (Vec<String>, u64) {
         let first = self.history.partition_point(|change| change.revision <= after);
-        let line = |change: &Change| {
+        let line = |change: &StoreChange| {
             if !wanted.is_for(&change.place.collection, &change.place.namespace) {
                 return None;
             }
@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// Stores the object, or what it was last if it goes.
-    fn commit(&mut self, place: &Place, mut object: Value, gone: bool) -> Arc<Value> {
+    fn commit(&mut self, place: &ObjectPath, mut object: Value, gone: bool) -> Arc<Value> {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let object = Arc::new(object);
@@ -163,7 +163,7 @@ impl Store {
             true => all.remove(&key),
             false => all.insert(key, object.clone()),
         };
-        self.history.push(Change {
+        self.history.push(StoreChange {
             revision: self.revision,
             place: place.clone(),
             before,
@@ -174,7 +174,12 @@ impl Store {
     }
 
     /// `place` without the name.
-    pub(crate) fn create(&mut self, place: &Place, mut object: Value, with_status: bool) -> Answer<Arc<Value>> {
+    pub(crate) fn create(
+        &mut self,
+        place: &ObjectPath,
+        mut object: Value,
+        with_status: bool,
+    ) -> StoreResult<Arc<Value>> {
         self.refuse_in_terminating_namespace(place)?;
         let meta = object["metadata"].take();
         let mut meta = if meta.is_object() { meta } else { json!({}) };
@@ -188,7 +193,7 @@ impl Store {
             };
             meta["name"] = json!(format!("{prefix}{}", self.random.name_suffix(5)));
         }
-        let place = Place {
+        let place = ObjectPath {
             name: meta["name"].as_str().unwrap_or("").to_string(),
             ..place.clone()
         };
@@ -219,8 +224,8 @@ impl Store {
         Ok(self.commit(&place, object, false))
     }
 
-    fn refuse_in_terminating_namespace(&self, place: &Place) -> Answer<()> {
-        let namespace = Place {
+    fn refuse_in_terminating_namespace(&self, place: &ObjectPath) -> StoreResult<()> {
+        let namespace = ObjectPath {
             collection: (String::new(), "namespaces".to_string()),
             namespace: String::new(),
             name: place.namespace.clone(),
@@ -243,10 +248,10 @@ impl Store {
     /// Changes an object, or one part of it (`status`, `finalize`).
     pub(crate) fn update(
         &mut self,
-        place: &Place,
+        place: &ObjectPath,
         part: &str,
-        change: impl FnOnce(&mut Value) -> Answer<()>,
-    ) -> Answer<Arc<Value>> {
+        change: impl FnOnce(&mut Value) -> StoreResult<()>,
+    ) -> StoreResult<Arc<Value>> {
         let old = self.get(place)?;
         let mut new = (*old).clone();
         change(&mut new)?;
@@ -301,7 +306,7 @@ impl Store {
     }
 
     /// With the options of a delete.
-    pub(crate) fn delete(&mut self, place: &Place, options: &Value) -> Answer<Arc<Value>> {
+    pub(crate) fn delete(&mut self, place: &ObjectPath, options: &Value) -> StoreResult<Arc<Value>> {
         let old = self.get(place)?;
         for field in ["uid", "resourceVersion"] {
             let wanted = &options["preconditions"][field];
@@ -345,13 +350,13 @@ impl Store {
     }
 
     /// Away with it, whatever holds it.
-    pub(crate) fn remove(&mut self, place: &Place) -> Answer<Arc<Value>> {
+    pub(crate) fn remove(&mut self, place: &ObjectPath) -> StoreResult<Arc<Value>> {
         let old = self.get(place)?;
         Ok(self.commit(place, (*old).clone(), true))
     }
 
     /// What a test says an object is like, status and all; made if it is not there.
-    pub(crate) fn put(&mut self, place: &Place, object: Value) -> Arc<Value> {
+    pub(crate) fn put(&mut self, place: &ObjectPath, object: Value) -> Arc<Value> {
         let Ok(old) = self.get(place) else {
             let finalizers = object.pointer("/spec/finalizers").cloned();
             let given = object["metadata"].clone();
@@ -366,7 +371,7 @@ impl Store {
             if whole == *made {
                 return made;
             }
-            let place = Place {
+            let place = ObjectPath {
                 name: made["metadata"]["name"].as_str().unwrap_or("").to_string(),
                 ..place.clone()
             };

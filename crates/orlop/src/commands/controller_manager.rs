@@ -5,12 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, bail};
-use orlop_base::{Clock, Shutdown, task};
+use orlop_base::{Clock, task};
 use orlop_client::{Api, transport};
-use orlop_controllers::{Def, Metrics, Options, Settings};
-use orlop_serving::health::{self, Check};
-use orlop_serving::metrics::process;
-use orlop_serving::{Page, Pages};
+use orlop_controllers::{ControllerManagerPages, Def, Health, Metrics, Options, Settings};
 
 use super::controllers::ControllersArgs;
 use super::election::ElectionArgs;
@@ -64,10 +61,11 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
         anyhow::Ok(Api::new(client, NAME))
     };
     let api = connect(args.kubeconfig.as_deref()).await?;
-    let metrics = Arc::new(Metrics::default());
-    let pages = Arc::new(ManagerPages {
+    let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
+    let pages = Arc::new(ControllerManagerPages {
         metrics: metrics.clone(),
-        elected: election.is_some(),
+        health: health.clone(),
+        leader_elect: election.is_some(),
         shutdown: shutdown.clone(),
     });
     let connect = |path: PathBuf| async move { connect(Some(&path)).await };
@@ -93,6 +91,7 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
         election,
         clock: Clock::System,
         metrics,
+        health,
         shutdown: shutdown.clone(),
     }));
     let outcome = outcome.await;
@@ -105,31 +104,5 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
         Err(panic) => bail!("a task of the controllers panicked: {panic}"),
         Ok(Err(error)) => bail!(error),
         Ok(Ok(())) => bail!("the controllers stopped by themselves"),
-    }
-}
-
-/// What the controllers show on their own port.
-pub(crate) struct ManagerPages {
-    pub metrics: Arc<Metrics>,
-    pub elected: bool,
-    pub shutdown: Shutdown,
-}
-
-impl Pages for ManagerPages {
-    fn show(&self, path: &str, query: &str) -> Option<Page> {
-        if path == "/metrics" {
-            let mut text = String::new();
-            self.metrics.render(&mut text);
-            process::write(&mut text);
-            return Some(Page::metrics(text));
-        }
-        let check = |name, at, passes| Check { name, at, passes };
-        let mut checks = vec![check("ping", &["healthz", "livez"][..], true)];
-        if self.elected {
-            // One that loses its lease stops at once, so whoever answers has not lost it.
-            checks.push(check("leaderElection", &["healthz", "readyz"][..], true));
-        }
-        checks.push(check("shutdown", &["readyz"][..], !self.shutdown.is_triggered()));
-        health::respond(&checks, path, query).map(|(code, text)| Page::plain(code, text))
     }
 }

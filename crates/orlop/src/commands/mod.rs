@@ -18,8 +18,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-pub(crate) use controller_manager::ManagerPages;
-
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::logging::LoggingArgs;

@@ -1,4 +1,4 @@
-//! The scheduler's picture of the cluster, and the only place where it changes.
+//! The scheduler's state of the cluster, and the only place where it changes.
 //!
 //! ```text
 //!                 assume                     add (seen by the watch)

@@ -22,7 +22,7 @@ const MAX_SCORE: i64 = 100;
 
 /// A plugin named in the configuration.
 #[derive(Clone)]
-struct Named {
+struct PluginRef {
     name: String,
     /// 0: none given.
     weight: i64,
@@ -33,7 +33,7 @@ struct Named {
 #[derive(Clone, Default)]
 struct Set {
     path: Path,
-    enabled: Vec<Named>,
+    enabled: Vec<PluginRef>,
     disabled: BTreeSet<String>,
 }
 
@@ -93,7 +93,7 @@ fn read_set(set: Cursor<'_>, cx: &Context<'_>, p: &mut Problems, warnings: &mut 
         let weight = fields.int("weight", p).unwrap_or(0).into();
         let path = fields.path().clone();
         fields.close(p);
-        Named { name, weight, path }
+        PluginRef { name, weight, path }
     };
     let mut out = Set {
         path: set.path().clone(),
@@ -126,7 +126,7 @@ impl Sets {
         };
         let mut written = serde_json::Map::new();
         if !set.enabled.is_empty() {
-            let plugin = |plugin: &Named| match plugin.weight {
+            let plugin = |plugin: &PluginRef| match plugin.weight {
                 0 => json!({"name": plugin.name}),
                 weight => json!({"name": plugin.name, "weight": weight}),
             };
@@ -144,8 +144,8 @@ impl Sets {
     /// profile, all of them at once.
     pub(super) fn expand(&self, cx: &Context<'_>, profile: &Path, scheduler_name: &str, p: &mut Problems) -> Points {
         let multi = self.merged_multi_point(cx);
-        let known = |plugin: &Named, point: Option<Point>, p: &mut Problems| check_name(plugin, point, cx, p);
-        let multi: Vec<Named> = multi.into_iter().filter(|plugin| known(plugin, None, p)).collect();
+        let known = |plugin: &PluginRef, point: Option<Point>, p: &mut Problems| check_name(plugin, point, cx, p);
+        let multi: Vec<PluginRef> = multi.into_iter().filter(|plugin| known(plugin, None, p)).collect();
         let mut points = Points::default();
         let mut twice = BTreeSet::new();
         let none = Set::default();
@@ -161,7 +161,7 @@ impl Sets {
     }
 
     /// The default plugins with what `multiPoint` changes of them in place, then what it adds.
-    fn merged_multi_point(&self, cx: &Context<'_>) -> Vec<Named> {
+    fn merged_multi_point(&self, cx: &Context<'_>) -> Vec<PluginRef> {
         let custom = &self.multi.enabled;
         let mut replaced = BTreeSet::new();
         let mut merged = Vec::new();
@@ -175,7 +175,7 @@ impl Sets {
                     replaced.insert(i);
                     merged.push(custom[i].clone());
                 } else {
-                    merged.push(Named {
+                    merged.push(PluginRef {
                         name: row.name.to_string(),
                         weight: cx.version.default_weight(row),
                         path: Path::default(),
@@ -189,7 +189,7 @@ impl Sets {
     }
 
     /// The weights of score plugins: as given at `score`, else by `multiPoint`, and 1 if none is given.
-    fn weigh(&self, points: &mut Points, multi: &[Named], cx: &Context<'_>, p: &mut Problems) {
+    fn weigh(&self, points: &mut Points, multi: &[PluginRef], cx: &Context<'_>, p: &mut Problems) {
         let explicit = self.points.get(&Point::Score).map_or(&[][..], |set| &set.enabled);
         let mut weights: BTreeMap<&str, i64> = BTreeMap::new();
         let mut total: i64 = 0;
@@ -218,7 +218,7 @@ impl Sets {
 }
 
 /// The plugins named at a point that can be there.
-fn check_explicit<'a>(set: &'a Set, point: Point, cx: &Context<'_>, p: &mut Problems) -> Vec<&'a Named> {
+fn check_explicit<'a>(set: &'a Set, point: Point, cx: &Context<'_>, p: &mut Problems) -> Vec<&'a PluginRef> {
     let mut seen = BTreeSet::new();
     let mut good = Vec::new();
     for plugin in &set.enabled {
@@ -247,7 +247,7 @@ fn registered_twice(name: &str, point: Point) -> String {
 const HOW_TO: &str = "a plugin of your own is compiled in or asked over HTTP as an extender: see \
                       docs/how-to/add-a-scheduler-plugin.md";
 
-fn check_name(plugin: &Named, point: Option<Point>, cx: &Context<'_>, p: &mut Problems) -> bool {
+fn check_name(plugin: &PluginRef, point: Option<Point>, cx: &Context<'_>, p: &mut Problems) -> bool {
     let name = plugin.name.as_str();
     if cx.registry.find(name).is_some() {
         return true;
@@ -267,15 +267,15 @@ fn check_name(plugin: &Named, point: Option<Point>, cx: &Context<'_>, p: &mut Pr
 
 /// The order of one point, see the top of this file.
 fn expand_point(
-    explicit: &[&Named],
+    explicit: &[&PluginRef],
     set: &Set,
-    multi: &[Named],
+    multi: &[PluginRef],
     point: Point,
     registry: Registry<'_>,
     reported: &mut BTreeSet<String>,
     p: &mut Problems,
 ) -> Vec<String> {
-    let name = |plugin: &&Named| plugin.name.clone();
+    let name = |plugin: &&PluginRef| plugin.name.clone();
     if set.disabled.contains("*") {
         return explicit.iter().map(name).collect();
     }
@@ -295,7 +295,7 @@ fn expand_point(
             p.invalid(&plugin.path.field("name"), plugin.name.as_str(), text);
         }
     }
-    let is_override = |plugin: &&&Named| overridden.contains(plugin.name.as_str());
+    let is_override = |plugin: &&&PluginRef| overridden.contains(plugin.name.as_str());
     let first = explicit.iter().filter(is_override).map(name);
     let last = explicit.iter().filter(|e| !is_override(e)).map(name);
     let middle = from_multi.iter().map(|name| name.to_string());
@@ -339,7 +339,7 @@ mod tests {
             gates: &gates,
         };
         let total = |first: i64| {
-            let named = |(i, (name, weight)): (usize, (&str, i64))| Named {
+            let named = |(i, (name, weight)): (usize, (&str, i64))| PluginRef {
                 name: name.to_string(),
                 weight,
                 path: Path::default().field("score").index(i),

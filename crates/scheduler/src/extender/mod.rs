@@ -1,14 +1,14 @@
 //! Extenders: helpers behind HTTP that filter, score, preempt or bind beside the plugins.
 //!
-//! A call has three steps, so that deciding stays apart from waiting: a question is made from the picture of the cluster,
-//! `ask` sends it, and what came back is applied. The protocol wants whole pods and nodes, of which the scheduler keeps
-//! only what it needs: `ask` fetches them from the API server.
+//! A call has three steps, so that deciding stays apart from waiting: a request is made from the cluster state,
+//! `send` sends it, and what came back is applied. The protocol wants whole pods and nodes, of which the scheduler keeps
+//! only what it needs: `send` fetches them from the API server.
 //!
 //! Upstream: pkg/scheduler/extender.go (v1.36). Differs from upstream: an extender that answers with node objects must
-//! not name a node that it was not asked about; there it would be taken for an empty one.
+//! not name a node that was not in the request; there it would be taken for an empty one.
 
-mod answer;
-mod question;
+mod request;
+mod response;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -38,14 +38,14 @@ use crate::framework::verdict::Rejection;
 use crate::model::PodSpec;
 use crate::preemption::Candidate;
 
-pub use question::Question;
+pub use request::ExtenderRequest;
 
 /// Who rejects, where a plugin would say its name.
 pub const NAME: &str = "Extender";
 /// An extender gives 0 to 10, plugins 0 to 100.
 const SCALE: i64 = 10;
-/// Of an answer at most this much is read. Extenders without a cache of nodes send back whole nodes.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// Of an response at most this much is read. Extenders without a cache of nodes send back whole nodes.
+const RESPONSE_BYTES_MAX: usize = 256 << 20;
 /// Connections that nobody uses are kept this long.
 const IDLE: Duration = Duration::from_secs(90);
 
@@ -59,25 +59,41 @@ struct Inner {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
-/// What `ask` gives: none if there was nothing to ask.
-pub type Answer = Option<Result<Value, String>>;
+/// Why an extender can't be used, or was of no help. The texts follow upstream's.
+#[derive(Debug, thiserror::Error)]
+pub enum ExtenderError {
+    #[error("extender {extender:?}: {reason}")]
+    InvalidConfig { extender: String, reason: String },
+    /// It was not reached in time, or refused.
+    #[error("{0}")]
+    Request(String),
+    /// It answered with an error, or with something that can't be used.
+    #[error("{0}")]
+    Response(String),
+}
+
+/// What `send` gives: none if there was nothing to ask.
+pub type ExtenderResponse = Option<Result<Value, ExtenderError>>;
 
 impl Extender {
     /// In the order they are asked. `api` is where whole pods and nodes come from.
-    pub fn all(configs: &[config::Extender], api: &Api) -> Result<Vec<Extender>, String> {
+    pub fn all(configs: &[config::Extender], api: &Api) -> Result<Vec<Extender>, ExtenderError> {
         configs.iter().map(|config| Extender::new(config, api)).collect()
     }
 
-    fn new(config: &config::Extender, api: &Api) -> Result<Extender, String> {
-        let wrong = |why: String| format!("extender {:?}: {why}", config.url_prefix);
+    fn new(config: &config::Extender, api: &Api) -> Result<Extender, ExtenderError> {
+        let invalid = |reason: String| ExtenderError::InvalidConfig {
+            extender: config.url_prefix.clone(),
+            reason,
+        };
         let uri: http::Uri = config
             .url_prefix
             .parse()
-            .map_err(|e| wrong(format!("its urlPrefix is no URL: {e}")))?;
+            .map_err(|e| invalid(format!("urlPrefix is not a valid URL: {e}")))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
-            return Err(wrong("its urlPrefix must begin with http:// or https://".to_string()));
+            return Err(invalid("urlPrefix must begin with http:// or https://".to_string()));
         }
-        let connector = tls::connector(config, uri.scheme_str() == Some("https")).map_err(wrong)?;
+        let connector = tls::connector(config, uri.scheme_str() == Some("https")).map_err(invalid)?;
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
@@ -108,54 +124,62 @@ impl Extender {
         !self.0.config.preempt_verb.is_empty()
     }
 
-    /// Whether it, and not the API server, is to be told about the pod's node.
+    /// Whether it, and not the API server, binds the pod.
     pub fn binds(&self, spec: &PodSpec) -> bool {
         !self.0.config.bind_verb.is_empty() && self.is_interested(spec)
     }
 
     // ---- questions ----
 
-    pub fn filter_question(&self, cluster: &Cluster, pod: &PodInfo, nodes: &[NodeId]) -> Option<Question> {
-        Question::about_nodes(&self.0.config.filter_verb, cluster, pod, nodes)
+    pub fn filter_request(&self, cluster: &Cluster, pod: &PodInfo, nodes: &[NodeId]) -> Option<ExtenderRequest> {
+        ExtenderRequest::for_nodes(&self.0.config.filter_verb, cluster, pod, nodes)
     }
 
-    pub fn prioritize_question(&self, cluster: &Cluster, pod: &PodInfo, nodes: &[NodeId]) -> Option<Question> {
-        Question::about_nodes(&self.0.config.prioritize_verb, cluster, pod, nodes)
+    pub fn prioritize_request(&self, cluster: &Cluster, pod: &PodInfo, nodes: &[NodeId]) -> Option<ExtenderRequest> {
+        ExtenderRequest::for_nodes(&self.0.config.prioritize_verb, cluster, pod, nodes)
     }
 
-    pub fn preempt_question(&self, pod: &PodInfo, candidates: &[Candidate]) -> Option<Question> {
-        Question::about_victims(&self.0.config.preempt_verb, pod, candidates)
+    pub fn preempt_request(&self, pod: &PodInfo, candidates: &[Candidate]) -> Option<ExtenderRequest> {
+        ExtenderRequest::for_victims(&self.0.config.preempt_verb, pod, candidates)
     }
 
-    /// Sends a question and reads the answer, in the time the extender has for it.
-    pub async fn ask(&self, question: Option<Question>) -> Answer {
-        let question = question?;
+    /// Sends a request and reads the response, in the time the extender has for it.
+    pub async fn send(&self, request: Option<ExtenderRequest>) -> ExtenderResponse {
+        let request = request?;
         let whole_nodes = !self.0.config.node_cache_capable;
-        let body = match question.body(&self.0.api, whole_nodes).await {
+        let body = match request.body(&self.0.api, whole_nodes).await {
             Ok(body) => body,
-            Err(error) => return Some(Err(format!("extender {:?}: {error}", self.name()))),
+            Err(error) => {
+                let message = format!("extender {:?}: {error}", self.name());
+                return Some(Err(ExtenderError::Request(message)));
+            }
         };
-        Some(self.post(&question.verb, &body).await)
+        Some(self.post(&request.verb, &body).await)
     }
 
     // ---- answers ----
 
     /// Takes those nodes away that the extender did not name. An error is one of the whole attempt.
-    pub fn apply_filter(&self, answer: Answer, cluster: &Cluster, feasible: &mut Feasible) -> Result<(), String> {
-        let Some(answer) = answer else { return Ok(()) };
-        let read = |value: Value| answer::Filtered::read(&value, self.0.config.node_cache_capable);
-        let filtered = answer.and_then(|value| read(value).map_err(|e| self.misread(&e)));
+    pub fn apply_filter(
+        &self,
+        response: ExtenderResponse,
+        cluster: &Cluster,
+        feasible: &mut Feasible,
+    ) -> Result<(), ExtenderError> {
+        let Some(response) = response else { return Ok(()) };
+        let read = |value: Value| response::FilterResponse::read(&value, self.0.config.node_cache_capable);
+        let filtered = response.and_then(|value| read(value).map_err(|e| self.invalid_response(&e)));
         let kept = filtered.and_then(|filtered| {
-            let kept = filtered.kept(cluster, &feasible.nodes, self.name())?;
-            Ok((kept, filtered))
+            let kept = filtered.kept(cluster, &feasible.nodes, self.name());
+            Ok((kept.map_err(ExtenderError::Response)?, filtered))
         });
         let (kept, filtered) = match kept {
             Ok(done) => done,
             Err(error) if self.0.config.ignorable => {
                 tracing::info!(
                     extender = self.name(),
-                    err = error,
-                    "Skipping extender as it returned error and has ignorable flag set"
+                    err = %error,
+                    "skipping extender: it returned an error and is ignorable"
                 );
                 return Ok(());
             }
@@ -178,9 +202,9 @@ impl Extender {
     }
 
     /// Adds what the extender gives to each node. One that fails gives nothing.
-    pub fn add_scores(&self, answer: Answer, cluster: &Cluster, nodes: &[NodeId], scores: &mut [i64]) {
-        let Some(answer) = answer else { return };
-        match answer.and_then(|value| answer::scores(&value).map_err(|e| self.misread(&e))) {
+    pub fn add_scores(&self, response: ExtenderResponse, cluster: &Cluster, nodes: &[NodeId], scores: &mut [i64]) {
+        let Some(response) = response else { return };
+        match response.and_then(|value| response::scores(&value).map_err(|e| self.invalid_response(&e))) {
             Ok(given) => {
                 let weight = self.0.config.weight.saturating_mul(SCALE);
                 for (id, score) in nodes.iter().zip(scores) {
@@ -193,35 +217,40 @@ impl Extender {
             Err(error) => v!(
                 5,
                 extender = self.name(),
-                error,
+                %error,
                 "Failed to run extender's priority function. No score given by this extender."
             ),
         }
     }
 
     /// The candidates as the extender would have them: none if it fails and must not.
-    pub fn apply_preempt(&self, answer: Answer, cluster: &Cluster, candidates: Vec<Candidate>) -> Vec<Candidate> {
-        let Some(answer) = answer else { return candidates };
+    pub fn apply_preempt(
+        &self,
+        response: ExtenderResponse,
+        cluster: &Cluster,
+        candidates: Vec<Candidate>,
+    ) -> Vec<Candidate> {
+        let Some(response) = response else { return candidates };
         let ignorable = self.0.config.ignorable;
         let read = |value: Value| {
-            let victims = answer::victims(&value).map_err(|e| self.misread(&e))?;
-            answer::candidates(victims, cluster, &candidates, ignorable, self.name())
+            let victims = response::victims(&value).map_err(|e| self.invalid_response(&e))?;
+            response::candidates(victims, cluster, &candidates, ignorable, self.name()).map_err(ExtenderError::Response)
         };
-        match answer.and_then(read) {
+        match response.and_then(read) {
             Ok(changed) => changed,
             Err(error) if ignorable => {
                 v!(
                     2,
                     extender = self.name(),
-                    err = error,
-                    "Skipped extender as it returned error and has ignorable flag set"
+                    err = %error,
+                    "skipping extender in preemption: it returned an error and is ignorable"
                 );
                 candidates
             }
             Err(error) => {
                 tracing::warn!(
                     extender = self.name(),
-                    err = error,
+                    err = %error,
                     "failed to run extender's preemption"
                 );
                 vec![]
@@ -229,7 +258,7 @@ impl Extender {
         }
     }
 
-    /// Has the extender bind the pod; if that fails and the extender may fail, the API server is told instead. A failure
+    /// Has the extender bind the pod; if that fails and the extender may fail, the API server binds it instead. A failure
     /// comes as `Error::Invalid` with the extender's words, whatever it is: only the message matters, as the attempt is
     /// over.
     pub async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), Error> {
@@ -237,26 +266,27 @@ impl Extender {
             "PodName": &*pod.key.name, "PodNamespace": &*pod.key.namespace, "PodUID": &*pod.uid, "Node": node,
         });
         let body = serde_json::to_vec(&args).expect("names can be written as JSON");
-        let answer = self.post(&self.0.config.bind_verb, &body).await;
-        let refused = |value: Value| answer::error(&value).map_or(Ok(()), Err);
-        match answer.and_then(refused) {
+        let response = self.post(&self.0.config.bind_verb, &body).await;
+        let refused =
+            |value: Value| response::error(&value).map_or(Ok(()), |error| Err(ExtenderError::Response(error)));
+        match response.and_then(refused) {
             Ok(()) => Ok(()),
             Err(error) if self.0.config.ignorable => {
                 tracing::info!(
                     extender = self.name(),
-                    err = error,
-                    "Skipping extender in bind as it returned error and has ignorable flag set"
+                    err = %error,
+                    "skipping extender in bind: it returned an error and is ignorable"
                 );
-                self.bind_ourselves(pod, node).await
+                self.bind_through_api(pod, node).await
             }
-            Err(message) => Err(Error::Invalid(Box::new(Status {
-                message,
+            Err(error) => Err(Error::Invalid(Box::new(Status {
+                message: error.to_string(),
                 ..Status::default()
             }))),
         }
     }
 
-    async fn bind_ourselves(&self, pod: &PodInfo, node: &str) -> Result<(), Error> {
+    async fn bind_through_api(&self, pod: &PodInfo, node: &str) -> Result<(), Error> {
         let at = path::subresource("v1", Some(&pod.key.namespace), "pods", &pod.key.name, "binding");
         let body = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -268,17 +298,19 @@ impl Extender {
 
     // ---- HTTP ----
 
-    async fn post(&self, verb: &str, body: &[u8]) -> Result<Value, String> {
+    async fn post(&self, verb: &str, body: &[u8]) -> Result<Value, ExtenderError> {
         let url = format!("{}/{verb}", self.name().trim_end_matches('/'));
         let limit = self.0.config.http_timeout;
         match tokio::time::timeout(limit, self.exchange(verb, &url, body)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(format!("Post {url:?}: no answer within {limit:?}")),
+            Ok(response) => response,
+            Err(_) => Err(ExtenderError::Request(format!(
+                "Post {url:?}: no response within {limit:?}"
+            ))),
         }
     }
 
-    async fn exchange(&self, verb: &str, url: &str, body: &[u8]) -> Result<Value, String> {
-        let failed = |e: &dyn std::error::Error| format!("Post {url:?}: {}", chain(e));
+    async fn exchange(&self, verb: &str, url: &str, body: &[u8]) -> Result<Value, ExtenderError> {
+        let failed = |e: &dyn std::error::Error| ExtenderError::Request(format!("Post {url:?}: {}", chain(e)));
         let request = Request::post(url)
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::copy_from_slice(body)))
@@ -286,15 +318,17 @@ impl Extender {
         let response = self.0.client.request(request).await.map_err(|e| failed(&e))?;
         let code = response.status().as_u16();
         if code != 200 {
-            return Err(format!("failed {verb} with extender at URL {url}, code {code}"));
+            let message = format!("failed {verb} with extender at URL {url}, code {code}");
+            return Err(ExtenderError::Request(message));
         }
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+        let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX);
         let bytes = body.collect().await.map_err(|e| failed(&*e))?.to_bytes();
-        serde_json::from_slice(&bytes).map_err(|e| format!("the answer of {url} is no JSON: {e}"))
+        let invalid = |e| ExtenderError::Response(format!("the response of {url} is not valid JSON: {e}"));
+        serde_json::from_slice(&bytes).map_err(invalid)
     }
 
-    fn misread(&self, why: &str) -> String {
-        format!("extender {:?}: {why}", self.name())
+    fn invalid_response(&self, why: &str) -> ExtenderError {
+        ExtenderError::Response(format!("extender {:?}: {why}", self.name()))
     }
 }
 

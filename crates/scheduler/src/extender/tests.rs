@@ -126,11 +126,11 @@ impl World {
     }
 
     /// The outcome of a filter: names of nodes left, and reasons.
-    async fn filter(&self, extender: &Extender) -> Result<(String, String), String> {
+    async fn filter(&self, extender: &Extender) -> Result<(String, String), ExtenderError> {
         let mut feasible = self.feasible();
-        let question = extender.filter_question(&self.cluster, &self.pod, &feasible.nodes);
-        let answer = extender.ask(question).await;
-        extender.apply_filter(answer, &self.cluster, &mut feasible)?;
+        let request = extender.filter_request(&self.cluster, &self.pod, &feasible.nodes);
+        let response = extender.send(request).await;
+        extender.apply_filter(response, &self.cluster, &mut feasible)?;
         let name = |id: &NodeId| self.cluster.node(*id).unwrap().name.to_string();
         let names: Vec<String> = feasible.nodes.iter().map(name).collect();
         let reasons = feasible.diagnosis.nodes.iter().map(|(id, by, r)| {
@@ -167,12 +167,12 @@ async fn filters_by_names() {
             "{path} {} {}",
             body["Pod"]["metadata"]["uid"], body["NodeNames"]
         ));
-        let answer = json!({
+        let response = json!({
             "NodeNames": ["b"],
             "FailedNodes": {"a": "busy", "c": "busy"},
             "FailedAndUnresolvableNodes": {"c": "broken", "gone": "x"},
         });
-        Some((200, answer.to_string()))
+        Some((200, response.to_string()))
     });
     let extender = world.extender(config(&url.await));
     let outcome = world.filter(&extender).await.unwrap();
@@ -221,10 +221,10 @@ async fn bad_answers_fail_the_attempt_unless_the_extender_may_fail() {
             Some((200, r#"{"NodeNames": [], "FailedNodes": {"a": 1}}"#)),
             "FailedNodes must give a message for each node",
         ),
-        (Some((200, "[]")), "the answer must be an object"),
-        (Some((200, "{")), "is no JSON"),
+        (Some((200, "[]")), "the response must be an object"),
+        (Some((200, "{")), "is not valid JSON"),
         (Some((500, "{}")), "failed filter with extender at URL http://127.0.0.1"),
-        (None, "no answer within 50ms"),
+        (None, "no response within 50ms"),
     ];
     for (reply, expected) in cases {
         let url = serve(move |_, _| reply.map(|(code, text)| (code, text.to_string()))).await;
@@ -239,7 +239,7 @@ async fn check_failure(world: &World, url: &str, expected: &str, slow: bool) {
         config.http_timeout = Duration::from_millis(50);
     }
     let error = world.filter(&world.extender(config.clone())).await.unwrap_err();
-    assert!(error.contains(expected), "{error}");
+    assert!(error.to_string().contains(expected), "{error}");
     config.ignorable = true;
     let outcome = world.filter(&world.extender(config)).await.unwrap();
     assert_eq!(outcome, ("a,b,c".to_string(), " []".to_string()), "{expected}");
@@ -263,10 +263,10 @@ async fn scores_are_weighed_and_failures_give_none() {
             Some((200, reply.to_string()))
         });
         let extender = world.extender(config(&url.await));
-        let question = extender.prioritize_question(&world.cluster, &world.pod, &world.nodes);
-        let answer = extender.ask(question).await;
+        let request = extender.prioritize_request(&world.cluster, &world.pod, &world.nodes);
+        let response = extender.send(request).await;
         let mut scores = [1, 1, 1];
-        extender.add_scores(answer, &world.cluster, &world.nodes, &mut scores);
+        extender.add_scores(response, &world.cluster, &world.nodes, &mut scores);
         assert_eq!(scores, expected, "{reply}");
     }
 }
@@ -319,10 +319,10 @@ async fn preemption() {
             ..config(&url.await)
         });
         assert!(extender.preempts());
-        let answer = extender
-            .ask(extender.preempt_question(&world.pod, &world.candidates()))
+        let response = extender
+            .send(extender.preempt_request(&world.pod, &world.candidates()))
             .await;
-        let after = extender.apply_preempt(answer, &world.cluster, world.candidates());
+        let after = extender.apply_preempt(response, &world.cluster, world.candidates());
         let shown: Vec<String> = after
             .iter()
             .map(|c| format!("{} {} {}", c.name, c.victims[0].key.name, c.violations))
@@ -377,16 +377,16 @@ async fn who_is_asked_at_all() {
     });
     assert!(
         silent
-            .filter_question(&world.cluster, &world.pod, &world.nodes)
+            .filter_request(&world.cluster, &world.pod, &world.nodes)
             .is_none()
     );
     assert!(
         silent
-            .prioritize_question(&world.cluster, &world.pod, &world.nodes)
+            .prioritize_request(&world.cluster, &world.pod, &world.nodes)
             .is_none()
     );
-    assert!(silent.preempt_question(&world.pod, &world.candidates()).is_none());
-    assert!(silent.ask(None).await.is_none() && !silent.preempts() && !silent.binds(spec));
+    assert!(silent.preempt_request(&world.pod, &world.candidates()).is_none());
+    assert!(silent.send(None).await.is_none() && !silent.preempts() && !silent.binds(spec));
     let mut feasible = world.feasible();
     silent.apply_filter(None, &world.cluster, &mut feasible).unwrap();
     assert_eq!(feasible.nodes.len(), 3);
@@ -414,13 +414,16 @@ async fn what_cannot_work_is_refused_at_the_start() {
     };
     let cases = [
         (config("127.0.0.1:1"), "must begin with http:// or https://"),
-        (config("http://a b"), "is no URL"),
-        (tls(both), "only one of them can hold"),
-        (tls(missing), "/nowhere/ca, in place of caData, can't be read"),
-        (tls(half), "both a certificate and a key"),
+        (config("http://a b"), "urlPrefix is not a valid URL"),
+        (tls(both), "a CA and insecure are mutually exclusive"),
+        (tls(missing), "failed to read /nowhere/ca for caData"),
+        (tls(half), "certificate and private key must be set together"),
     ];
     for (config, expected) in cases {
-        let error = Extender::all(&[config], &api(&Arc::default())).err().unwrap();
+        let error = Extender::all(&[config], &api(&Arc::default()))
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.starts_with("extender \"") && error.contains(expected), "{error}");
     }
 }

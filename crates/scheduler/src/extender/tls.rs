@@ -23,7 +23,7 @@ pub(super) fn connector(config: &Extender, https: bool) -> Result<HttpsConnector
         .https_or_http();
     if !tls.server_name.is_empty() {
         let name = ServerName::try_from(tls.server_name.clone());
-        let name = name.map_err(|_| format!("its tlsConfig has no valid serverName: {:?}", tls.server_name))?;
+        let name = name.map_err(|_| format!("tlsConfig: invalid serverName {:?}", tls.server_name))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     Ok(builder.enable_http1().wrap_connector(http))
@@ -32,7 +32,7 @@ pub(super) fn connector(config: &Extender, https: bool) -> Result<HttpsConnector
 fn client_config(config: &Extender, tls: &Tls, https: bool) -> Result<ClientConfig, String> {
     let authority = part("caData", &tls.ca_data, &tls.ca_file)?;
     if authority.is_some() && tls.insecure {
-        return Err("its tlsConfig has an authority and says insecure: only one of them can hold".to_string());
+        return Err("tlsConfig: a CA and insecure are mutually exclusive".to_string());
     }
     // With enableHTTPS and no authority the extender is not verified. Upstream: makeTransport in extender.go.
     let trusting = tls.insecure || (config.enable_https && authority.is_none());
@@ -47,7 +47,7 @@ fn client_config(config: &Extender, tls: &Tls, https: bool) -> Result<ClientConf
     } else if let (None, true) = (&authority, https) {
         builder
             .with_native_roots()
-            .map_err(|e| format!("the system's authorities can't be read: {e}"))?
+            .map_err(|e| format!("failed to load the system's root certificates: {e}"))?
     } else {
         builder.with_root_certificates(roots(authority.as_deref())?)
     };
@@ -56,13 +56,13 @@ fn client_config(config: &Extender, tls: &Tls, https: bool) -> Result<ClientConf
     match (certificate, key) {
         (None, None) => Ok(builder.with_no_client_auth()),
         (Some(certificate), Some(key)) => {
-            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| "its tlsConfig has a key that is no PEM")?;
+            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| "tlsConfig: the private key is not valid PEM")?;
             let chain = certificates(&certificate, "certificate")?;
             builder
                 .with_client_auth_cert(chain, key)
-                .map_err(|e| format!("its client certificate: {e}"))
+                .map_err(|e| format!("tlsConfig: invalid client certificate: {e}"))
         }
-        _ => Err("its tlsConfig must have both a certificate and a key, or neither".to_string()),
+        _ => Err("tlsConfig: certificate and private key must be set together".to_string()),
     }
 }
 
@@ -74,7 +74,7 @@ fn part(name: &str, data: &[u8], file: &str) -> Result<Option<Vec<u8>>, String> 
     if file.is_empty() {
         return Ok(None);
     }
-    let read = std::fs::read(file).map_err(|e| format!("{file}, in place of {name}, can't be read: {e}"));
+    let read = std::fs::read(file).map_err(|e| format!("failed to read {file} for {name}: {e}"));
     read.map(Some)
 }
 
@@ -82,14 +82,16 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, 
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err(format!("its tlsConfig has a {what} that is no PEM")),
+        _ => Err(format!("tlsConfig: the {what} is not valid PEM")),
     }
 }
 
 fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in authority.map_or(Ok(vec![]), |pem| certificates(pem, "authority"))? {
-        roots.add(certificate).map_err(|e| format!("its authority: {e}"))?;
+    for certificate in authority.map_or(Ok(vec![]), |pem| certificates(pem, "CA certificate"))? {
+        roots
+            .add(certificate)
+            .map_err(|e| format!("tlsConfig: invalid CA certificate: {e}"))?;
     }
     Ok(roots)
 }

@@ -43,7 +43,7 @@ struct Pending {
     until: Timestamp,
 }
 
-struct Waiting {
+struct WaitingPod {
     pod: Arc<PodInfo>,
     node: Arc<str>,
     since: Timestamp,
@@ -61,7 +61,7 @@ pub struct Decided {
 /// Each pod is in one of these at most; as many as were assumed and not bound yet.
 #[derive(Default)]
 struct Table {
-    waiting: FxHashMap<Arc<str>, Waiting>,
+    waiting: FxHashMap<Arc<str>, WaitingPod>,
     decided: Vec<Decided>,
 }
 
@@ -74,7 +74,7 @@ impl Table {
         });
         let pending = pending.collect();
         let uid = pod.uid.clone();
-        let waiting = Waiting {
+        let waiting = WaitingPod {
             pod,
             node,
             since: now,

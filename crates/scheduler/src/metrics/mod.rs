@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use orlop_client::leader::LeaseHealth;
 use parking_lot::Mutex;
 
 use orlop_serving::metrics::{process, text};
@@ -50,10 +51,12 @@ const PLUGIN: Buckets = Buckets {
     count: 20,
 };
 
+/// The metrics of one scheduler, under kube-scheduler's names, and what its health checks need to know.
 pub struct Metrics {
     lease: String,
     leading: AtomicBool,
     synced: AtomicBool,
+    lease_health: Mutex<Option<LeaseHealth>>,
     /// Active, back-off, unschedulable, gated, in flight.
     pending: [AtomicU64; 5],
     incoming: Mutex<BTreeMap<(String, &'static str), u64>>,
@@ -104,6 +107,7 @@ impl Metrics {
             lease: name.to_string(),
             leading: AtomicBool::new(false),
             synced: AtomicBool::new(false),
+            lease_health: Mutex::default(),
             pending: Default::default(),
             incoming: Mutex::default(),
             incoming_seen: Mutex::default(),
@@ -143,6 +147,16 @@ impl Metrics {
         self.synced.load(Ordering::Relaxed)
     }
 
+    /// The election that this process takes part in; /healthz and /readyz report on its lease.
+    pub fn set_lease_health(&self, health: LeaseHealth) {
+        *self.lease_health.lock() = Some(health);
+    }
+
+    /// False if this process leads, or led, by a lease that it failed to renew.
+    pub fn is_lease_healthy(&self) -> bool {
+        self.lease_health.lock().as_ref().is_none_or(LeaseHealth::is_healthy)
+    }
+
     pub fn observe_queue(&self, counts: Counts, incoming: &Incoming) {
         let now = [
             counts.active,
@@ -173,7 +187,7 @@ impl Metrics {
         self.assumed.store(assumed as u64, Ordering::Relaxed);
     }
 
-    /// How long the choice of a node took.
+    /// Scheduling algorithm latency in seconds.
     pub fn algorithm(&self, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
     }
@@ -254,7 +268,7 @@ impl Metrics {
             out,
             name,
             "gauge",
-            "Whether this process holds the lease: 1 if so, 0 if it stands by.",
+            "Whether this process is the leader: 1 if it holds the lease, 0 if it is on standby.",
         );
         text::line(
             out,
@@ -271,7 +285,7 @@ impl Metrics {
                 text::line(out, name, &text::label(label, value), count.load(Ordering::Relaxed));
             }
         };
-        let help = "Nodes, pods and assumed pods in the scheduler's picture of the cluster.";
+        let help = "Number of nodes, pods and assumed pods in the scheduler cache.";
         let sizes = [
             ("assumed_pods", &self.assumed),
             ("nodes", &self.nodes),
@@ -279,10 +293,10 @@ impl Metrics {
         ];
         gauge("scheduler_cache_size", help, "type", &sizes);
         let [active, backoff, unschedulable, gated, in_flight] = &self.pending;
-        let help = "What the queue keeps track of; PodPopped are the pods that are being tried or bound.";
+        let help = "Number of in-flight events; PodPopped counts the pods in a scheduling or binding cycle.";
         gauge("scheduler_inflight_events", help, "event", &[("PodPopped", in_flight)]);
-        let help = "Pods that wait, by queue: active is tried next, backoff after a while, unschedulable once something \
-                    changes, gated once its gates are gone.";
+        let help = "Number of pending pods by queue: active, backoff, unschedulable (waiting for an event), gated (scheduling \
+                    gates).";
         let queues = [
             ("active", active),
             ("backoff", backoff),
@@ -295,14 +309,15 @@ impl Metrics {
             out,
             name,
             "counter",
-            "Pods that came into a queue, by queue and by what brought them there.",
+            "Number of pods added to scheduling queues by event and queue.",
         );
         for ((event, queue), n) in self.incoming.lock().iter() {
             let labels = format!("{},{}", text::label("event", event), text::label("queue", queue));
             text::line(out, name, &labels, n);
         }
         let name = "scheduler_unschedulable_pods";
-        let help = "Pods that wait because this plugin rejected them; a pod counts for each plugin that did.";
+        let help =
+            "Number of unschedulable pods by rejecting plugin; a pod counts once for each plugin that rejected it.";
         text::header(out, name, "gauge", help);
         self.unschedulable.write(out, name);
     }
@@ -313,7 +328,7 @@ impl Metrics {
             out,
             name,
             "counter",
-            "Attempts to schedule a pod, by result and profile.",
+            "Number of attempts to schedule pods, by result and profile.",
         );
         self.attempts.write(out, name);
         let name = "scheduler_scheduling_attempt_duration_seconds";
@@ -321,21 +336,27 @@ impl Metrics {
             out,
             name,
             "histogram",
-            "How long attempts took, from the queue to the binding.",
+            "Scheduling attempt latency in seconds (scheduling algorithm and binding).",
         );
         self.attempt_duration.write(out, name);
         let name = "scheduler_scheduling_algorithm_duration_seconds";
-        text::header(out, name, "histogram", "How long the choice of a node took.");
+        text::header(out, name, "histogram", "Scheduling algorithm latency in seconds.");
         self.algorithm.write(out, name, "");
         let name = "scheduler_pod_scheduling_attempts";
-        text::header(out, name, "histogram", "Attempts that pods took until they were bound.");
+        text::header(
+            out,
+            name,
+            "histogram",
+            "Number of attempts to successfully schedule a pod.",
+        );
         self.pod_attempts.write(out, name, "");
         let name = "scheduler_pod_scheduling_sli_duration_seconds";
-        let help = "From a pod's first time in the active queue until it is bound, by the number of attempts.";
+        let help =
+            "Latency in seconds from when a pod enters the scheduling queue until it is bound, by number of attempts.";
         text::header(out, name, "histogram", help);
         self.sli.write(out, name);
         let name = "scheduler_pod_scheduled_after_flush_total";
-        let help = "Pods that fitted after they had been tried again only because of the time they had waited.";
+        let help = "Number of pods scheduled after a flush of the unschedulable pods by timeout.";
         text::header(out, name, "counter", help);
         self.after_flush.write(out, name, "");
     }
@@ -346,29 +367,29 @@ impl Metrics {
             out,
             name,
             "histogram",
-            "How long all plugins of an extension point took together.",
+            "Latency in seconds of all plugins of an extension point.",
         );
         self.points.write(out, name);
         let name = "scheduler_plugin_execution_duration_seconds";
-        text::header(out, name, "histogram", "How long a plugin took at an extension point.");
+        text::header(
+            out,
+            name,
+            "histogram",
+            "Latency in seconds of one plugin at an extension point.",
+        );
         self.plugins.write(out, name);
         let name = "scheduler_permit_wait_duration_seconds";
-        let help = "How long pods waited for permission, by what came of it.";
+        let help = "Duration in seconds of waiting on permit, by result.";
         text::header(out, name, "histogram", help);
         self.permit_wait.write(out, name);
     }
 
     fn write_preemption(&self, out: &mut String) {
         let name = "scheduler_preemption_attempts_total";
-        text::header(out, name, "counter", "Attempts to make room by evicting pods.");
+        text::header(out, name, "counter", "Total preemption attempts in the cluster.");
         self.preemptions.write(out, name, "");
         let name = "scheduler_preemption_victims";
-        text::header(
-            out,
-            name,
-            "histogram",
-            "Pods chosen for eviction, for each pod that got room by it.",
-        );
+        text::header(out, name, "histogram", "Number of selected preemption victims.");
         self.victims.write(out, name, "");
     }
 }

@@ -67,7 +67,7 @@ fn histograms() {
     let text = metrics.render();
     let name = "scheduler_scheduling_algorithm_duration_seconds";
     let expected = "\
-# HELP scheduler_scheduling_algorithm_duration_seconds How long the choice of a node took.
+# HELP scheduler_scheduling_algorithm_duration_seconds Scheduling algorithm latency in seconds.
 # TYPE scheduler_scheduling_algorithm_duration_seconds histogram
 scheduler_scheduling_algorithm_duration_seconds_bucket{le=\"0.001\"} 0
 scheduler_scheduling_algorithm_duration_seconds_bucket{le=\"0.002\"} 0

@@ -26,7 +26,25 @@ use crate::framework::profile::Profile;
 use crate::preemption::DefaultPreemption;
 
 /// Makes a plugin from the arguments of its profile.
-pub type Make = fn(&Args) -> Result<Box<dyn Plugin>, String>;
+pub type Make = fn(&Args) -> Result<Box<dyn Plugin>, InvalidArgs>;
+
+/// Why a plugin can't be made from its arguments, in words: `factor must be a number`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidArgs(pub String);
+
+/// Why a profile of the configuration can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    #[error("profile {profile}: unknown plugin {plugin:?}")]
+    UnknownPlugin { profile: String, plugin: String },
+    #[error("profile {profile}: plugin {plugin}: {source}")]
+    InvalidArgs {
+        profile: String,
+        plugin: String,
+        source: InvalidArgs,
+    },
+}
 
 /// Kubernetes' own plugins. Their points, order and weights are in `config::DEFAULT_PLUGINS`.
 pub const ALL: &[(&str, Make)] = &[
@@ -97,22 +115,31 @@ impl Plugin for Marker {
 }
 
 /// The profiles that a configuration describes.
-pub fn profiles(config: &Config) -> Result<Vec<Profile>, String> {
+pub fn profiles(config: &Config) -> Result<Vec<Profile>, ProfileError> {
     profiles_with(config, EXTRA)
 }
 
-pub fn profiles_with(config: &Config, extra: &[Extra]) -> Result<Vec<Profile>, String> {
+/// Like `profiles`, with these plugins beside Kubernetes' own.
+pub fn profiles_with(config: &Config, extra: &[Extra]) -> Result<Vec<Profile>, ProfileError> {
     config.profiles.iter().map(|p| profile(config, p, extra)).collect()
 }
 
-fn profile(config: &Config, wanted: &crate::config::Profile, extra: &[Extra]) -> Result<Profile, String> {
+fn profile(config: &Config, wanted: &crate::config::Profile, extra: &[Extra]) -> Result<Profile, ProfileError> {
     let names = wanted.points.plugin_names();
     let mut plugins = vec![];
     for name in &names {
         let own = ALL.iter().find(|(n, _)| n == name).map(|(_, make)| make);
         let make = own.or_else(|| extra.iter().find(|e| e.row.name == *name).map(|e| &e.make));
-        let make = make.ok_or_else(|| format!("profile {}: there is no plugin {name:?}", wanted.scheduler_name))?;
-        plugins.push(make(&wanted.args).map_err(|e| format!("profile {}: plugin {name}: {e}", wanted.scheduler_name))?);
+        let (profile, plugin) = (&wanted.scheduler_name, name.to_string());
+        let Some(make) = make else {
+            let profile = profile.clone();
+            return Err(ProfileError::UnknownPlugin { profile, plugin });
+        };
+        plugins.push(make(&wanted.args).map_err(|source| ProfileError::InvalidArgs {
+            profile: profile.clone(),
+            plugin,
+            source,
+        })?);
     }
     let place = |e: &Enabled| {
         names
@@ -166,9 +193,9 @@ fn make_preemption(args: &Args) -> DefaultPreemption {
     }
 }
 
-fn make_node_affinity(args: &Args) -> Result<Box<dyn Plugin>, String> {
+fn make_node_affinity(args: &Args) -> Result<Box<dyn Plugin>, InvalidArgs> {
     let added = match &args.node_affinity.added_affinity {
-        Some(value) => serde_json::from_value(value.clone()).map_err(|e| format!("addedAffinity: {e}"))?,
+        Some(value) => serde_json::from_value(value.clone()).map_err(|e| InvalidArgs(format!("addedAffinity: {e}")))?,
         None => crate::model::NodeAffinity::default(),
     };
     Ok(Box::new(node_affinity::NodeAffinity::new(added)))

@@ -21,17 +21,17 @@ const KEYS: [&str; 4] = [BETA_ZONE, BETA_REGION, ZONE, REGION];
 
 /// What a label of a volume asks of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ZoneRequirement {
     key: &'static str,
     values: BTreeSet<String>,
 }
 
 /// What the volume's labels ask of nodes. A label that is no list of zones is ignored.
-fn wanted(volume: &PersistentVolume) -> Vec<Wanted> {
+fn zone_requirements(volume: &PersistentVolume) -> Vec<ZoneRequirement> {
     let labels = &volume.metadata.meta.labels;
     let labelled = KEYS.iter().filter_map(|key| Some((*key, labels.get(*key)?)));
     labelled
-        .map(|(key, value)| Wanted {
+        .map(|(key, value)| ZoneRequirement {
             key,
             values: value.split("__").map(|zone| zone.trim().to_string()).collect(),
         })
@@ -78,7 +78,7 @@ impl Plugin for VolumeZone {
                 Hint::queue_if(is_own)
             }
             (Object::PersistentVolume(old), Object::PersistentVolume(new)) => {
-                Hint::queue_if(wanted(old) != wanted(new))
+                Hint::queue_if(zone_requirements(old) != zone_requirements(new))
             }
             _ => Hint::Queue,
         }
@@ -90,10 +90,10 @@ fn reject<S>(reason: String) -> PreFilter<S> {
 }
 
 impl Filter for VolumeZone {
-    type State = Arc<[Wanted]>;
+    type State = Arc<[ZoneRequirement]>;
     const SCOPE: Scope = Scope::Cluster;
 
-    fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<Arc<[Wanted]>> {
+    fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<Arc<[ZoneRequirement]>> {
         let tables = cluster.storage.tables();
         let mut all = vec![];
         for source in pod.volumes.iter().filter_map(|v| v.claim.as_ref()) {
@@ -109,7 +109,7 @@ impl Filter for VolumeZone {
                 let Some(volume) = tables.volume(volume) else {
                     return reject(format!("persistentvolume \"{volume}\" not found"));
                 };
-                all.extend(wanted(volume));
+                all.extend(zone_requirements(volume));
                 continue;
             }
             let class = claim.class();
@@ -133,12 +133,12 @@ impl Filter for VolumeZone {
         }
     }
 
-    fn filter(&self, all: &Arc<[Wanted]>, _: &PodInfo, node: &NodeInfo) -> Verdict {
+    fn filter(&self, all: &Arc<[ZoneRequirement]>, _: &PodInfo, node: &NodeInfo) -> Verdict {
         // Clusters of one zone need not label their nodes.
         if !KEYS.iter().any(|key| node.labels.contains_key(*key)) {
             return Ok(());
         }
-        let has = |w: &Wanted| {
+        let has = |w: &ZoneRequirement| {
             let value = node.labels.get(w.key).or_else(|| node.labels.get(ga_key(w.key)));
             value.is_some_and(|v| w.values.contains(v))
         };

@@ -95,10 +95,10 @@ pub trait Advice {
 
 /// Why a try came to nothing.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome<'a> {
+pub enum AttemptFailure<'a> {
     Rejected {
         by: &'a [&'static str],
-        /// Who has to wait for something else before it can tell.
+        /// Who has to wait for something else before it can decide.
         pending: &'a [&'static str],
     },
     /// Something went wrong, or there are no nodes; nobody rejected the pod.
@@ -128,12 +128,12 @@ enum Requeue {
 #[derive(Debug)]
 enum Slot {
     Free,
-    Queued { pod: QueuedPod, place: Place },
+    Queued { pod: QueuedPod, place: QueuePosition },
     InFlight(InFlight),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum QueuePosition {
     /// With the number of its ticket, as in the next two.
     Active(u64),
     Backoff(u64),
@@ -283,7 +283,7 @@ impl SchedulingQueue {
             Slot::Queued { pod: queued, place } => {
                 let before = (self.config.order)(queued);
                 let old = std::mem::replace(&mut queued.pod, pod.clone());
-                if let Place::Parked(_) = place {
+                if let QueuePosition::Parked(_) = place {
                     self.move_if_worth(slot, &own_event(old, pod), now, advice);
                 } else if (self.config.order)(queued) != before {
                     self.reorder(slot);
@@ -355,7 +355,7 @@ impl SchedulingQueue {
     pub fn failed(
         &mut self,
         mut pod: QueuedPod,
-        outcome: Outcome<'_>,
+        outcome: AttemptFailure<'_>,
         now: Timestamp,
         advice: &dyn Advice,
     ) -> Option<SubQueue> {
@@ -366,8 +366,8 @@ impl SchedulingQueue {
         let (seen, activated) = (try_.seen, try_.activated);
         pod.pod = try_.pod.clone();
         (pod.rejected_by, pod.pending) = match outcome {
-            Outcome::Rejected { by, pending } => (self.registry.set(by), self.registry.set(pending)),
-            Outcome::Error => Default::default(),
+            AttemptFailure::Rejected { by, pending } => (self.registry.set(by), self.registry.set(pending)),
+            AttemptFailure::Error => Default::default(),
         };
         if pod.rejectors().is_empty() {
             pod.consecutive_errors += 1;
@@ -398,9 +398,9 @@ impl SchedulingQueue {
             }
             Slot::Free => return false,
             Slot::Queued { place, .. } => match place {
-                Place::Active(_) => return false,
-                Place::Backoff(_) | Place::ErrorBackoff(_) => false,
-                Place::Parked(_) => true,
+                QueuePosition::Active(_) => return false,
+                QueuePosition::Backoff(_) | QueuePosition::ErrorBackoff(_) => false,
+                QueuePosition::Parked(_) => true,
             },
         };
         let pod = self.lift(slot);
@@ -600,7 +600,7 @@ impl SchedulingQueue {
         self.rejected.add(&pod);
         let number = self.next_number();
         self.active.push((self.config.order)(&pod), number, slot);
-        let place = Place::Active(number);
+        let place = QueuePosition::Active(number);
         self.slots[slot as usize] = Slot::Queued { pod, place };
         self.incoming.count(SubQueue::Active, trigger);
         SubQueue::Active
@@ -612,10 +612,10 @@ impl SchedulingQueue {
         let key = (expiry, (self.config.order)(&pod));
         let place = if pod.rejectors().is_empty() {
             self.error_backing_off.push(key, number, slot);
-            Place::ErrorBackoff(number)
+            QueuePosition::ErrorBackoff(number)
         } else {
             self.backing_off.push(key, number, slot);
-            Place::Backoff(number)
+            QueuePosition::Backoff(number)
         };
         self.slots[slot as usize] = Slot::Queued { pod, place };
         self.incoming.count(SubQueue::Backoff, trigger);
@@ -628,7 +628,7 @@ impl SchedulingQueue {
             rejectors: pod.rejectors(),
             gate: pod.gated_by.map(|plugin| self.registry.id(plugin)),
         };
-        let place = Place::Parked(self.parked.insert(cause, slot));
+        let place = QueuePosition::Parked(self.parked.insert(cause, slot));
         let queue = sub_queue(&pod, place);
         self.slots[slot as usize] = Slot::Queued { pod, place };
         self.leftover_at.get_or_insert_with(|| after(now, LEFTOVER_PERIOD));
@@ -645,14 +645,14 @@ impl SchedulingQueue {
         let slots = &mut self.slots;
         let valid = |slot: u32, number| matches!(&slots[slot as usize], Slot::Queued { place, .. } if place.number() == Some(number));
         match place {
-            Place::Active(_) => self.active.taken_back(valid),
-            Place::Backoff(_) => self.backing_off.taken_back(valid),
-            Place::ErrorBackoff(_) => self.error_backing_off.taken_back(valid),
-            Place::Parked(spot) => {
+            QueuePosition::Active(_) => self.active.taken_back(valid),
+            QueuePosition::Backoff(_) => self.backing_off.taken_back(valid),
+            QueuePosition::ErrorBackoff(_) => self.error_backing_off.taken_back(valid),
+            QueuePosition::Parked(spot) => {
                 if let Some(moved) = self.parked.remove(spot)
                     && let Slot::Queued { place, .. } = &mut slots[moved as usize]
                 {
-                    *place = Place::Parked(spot);
+                    *place = QueuePosition::Parked(spot);
                 }
             }
         }
@@ -679,39 +679,41 @@ impl SchedulingQueue {
         let key = (self.config.order)(&pod);
         let expiry = self.backoff.expiry(&pod).unwrap_or(i64::MIN);
         let place = match place {
-            Place::Active(_) => {
+            QueuePosition::Active(_) => {
                 self.active.push(key, number, slot);
-                Place::Active(number)
+                QueuePosition::Active(number)
             }
-            Place::Backoff(_) => {
+            QueuePosition::Backoff(_) => {
                 self.backing_off.push((expiry, key), number, slot);
-                Place::Backoff(number)
+                QueuePosition::Backoff(number)
             }
-            Place::ErrorBackoff(_) => {
+            QueuePosition::ErrorBackoff(_) => {
                 self.error_backing_off.push((expiry, key), number, slot);
-                Place::ErrorBackoff(number)
+                QueuePosition::ErrorBackoff(number)
             }
-            Place::Parked(_) => unreachable!("parked pods have no order"),
+            QueuePosition::Parked(_) => unreachable!("parked pods have no order"),
         };
         self.slots[slot as usize] = Slot::Queued { pod, place };
     }
 }
 
-impl Place {
+impl QueuePosition {
     fn number(self) -> Option<u64> {
         match self {
-            Place::Active(number) | Place::Backoff(number) | Place::ErrorBackoff(number) => Some(number),
-            Place::Parked(_) => None,
+            QueuePosition::Active(number) | QueuePosition::Backoff(number) | QueuePosition::ErrorBackoff(number) => {
+                Some(number)
+            }
+            QueuePosition::Parked(_) => None,
         }
     }
 }
 
-fn sub_queue(pod: &QueuedPod, place: Place) -> SubQueue {
+fn sub_queue(pod: &QueuedPod, place: QueuePosition) -> SubQueue {
     match place {
-        Place::Active(_) => SubQueue::Active,
-        Place::Backoff(_) | Place::ErrorBackoff(_) => SubQueue::Backoff,
-        Place::Parked(_) if pod.gated_by.is_some() => SubQueue::Gated,
-        Place::Parked(_) => SubQueue::Unschedulable,
+        QueuePosition::Active(_) => SubQueue::Active,
+        QueuePosition::Backoff(_) | QueuePosition::ErrorBackoff(_) => SubQueue::Backoff,
+        QueuePosition::Parked(_) if pod.gated_by.is_some() => SubQueue::Gated,
+        QueuePosition::Parked(_) => SubQueue::Unschedulable,
     }
 }
 

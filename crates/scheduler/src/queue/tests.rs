@@ -134,7 +134,7 @@ fn place(queue: &SchedulingQueue, uid: &str) -> SubQueue {
     queue.get(uid).expect("it waits").0
 }
 
-const BY_A: Outcome<'static> = Outcome::Rejected {
+const BY_A: AttemptFailure<'static> = AttemptFailure::Rejected {
     by: &["A"],
     pending: &[],
 };
@@ -196,7 +196,11 @@ fn idle_takes_from_backoff_but_not_after_errors() {
     }
     let tried: Vec<QueuedPod> = std::iter::from_fn(|| q.pop()).collect();
     for pod in tried {
-        let outcome = if &*pod.pod.uid == "e" { Outcome::Error } else { BY_A };
+        let outcome = if &*pod.pod.uid == "e" {
+            AttemptFailure::Error
+        } else {
+            BY_A
+        };
         q.failed(pod, outcome, at(100), &p);
     }
     q.on_event(&event(Resource::Any, Actions::UPDATE), at(100), &p);
@@ -206,7 +210,7 @@ fn idle_takes_from_backoff_but_not_after_errors() {
     let e = q.pop().unwrap();
     assert_eq!((e.consecutive_errors, e.unschedulable_count), (1, 0));
     // The back-off of errors counts errors in a row; a rejection ends the row.
-    q.failed(e, Outcome::Error, at(2000), &p);
+    q.failed(e, AttemptFailure::Error, at(2000), &p);
     assert_eq!(q.next_deadline(), Some(at(5000)));
     q.flush(at(5000), &p);
     let e = q.pop().unwrap();
@@ -230,7 +234,7 @@ fn events_while_in_flight_count() {
     // A pending plugin that says so saves the back-off.
     assert!(q.activate("x", at(0), &p));
     let x = q.pop().unwrap();
-    let pending = Outcome::Rejected {
+    let pending = AttemptFailure::Rejected {
         by: &["A"],
         pending: &["C"],
     };
@@ -261,7 +265,7 @@ fn a_try_ends_with_the_newest_version_or_with_none() {
     };
     q.update(pod("x", tolerant), at(1), &p);
     q.delete("gone");
-    let by_b = Outcome::Rejected {
+    let by_b = AttemptFailure::Rejected {
         by: &["B"],
         pending: &[],
     };
@@ -344,7 +348,7 @@ fn without_backoff_nothing_waits() {
     let mut q = SchedulingQueue::new(config, registered());
     q.add(plain("x"), at(0), &p);
     let x = q.pop().unwrap();
-    assert_eq!(q.failed(x, Outcome::Error, at(0), &p), Some(SubQueue::Active));
+    assert_eq!(q.failed(x, AttemptFailure::Error, at(0), &p), Some(SubQueue::Active));
     let x = q.pop().unwrap();
     q.failed(x, BY_A, at(0), &p);
     q.on_event(&event(Resource::Node, Actions::ADD), at(0), &p);
@@ -401,7 +405,7 @@ fn rejected_pods_are_counted_until_they_are_tried_again() {
     q.add(plain("x"), at(0), &p);
     assert_eq!(news(&mut q), None, "nobody rejected anything");
     let x = q.pop().unwrap();
-    let both = Outcome::Rejected {
+    let both = AttemptFailure::Rejected {
         by: &["A"],
         pending: &["B"],
     };

@@ -13,7 +13,7 @@ use super::inbox::Input;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
 use crate::framework::points::{Progress, Write};
-use crate::queue::{Outcome, QueuedPod};
+use crate::queue::{AttemptFailure, QueuedPod};
 use crate::timing::{ERROR, SUCCESS};
 
 impl Engine {
@@ -280,7 +280,7 @@ impl Engine {
         let pod = queued.pod.clone();
         self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
         self.report(&pod, "SchedulerError", &message, None);
-        self.requeue(queued, Outcome::Error);
+        self.requeue(queued, AttemptFailure::Error);
     }
 }
 

@@ -11,12 +11,12 @@ use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Options;
 use super::inbox::{Input, Kinds, watch_all};
+use super::{Options, RunError};
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeId;
 use crate::cluster::pod::PodInfo;
-use crate::cycle::{Choice, Core, Failure, Feasible};
+use crate::cycle::{Core, Feasible, ScheduleFailure, ScheduleResult};
 use crate::extender::Extender;
 use crate::fit_error::FitError;
 use crate::framework::event::{Event, Hint};
@@ -25,7 +25,7 @@ use crate::framework::profile::Profile;
 use crate::framework::verdict::Rejection;
 use crate::metrics::Metrics;
 use crate::plugins::profiles;
-use crate::queue::{Advice, Outcome, QueueConfig, QueuedPod, SchedulingQueue};
+use crate::queue::{Advice, AttemptFailure, QueueConfig, QueuedPod, SchedulingQueue};
 use crate::timing::{SAMPLE_EVERY, SUCCESS, Step, status};
 
 /// Pods tried between two looks at the inbox.
@@ -85,7 +85,7 @@ pub(super) struct Attempt {
     pub feasible: usize,
 }
 
-/// What plugins tell the queue.
+/// The queueing hints of the plugins.
 pub(super) struct Advisor<'a> {
     pub core: &'a Core,
     pub cluster: &'a Cluster,
@@ -140,12 +140,12 @@ macro_rules! advisor {
 pub(super) use advisor;
 
 impl Engine {
-    pub(super) fn start(options: &Options) -> Result<Engine, String> {
-        Engine::of(options, profiles(&options.config)?)
+    pub(super) fn start(options: &Options) -> Result<Engine, RunError> {
+        Engine::with_profiles(options, profiles(&options.config)?)
     }
 
     /// With these profiles, one for each of the configuration.
-    pub(super) fn of(options: &Options, built: Vec<Profile>) -> Result<Engine, String> {
+    pub(super) fn with_profiles(options: &Options, built: Vec<Profile>) -> Result<Engine, RunError> {
         let config = &options.config;
         let by_name = built.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
         let mut kinds: Vec<(&'static str, Vec<_>)> = vec![];
@@ -205,8 +205,8 @@ impl Engine {
             self.metrics.set_synced(self.listed.all());
             let now = self.clock.now();
             self.queue.flush(now, &advisor!(self));
-            self.settle_permits();
-            let busy = may && self.listed.all() && self.try_some().await;
+            self.process_permits();
+            let busy = may && self.listed.all() && self.schedule_batch().await;
             self.metrics.observe_queue(self.queue.counts(), self.queue.incoming());
             if let Some(rejected) = self.queue.rejected() {
                 self.metrics.observe_rejected(rejected);
@@ -219,7 +219,7 @@ impl Engine {
                 while taken < TRIES
                     && let Ok(input) = self.inbox.try_recv()
                 {
-                    self.take(input);
+                    self.handle(input);
                     taken += 1;
                 }
                 tokio::task::yield_now().await;
@@ -228,7 +228,7 @@ impl Engine {
                 }
                 continue;
             }
-            let wait = self.sleep(now);
+            let wait = self.time_until_due(now);
             let changed = async {
                 match &mut leading {
                     Some(leading) => leading.changed().await.is_ok(),
@@ -244,7 +244,7 @@ impl Engine {
                     }
                 }
                 input = self.inbox.recv() => match input {
-                    Some(input) => self.take(input),
+                    Some(input) => self.handle(input),
                     None => return true,
                 },
                 _ = self.permits.wait() => {}
@@ -253,7 +253,7 @@ impl Engine {
         }
     }
 
-    fn sleep(&self, now: Timestamp) -> Duration {
+    fn time_until_due(&self, now: Timestamp) -> Duration {
         let due = [self.queue.next_deadline(), self.permits.next_deadline()];
         let due = due.into_iter().flatten().min().map(|at| at.duration_since(now));
         due.map_or(IDLE, |d| {
@@ -268,7 +268,7 @@ impl Engine {
         self.check_pre_binds();
     }
 
-    fn take(&mut self, input: Input) {
+    fn handle(&mut self, input: Input) {
         match input {
             Input::Changes(changes) => {
                 changes.mark(&mut self.listed);
@@ -281,7 +281,7 @@ impl Engine {
     }
 
     /// Tries some pods. True if there may be more to try at once.
-    async fn try_some(&mut self) -> bool {
+    async fn schedule_batch(&mut self) -> bool {
         for _ in 0..TRIES {
             if self.binding.len().saturating_sub(self.permits.len()) >= BINDINGS_MAX {
                 return false;
@@ -316,28 +316,28 @@ impl Engine {
         self.metrics.algorithm(started.elapsed());
         self.observe_decision(profile, &pod, &decision);
         match decision {
-            Ok(choice) => self.place(profile, queued, choice, started),
-            Err(Failure::Unfit(error)) => self.unfit(profile, queued, *error, started).await,
-            Err(Failure::Error(message)) => self.error(profile, queued, message, started),
+            Ok(choice) => self.reserve_and_bind(profile, queued, choice, started),
+            Err(ScheduleFailure::Unfit(error)) => self.unfit(profile, queued, *error, started).await,
+            Err(ScheduleFailure::Error(error)) => self.error(profile, queued, error.to_string(), started),
         }
     }
 
-    async fn decide(&mut self, profile: usize, pod: &Arc<PodInfo>) -> Result<Choice, Failure> {
+    async fn decide(&mut self, profile: usize, pod: &Arc<PodInfo>) -> Result<ScheduleResult, ScheduleFailure> {
         let extenders = self.interested_extenders(pod);
         if extenders.is_empty() && !v10_enabled!() {
             return self.core.schedule(profile, &self.cluster, pod);
         }
         let mut feasible = self.core.feasible(profile, &self.cluster, pod)?;
         for extender in &extenders {
-            let question = extender.filter_question(&self.cluster, pod, &feasible.nodes);
-            let answer = extender.ask(question).await;
+            let request = extender.filter_request(&self.cluster, pod, &feasible.nodes);
+            let response = extender.send(request).await;
             extender
-                .apply_filter(answer, &self.cluster, &mut feasible)
-                .map_err(Failure::Error)?;
+                .apply_filter(response, &self.cluster, &mut feasible)
+                .map_err(|error| ScheduleFailure::Error(error.into()))?;
             if feasible.nodes.is_empty() {
                 let mut diagnosis = std::mem::take(&mut feasible.diagnosis);
                 diagnosis.rejected_by.insert("Extender");
-                return Err(Failure::Unfit(Box::new(FitError {
+                return Err(ScheduleFailure::Unfit(Box::new(FitError {
                     all_nodes: self.cluster.len(),
                     diagnosis,
                     post_filter: String::new(),
@@ -350,9 +350,9 @@ impl Engine {
         }
         let mut extra = vec![0; feasible.nodes.len()];
         for extender in &extenders {
-            let question = extender.prioritize_question(&self.cluster, pod, &feasible.nodes);
-            let answer = extender.ask(question).await;
-            extender.add_scores(answer, &self.cluster, &feasible.nodes, &mut extra);
+            let request = extender.prioritize_request(&self.cluster, pod, &feasible.nodes);
+            let response = extender.send(request).await;
+            extender.add_scores(response, &self.cluster, &feasible.nodes, &mut extra);
         }
         self.log_scores(profile, pod, &feasible, &extra);
         self.core.choose(profile, &self.cluster, pod, &feasible, Some(&extra))
@@ -414,10 +414,10 @@ impl Engine {
         self.metrics.extension_point(name, status, profile, took);
     }
 
-    fn observe_decision(&mut self, profile: usize, pod: &PodInfo, decision: &Result<Choice, Failure>) {
+    fn observe_decision(&mut self, profile: usize, pod: &PodInfo, decision: &Result<ScheduleResult, ScheduleFailure>) {
         let laps = self.core.laps();
         let ruled_out = match decision {
-            Err(Failure::Unfit(error)) => error.diagnosis.pre_filter.as_ref(),
+            Err(ScheduleFailure::Unfit(error)) => error.diagnosis.pre_filter.as_ref(),
             _ => None,
         };
         let points = [
@@ -441,11 +441,11 @@ impl Engine {
     }
 
     /// Times each plugin on the chosen node, or on one that was rejected.
-    fn sample(&mut self, profile: usize, pod: &PodInfo, decision: &Result<Choice, Failure>) {
+    fn sample(&mut self, profile: usize, pod: &PodInfo, decision: &Result<ScheduleResult, ScheduleFailure>) {
         let node = match decision {
             Ok(choice) => Some(choice.node),
-            Err(Failure::Unfit(error)) => error.diagnosis.nodes.first().map(|(node, _, _)| *node),
-            Err(Failure::Error(_)) => None,
+            Err(ScheduleFailure::Unfit(error)) => error.diagnosis.nodes.first().map(|(node, _, _)| *node),
+            Err(ScheduleFailure::Error(_)) => None,
         };
         if let Some(node) = node.and_then(|node| self.cluster.node(node)) {
             let metrics = &self.metrics;
@@ -455,7 +455,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn requeue(&mut self, queued: QueuedPod, outcome: Outcome<'_>) {
+    pub(super) fn requeue(&mut self, queued: QueuedPod, outcome: AttemptFailure<'_>) {
         let now = self.clock.now();
         self.queue.failed(queued, outcome, now, &advisor!(self));
     }

@@ -1,4 +1,4 @@
-//! Pods that found no node: what they are told, and who is evicted for them.
+//! Pods that found no node: their events and conditions, and who is evicted for them.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 
 use super::engine::{Engine, advisor};
 use super::inbox::Input;
-use super::place::one_node;
+use super::reserve::one_node;
 use crate::cluster::node::NodeId;
-use crate::cluster::pod::PodInfo;
+use crate::cluster::pod::{PodInfo, PodKey};
 use crate::fit_error::FitError;
 use crate::framework::verdict::Rejection;
 use crate::plugins::dynamic_resources;
 use crate::preemption::{Candidate, DefaultPreemption, Preemption, best};
-use crate::queue::{Outcome, QueuedPod};
+use crate::queue::{AttemptFailure, QueuedPod};
 use crate::timing::{ERROR, SUCCESS};
 
 /// Evictions for one pod at the same time.
@@ -46,7 +46,7 @@ impl Engine {
             );
             self.warn(profile, &pod, "FailedScheduling", "Scheduling", error.message());
             self.report(&pod, "Unschedulable", &error.message(), None);
-            return self.requeue(queued, Outcome::Error);
+            return self.requeue(queued, AttemptFailure::Error);
         }
         let nominated = self.run_post_filter(profile, &pod, &mut error).await;
         let message = error.message();
@@ -61,7 +61,7 @@ impl Engine {
         self.warn(profile, &pod, "FailedScheduling", "Scheduling", message.clone());
         self.report(&pod, "Unschedulable", &message, nominated.as_deref());
         let by: Vec<&'static str> = error.diagnosis.rejected_by.iter().copied().collect();
-        self.requeue(queued, Outcome::Rejected { by: &by, pending: &[] });
+        self.requeue(queued, AttemptFailure::Rejected { by: &by, pending: &[] });
     }
 
     /// A plugin turned the pod away after a node was chosen.
@@ -89,14 +89,14 @@ impl Engine {
         self.report(&pod, "Unschedulable", &message, None);
         self.requeue(
             queued,
-            Outcome::Rejected {
+            AttemptFailure::Rejected {
                 by: &[by],
                 pending: &[],
             },
         );
     }
 
-    /// The PostFilter plugins in their order, until one helps; `error` is told what they say. Gives the node that was
+    /// The PostFilter plugins in their order, until one helps; their messages go to `error`. Gives the node that was
     /// promised; `Some("")` voids an old promise.
     // Upstream: RunPostFilterPlugins in pkg/scheduler/framework/runtime (v1.36)
     async fn run_post_filter(&mut self, profile: usize, pod: &Arc<PodInfo>, error: &mut FitError) -> Option<Arc<str>> {
@@ -189,9 +189,9 @@ impl Engine {
         let mut extenders = self.interested_extenders(pod);
         extenders.retain(crate::extender::Extender::preempts);
         for extender in extenders {
-            let question = extender.preempt_question(pod, &candidates);
-            let answer = extender.ask(question).await;
-            candidates = extender.apply_preempt(answer, &self.cluster, candidates);
+            let request = extender.preempt_request(pod, &candidates);
+            let response = extender.send(request).await;
+            candidates = extender.apply_preempt(response, &self.cluster, candidates);
         }
         candidates
     }
@@ -255,10 +255,10 @@ impl Engine {
         });
     }
 
-    pub(super) fn preempted(&mut self, uid: Arc<str>, result: Result<(), String>) {
+    pub(super) fn preempted(&mut self, uid: Arc<str>, result: Result<(), EvictionError>) {
         self.preempting.remove(&uid);
-        if let Err(message) = result {
-            tracing::error!(pod = %uid, err = message, "failed to preempt");
+        if let Err(error) = result {
+            tracing::error!(pod = %uid, err = %error, "failed to preempt");
             self.cluster.nominated.remove(&uid);
         }
         let now = self.clock.now();
@@ -337,16 +337,28 @@ fn status_path(pod: &PodInfo) -> String {
     path::subresource("v1", Some(&pod.key.namespace), "pods", &pod.key.name, "status")
 }
 
+/// A victim that did not go.
+#[derive(Debug, thiserror::Error)]
+#[error("{victim}: {}", source.chain())]
+pub(super) struct EvictionError {
+    victim: PodKey,
+    source: Error,
+}
+
 /// Says why, then deletes. One that is gone already is fine.
-async fn evict_one(api: Api, victim: Arc<PodInfo>, message: String, now: String) -> Result<(), String> {
+async fn evict_one(api: Api, victim: Arc<PodInfo>, message: String, now: String) -> Result<(), EvictionError> {
     let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [{
         "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
         "message": message, "lastTransitionTime": now,
     }]}});
+    let failed = |source| EvictionError {
+        victim: victim.key.clone(),
+        source,
+    };
     match api.patch_strategic::<IgnoredAny>(&status_path(&victim), &patch).await {
         Ok(_) => {}
         Err(Error::NotFound(_) | Error::Conflict(_)) => return Ok(()),
-        Err(e) => return Err(format!("{}: {}", victim.key, e.chain())),
+        Err(source) => return Err(failed(source)),
     }
     let options = DeleteOptions {
         preconditions: Some(Preconditions {
@@ -358,6 +370,6 @@ async fn evict_one(api: Api, victim: Arc<PodInfo>, message: String, now: String)
     let at = path::object("v1", Some(&victim.key.namespace), "pods", &victim.key.name);
     match api.delete(&at, &options).await {
         Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(()),
-        Err(e) => Err(format!("{}: {}", victim.key, e.chain())),
+        Err(source) => Err(failed(source)),
     }
 }

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::bind::BindingError;
+use super::failure::EvictionError;
 use crate::model::{
     CsiDriver, CsiNode, CsiStorageCapacity, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
     PodDisruptionBudget, ReplicationController, Service, StorageClass, VolumeAttachment, Workload,
@@ -33,7 +34,7 @@ pub(super) enum Input {
     /// Evictions for this pod were asked for; an error names the victim that would not go.
     Preempted {
         uid: Arc<str>,
-        result: Result<(), String>,
+        result: Result<(), EvictionError>,
     },
 }
 

@@ -1,4 +1,4 @@
-//! What the watches show, taken over into the picture of the cluster, and what of it rejected pods may care about.
+//! What the watches deliver, applied to the cluster state, and what of it rejected pods may care about.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::framework::event::{Actions, Event, Object, Resource};
 use crate::model::{Namespace, Node, ObjectMeta, Pod};
 
 /// Objects that a table is kept of.
-trait Named {
+trait HasMeta {
     fn meta(&self) -> &ObjectMeta;
 }
 
 macro_rules! named {
     ($($type:ident $(. $part:ident)*),* $(,)?) => {
-        $(impl Named for crate::model::$type {
+        $(impl HasMeta for crate::model::$type {
             fn meta(&self) -> &ObjectMeta {
                 &self.metadata$(.$part)*
             }
@@ -120,7 +120,7 @@ impl Engine {
     }
 
     /// Keeps track of which objects are there, so that a list that replaces everything removes what is not in it.
-    fn table<T: Named>(
+    fn table<T: HasMeta>(
         &mut self,
         deltas: Vec<Delta<T>>,
         kind: &'static str,

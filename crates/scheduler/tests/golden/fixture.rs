@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::pod::{PodInfo, PodKey};
 use orlop_scheduler::config::Config;
-use orlop_scheduler::cycle::{Core, Failure};
+use orlop_scheduler::cycle::{Core, ScheduleFailure};
 use orlop_scheduler::fit_error::FitError;
 use orlop_scheduler::framework::points::Plugin;
 use orlop_scheduler::framework::profile::Profile;
@@ -288,8 +288,8 @@ impl Fixture {
     fn fit_error(&mut self, pod: &str) -> Option<Box<FitError>> {
         match self.core.schedule(0, &self.cluster, &self.pods[pod]) {
             Ok(_) => None,
-            Err(Failure::Unfit(error)) => Some(error),
-            Err(Failure::Error(error)) => panic!("{error}"),
+            Err(ScheduleFailure::Unfit(error)) => Some(error),
+            Err(ScheduleFailure::Error(error)) => panic!("{error}"),
         }
     }
 

@@ -7,7 +7,7 @@ use orlop_base::Random;
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::pod::{PodInfo, PodKey};
 use orlop_scheduler::config::Config;
-use orlop_scheduler::cycle::{Choice, Core, Failure};
+use orlop_scheduler::cycle::{Core, ScheduleFailure, ScheduleResult};
 use orlop_scheduler::fit_error::FitError;
 use orlop_scheduler::model::{Pod, PodSpec};
 use orlop_scheduler::plugins;
@@ -385,7 +385,7 @@ impl Life {
         }
         match self.core.schedule(0, &self.cluster, &info) {
             Ok(choice) => self.fits(&pod, &info, &verdicts, choice, at),
-            Err(Failure::Unfit(error)) => {
+            Err(ScheduleFailure::Unfit(error)) => {
                 self.fits_nowhere(&cycle, &info, &verdicts, &error);
                 // Some pods are given up, lest only hopeless ones be left.
                 if self.dice.chance(60) {
@@ -394,11 +394,11 @@ impl Life {
                     self.pending.retain(|p| p.metadata.uid != pod.metadata.uid);
                 }
             }
-            Err(Failure::Error(error)) => self.wrong(&pod, &error),
+            Err(ScheduleFailure::Error(error)) => self.wrong(&pod, &error.to_string()),
         }
     }
 
-    fn fits(&mut self, pod: &Pod, info: &Arc<PodInfo>, verdicts: &Verdicts, choice: Choice, at: usize) {
+    fn fits(&mut self, pod: &Pod, info: &Arc<PodInfo>, verdicts: &Verdicts, choice: ScheduleResult, at: usize) {
         self.compare_feasible(pod, info, verdicts);
         self.compare_scores(pod, info, verdicts);
         let chosen = self
@@ -461,7 +461,7 @@ impl Life {
     fn compare_scores(&mut self, pod: &Pod, info: &PodInfo, verdicts: &Verdicts) {
         let account = match self.core.explain(0, &self.cluster, info) {
             Ok(account) => account,
-            Err(error) => self.wrong(pod, &error),
+            Err(error) => self.wrong(pod, &error.to_string()),
         };
         let mut fitting: Vec<String> = (account.nodes.iter())
             .filter(|n| n.fits())

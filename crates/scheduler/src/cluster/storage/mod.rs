@@ -211,7 +211,7 @@ pub fn uses_claim(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
     &**pod.namespace() == claim.namespace() && claims_of(pod).any(|c| c.name == claim.name())
 }
 
-/// A claim of an ephemeral volume must have been made for that very pod; else says what users are told.
+/// A claim of an ephemeral volume must have been made for that very pod; the error is the message for users.
 pub fn check_made_for(pod: &PodInfo, claim: &PersistentVolumeClaim) -> Result<(), String> {
     let owners = &claim.metadata.meta.owner_references;
     if owners.iter().any(|o| o.controller && o.uid == *pod.uid) {
@@ -231,7 +231,7 @@ mod tests {
     use super::fixture::World;
     use super::*;
 
-    /// Adding, changing, listing again and removing: what queues are told.
+    /// Adding, changing, listing again and removing: the events for the queue.
     #[test]
     fn events_say_what_happened() {
         let mut storage = Storage::default();

@@ -66,12 +66,12 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
-    scopes: Slab<Known>,
+    scopes: Slab<KnownScope>,
     by_scope: FxHashMap<Arc<NodeScope>, u32>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownScope {
     scope: Arc<NodeScope>,
     /// By node id.
     members: Arc<Vec<bool>>,
@@ -84,7 +84,7 @@ impl Scopes {
         }
         let scope = Arc::new(scope);
         let members = nodes.iter().map(|n| n.as_ref().is_some_and(|n| scope.contains(n)));
-        let id = self.scopes.insert(Known {
+        let id = self.scopes.insert(KnownScope {
             scope: scope.clone(),
             members: Arc::new(members.collect()),
         });
@@ -101,8 +101,9 @@ impl Scopes {
     }
 
     pub(super) fn differ(&self, node: usize, after: Option<&NodeRecord>) -> bool {
-        let changed =
-            |s: &Known| s.members.get(node).copied().unwrap_or(false) != after.is_some_and(|n| s.scope.contains(n));
+        let changed = |s: &KnownScope| {
+            s.members.get(node).copied().unwrap_or(false) != after.is_some_and(|n| s.scope.contains(n))
+        };
         self.scopes.iter().any(|(_, s)| changed(s))
     }
 

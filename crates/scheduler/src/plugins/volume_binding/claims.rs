@@ -17,14 +17,14 @@ pub struct Claims {
     /// Volumes of bound claims, in order; None for one that is not there.
     bound: Vec<Option<Arc<PersistentVolume>>>,
     /// Claims that are bound when a node is chosen.
-    waiting: Vec<Waiting>,
+    waiting: Vec<UnboundClaim>,
     tables: Arc<Tables>,
     /// Volumes that are as good as bound, by name.
     assumed: HashMap<String, Arc<PersistentVolume>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct UnboundClaim {
     claim: Arc<PersistentVolumeClaim>,
     /// Volumes that are meant for this very claim (mostly none).
     meant: Vec<Arc<PersistentVolume>>,
@@ -155,14 +155,14 @@ impl Claims {
         Ok(Some(claims))
     }
 
-    fn waiting(&self, claim: Arc<PersistentVolumeClaim>, class: Arc<StorageClass>) -> Waiting {
+    fn waiting(&self, claim: Arc<PersistentVolumeClaim>, class: Arc<StorageClass>) -> UnboundClaim {
         let meant = (self.tables.volumes_for(&claim.key()))
             .filter(|v| !self.assumed.contains_key(v.name()))
             .chain(self.assumed.values())
             .filter(|v| v.is_for(&claim) && v.class() == claim.class() && suits(&claim, v))
             .cloned()
             .collect();
-        Waiting {
+        UnboundClaim {
             meant,
             provision: self.provision(&claim, class),
             claim,
@@ -213,7 +213,7 @@ impl Claims {
     }
 
     /// Finds volumes for the claims; gives those for which there is none.
-    fn bind(&self, node: &NodeInfo, found: &mut Found) -> Vec<&Waiting> {
+    fn bind(&self, node: &NodeInfo, found: &mut Found) -> Vec<&UnboundClaim> {
         let mut unmatched = vec![];
         for waiting in &self.waiting {
             // What has a node already will get a volume made.
@@ -233,7 +233,7 @@ impl Claims {
 
     fn volume_for<'a>(
         &'a self,
-        waiting: &'a Waiting,
+        waiting: &'a UnboundClaim,
         node: &NodeInfo,
         taken: &[(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)],
     ) -> Option<&'a Arc<PersistentVolume>> {
@@ -251,7 +251,7 @@ impl Claims {
         })
     }
 
-    fn make(&self, node: &NodeInfo, unmatched: Vec<&Waiting>, found: &mut Found, conflicts: &mut Conflicts) {
+    fn make(&self, node: &NodeInfo, unmatched: Vec<&UnboundClaim>, found: &mut Found, conflicts: &mut Conflicts) {
         for waiting in unmatched {
             match &waiting.provision {
                 Provision::Where(class, capacities) if class.allows(&node.labels) => {

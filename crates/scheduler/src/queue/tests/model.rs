@@ -371,7 +371,8 @@ impl Both<'_> {
                 let pod = self.in_flight.swap_remove(i % self.in_flight.len());
                 let (by, pending) = OUTCOMES[*outcome];
                 self.model.failed(&pod.pod.uid, by, pending);
-                self.queue.failed(pod, Outcome::Rejected { by, pending }, now, plugins);
+                self.queue
+                    .failed(pod, AttemptFailure::Rejected { by, pending }, now, plugins);
             }
             Step::Done(_) | Step::Fail(..) => {}
             Step::Event(i) => {
@@ -432,7 +433,7 @@ impl Both<'_> {
         assert_eq!(self.queue.slots.len(), self.queue.free.len() + self.model.pods.len());
     }
 
-    /// If the queue is flushed when it asks for it, every pod that is not gated gets its turn.
+    /// If the queue is flushed when it asks for it, every pod that is not gated is tried.
     fn drain(mut self) {
         for pod in std::mem::take(&mut self.in_flight) {
             self.queue.failed(pod, BY_A, at(self.model.now), self.model.plugins);

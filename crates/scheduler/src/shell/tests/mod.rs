@@ -4,6 +4,7 @@
 mod bindings;
 mod decisions;
 mod figures;
+mod health;
 mod input;
 mod permits;
 mod rivals;
@@ -93,7 +94,7 @@ impl World {
             identity: None,
             shutdown: self.shutdown.clone(),
         };
-        let engine = Engine::of(&options, profiles).unwrap();
+        let engine = Engine::with_profiles(&options, profiles).unwrap();
         tokio::spawn(engine.run(self.shutdown.clone(), None));
         Scheduler { metrics, calls }
     }

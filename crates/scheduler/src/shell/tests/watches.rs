@@ -45,7 +45,7 @@ async fn nothing_is_missed_while_a_watch_is_broken() {
             (size("nodes"), size("pods"), size("assumed_pods"))
         };
         world
-            .until(&format!("the picture is right ({round})"), || {
+            .until(&format!("the cluster state is right ({round})"), || {
                 counts() == (1.0, 2.0, 0.0)
             })
             .await;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::engine::{Attempt, Engine};
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
-use crate::cycle::Choice;
+use crate::cycle::ScheduleResult;
 use crate::framework::permit::{Decided, Decision};
 use crate::framework::points::Permission;
 use crate::framework::verdict::Rejection;
@@ -19,7 +19,13 @@ use crate::timing::{ERROR, SUCCESS, WAIT, status};
 type Refused = (&'static str, Rejection);
 
 impl Engine {
-    pub(super) fn place(&mut self, profile: usize, queued: QueuedPod, choice: Choice, started: Instant) {
+    pub(super) fn reserve_and_bind(
+        &mut self,
+        profile: usize,
+        queued: QueuedPod,
+        choice: ScheduleResult,
+        started: Instant,
+    ) {
         let pod = queued.pod.clone();
         let Some(node) = self.cluster.node(choice.node) else {
             return self.error(profile, queued, "the chosen node is gone".to_string(), started);
@@ -120,7 +126,7 @@ impl Engine {
     // ---- pods that wait for permission ----
 
     /// Acts on what was decided about them, by plugins or by time.
-    pub(super) fn settle_permits(&mut self) {
+    pub(super) fn process_permits(&mut self) {
         let now = self.clock.now();
         for decided in self.permits.take(now) {
             let waited = Duration::try_from(now.duration_since(decided.since)).unwrap_or_default();

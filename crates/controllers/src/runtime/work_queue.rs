@@ -1,8 +1,8 @@
-//! Keys that wait for their turn.
+//! Keys that wait to be reconciled.
 //!
-//! A key is in the queue once, however often it is added, and is never worked on twice at the same time: what is added
-//! during its turn comes again after it. So a thousand events on one object cost one turn or two, and the queue is never
-//! longer than there are objects.
+//! A key is in the queue once, however often it is added, and is never processed twice at the same time: what is added
+//! while it is processed is queued again afterwards. So a thousand events on one object cost one reconcile or two, and
+//! the queue is never longer than there are objects.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -24,29 +24,29 @@ use crate::objects::Kind;
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(1000);
 
-/// Clones share the queue.
+/// A deduplicating queue of keys with delays and back-off, after client-go's work queue. Clones share it.
 #[derive(Clone)]
-pub struct Queue {
-    state: Arc<Mutex<State>>,
+pub struct WorkQueue {
+    state: Arc<Mutex<QueueState>>,
     changed: Arc<Notify>,
     metrics: Arc<QueueMetrics>,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     ready: VecDeque<(Key, Instant)>,
-    /// In `ready`, or to come again after the turn under way.
+    /// In `ready`, or to be queued again after the reconcile in progress.
     dirty: FxHashSet<Key>,
-    in_turn: FxHashSet<Key>,
+    processing: FxHashSet<Key>,
     /// What to add later, soonest first; entries that `due` does not confirm are out of date.
     later: BinaryHeap<Reverse<(Instant, Key)>>,
     due: FxHashMap<Key, Instant>,
     failures: FxHashMap<Key, u32>,
 }
 
-impl Queue {
-    pub fn new(metrics: Arc<QueueMetrics>) -> Queue {
-        Queue {
+impl WorkQueue {
+    pub fn new(metrics: Arc<QueueMetrics>) -> WorkQueue {
+        WorkQueue {
             state: Arc::default(),
             changed: Arc::default(),
             metrics,
@@ -56,11 +56,7 @@ impl Queue {
     /// Adds every object of the cache now, and each one again whenever it changes, comes or goes.
     pub fn follow<T: Kind>(&self, cache: &Cache<T>) {
         let queue = self.clone();
-        cache.on_change(move |old, new| {
-            if let Some(object) = new.or(old) {
-                queue.add(Key::of(&**object));
-            }
-        });
+        cache.on_any_change(move |key| queue.add(key));
     }
 
     pub fn add(&self, key: Key) {
@@ -120,10 +116,10 @@ impl Queue {
     /// Nothing to do now, and nothing being done. (What is to be added later does not count.)
     pub fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.ready.is_empty() && state.in_turn.is_empty()
+        state.ready.is_empty() && state.processing.is_empty()
     }
 
-    /// The next key, whose turn begins; `done` ends it.
+    /// Takes the next key, which is being processed from now on until `done`.
     pub async fn next(&self) -> Key {
         loop {
             let changed = self.changed.notified();
@@ -132,7 +128,7 @@ impl Queue {
                 state.add_due(Instant::now(), &self.metrics);
                 if let Some((key, since)) = state.ready.pop_front() {
                     state.dirty.remove(&key);
-                    state.in_turn.insert(key.clone());
+                    state.processing.insert(key.clone());
                     self.metrics.taken(since.elapsed(), state.ready.len());
                     return key;
                 }
@@ -152,13 +148,13 @@ impl Queue {
         self.metrics.began()
     }
 
-    pub(super) fn ended(&self, turn: u64) {
-        self.metrics.ended(turn);
+    pub(super) fn ended(&self, id: u64) {
+        self.metrics.ended(id);
     }
 
     pub fn done(&self, key: &Key) {
         let mut state = self.state.lock();
-        state.in_turn.remove(key);
+        state.processing.remove(key);
         if state.dirty.contains(key) {
             state.ready.push_back((key.clone(), Instant::now()));
             self.metrics.depth(state.ready.len());
@@ -168,14 +164,14 @@ impl Queue {
     }
 }
 
-impl State {
+impl QueueState {
     /// Whether there is more to take now.
     fn add(&mut self, key: Key, metrics: &QueueMetrics) -> bool {
         if !self.dirty.insert(key.clone()) {
             return false;
         }
         metrics.added();
-        if self.in_turn.contains(&key) {
+        if self.processing.contains(&key) {
             return false;
         }
         self.ready.push_back((key, Instant::now()));
@@ -202,8 +198,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn queue() -> Queue {
-        Queue::new(Arc::default())
+    fn queue() -> WorkQueue {
+        WorkQueue::new(Arc::default())
     }
 
     fn key(name: &str) -> Key {
@@ -211,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_waits_once_and_never_has_two_turns() {
+    async fn a_key_is_queued_once_and_never_processed_twice() {
         let queue = queue();
         for name in ["a", "b", "a", "a"] {
             queue.add(key(name));

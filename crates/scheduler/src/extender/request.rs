@@ -17,58 +17,58 @@ const SINGLE_NODES_MAX: usize = 16;
 /// Requests for objects at the same time.
 const FETCHES: usize = 16;
 
-/// A question that is yet to be sent.
+/// A request that is yet to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ExtenderRequest {
     pub(super) verb: String,
-    pod: Named,
-    about: About,
+    pod: PodRef,
+    subject: Subject,
 }
 
 /// A pod by name; the uid tells it from a later one of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
+struct PodRef {
     key: PodKey,
     uid: Arc<str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum About {
+enum Subject {
     Nodes(Vec<Arc<str>>),
-    Victims(Vec<(Arc<str>, Vec<Named>, usize)>),
+    Victims(Vec<(Arc<str>, Vec<PodRef>, usize)>),
 }
 
-impl Named {
-    fn of(pod: &PodInfo) -> Named {
-        Named {
+impl PodRef {
+    fn new(pod: &PodInfo) -> PodRef {
+        PodRef {
             key: pod.key.clone(),
             uid: pod.uid.clone(),
         }
     }
 }
 
-impl Question {
-    pub(super) fn about_nodes(verb: &str, cluster: &Cluster, pod: &PodInfo, nodes: &[NodeId]) -> Option<Question> {
+impl ExtenderRequest {
+    pub(super) fn for_nodes(verb: &str, cluster: &Cluster, pod: &PodInfo, nodes: &[NodeId]) -> Option<ExtenderRequest> {
         if verb.is_empty() {
             return None;
         }
         let names = nodes.iter().filter_map(|id| cluster.node(*id)).map(|n| n.name.clone());
-        Some(Question {
+        Some(ExtenderRequest {
             verb: verb.to_string(),
-            pod: Named::of(pod),
-            about: About::Nodes(names.collect()),
+            pod: PodRef::new(pod),
+            subject: Subject::Nodes(names.collect()),
         })
     }
 
-    pub(super) fn about_victims(verb: &str, pod: &PodInfo, candidates: &[Candidate]) -> Option<Question> {
+    pub(super) fn for_victims(verb: &str, pod: &PodInfo, candidates: &[Candidate]) -> Option<ExtenderRequest> {
         if verb.is_empty() || candidates.is_empty() {
             return None;
         }
-        let victims = |c: &Candidate| c.victims.iter().map(|p| Named::of(p)).collect();
-        Some(Question {
+        let victims = |c: &Candidate| c.victims.iter().map(|p| PodRef::new(p)).collect();
+        Some(ExtenderRequest {
             verb: verb.to_string(),
-            pod: Named::of(pod),
-            about: About::Victims(
+            pod: PodRef::new(pod),
+            subject: Subject::Victims(
                 candidates
                     .iter()
                     .map(|c| (c.name.clone(), victims(c), c.violations))
@@ -82,21 +82,21 @@ impl Question {
         let Some(pod) = fetch_pod(api, &self.pod).await? else {
             return Err(format!("pod {} is gone", self.pod.key));
         };
-        let args = match &self.about {
-            About::Nodes(names) if whole => {
+        let args = match &self.subject {
+            Subject::Nodes(names) if whole => {
                 let items = fetch_nodes(api, names).await?;
                 json!({"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": null})
             }
-            About::Nodes(names) => {
+            Subject::Nodes(names) => {
                 let names: Vec<&str> = names.iter().map(|n| &**n).collect();
                 json!({"Pod": pod, "Nodes": null, "NodeNames": names})
             }
-            About::Victims(victims) if whole => {
+            Subject::Victims(victims) if whole => {
                 let victims = whole_victims(api, victims).await?;
                 json!({"Pod": pod, "NodeNameToVictims": victims, "NodeNameToMetaVictims": null})
             }
-            About::Victims(victims) => {
-                let meta = |(node, pods, violations): &(Arc<str>, Vec<Named>, usize)| {
+            Subject::Victims(victims) => {
+                let meta = |(node, pods, violations): &(Arc<str>, Vec<PodRef>, usize)| {
                     let pods: Vec<Value> = pods.iter().map(|p| json!({"UID": &*p.uid})).collect();
                     (node.to_string(), json!({"Pods": pods, "NumPDBViolations": violations}))
                 };
@@ -109,7 +109,7 @@ impl Question {
 }
 
 /// None if it is gone, or another one has its name.
-async fn fetch_pod(api: &Api, pod: &Named) -> Result<Option<Value>, String> {
+async fn fetch_pod(api: &Api, pod: &PodRef) -> Result<Option<Value>, String> {
     let at = path::object("v1", Some(&pod.key.namespace), "pods", &pod.key.name);
     let found = fetch(api, &at).await?;
     Ok(found.filter(|found| found["metadata"]["uid"].as_str() == Some(&pod.uid)))
@@ -145,7 +145,7 @@ async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, String
     Ok(names.iter().filter_map(|name| nodes.remove(&**name)).collect())
 }
 
-async fn whole_victims(api: &Api, victims: &[(Arc<str>, Vec<Named>, usize)]) -> Result<Map<String, Value>, String> {
+async fn whole_victims(api: &Api, victims: &[(Arc<str>, Vec<PodRef>, usize)]) -> Result<Map<String, Value>, String> {
     let mut by_node = Map::new();
     for (node, pods, violations) in victims {
         let fetched = futures::stream::iter(pods.clone()).map(|pod| {

@@ -19,11 +19,11 @@ impl Key {
         }
     }
 
-    pub fn of<T: Kind>(object: &T) -> Key {
-        Key::of_meta(object.meta())
+    pub fn from_object<T: Kind>(object: &T) -> Key {
+        Key::from_meta(object.meta())
     }
 
-    pub fn of_meta(meta: &Meta) -> Key {
+    pub fn from_meta(meta: &Meta) -> Key {
         Key::new(&*meta.namespace, &*meta.name)
     }
 }

@@ -1,4 +1,4 @@
-//! What extenders answer. They are written against Go's JSON, which takes field names in any case: so do we.
+//! What extenders response. They are written against Go's JSON, which takes field names in any case: so do we.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -52,30 +52,30 @@ fn whole_number(object: &Value, name: &str) -> Result<i64, String> {
     }
 }
 
-/// The `Error` that every answer may have.
-pub(super) fn error(answer: &Value) -> Option<String> {
-    text(answer, "Error").unwrap_or_else(Some).filter(|e| !e.is_empty())
+/// The `Error` that every response may have.
+pub(super) fn error(response: &Value) -> Option<String> {
+    text(response, "Error").unwrap_or_else(Some).filter(|e| !e.is_empty())
 }
 
 /// Which nodes passed, and why others did not.
-pub(super) struct Filtered {
+pub(super) struct FilterResponse {
     passed: Vec<String>,
     failed: BTreeMap<String, String>,
     unresolvable: BTreeMap<String, String>,
 }
 
-impl Filtered {
-    pub(super) fn read(answer: &Value, names: bool) -> Result<Filtered, String> {
-        let answer = expect_object(answer, "the answer")?;
-        if let Some(error) = error(answer) {
+impl FilterResponse {
+    pub(super) fn read(response: &Value, names: bool) -> Result<FilterResponse, String> {
+        let response = expect_object(response, "the response")?;
+        if let Some(error) = error(response) {
             return Err(error);
         }
-        let passed = match list(answer, "NodeNames")?.filter(|_| names) {
+        let passed = match list(response, "NodeNames")?.filter(|_| names) {
             Some(names) => names
                 .iter()
                 .map(|n| n.as_str().map(str::to_string))
                 .collect::<Option<_>>(),
-            None => match field(answer, "Nodes") {
+            None => match field(response, "Nodes") {
                 // Neither: no node will do.
                 None => Some(vec![]),
                 Some(nodes) => list(nodes, "items")?.map_or(Some(vec![]), |items| {
@@ -84,14 +84,14 @@ impl Filtered {
                 }),
             },
         };
-        Ok(Filtered {
+        Ok(FilterResponse {
             passed: passed.ok_or("every node must have a name")?,
-            failed: messages(answer, "FailedNodes")?,
-            unresolvable: messages(answer, "FailedAndUnresolvableNodes")?,
+            failed: messages(response, "FailedNodes")?,
+            unresolvable: messages(response, "FailedAndUnresolvableNodes")?,
         })
     }
 
-    /// The nodes that passed, in the extender's order; each must be one that was asked about.
+    /// The nodes that passed, in the extender's order; each must be one of the request.
     pub(super) fn kept(&self, cluster: &Cluster, asked: &[NodeId], extender: &str) -> Result<Vec<NodeId>, String> {
         let asked: HashSet<NodeId> = asked.iter().copied().collect();
         let mut seen = HashSet::new();
@@ -126,20 +126,20 @@ impl Filtered {
     }
 }
 
-fn messages(answer: &Value, name: &str) -> Result<BTreeMap<String, String>, String> {
-    let Some(map) = field(answer, name) else {
+fn messages(response: &Value, name: &str) -> Result<BTreeMap<String, String>, String> {
+    let Some(map) = field(response, name) else {
         return Ok(BTreeMap::new());
     };
     serde_json::from_value(map.clone()).map_err(|_| format!("{name} must give a message for each node"))
 }
 
 /// Scores by node; of a node that is named twice, all count.
-pub(super) fn scores(answer: &Value) -> Result<HashMap<String, i64>, String> {
+pub(super) fn scores(response: &Value) -> Result<HashMap<String, i64>, String> {
     let mut scores: HashMap<String, i64> = HashMap::new();
-    let items = match answer {
+    let items = match response {
         Value::Null => return Ok(scores),
         Value::Array(items) => items,
-        _ => return Err("the answer must be a list of hosts with scores".to_string()),
+        _ => return Err("the response must be a list of hosts with scores".to_string()),
     };
     for item in items {
         let item = expect_object(item, "a score")?;
@@ -157,9 +157,9 @@ pub(super) struct Victims {
 }
 
 /// By node; `None` where the extender names a node and says nothing of it.
-pub(super) fn victims(answer: &Value) -> Result<BTreeMap<String, Option<Victims>>, String> {
-    let answer = expect_object(answer, "the answer")?;
-    let map = match field(answer, "NodeNameToMetaVictims") {
+pub(super) fn victims(response: &Value) -> Result<BTreeMap<String, Option<Victims>>, String> {
+    let response = expect_object(response, "the response")?;
+    let map = match field(response, "NodeNameToMetaVictims") {
         None => return Ok(BTreeMap::new()),
         Some(Value::Object(map)) => map,
         Some(_) => return Err("NodeNameToMetaVictims must be an object".to_string()),

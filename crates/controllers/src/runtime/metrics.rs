@@ -1,4 +1,4 @@
-//! `workqueue_*`: how much waits for whom, and how long things take.
+//! `workqueue_*` metrics: depth, latency and work duration of each work queue.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 /// Upper bounds in seconds. Upstream: 1e-8 s and nine times the tenfold.
 const BOUNDS: [f64; 10] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0];
 
-/// Of all queues of a process.
+/// The work queue metrics of a controller manager, one set for each queue name.
 #[derive(Default)]
 pub struct Metrics {
     queues: RwLock<BTreeMap<String, Arc<QueueMetrics>>>,
 }
 
-/// Of one queue.
+/// The metrics of one work queue.
 #[derive(Default)]
 pub struct QueueMetrics {
     adds: AtomicU64,
@@ -26,9 +26,9 @@ pub struct QueueMetrics {
     retries: AtomicU64,
     waited: Timing,
     worked: Timing,
-    /// When the turns under way began.
-    turns: Mutex<BTreeMap<u64, Instant>>,
-    next_turn: AtomicU64,
+    /// When the reconciles in progress began.
+    processing: Mutex<BTreeMap<u64, Instant>>,
+    next_processing: AtomicU64,
 }
 
 #[derive(Default)]
@@ -40,26 +40,26 @@ struct Timing {
 
 impl Timing {
     fn observe(&self, took: Duration) {
-        let place = BOUNDS.partition_point(|bound| *bound < took.as_secs_f64());
-        self.counts[place].fetch_add(1, Ordering::Relaxed);
+        let bucket = BOUNDS.partition_point(|bound| *bound < took.as_secs_f64());
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn write(&self, out: &mut String, name: &str, queue: &str) {
-        let mut seen = 0;
-        for (place, count) in self.counts.iter().enumerate() {
-            seen += count.load(Ordering::Relaxed);
-            let bound = match BOUNDS.get(place) {
+        let mut total = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            total += count.load(Ordering::Relaxed);
+            let bound = match BOUNDS.get(bucket) {
                 None => "+Inf".to_string(),
                 Some(bound) if *bound < 1e-4 => format!("{bound:e}").replace("e-", "e-0"),
                 Some(bound) => bound.to_string(),
             };
-            let _ = writeln!(out, "{name}_bucket{{name=\"{queue}\",le=\"{bound}\"}} {seen}");
+            let _ = writeln!(out, "{name}_bucket{{name=\"{queue}\",le=\"{bound}\"}} {total}");
         }
         let sum = self.nanos.load(Ordering::Relaxed) as f64 / 1e9;
         let _ = writeln!(
             out,
-            "{name}_sum{{name=\"{queue}\"}} {sum}\n{name}_count{{name=\"{queue}\"}} {seen}"
+            "{name}_sum{{name=\"{queue}\"}} {sum}\n{name}_count{{name=\"{queue}\"}} {total}"
         );
     }
 }
@@ -82,26 +82,27 @@ impl QueueMetrics {
         self.depth(left);
     }
 
-    /// A turn begins; the number ends it.
+    /// A reconcile begins; `ended` takes the number.
     pub(super) fn began(&self) -> u64 {
-        let turn = self.next_turn.fetch_add(1, Ordering::Relaxed);
-        self.turns.lock().insert(turn, Instant::now());
-        turn
+        let id = self.next_processing.fetch_add(1, Ordering::Relaxed);
+        self.processing.lock().insert(id, Instant::now());
+        id
     }
 
-    pub(super) fn ended(&self, turn: u64) {
-        if let Some(since) = self.turns.lock().remove(&turn) {
+    pub(super) fn ended(&self, id: u64) {
+        if let Some(since) = self.processing.lock().remove(&id) {
             self.worked.observe(since.elapsed());
         }
     }
 }
 
 impl Metrics {
+    /// The metrics of the queue of this name; queues of one name share them.
     pub fn queue(&self, name: &str) -> Arc<QueueMetrics> {
         self.queues.write().entry(name.to_string()).or_default().clone()
     }
 
-    /// In the Prometheus text format.
+    /// Appends all metrics to `out` in the Prometheus text format.
     pub fn render(&self, out: &mut String) {
         let queues = self.queues.read();
         let mut each = |name: &str, kind: &str, help: &str, write: &dyn Fn(&mut String, &str, &QueueMetrics)| {
@@ -112,19 +113,29 @@ impl Metrics {
             let _ = writeln!(out, "{name}{{name=\"{queue}\"}} {value}");
         };
         let count = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
-        each("workqueue_adds_total", "counter", "Keys added.", &|out, queue, m| {
-            line(out, "workqueue_adds_total", queue, count(&m.adds));
-        });
-        each("workqueue_depth", "gauge", "Keys that wait now.", &|out, queue, m| {
-            line(out, "workqueue_depth", queue, count(&m.depth));
-        });
+        each(
+            "workqueue_adds_total",
+            "counter",
+            "Total number of keys added to the work queue.",
+            &|out, queue, m| {
+                line(out, "workqueue_adds_total", queue, count(&m.adds));
+            },
+        );
+        each(
+            "workqueue_depth",
+            "gauge",
+            "Current number of keys in the work queue.",
+            &|out, queue, m| {
+                line(out, "workqueue_depth", queue, count(&m.depth));
+            },
+        );
         let name = "workqueue_longest_running_processor_seconds";
         each(
             name,
             "gauge",
-            "For how long the oldest turn has been under way.",
+            "Seconds that the longest running reconcile has been in progress.",
             &|out, queue, m| {
-                let longest = m.turns.lock().values().map(|since| since.elapsed()).max();
+                let longest = m.processing.lock().values().map(|since| since.elapsed()).max();
                 line(out, name, queue, longest.unwrap_or_default().as_secs_f64());
             },
         );
@@ -132,13 +143,13 @@ impl Metrics {
         each(
             name,
             "histogram",
-            "How long keys waited for their turn.",
+            "Seconds that a key stays in the work queue before it is processed.",
             &|out, queue, m| m.waited.write(out, name, queue),
         );
         each(
             "workqueue_retries_total",
             "counter",
-            "Turns that failed and come again.",
+            "Total number of keys requeued after a failed reconcile.",
             &|out, queue, m| {
                 line(out, "workqueue_retries_total", queue, count(&m.retries));
             },
@@ -147,15 +158,18 @@ impl Metrics {
         each(
             name,
             "gauge",
-            "For how long all turns under way have been, in sum.",
+            "Seconds of work in progress that work_duration does not include yet.",
             &|out, queue, m| {
-                let sum: Duration = m.turns.lock().values().map(|since| since.elapsed()).sum();
+                let sum: Duration = m.processing.lock().values().map(|since| since.elapsed()).sum();
                 line(out, name, queue, sum.as_secs_f64());
             },
         );
         let name = "workqueue_work_duration_seconds";
-        each(name, "histogram", "How long turns took.", &|out, queue, m| {
-            m.worked.write(out, name, queue)
-        });
+        each(
+            name,
+            "histogram",
+            "Seconds that processing a key from the work queue takes.",
+            &|out, queue, m| m.worked.write(out, name, queue),
+        );
     }
 }

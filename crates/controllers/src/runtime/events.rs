@@ -1,4 +1,4 @@
-//! What controllers tell people about an object. What becomes of it (counts, combined events, a budget for each object)
+//! Events that controllers record about an object. What becomes of them (counts, combined events, a budget for each object)
 //! the client's recorder decides.
 
 use std::borrow::Cow;
@@ -41,7 +41,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// `inner` queues events of all controllers; from here on they are this one's.
-    pub fn of(controller: &'static str, inner: &orlop_client::Recorder) -> Recorder {
+    pub fn for_controller(controller: &'static str, inner: &orlop_client::Recorder) -> Recorder {
         Recorder {
             inner: inner.core_v1_source(event_source(controller), ""),
         }

@@ -11,15 +11,21 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 #[derive(Default)]
-pub struct Rights {
+pub struct Permissions {
     /// Resources, with their subresource, that may be updated but not patched.
     update_only: Mutex<HashSet<String>>,
 }
 
-impl Rights {
+impl Permissions {
     /// Does what a JSON merge patch says, `part` being empty or a subresource (`/status`). A `metadata.resourceVersion`
     /// or `metadata.uid` in it must be that of the object.
-    pub async fn amend<T: DeserializeOwned>(&self, api: &Api, path: &str, part: &str, patch: &Value) -> Result<T> {
+    pub async fn patch_or_update<T: DeserializeOwned>(
+        &self,
+        api: &Api,
+        path: &str,
+        part: &str,
+        patch: &Value,
+    ) -> Result<T> {
         let target = format!("{path}{part}");
         let what = resource(path, part);
         if self.update_only.lock().contains(&what) {
@@ -73,21 +79,27 @@ mod tests {
             let refused = call.method == "PATCH";
             refused.then(|| Err(Refusal::new(403, "Forbidden", "patching is not for you")))
         });
-        let (api, rights) = (cluster.api(), Rights::default());
+        let (api, permissions) = (cluster.api(), Permissions::default());
         let path = "/api/v1/namespaces/ns/pods/p";
         let patch = json!({"spec": {"a": null, "b": 3}});
-        let changed: Value = rights.amend(&api, path, "", &patch).await.unwrap();
+        let changed: Value = permissions.patch_or_update(&api, path, "", &patch).await.unwrap();
         assert_eq!(
             (&changed["spec"]["a"], &changed["spec"]["b"]),
             (&Value::Null, &json!(3))
         );
         let patch = json!({"status": {"phase": "Running"}, "metadata": {"resourceVersion": "1"}});
-        let stale: Result<Value> = rights.amend(&api, path, "/status", &patch).await;
+        let stale: Result<Value> = permissions.patch_or_update(&api, path, "/status", &patch).await;
         assert!(matches!(stale, Err(Error::Conflict(_))));
         let patch = json!({"status": {"phase": "Running"}});
-        let pod: Pod = rights.amend(&api, path, "/status", &patch).await.unwrap();
+        let pod: Pod = permissions
+            .patch_or_update(&api, path, "/status", &patch)
+            .await
+            .unwrap();
         assert_eq!((pod.status.phase.as_str(), pod.meta().name.as_str()), ("Running", "p"));
-        rights.amend::<Value>(&api, path, "/status", &patch).await.unwrap();
+        permissions
+            .patch_or_update::<Value>(&api, path, "/status", &patch)
+            .await
+            .unwrap();
         let patches = cluster.calls().iter().filter(|call| call.method == "PATCH").count();
         // One for the object, two for its status: what fails otherwise proves nothing.
         assert_eq!(patches, 3);
