@@ -5,8 +5,8 @@ use std::io::BufRead;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
 
-use crate::api::ResponseBody;
 use crate::error::BoxError;
+use crate::transport::ResponseBody;
 
 /// No object of a cluster is nearly as long.
 const LINE_MAX: usize = 64 << 20;
