@@ -30,7 +30,8 @@ struct Requests(Option<Authority>);
 
 impl Certificates for Requests {
     fn read(&self, request: &str) -> Result<Asked, String> {
-        Ok(asked(&CertificateRequest::from_pem(request.as_bytes())?))
+        let read = CertificateRequest::from_pem(request.as_bytes());
+        read.map(|read| asked(&read)).map_err(|e| e.to_string())
     }
 
     fn can_sign(&self) -> bool {
@@ -46,7 +47,7 @@ impl Certificates for Requests {
         now: Timestamp,
     ) -> Result<String, String> {
         let authority = self.0.as_ref().ok_or("there is no authority to sign with")?;
-        let read = CertificateRequest::from_pem(request.as_bytes())?;
+        let read = CertificateRequest::from_pem(request.as_bytes()).map_err(|e| e.to_string())?;
         if asked(&read) != *judged {
             return Err("the request is not the one that was judged".to_string());
         }
