@@ -39,7 +39,7 @@ impl Lines {
                 return Ok(Some(line));
             }
             if self.partial.len() > LINE_MAX {
-                return Err("a line of the watch does not end".into());
+                return Err("watch event exceeds 64 MiB".into());
             }
             match self.body.frame().await {
                 None => return Ok(None),

@@ -1,4 +1,4 @@
-//! A resource as a stream of changes: its whole state first, then every change in order, until told to stop.
+//! A resource as a stream of changes: its whole state first, then every change in order, until the shutdown.
 //!
 //! ```text
 //!            ┌──────────── refused (an older server) ───────────┐
@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use crate::api::{Api, ListQuery};
 use crate::backoff::Backoff;
-use crate::error::{Error, Status, Trouble};
+use crate::error::{Error, Status, UnavailableReason};
 use crate::lines::Lines;
 use crate::path::with_query;
 use crate::reachability::Failures;
@@ -45,7 +45,7 @@ const WATCH_SECONDS: u64 = 300;
 const WATCH_MIN: Duration = Duration::from_secs(1);
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// What happened, in order.
+/// A change, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta<T> {
     /// The whole state, at the start and whenever the server can no longer tell what changed: whatever is not in it is
@@ -128,18 +128,18 @@ enum Position {
     After(Bytes),
 }
 
-/// Why a turn is over.
-enum Ended {
+/// Why a list or watch is over.
+enum WatchEnd {
     /// As watches do; go on from the position.
-    Quietly,
+    Expected,
     /// Nobody receives any more.
     Abandoned,
     Failed(Error),
 }
 
-impl From<Error> for Ended {
-    fn from(error: Error) -> Ended {
-        Ended::Failed(error)
+impl From<Error> for WatchEnd {
+    fn from(error: Error) -> WatchEnd {
+        WatchEnd::Failed(error)
     }
 }
 
@@ -266,10 +266,10 @@ impl<T> Initial<T> {
 impl<T: DeserializeOwned + Send> Informer<T> {
     async fn run(&mut self) {
         loop {
-            let error = match self.turn().await {
-                Ended::Abandoned => return,
-                Ended::Quietly => continue,
-                Ended::Failed(error) => error,
+            let error = match self.list_or_watch().await {
+                WatchEnd::Abandoned => return,
+                WatchEnd::Expected => continue,
+                WatchEnd::Failed(error) => error,
             };
             let path = &self.selection.path;
             if let Error::Gone(_) = error {
@@ -282,7 +282,10 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                 }
             }
             // An API server whose etcd is too old for them answers with an internal error.
-            let refused = matches!(error, Error::Invalid(_) | Error::Unavailable(Trouble::Server(_)));
+            let refused = matches!(
+                error,
+                Error::Invalid(_) | Error::Unavailable(UnavailableReason::Server(_))
+            );
             if self.streams_lists && self.position.is_none() && refused {
                 tracing::info!(path, err = %error, "streaming lists are not supported; listing in pages");
                 self.streams_lists = false;
@@ -302,13 +305,13 @@ impl<T: DeserializeOwned + Send> Informer<T> {
     }
 
     /// One list, or one watch from its start to its end.
-    async fn turn(&mut self) -> Ended {
+    async fn list_or_watch(&mut self) -> WatchEnd {
         // A position without a revision is none.
         let revision = self.position.as_ref().map_or(String::new(), Position::revision);
         if revision.is_empty() {
             self.position = None;
             if !self.streams_lists {
-                return self.list().await.unwrap_or_else(Ended::from);
+                return self.list().await.unwrap_or_else(WatchEnd::from);
             }
         }
         let uri = self.watch_uri(&revision);
@@ -336,7 +339,7 @@ impl<T: DeserializeOwned + Send> Informer<T> {
         )
     }
 
-    async fn list(&mut self) -> Result<Ended, Error> {
+    async fn list(&mut self) -> Result<WatchEnd, Error> {
         let query = ListQuery {
             field_selector: self.selection.field_selector.clone(),
             label_selector: self.selection.label_selector.clone(),
@@ -357,14 +360,14 @@ impl<T: DeserializeOwned + Send> Informer<T> {
         match self.hand_over_state(initial, &list.resource_version).await {
             Some(()) => {
                 self.position = Some(Position::Revision(list.resource_version));
-                Ok(Ended::Quietly)
+                Ok(WatchEnd::Expected)
             }
-            None => Ok(Ended::Abandoned),
+            None => Ok(WatchEnd::Abandoned),
         }
     }
 
     /// Reads a watch to its end.
-    async fn follow(&mut self, mut lines: Lines) -> Ended {
+    async fn follow(&mut self, mut lines: Lines) -> WatchEnd {
         let opened = Instant::now();
         let mut initial = self.position.is_none().then(|| Initial {
             items: vec![],
@@ -372,15 +375,15 @@ impl<T: DeserializeOwned + Send> Informer<T> {
         });
         loop {
             let line = match tokio::time::timeout(SILENCE_MAX, lines.next()).await {
-                Err(_) => return Error::Unavailable(Trouble::Timeout(SILENCE_MAX)).into(),
+                Err(_) => return Error::Unavailable(UnavailableReason::Timeout(SILENCE_MAX)).into(),
                 Ok(Err(error)) => return Error::transport(error).into(),
                 Ok(Ok(None)) if initial.is_some() => {
-                    return Error::transport("the list ended before it was whole").into();
+                    return Error::transport("watch ended before the initial list was complete").into();
                 }
                 Ok(Ok(None)) if opened.elapsed() < WATCH_MIN => {
-                    return Error::transport("the watch ended as soon as it began").into();
+                    return Error::transport("watch ended as soon as it began").into();
                 }
-                Ok(Ok(None)) => return Ended::Quietly,
+                Ok(Ok(None)) => return WatchEnd::Expected,
                 Ok(Ok(Some(line))) => line,
             };
             let (delta, is_new) = match self.decode(&line) {
@@ -389,7 +392,7 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                 Ok(Some(Line::Added(item))) => (Some(Delta::Applied(item)), true),
                 Ok(Some(Line::Modified(item))) => (Some(Delta::Applied(item)), false),
                 Ok(Some(Line::Deleted(item))) => (Some(Delta::Deleted(item)), false),
-                Ok(Some(Line::Error(status))) => return Error::of_status(status, None).into(),
+                Ok(Some(Line::Error(status))) => return Error::from_status(status, None).into(),
                 Ok(Some(Line::Bookmark(bookmark))) => {
                     let ends = bookmark
                         .metadata
@@ -398,7 +401,7 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                     let revision = bookmark.metadata.resource_version;
                     if let Some(state) = initial.take_if(|_| ends) {
                         if self.hand_over_state(state, &revision).await.is_none() {
-                            return Ended::Abandoned;
+                            return WatchEnd::Abandoned;
                         }
                         self.position = Some(Position::Revision(revision));
                         continue;
@@ -413,7 +416,7 @@ impl<T: DeserializeOwned + Send> Informer<T> {
                     if let Some(delta) = delta
                         && self.sink.send(delta).await.is_err()
                     {
-                        return Ended::Abandoned;
+                        return WatchEnd::Abandoned;
                     }
                     self.position = Some(Position::After(line));
                     self.backoff.reset();
