@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response};
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -15,10 +14,12 @@ use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
-use crate::error::{BoxError, Error, Result, Trouble};
+use crate::error::{BoxError, Error, Result, UnavailableReason};
 use crate::path::with_query;
 use crate::reachability::Reachability;
+use crate::transport::{Client, ResponseBody};
 
+/// For a request, or for the head of a watch's response.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests in flight at once, watches not counted: half of what a server lets one client change at a time, so that
 /// bursts queue here rather than being refused there.
@@ -26,22 +27,19 @@ const IN_FLIGHT_MAX: usize = 100;
 /// Objects in a page of a list. Upstream: client-go's pager.
 const PAGE: u32 = 500;
 
-pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
-
 /// A cluster to send requests to. Clones are cheap and share the bound on requests in flight.
 #[derive(Clone)]
 pub struct Api {
     transport: Transport,
     timeout: Duration,
-    room: Arc<Semaphore>,
+    in_flight: Arc<Semaphore>,
     reachability: Reachability,
 }
 
 #[derive(Clone)]
 enum Transport {
-    Kube(kube::Client),
-    /// Without the task that a `kube::Client` puts between caller and service: several times quicker in one process.
-    Direct {
+    Network(Client),
+    InProcess {
         service: BoxCloneSyncService<Request<Full<Bytes>>, Response<ResponseBody>, BoxError>,
         user_agent: HeaderValue,
     },
@@ -114,12 +112,12 @@ const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 impl Api {
-    /// `component`: who asks, for log lines.
-    pub fn new(client: kube::Client, component: &str) -> Api {
-        Api::over(Transport::Kube(client), component)
+    /// A cluster elsewhere. `component` is the caller's name in log lines.
+    pub fn new(client: Client, component: &str) -> Api {
+        Api::over(Transport::Network(client), component)
     }
 
-    /// Straight into a service of this process.
+    /// An API server in this process: no socket, no TLS, no task in between. The service knows who calls.
     pub fn in_process<S, B>(service: S, user_agent: &str) -> Api
     where
         S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -131,7 +129,7 @@ impl Api {
         let service = service
             .map_response(|response: Response<B>| response.map(|body| body.map_err(Into::into).boxed_unsync()))
             .map_err(Into::into);
-        let transport = Transport::Direct {
+        let transport = Transport::InProcess {
             service: BoxCloneSyncService::new(service),
             user_agent: HeaderValue::from_str(user_agent).expect("a component's own name is a header value"),
         };
@@ -142,12 +140,12 @@ impl Api {
         Api {
             transport,
             timeout: DEFAULT_TIMEOUT,
-            room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             reachability: Reachability::new(component),
         }
     }
 
-    /// Part of the same component as `other`: that the server is away is logged once for both.
+    /// Part of the same component as `other`: that the server is unreachable is logged once for both.
     pub fn of_component(self, other: &Api) -> Api {
         Api {
             reachability: other.reachability.clone(),
@@ -163,15 +161,16 @@ impl Api {
         }
     }
 
+    /// Reads an object.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::GET, path, None, Bytes::new()).await
     }
 
-    /// Like `get`, for an answer in another representation, which the header `Accept` asks for.
+    /// Like `get`, for another representation (`Accept`).
     pub async fn get_as<T: DeserializeOwned>(&self, path: &str, accept: &'static str) -> Result<T> {
         let mut request = request(&Method::GET, path, None, Bytes::new())?;
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
-        self.answer(request, &Method::GET, path).await
+        self.send_and_decode(request, &Method::GET, path).await
     }
 
     /// All of a collection, page by page, at one revision.
@@ -189,6 +188,7 @@ impl Api {
         Ok(all)
     }
 
+    /// One page, from the query's token on.
     pub async fn list_page<T: DeserializeOwned>(&self, path: &str, query: &ListQuery) -> Result<List<T>> {
         let limit = query.limit.unwrap_or(PAGE).to_string();
         let uri = with_query(
@@ -209,7 +209,7 @@ impl Api {
         })
     }
 
-    /// Posts an object to its collection, or to a subresource such as `binding`. If the answer is of no interest, take
+    /// Posts an object to its collection, or to a subresource such as `binding`. If the response is of no interest, take
     /// it as `serde::de::IgnoredAny`.
     pub async fn create<T: DeserializeOwned>(&self, path: &str, object: &impl Serialize) -> Result<T> {
         let body = encode(&Method::POST, path, object)?;
@@ -221,16 +221,19 @@ impl Api {
         self.call(Method::POST, path, Some(JSON), json).await
     }
 
+    /// Replaces an object. One with a resourceVersion must still have it, or this is a `Conflict`.
     pub async fn replace<T: DeserializeOwned>(&self, path: &str, object: &impl Serialize) -> Result<T> {
         let body = encode(&Method::PUT, path, object)?;
         self.call(Method::PUT, path, Some(JSON), body).await
     }
 
+    /// A JSON merge patch.
     pub async fn patch_merge<T: DeserializeOwned>(&self, path: &str, patch: &impl Serialize) -> Result<T> {
         let body = encode(&Method::PATCH, path, patch)?;
         self.call(Method::PATCH, path, Some(MERGE_PATCH), body).await
     }
 
+    /// A strategic merge patch.
     pub async fn patch_strategic<T: DeserializeOwned>(&self, path: &str, patch: &impl Serialize) -> Result<T> {
         let body = encode(&Method::PATCH, path, patch)?;
         self.call(Method::PATCH, path, Some(STRATEGIC_PATCH), body).await
@@ -243,10 +246,11 @@ impl Api {
         self.call(Method::PATCH, &uri, Some(APPLY_PATCH), body).await
     }
 
+    /// Deletes an object; that it is gone already is `NotFound`.
     pub async fn delete(&self, path: &str, options: &DeleteOptions) -> Result<()> {
         let body = encode(&Method::DELETE, path, options)?;
-        let answer: Result<IgnoredAny> = self.call(Method::DELETE, path, Some(JSON), body).await;
-        answer.map(|_| ())
+        let response: Result<IgnoredAny> = self.call(Method::DELETE, path, Some(JSON), body).await;
+        response.map(|_| ())
     }
 
     async fn call<T: DeserializeOwned>(
@@ -256,52 +260,53 @@ impl Api {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<T> {
-        self.answer(request(&method, uri, content_type, body)?, &method, uri)
+        self.send_and_decode(request(&method, uri, content_type, body)?, &method, uri)
             .await
     }
 
-    async fn answer<T: DeserializeOwned>(&self, request: Request<Bytes>, method: &Method, uri: &str) -> Result<T> {
-        let _permit = self.room.acquire().await.expect("the semaphore is never closed");
-        let answered = async {
+    async fn send_and_decode<T: DeserializeOwned>(
+        &self,
+        request: Request<Bytes>,
+        method: &Method,
+        uri: &str,
+    ) -> Result<T> {
+        let _permit = self.in_flight.acquire().await.expect("the semaphore is never closed");
+        let response = async {
             let response = self.send(request).await?;
             let bytes = response.into_body().collect().await.map_err(Error::transport)?;
             Ok(bytes.to_bytes())
         };
-        let bytes = self.in_time(answered).await?;
+        let bytes = self.in_time(response).await?;
         serde_json::from_slice(&bytes).map_err(|source| Error::Unreadable {
-            request: described(method, uri),
+            request: request_line(method, uri),
             source,
         })
     }
 
-    /// A GET whose answer goes on and on: the time limit is for its beginning.
+    /// A GET whose response is a stream: the time limit is for its head.
     pub(crate) async fn open(&self, uri: &str) -> Result<ResponseBody> {
         let request = request(&Method::GET, uri, None, Bytes::new())?;
         Ok(self.in_time(self.send(request)).await?.into_body())
     }
 
-    async fn in_time<T>(&self, answered: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn in_time<T>(&self, response: impl Future<Output = Result<T>>) -> Result<T> {
         let began = Instant::now();
-        let outcome = match tokio::time::timeout(self.timeout, answered).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::Unavailable(Trouble::Timeout(self.timeout))),
+        let result = match tokio::time::timeout(self.timeout, response).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Unavailable(UnavailableReason::Timeout(self.timeout))),
         };
-        self.reachability.observe(began, &outcome);
-        outcome
+        self.reachability.observe(began, &result);
+        result
     }
 
     /// A successful response, its body yet to be read.
     async fn send(&self, mut request: Request<Bytes>) -> Result<Response<ResponseBody>> {
         let response = match &self.transport {
-            Transport::Kube(client) => {
-                let request = request.map(kube::client::Body::from);
-                let response = client.send(request).await.map_err(Error::transport)?;
-                response.map(|body| body.map_err(BoxError::from).boxed_unsync())
-            }
-            Transport::Direct { service, user_agent } => {
+            Transport::Network(client) => client.send(request.map(Full::new)).await.map_err(Error::transport)?,
+            Transport::InProcess { service, user_agent } => {
                 request.headers_mut().insert(USER_AGENT, user_agent.clone());
-                let answered = service.clone().oneshot(request.map(Full::new)).await;
-                answered.map_err(Error::transport)?
+                let sent = service.clone().oneshot(request.map(Full::new)).await;
+                sent.map_err(Error::transport)?
             }
         };
         if response.status().is_success() {
@@ -309,17 +314,17 @@ impl Api {
         }
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.map_err(Error::transport)?.to_bytes();
-        Err(Error::of_answer(parts.status.as_u16(), &parts.headers, &bytes))
+        Err(Error::from_response(parts.status.as_u16(), &parts.headers, &bytes))
     }
 }
 
-fn described(method: &Method, uri: &str) -> String {
+fn request_line(method: &Method, uri: &str) -> String {
     format!("{method} {uri}")
 }
 
 fn encode(method: &Method, path: &str, object: &impl Serialize) -> Result<Bytes> {
     let encoded = serde_json::to_vec(object).map_err(|e| Error::Malformed {
-        request: described(method, path),
+        request: request_line(method, path),
         source: e.into(),
     })?;
     Ok(encoded.into())
@@ -334,7 +339,7 @@ fn request(method: &Method, uri: &str, content_type: Option<&'static str>, body:
         builder = builder.header(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     builder.body(body).map_err(|e| Error::Malformed {
-        request: described(method, uri),
+        request: request_line(method, uri),
         source: e.into(),
     })
 }
@@ -344,7 +349,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fake::{Fake, Reply};
+    use crate::fake::{Fake, FakeReply};
 
     #[tokio::test]
     async fn each_verb_has_its_method_and_media_type() {
@@ -385,6 +390,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_service_in_this_process_is_a_cluster() {
+        let fake = Fake::new();
+        fake.answer(200, r#"{"kind":"Node","metadata":{"name":"n"}}"#);
+        let api = Api::in_process(fake.service(), "test/1");
+        let node: Value = api.get("/api/v1/nodes/n").await.unwrap();
+        assert_eq!(node["metadata"]["name"], "n");
+        let seen = fake.requests();
+        assert_eq!(seen[0].line, "GET /api/v1/nodes/n");
+        assert_eq!(seen[0].user_agent, "test/1");
+    }
+
+    #[tokio::test]
     async fn lists_go_through_all_pages() {
         let fake = Fake::new();
         fake.answer(
@@ -414,24 +431,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_end_in_time_and_say_what_is_wrong() {
+    async fn requests_time_out_and_errors_say_what_is_wrong() {
         let fake = Fake::new();
-        fake.reply(Reply::Never);
+        fake.reply(FakeReply::Never);
         let error = fake.api().get::<Value>("/slow").await.unwrap_err();
         assert!(
-            matches!(error, Error::Unavailable(Trouble::Timeout(DEFAULT_TIMEOUT))),
+            matches!(error, Error::Unavailable(UnavailableReason::Timeout(DEFAULT_TIMEOUT))),
             "{error:?}"
         );
-        fake.reply(Reply::Broken);
+        fake.reply(FakeReply::Broken);
         let error = fake.api().get::<Value>("/broken").await.unwrap_err();
-        assert!(matches!(error, Error::Unavailable(Trouble::Transport(_))), "{error:?}");
+        assert!(
+            matches!(error, Error::Unavailable(UnavailableReason::Transport(_))),
+            "{error:?}"
+        );
         fake.answer(404, r#"{"reason":"NotFound","message":"no"}"#);
         let error = fake.api().get::<Value>("/x").await.unwrap_err();
         assert!(matches!(error, Error::NotFound(_)), "{error:?}");
         fake.answer(200, "{");
         let error = fake.api().get::<Value>("/x").await.unwrap_err();
-        assert_eq!(error.to_string(), "the answer to GET /x can't be read");
+        assert_eq!(error.to_string(), "failed to decode the response to GET /x");
         let error = fake.api().get::<Value>("no path").await.unwrap_err();
-        assert_eq!(error.to_string(), "GET no path is no valid request");
+        assert_eq!(error.to_string(), "invalid request GET no path");
     }
 }

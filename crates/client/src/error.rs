@@ -6,6 +6,7 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use serde::Deserialize;
 
+/// What requests give.
 pub type Result<T> = std::result::Result<T, Error>;
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -33,29 +34,29 @@ pub enum Error {
     /// Try again after a while. Evictions that a disruption budget does not allow come as this, too.
     #[error("{status}")]
     TooManyRequests { retry_after: Duration, status: Box<Status> },
-    /// The server, or the way to it, is in trouble: try again later. Whether a write was done is not known.
-    #[error("the API server can't be reached or is in trouble")]
-    Unavailable(#[source] Trouble),
-    /// The answer is not what the caller's type says. For a write: it was done.
-    #[error("the answer to {request} can't be read")]
+    /// The server, or the way to it, fails: try again later. Whether a write was done is not known.
+    #[error("API server unavailable")]
+    Unavailable(#[source] UnavailableReason),
+    /// The response is not of the caller's type. For a write: it was done.
+    #[error("failed to decode the response to {request}")]
     Unreadable { request: String, source: serde_json::Error },
-    /// The request could not even be written: a path or object that is none.
-    #[error("{request} is no valid request")]
+    /// The request could not be made: the path is no path, or the object can't be encoded.
+    #[error("invalid request {request}")]
     Malformed { request: String, source: BoxError },
 }
 
-/// What keeps a server from answering.
+/// Why the API server is unavailable.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
-    #[error("the connection failed")]
+pub enum UnavailableReason {
+    #[error("connection failed")]
     Transport(#[source] BoxError),
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Timeout(Duration),
     #[error("{0}")]
     Server(Box<Status>),
 }
 
-/// A refusal in the server's words (`metav1.Status`).
+/// The server's refusal (`metav1.Status`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, thiserror::Error)]
 #[serde(default)]
 #[error("{message}")]
@@ -66,6 +67,7 @@ pub struct Status {
     pub details: StatusDetails,
 }
 
+/// What a `Status` is about (`metav1.StatusDetails`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StatusDetails {
@@ -76,6 +78,7 @@ pub struct StatusDetails {
     pub retry_after_seconds: u32,
 }
 
+/// One of the reasons of a refusal (`metav1.StatusCause`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct StatusCause {
@@ -84,7 +87,7 @@ pub struct StatusCause {
     pub field: String,
 }
 
-/// How much of an answer that is no `Status` is kept as the message.
+/// How much of a response that is no `Status` is kept as the message.
 const MESSAGE_MAX: usize = 300;
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 
@@ -96,8 +99,8 @@ impl Status {
         let status = status.get_or_insert_with(|| {
             let text = String::from_utf8_lossy(&body[..body.len().min(MESSAGE_MAX)]);
             let message = match text.trim() {
-                "" => format!("the server answered {code}"),
-                text => format!("the server answered {code}: {text}"),
+                "" => format!("server returned {code}"),
+                text => format!("server returned {code}: {text}"),
             };
             Status {
                 message,
@@ -110,17 +113,17 @@ impl Status {
 }
 
 impl Error {
-    /// The error of an answer that is not a success.
-    pub(crate) fn of_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Error {
+    /// The error of a response that is no success.
+    pub(crate) fn from_response(code: u16, headers: &HeaderMap, body: &[u8]) -> Error {
         let status = Status::read(code, body);
         let header = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok());
         let after = header
             .and_then(|text| text.trim().parse().ok())
             .map(Duration::from_secs);
-        Error::of_status(status, after)
+        Error::from_status(status, after)
     }
 
-    pub(crate) fn of_status(status: Status, retry_after: Option<Duration>) -> Error {
+    pub(crate) fn from_status(status: Status, retry_after: Option<Duration>) -> Error {
         let status = Box::new(status);
         match (status.code, status.reason.as_str()) {
             (404, _) => Error::NotFound(status),
@@ -129,15 +132,15 @@ impl Error {
             (410, _) => Error::Gone(status),
             (401 | 403, _) => Error::Forbidden(status),
             (429, _) => {
-                let told = Some(u64::from(status.details.retry_after_seconds)).filter(|s| *s > 0);
-                let retry_after = retry_after.or(told.map(Duration::from_secs));
+                let in_body = Some(u64::from(status.details.retry_after_seconds)).filter(|s| *s > 0);
+                let retry_after = retry_after.or(in_body.map(Duration::from_secs));
                 Error::TooManyRequests {
                     retry_after: retry_after.unwrap_or(RETRY_AFTER_DEFAULT),
                     status,
                 }
             }
             (400..=499, _) => Error::Invalid(status),
-            _ => Error::Unavailable(Trouble::Server(status)),
+            _ => Error::Unavailable(UnavailableReason::Server(status)),
         }
     }
 
@@ -145,11 +148,11 @@ impl Error {
     pub(crate) fn transport(source: impl Into<BoxError>) -> Error {
         match source.into().downcast::<Error>() {
             Ok(error) => *error,
-            Err(source) => Error::Unavailable(Trouble::Transport(source)),
+            Err(source) => Error::Unavailable(UnavailableReason::Transport(source)),
         }
     }
 
-    /// The refusal, if the server answered with one.
+    /// The server's refusal, if there was a response.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Error::NotFound(status)
@@ -159,19 +162,22 @@ impl Error {
             | Error::Invalid(status)
             | Error::Forbidden(status)
             | Error::TooManyRequests { status, .. }
-            | Error::Unavailable(Trouble::Server(status)) => Some(status),
+            | Error::Unavailable(UnavailableReason::Server(status)) => Some(status),
             _ => None,
         }
     }
 
-    /// Whether the same request may succeed later.
+    /// Whether the error is transient: the same request may succeed later.
     pub fn is_passing(&self) -> bool {
         matches!(self, Error::TooManyRequests { .. } | Error::Unavailable(_))
     }
 
-    /// Whether there was no answer at all: `Api` has logged that the server is away, and nobody else needs to.
+    /// Whether the server is unreachable: there was no response at all. `Api` has logged it, and nobody else needs to.
     pub fn is_away(&self) -> bool {
-        matches!(self, Error::Unavailable(Trouble::Transport(_) | Trouble::Timeout(_)))
+        matches!(
+            self,
+            Error::Unavailable(UnavailableReason::Transport(_) | UnavailableReason::Timeout(_))
+        )
     }
 
     /// This error and its causes in one line, for logs.
@@ -197,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_become_what_one_can_do_about_them() {
+    fn responses_become_what_one_can_do_about_them() {
         // code, Retry-After, body, the error's variant and message
         let cases = [
             (
@@ -220,14 +226,14 @@ mod tests {
             ),
             (410, "", r#"{"reason":"Expired","message":"old"}"#, "Gone old"),
             (422, "", r#"{"reason":"Invalid","message":"bad"}"#, "Invalid bad"),
-            (400, "", "", "Invalid the server answered 400"),
+            (400, "", "", "Invalid server returned 400"),
             (403, "", r#"{"message":"no"}"#, "Forbidden no"),
             (401, "", r#"{"message":"Unauthorized"}"#, "Forbidden Unauthorized"),
             (
                 429,
                 "7",
                 "slow down\n",
-                "TooManyRequests 7s the server answered 429: slow down",
+                "TooManyRequests 7s server returned 429: slow down",
             ),
             (
                 429,
@@ -236,7 +242,7 @@ mod tests {
                 "TooManyRequests 3s m",
             ),
             (429, "", r#"{"message":"m"}"#, "TooManyRequests 1s m"),
-            (503, "", "<html>", "Unavailable the server answered 503: <html>"),
+            (503, "", "<html>", "Unavailable server returned 503: <html>"),
             (500, "", r#"{"message":"etcd"}"#, "Unavailable etcd"),
         ];
         for (code, after, body, expected) in cases {
@@ -244,7 +250,7 @@ mod tests {
             if !after.is_empty() {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static(after));
             }
-            let error = Error::of_answer(code, &headers, body.as_bytes());
+            let error = Error::from_response(code, &headers, body.as_bytes());
             let message = error.status().expect("an answer").message.clone();
             let kind = match &error {
                 Error::NotFound(_) => "NotFound".to_string(),
@@ -265,9 +271,6 @@ mod tests {
     #[test]
     fn the_chain_tells_every_cause_once() {
         let error = Error::transport(std::io::Error::other("reset"));
-        assert_eq!(
-            error.chain(),
-            "the API server can't be reached or is in trouble: the connection failed: reset"
-        );
+        assert_eq!(error.chain(), "API server unavailable: connection failed: reset");
     }
 }

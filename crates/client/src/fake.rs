@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::Api;
 use crate::error::BoxError;
 
-pub(crate) enum Reply {
+pub(crate) enum FakeReply {
     Whole(u16, Bytes),
     /// Frames as they come; an `Err` breaks the connection, the sender's end ends the answer.
     Stream(mpsc::Receiver<Result<Bytes, BoxError>>),
@@ -25,7 +25,7 @@ pub(crate) enum Reply {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     /// Method and URI.
     pub line: String,
     pub user_agent: String,
@@ -33,18 +33,18 @@ pub(crate) struct Seen {
     pub body: String,
 }
 
-type Handler = Box<dyn FnMut(&Seen) -> Reply + Send>;
+type Handler = Box<dyn FnMut(&ReceivedRequest) -> FakeReply + Send>;
 
 #[derive(Default)]
-struct State {
-    replies: VecDeque<Reply>,
+struct FakeState {
+    replies: VecDeque<FakeReply>,
     handler: Option<Handler>,
-    seen: Vec<Seen>,
+    seen: Vec<ReceivedRequest>,
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct Fake {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
     asked: Arc<Notify>,
 }
 
@@ -54,33 +54,33 @@ impl Fake {
     }
 
     /// Answers every request with what the function says.
-    pub(crate) fn serving(handler: impl FnMut(&Seen) -> Reply + Send + 'static) -> Fake {
+    pub(crate) fn serving(handler: impl FnMut(&ReceivedRequest) -> FakeReply + Send + 'static) -> Fake {
         let fake = Fake::default();
         fake.state.lock().handler = Some(Box::new(handler));
         fake
     }
 
-    pub(crate) fn reply(&self, reply: Reply) {
+    pub(crate) fn reply(&self, reply: FakeReply) {
         self.state.lock().replies.push_back(reply);
     }
 
     pub(crate) fn answer(&self, code: u16, body: &str) {
-        self.reply(Reply::Whole(code, Bytes::copy_from_slice(body.as_bytes())));
+        self.reply(FakeReply::Whole(code, Bytes::copy_from_slice(body.as_bytes())));
     }
 
     /// The next request is answered by what is sent here.
     pub(crate) fn stream(&self) -> mpsc::Sender<Result<Bytes, BoxError>> {
         let (sender, receiver) = mpsc::channel(1000);
-        self.reply(Reply::Stream(receiver));
+        self.reply(FakeReply::Stream(receiver));
         sender
     }
 
-    pub(crate) fn requests(&self) -> Vec<Seen> {
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
         self.state.lock().seen.clone()
     }
 
     /// Waits until this many requests have come.
-    pub(crate) async fn asked(&self, count: usize) -> Seen {
+    pub(crate) async fn asked(&self, count: usize) -> ReceivedRequest {
         loop {
             let notified = self.asked.notified();
             if let Some(seen) = self.state.lock().seen.get(count - 1) {
@@ -118,7 +118,7 @@ where
             let (parts, body) = request.into_parts();
             let body = body.collect().await.expect("a body").to_bytes();
             let header = |name| parts.headers.get(name).map_or("", |v| v.to_str().unwrap()).to_string();
-            let seen = Seen {
+            let seen = ReceivedRequest {
                 line: format!("{} {}", parts.method, parts.uri),
                 user_agent: header("user-agent"),
                 content_type: header("content-type"),
@@ -128,17 +128,17 @@ where
                 let mut state = fake.state.lock();
                 let reply = match &mut state.handler {
                     Some(handler) => handler(&seen),
-                    None => state.replies.pop_front().unwrap_or(Reply::Never),
+                    None => state.replies.pop_front().unwrap_or(FakeReply::Never),
                 };
                 state.seen.push(seen);
                 reply
             };
             fake.asked.notify_waiters();
             let (code, stream) = match reply {
-                Reply::Never => std::future::pending().await,
-                Reply::Broken => return Err("broken".into()),
-                Reply::Stream(receiver) => (200, receiver),
-                Reply::Whole(code, bytes) => {
+                FakeReply::Never => std::future::pending().await,
+                FakeReply::Broken => return Err("broken".into()),
+                FakeReply::Stream(receiver) => (200, receiver),
+                FakeReply::Whole(code, bytes) => {
                     let (sender, receiver) = mpsc::channel(1);
                     sender.try_send(Ok(bytes)).unwrap();
                     (code, receiver)

@@ -5,7 +5,8 @@
 //! fields it uses. `api` is the request layer that the rest stands on; `informer` turns lists and watches into one
 //! ordered stream of changes that never loses one.
 //!
-//! Invariants: every request has a time limit; that the server is away is logged once, by `Api`, whoever noticed; every queue has a bound; an informer ends only when told to.
+//! Invariants: every request has a time limit; that the server is unreachable is logged once, by `Api`, whoever noticed;
+//! every queue has a bound; an informer runs until the shutdown.
 //!
 //! Left out on purpose: client-side rate limits (the server's 429 is honoured instead; a bound on requests in flight
 //! keeps it rare) and shared caches beyond the small `Store`.
@@ -25,11 +26,10 @@ pub mod store;
 pub mod transport;
 
 pub use api::{Api, DeleteOptions, List, ListQuery, Preconditions};
-pub use error::{Error, Result, Status, Trouble};
+pub use error::{Error, Result, Status, UnavailableReason};
 pub use events::{Event, EventType, ObjectReference, Recorder};
 pub use informer::{Delta, Selection, watch};
-pub use kube::Client as KubeClient;
-pub use kube::client::Body as KubeBody;
 pub use leader::{Election, Leadership, elect};
 pub use reachability::Failures;
 pub use store::{Object, Store, reflect};
+pub use transport::{Client, ResponseBody};

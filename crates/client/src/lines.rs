@@ -5,8 +5,8 @@ use std::io::BufRead;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
 
-use crate::api::ResponseBody;
 use crate::error::BoxError;
+use crate::transport::ResponseBody;
 
 /// No object of a cluster is nearly as long.
 const LINE_MAX: usize = 64 << 20;
@@ -39,7 +39,7 @@ impl Lines {
                 return Ok(Some(line));
             }
             if self.partial.len() > LINE_MAX {
-                return Err("a line of the watch does not end".into());
+                return Err("watch event exceeds 64 MiB".into());
             }
             match self.body.frame().await {
                 None => return Ok(None),

@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use jiff::Timestamp;
 use orlop_base::clock::Shift;
-use orlop_client::{Api, Error, path};
+use orlop_client::{Api, Client, Error, ResponseBody, path};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -26,11 +26,11 @@ pub(crate) struct Accounts {
     /// May make service accounts, and tokens for them.
     manager: Api,
     /// To the same cluster, without credentials.
-    client: orlop_client::KubeClient,
+    client: Client,
 }
 
 impl Accounts {
-    pub(crate) fn new(manager: Api, client: orlop_client::KubeClient) -> Accounts {
+    pub(crate) fn new(manager: Api, client: Client) -> Accounts {
         Accounts { manager, client }
     }
 
@@ -107,14 +107,14 @@ impl Tokens {
 
 #[derive(Clone)]
 struct WithToken {
-    client: orlop_client::KubeClient,
+    client: Client,
     tokens: Arc<Tokens>,
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl tower::Service<Request<Full<Bytes>>> for WithToken {
-    type Response = Response<orlop_client::KubeBody>;
+    type Response = Response<ResponseBody>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -126,12 +126,6 @@ impl tower::Service<Request<Full<Bytes>>> for WithToken {
         let WithToken { client, tokens } = self.clone();
         Box::pin(async move {
             request.headers_mut().insert(AUTHORIZATION, tokens.header().await?);
-            let (parts, body) = request.into_parts();
-            let body = http_body_util::BodyExt::collect(body)
-                .await
-                .expect("it is whole already")
-                .to_bytes();
-            let request = Request::from_parts(parts, orlop_client::KubeBody::from(body));
             Ok(client.send(request).await?)
         })
     }

@@ -259,7 +259,9 @@ impl ComponentPort {
             return;
         }
         let started = match self.options {
-            Ok(options) => orlop_serving::start(options).await,
+            Ok(options) => orlop_serving::start(options)
+                .await
+                .map_err(|e| format!("{:#}", anyhow::Error::new(e))),
             Err(error) => Err(error),
         };
         if let Err(error) = started {

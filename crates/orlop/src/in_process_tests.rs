@@ -93,11 +93,6 @@ async fn components_of_one_process_reach_the_server_without_a_socket() {
     let directory = tempfile::tempdir().unwrap();
     let running = start(&directory).await;
     walk_through(Api::in_process(admin(&running), "test/1")).await;
-    walk_through(Api::new(
-        transport::in_process(admin(&running), "test/1").unwrap(),
-        "test",
-    ))
-    .await;
 
     // The scheduler may do what schedulers do, and no more.
     let scheduler = in_process::service(running.server.clone(), "system:kube-scheduler", &[]);

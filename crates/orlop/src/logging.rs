@@ -24,16 +24,7 @@ pub(crate) struct LoggingArgs {
 }
 
 /// Libraries that log what they also return as errors. Whoever gets the error logs it, once.
-const RETURN_THEIR_ERRORS: &[&str] = &[
-    "kube",
-    "kube_client",
-    "hyper",
-    "hyper_util",
-    "h2",
-    "rustls",
-    "tower",
-    "tonic",
-];
+const RETURN_THEIR_ERRORS: &[&str] = &["hyper", "hyper_rustls", "hyper_util", "h2", "rustls", "tower", "tonic"];
 
 /// `RUST_LOG` overrides the verbosity; JSON lines for machines with `--log-format json`.
 pub(crate) fn start(args: &LoggingArgs) {
@@ -98,7 +89,7 @@ mod tests {
             ("orlop_kubelet::agent", Level::INFO, Some(0)),
             ("orlop::components", Level::DEBUG, Some(4)),
             ("orlop_store", Level::TRACE, Some(6)),
-            ("kube_client::client::builder", Level::ERROR, None),
+            ("hyper_rustls::config", Level::WARN, None),
             ("hyper_util::client::legacy::pool", Level::DEBUG, None),
             ("h2::codec::framed_read", Level::TRACE, None),
             ("rustls::conn", Level::WARN, None),

@@ -1,4 +1,4 @@
-//! Who asks, and may they: answered by the cluster, and remembered for a few seconds.
+//! Authentication and authorization of requests, delegated to the API server and cached for a few seconds.
 // Upstream: staging/src/k8s.io/apiserver/pkg/server/options/{authentication,authorization}.go (v1.36)
 
 use std::time::Duration;
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::reviews::{Certified, Lasting, Reviews, User, bearer};
 
-/// How long the cluster's answer holds.
-const REMEMBERED: Duration = Duration::from_secs(10);
-/// The API server has this long to say whose certificates are good.
+/// How long the API server's answers are cached.
+const CACHE_TTL: Duration = Duration::from_secs(10);
+/// For the request for the client CA.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// May see everything.
 const MASTERS: &str = "system:masters";
@@ -25,7 +25,7 @@ pub(super) enum Denial {
         verb: String,
         path: String,
     },
-    /// Nobody could say.
+    /// The API server could not be asked.
     Unknown(String),
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Access {
 impl Access {
     pub(crate) fn new(authentication: Api, authorization: Api, always: Vec<String>) -> Access {
         Access {
-            reviews: Reviews::new(authentication, authorization, Lasting::all(REMEMBERED)),
+            reviews: Reviews::new(authentication, authorization, Lasting::all(CACHE_TTL)),
             always,
         }
     }
@@ -68,7 +68,7 @@ impl Access {
         let asked = self
             .reviews
             .is_permitted(&user, "nonResourceAttributes", attributes, now);
-        if asked.await.map_err(Denial::Unknown)? {
+        if asked.await.map_err(|e| Denial::Unknown(e.chain()))? {
             return Ok(());
         }
         Err(Denial::Forbidden {
@@ -90,7 +90,7 @@ impl Access {
     }
 }
 
-/// The authority whose certificates clients may show, as the API server publishes it. Without it, tokens alone count.
+/// The client CA, as the API server publishes it. Without it, only tokens are accepted.
 pub(super) async fn client_authority(api: &Api) -> Option<String> {
     let name = "extension-apiserver-authentication";
     let at = path::object("v1", Some("kube-system"), "configmaps", name);

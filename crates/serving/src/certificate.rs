@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,25 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Why there is no certificate to serve with.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("failed to read {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("failed to write {}", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("serving certificate has no PEM certificate (-----BEGIN CERTIFICATE-----)")]
+    NoCertificate,
+    #[error("key of the serving certificate is no PEM private key")]
+    NoKey,
+    #[error("serving certificate and key can't be used together")]
+    Pair(#[source] rustls::Error),
+    #[error("failed to set up TLS")]
+    Tls(#[source] rustls::Error),
+    #[error("failed to make a self-signed certificate")]
+    SelfSigned(#[from] rcgen::Error),
+}
 
 /// Upstream: a certificate that signs itself is good for these names where nobody says better ones.
 pub const LOCAL_NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
@@ -53,31 +72,30 @@ pub fn server_config(
     clients: Option<&ClientAuthority>,
     protocols: &[&str],
     now: Timestamp,
-) -> Result<ServerConfig, String> {
+) -> Result<ServerConfig, CertificateError> {
     let (pem, key) = pair(certificate, name, now)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let chain = chain
         .ok()
         .filter(|c| !c.is_empty())
-        .ok_or("the serving certificate is no PEM")?;
-    let key =
-        PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| "the key of the serving certificate is no PEM")?;
+        .ok_or(CertificateError::NoCertificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| CertificateError::NoKey)?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?;
+        .map_err(CertificateError::Tls)?;
     let builder = match clients {
         None => builder.with_no_client_auth(),
         Some(clients) => builder.with_client_cert_verifier(clients.in_handshake()),
     };
     let config = builder.with_single_cert(chain, key);
-    let mut config = config.map_err(|e| format!("the serving certificate can't be used: {e}"))?;
+    let mut config = config.map_err(CertificateError::Pair)?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     Ok(config)
 }
 
 /// Certificate and key, as PEM.
-fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String, String), String> {
+fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String, String), CertificateError> {
     match certificate {
         Certificate::Files { certificate, key } => Ok((read(certificate)?, read(key)?)),
         Certificate::Given { certificate, key } => Ok((certificate.clone(), key.clone())),
@@ -95,7 +113,10 @@ fn pair(certificate: &Certificate, name: &str, now: Timestamp) -> Result<(String
                 tracing::info!(path = %certificate.display(), "replacing the self-signed serving certificate");
             }
             let made = self_signed(names, now)?;
-            std::fs::create_dir_all(directory).map_err(|e| format!("{} can't be made: {e}", directory.display()))?;
+            std::fs::create_dir_all(directory).map_err(|source| CertificateError::Write {
+                path: directory.clone(),
+                source,
+            })?;
             write(&key, &made.1, 0o600)?;
             write(&certificate, &made.0, 0o644)?;
             Ok(made)
@@ -130,11 +151,14 @@ fn is_stale((pem, key): &(String, String), names: &[String], now: Timestamp) -> 
         || *content.valid.end() < now.as_second().saturating_add(RENEW_BEFORE_SECONDS)
 }
 
-fn read(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|e| format!("{} can't be read: {e}", path.display()))
+fn read(path: &Path) -> Result<String, CertificateError> {
+    std::fs::read_to_string(path).map_err(|source| CertificateError::Read {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), CertificateError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -142,13 +166,15 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
         .mode(mode)
         .open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|e| format!("{} can't be written: {e}", path.display()))
+    written.map_err(|source| CertificateError::Write {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
-fn self_signed(names: &[String], now: Timestamp) -> Result<(String, String), String> {
-    let failed = |e: rcgen::Error| format!("no certificate could be made: {e}");
-    let key = KeyPair::generate().map_err(failed)?;
-    let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
+fn self_signed(names: &[String], now: Timestamp) -> Result<(String, String), CertificateError> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(names.to_vec())?;
     let mut name = DistinguishedName::new();
     let host = names.first().map_or(LOCAL_NAMES[0], String::as_str);
     name.push(DnType::CommonName, format!("{host}@{}", now.as_second()));
@@ -163,7 +189,7 @@ fn self_signed(names: &[String], now: Timestamp) -> Result<(String, String), Str
     };
     params.not_before = day(0, 1);
     params.not_after = day(1, 0);
-    let certificate = params.self_signed(&key).map_err(failed)?;
+    let certificate = params.self_signed(&key)?;
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
@@ -212,13 +238,14 @@ mod tests {
             key: "x".into(),
         };
         assert_eq!(
-            config(&given, None).unwrap_err(),
-            "the key of the serving certificate is no PEM"
+            config(&given, None).unwrap_err().to_string(),
+            "key of the serving certificate is no PEM private key"
         );
         let missing = Certificate::Files {
             certificate: directory.join("a"),
             key: directory.join("b"),
         };
-        assert!(config(&missing, None).unwrap_err().contains("/a can't be read: "));
+        let error = config(&missing, None).unwrap_err().to_string();
+        assert_eq!(error, format!("failed to read {}", directory.join("a").display()));
     }
 }

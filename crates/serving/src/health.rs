@@ -1,15 +1,15 @@
 //! /healthz, /livez, /readyz: all checks, one check, and all with their names.
 
-/// Something that must be well.
+/// A health check and its result.
 #[derive(Clone, Copy)]
 pub struct Check {
     pub name: &'static str,
-    /// Where it counts: `healthz`, `livez`, `readyz`.
+    /// The endpoints it belongs to: `healthz`, `livez`, `readyz`.
     pub at: &'static [&'static str],
     pub passes: bool,
 }
 
-/// The code and the text, or none if the path is not about health.
+/// Status code and text; none for a path that no check belongs to.
 pub fn respond(checks: &[Check], path: &str, query: &str) -> Option<(u16, String)> {
     let (endpoint, one) = match path.strip_prefix('/')?.split_once('/') {
         Some((endpoint, one)) => (endpoint, one),

@@ -1,4 +1,4 @@
-//! Answers that go on for as long as their connection counts as busy.
+//! Response bodies that mark their connection as busy.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,13 +6,14 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Frame, SizeHint};
 use orlop_base::Busy;
 
-/// An answer's body that keeps its connection busy until it is sent.
+/// A response body that keeps its connection busy until it is sent or dropped.
 pub struct Held<B> {
     body: B,
     _busy: Busy,
 }
 
 impl<B> Held<B> {
+    /// `busy` is released with the body.
     pub fn new(body: B, busy: Busy) -> Held<B> {
         Held { body, _busy: busy }
     }

@@ -1,7 +1,7 @@
-//! A component's own port: health for anyone, metrics and configuration for those whom the cluster lets see them.
+//! A component's secure port: health for anyone, metrics and configuration for those who are authorized.
 //!
-//! HTTPS only. Who asks is told by a client certificate of the cluster's authority or by a bearer token, and what they
-//! may see is the API server's to say (TokenReview, SubjectAccessReview).
+//! HTTPS only. Clients authenticate with a certificate of the cluster's client CA or a bearer token (TokenReview), and the
+//! API server authorizes them (SubjectAccessReview).
 //!
 //! Upstream: the secure port of kube-scheduler and kube-controller-manager (v1.36). Left out: profiles, /flagz, /statusz,
 //! /metrics/slis, /metrics/resources, the front proxy's headers; files and authorities are read once, at the start.
@@ -17,6 +17,7 @@ pub mod reviews;
 mod tests;
 
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
@@ -38,12 +39,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use access::{Access, Denial};
-pub use certificate::Certificate;
+pub use certificate::{Certificate, CertificateError};
 pub use held::Held;
+use orlop_x509::AuthorityError;
 pub use orlop_x509::{AnyCertificate, ClientAuthority};
 use reviews::Certified;
 
-/// What anyone may see unless it is said otherwise.
+/// Paths that need no authorization by default.
 pub const ALWAYS_ALLOWED: [&str; 3] = ["/healthz", "/readyz", "/livez"];
 
 const CONNECTIONS_MAX: usize = 256;
@@ -56,39 +58,53 @@ const JSON: &str = "application/json";
 /// Upstream: expfmt's text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
+/// Why a component's port is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServingError {
+    #[error("failed to create listener: {address}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    ClientAuthority(#[from] AuthorityError),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+}
+
+/// What to serve, where, and who decides about access.
 pub struct Options {
     pub bind: IpAddr,
-    /// 0 takes any free one.
+    /// 0: any free one.
     pub port: u16,
     pub certificate: Certificate,
     /// The component's name, and so that of certificate and key in a directory.
     pub name: &'static str,
     /// Paths that need no permission; one that ends with `*` stands for all that begin with the rest.
     pub always_allow_paths: Vec<String>,
-    /// Who is asked about tokens.
+    /// For TokenReviews and the client CA.
     pub authentication: Api,
-    /// Who is asked what users may see.
+    /// For SubjectAccessReviews.
     pub authorization: Api,
     pub pages: Arc<dyn Pages>,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
 
-/// What a component shows.
+/// The pages of a component.
 pub trait Pages: Send + Sync + 'static {
-    /// None: there is no such page.
+    /// The page at this path; none for 404. Called for GET and HEAD only, on a thread of the runtime: it must not block.
     fn show(&self, path: &str, query: &str) -> Option<Page>;
 }
 
+/// A response of a component.
 pub struct Page {
     pub code: u16,
     pub media_type: &'static str,
     pub body: Bytes,
-    /// Further headers, their names in small letters.
+    /// Further headers, their names in lower case.
     pub headers: Vec<(&'static str, String)>,
 }
 
 impl Page {
+    /// Metrics in the Prometheus text format.
     pub fn metrics(text: String) -> Page {
         let (code, media_type) = (200, PROMETHEUS);
         Page {
@@ -99,6 +115,7 @@ impl Page {
         }
     }
 
+    /// 200 with JSON.
     pub fn json(body: Bytes) -> Page {
         let (code, media_type) = (200, JSON);
         Page {
@@ -109,6 +126,7 @@ impl Page {
         }
     }
 
+    /// Plain text.
     pub fn plain(code: u16, text: String) -> Page {
         Page {
             code,
@@ -121,7 +139,7 @@ impl Page {
 
 struct Server {
     access: Access,
-    /// Without one, certificates are not asked for.
+    /// None: client certificates are not requested.
     clients: Option<ClientAuthority>,
     pages: Arc<dyn Pages>,
     clock: Clock,
@@ -129,15 +147,15 @@ struct Server {
 }
 
 /// Listens, and serves until the shutdown. Gives the address once it listens.
-pub fn start(options: Options) -> BoxFuture<'static, Result<SocketAddr, String>> {
+pub fn start(options: Options) -> BoxFuture<'static, Result<SocketAddr, ServingError>> {
     Box::pin(listen(options))
 }
 
-async fn listen(options: Options) -> Result<SocketAddr, String> {
+async fn listen(options: Options) -> Result<SocketAddr, ServingError> {
     let address = SocketAddr::new(options.bind, options.port);
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
-    let address = listener.local_addr().map_err(|e| e.to_string())?;
+    let failed = |source| ServingError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
     let clients = access::client_authority(&options.authentication).await;
     let clients = clients.map(|pem| ClientAuthority::from_pem(&pem)).transpose()?;
     let tls = certificate::server_config(
@@ -169,7 +187,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor
         async move {
             let address = peer.address;
             if let Err(e) = connection(server, acceptor, stream, peer).await {
-                tracing::debug!(peer = %address, "connection ended: {e}");
+                tracing::debug!(peer = %address, err = %e, "connection failed");
             }
         }
     };
@@ -178,7 +196,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor
     let _ = tokio::time::timeout(DRAIN, connections.gone()).await;
 }
 
-/// The TLS connection of a client; none if it does not begin one, which it is told.
+/// Accepts TLS within ten seconds. None for a client that speaks plain HTTP, which got a 400 instead.
 pub async fn handshake(
     acceptor: &TlsAcceptor,
     mut stream: TcpStream,
@@ -231,16 +249,17 @@ async fn connection(
     connection.await
 }
 
-/// Whether somebody who is not refused has said who they are. Where anyone may look, tokens are not looked at.
+/// Whether a client whose request was not refused is authenticated: by its certificate, or by a token where one is
+/// checked.
 pub fn is_credited<B>(request: &Request<B>, certified: &Certified) -> bool {
     let is_open = ALWAYS_ALLOWED.iter().any(|path| request.uri().path().starts_with(path));
     matches!(certified, Certified::User { .. }) || (!is_open && request.headers().contains_key(AUTHORIZATION))
 }
 
-type Answer = Response<Full<Bytes>>;
+type PageResponse = Response<Full<Bytes>>;
 
 impl Server {
-    async fn respond<B>(&self, request: &Request<B>, certified: &Certified) -> Answer {
+    async fn respond<B>(&self, request: &Request<B>, certified: &Certified) -> PageResponse {
         let header = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
         let verb = request.method().as_str().to_ascii_lowercase();
         let path = request.uri().path();
@@ -252,7 +271,7 @@ impl Server {
     }
 }
 
-fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> Answer {
+fn page_response(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> PageResponse {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = http::StatusCode::from_u16(code).expect("a code from above");
     response
@@ -264,7 +283,7 @@ fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> Answer
     response
 }
 
-fn refuse(denial: &Denial) -> Answer {
+fn refuse(denial: &Denial) -> PageResponse {
     let (code, reason, message) = match denial {
         Denial::Unauthenticated => (401, "Unauthorized", "Unauthorized".to_string()),
         Denial::Forbidden { user, verb, path } => (
@@ -272,11 +291,11 @@ fn refuse(denial: &Denial) -> Answer {
             "Forbidden",
             format!("forbidden: User {user:?} cannot {verb} path {path:?}"),
         ),
-        Denial::Unknown(why) => return answer(500, PLAIN, format!("Internal Server Error: {why}\n")),
+        Denial::Unknown(why) => return page_response(500, PLAIN, format!("Internal Server Error: {why}\n")),
     };
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code,
     });
-    answer(code, JSON, status.to_string())
+    page_response(code, JSON, status.to_string())
 }

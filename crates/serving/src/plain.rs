@@ -1,4 +1,4 @@
-//! Pages without TLS, for those ports that Kubernetes' components have so: health checks of load balancers and of the
+//! Pages without TLS, for the ports that are plain HTTP in Kubernetes, too: health checks of load balancers and of the
 //! proxy, and metrics on loopback.
 
 use std::convert::Infallible;
@@ -36,9 +36,9 @@ pub async fn serve(listener: TcpListener, pages: Arc<dyn Pages>, shutdown: Shutd
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             tokio::select! {
-                outcome = connection => {
-                    if let Err(e) = outcome {
-                        tracing::debug!(peer = %address, "connection ended: {e}");
+                ended = connection => {
+                    if let Err(e) = ended {
+                        tracing::debug!(peer = %address, err = %e, "connection failed");
                     }
                 }
                 _ = shutdown.wait() => {}
@@ -49,16 +49,16 @@ pub async fn serve(listener: TcpListener, pages: Arc<dyn Pages>, shutdown: Shutd
     orlop_base::accept(listener, &connections, &shutdown, take, failed).await;
 }
 
-/// Shows the page that is asked for.
+/// The page for a request.
 pub(crate) fn respond<B>(request: &Request<B>, pages: &dyn Pages) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return crate::answer(405, crate::PLAIN, "only GET is served here\n");
+        return crate::page_response(405, crate::PLAIN, "only GET is served here\n");
     }
     let uri = request.uri();
     let Some(page) = pages.show(uri.path(), uri.query().unwrap_or("")) else {
-        return crate::answer(404, crate::PLAIN, "404 page not found\n");
+        return crate::page_response(404, crate::PLAIN, "404 page not found\n");
     };
-    let mut response = crate::answer(page.code, page.media_type, page.body);
+    let mut response = crate::page_response(page.code, page.media_type, page.body);
     for (name, value) in page.headers {
         if let Ok(value) = HeaderValue::from_str(&value) {
             response.headers_mut().insert(HeaderName::from_static(name), value);
@@ -74,9 +74,9 @@ mod tests {
     use super::*;
     use crate::Page;
 
-    struct One;
+    struct HealthPage;
 
-    impl Pages for One {
+    impl Pages for HealthPage {
         fn show(&self, path: &str, _: &str) -> Option<Page> {
             (path == "/healthz").then(|| {
                 let mut page = Page::plain(503, "no\n".to_string());
@@ -91,7 +91,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = Shutdown::default();
-        let server = tokio::spawn(serve(listener, Arc::new(One), shutdown.clone()));
+        let server = tokio::spawn(serve(listener, Arc::new(HealthPage), shutdown.clone()));
         for (request, first, wanted) in [
             ("GET /healthz", "HTTP/1.1 503", "x-weight: 0"),
             ("GET /other", "HTTP/1.1 404", "not found"),

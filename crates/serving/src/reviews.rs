@@ -1,4 +1,4 @@
-//! What the cluster says of those who ask: who a token belongs to, and what they may. Its answers are remembered for a while.
+//! Delegated authentication and authorization: TokenReview and SubjectAccessReview, answers cached for a while.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -13,11 +13,12 @@ use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Answers of each kind remembered at most.
-const ANSWERS_MAX: usize = 4096;
+/// Entries of each cache.
+const CACHE_MAX: usize = 4096;
 /// The API server has this long to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A user as the API server knows it: `status.user` of a TokenReview, and the spec of a SubjectAccessReview.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(default)]
 pub struct User {
@@ -29,7 +30,7 @@ pub struct User {
 }
 
 impl User {
-    /// Who doesn't say who they are.
+    /// Whoever shows no credentials.
     pub fn anonymous() -> User {
         User {
             name: "system:anonymous".to_string(),
@@ -53,7 +54,7 @@ impl User {
     }
 }
 
-/// What a connection's client certificate says. Made once a connection.
+/// Whom a connection's client certificate identifies. Made once a connection.
 #[derive(Clone, Debug, Default)]
 pub enum Certified {
     /// No certificate was shown, or it names nobody.
@@ -103,7 +104,7 @@ impl Certified {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidCertificate;
 
-/// How long answers hold.
+/// How long answers are cached.
 #[derive(Clone, Copy, Debug)]
 pub struct Lasting {
     pub known_token: Duration,
@@ -113,6 +114,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
+    /// The same for all answers.
     pub const fn all(duration: Duration) -> Lasting {
         Lasting {
             known_token: duration,
@@ -123,27 +125,28 @@ impl Lasting {
     }
 }
 
-/// Asks the cluster, through one API for tokens and one for permissions.
+/// Asks the API server, with one client for tokens and one for permissions.
 pub struct Reviews {
     authentication: Api,
     authorization: Api,
     lasting: Lasting,
-    users: Remembered<String, Option<User>>,
-    permissions: Remembered<(User, String), bool>,
+    users: TtlCache<String, Option<User>>,
+    permissions: TtlCache<(User, String), bool>,
 }
 
 impl Reviews {
+    /// Requests time out after ten seconds whatever the clients' own limit.
     pub fn new(authentication: Api, authorization: Api, lasting: Lasting) -> Reviews {
         Reviews {
             authentication: authentication.with_timeout(TIMEOUT),
             authorization: authorization.with_timeout(TIMEOUT),
             lasting,
-            users: Remembered::default(),
-            permissions: Remembered::default(),
+            users: TtlCache::default(),
+            permissions: TtlCache::default(),
         }
     }
 
-    /// None: nobody's, or nobody could say.
+    /// The user of a bearer token; none if it is not valid or the API server could not be asked.
     pub async fn user_of_token(&self, token: &str, now: Timestamp) -> Option<User> {
         if let Some(known) = self.users.get(&token.to_string(), now) {
             return known;
@@ -172,14 +175,15 @@ impl Reviews {
         user
     }
 
-    /// `attributes` are the part of a SubjectAccessReview with this name. An error says why nobody could say.
+    /// Asks whether the user may, with `attributes` as the part of a SubjectAccessReview with this name. An error means
+    /// that the API server could not be asked; it is not cached.
     pub async fn is_permitted(
         &self,
         user: &User,
         part: &str,
         attributes: Value,
         now: Timestamp,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Error> {
         let question = (user.clone(), attributes.to_string());
         if let Some(known) = self.permissions.get(&question, now) {
             return Ok(known);
@@ -189,7 +193,7 @@ impl Reviews {
         let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
         let at = path::collection("authorization.k8s.io/v1", None, "subjectaccessreviews");
         let answer: Result<Value, Error> = self.authorization.create(&at, &body).await;
-        let review = answer.map_err(|e| e.chain())?;
+        let review = answer?;
         let allowed = review["status"]["allowed"] == true;
         let ttl = if allowed {
             self.lasting.allowed
@@ -201,22 +205,22 @@ impl Reviews {
     }
 }
 
-/// The token of a header for authorization.
+/// The token of an `Authorization: Bearer` header.
 pub fn bearer(header: Option<&str>) -> Option<&str> {
     let (scheme, token) = header?.trim().split_once(' ')?;
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
-/// Answers that hold for a while.
-struct Remembered<K, V>(Mutex<HashMap<K, (Timestamp, V)>>);
+/// Values that hold for a while. Full of valid ones, it takes no more.
+struct TtlCache<K, V>(Mutex<HashMap<K, (Timestamp, V)>>);
 
-impl<K, V> Default for Remembered<K, V> {
+impl<K, V> Default for TtlCache<K, V> {
     fn default() -> Self {
-        Remembered(Mutex::default())
+        TtlCache(Mutex::default())
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
+impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
     fn get(&self, key: &K, now: Timestamp) -> Option<V> {
         let held = self.0.lock();
         held.get(key)
@@ -226,10 +230,10 @@ impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
 
     fn keep(&self, key: K, value: V, now: Timestamp, ttl: Duration) {
         let mut held = self.0.lock();
-        if held.len() >= ANSWERS_MAX {
+        if held.len() >= CACHE_MAX {
             held.retain(|_, (until, _)| now < *until);
         }
-        if held.len() < ANSWERS_MAX {
+        if held.len() < CACHE_MAX {
             held.insert(key, (now.saturating_add(ttl).unwrap_or(now), value));
         }
     }

@@ -41,11 +41,11 @@ fn cluster(log: &Arc<Mutex<Vec<String>>>) -> Api {
 
 /// Ready once told to be.
 #[derive(Default)]
-struct Shown {
+struct TestPages {
     ready: std::sync::atomic::AtomicBool,
 }
 
-impl Pages for Shown {
+impl Pages for TestPages {
     fn show(&self, path: &str, query: &str) -> Option<Page> {
         let passes = self.ready.load(std::sync::atomic::Ordering::Relaxed);
         let checks = [
@@ -92,7 +92,7 @@ async fn get(server: &Server, path: &str, token: &str, certified: &Certified) ->
 #[tokio::test]
 async fn who_may_see_what() {
     let log = Arc::default();
-    let pages = Arc::new(Shown::default());
+    let pages = Arc::new(TestPages::default());
     let server = server(&log, pages.clone());
     let admin = |valid| {
         let user = reviews::User {
@@ -162,7 +162,7 @@ async fn the_port_speaks_tls() {
         authentication: cluster(&Arc::default()),
         authorization: cluster(&Arc::default()),
         name: "it",
-        pages: Arc::new(Shown::default()),
+        pages: Arc::new(TestPages::default()),
         clock: Clock::System,
         shutdown: shutdown.clone(),
     };

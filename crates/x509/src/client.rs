@@ -7,16 +7,43 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName as Hint, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::name::DistinguishedName;
+use crate::name::{DistinguishedName, NameError};
 
-/// Those who vouch for clients.
+/// Why certificates can't be a client CA.
+#[derive(Debug, thiserror::Error)]
+#[error("client CA has no usable certificate")]
+pub struct AuthorityError(#[from] VerifierBuilderError);
+
+/// Why a client certificate is refused. The words are Go's, which is what people search for.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum VerifyError {
+    #[error("x509: no certificate")]
+    NoCertificate,
+    #[error("x509: certificate signed by unknown authority")]
+    UnknownAuthority,
+    #[error("x509: certificate has expired or is not yet valid")]
+    Expired,
+    #[error("x509: certificate specifies an incompatible key usage")]
+    KeyUsage,
+    #[error("x509: malformed certificate")]
+    Malformed,
+    #[error("x509: {0}")]
+    Subject(NameError),
+    /// Any other reason why the certificate is no good.
+    #[error("x509: {0}")]
+    Certificate(String),
+    #[error("x509: {0}")]
+    Other(rustls::Error),
+}
+
+/// The client CA: the certificates that vouch for clients. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct ClientAuthority {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -32,20 +59,18 @@ pub struct ClientCertificate {
 }
 
 impl ClientAuthority {
-    /// From all certificates of a PEM text.
-    pub fn from_pem(pem: &str) -> Result<ClientAuthority, String> {
+    /// From all certificates of a PEM text; what else is in it is skipped. An error if there is none.
+    pub fn from_pem(pem: &str) -> Result<ClientAuthority, AuthorityError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok));
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .build()
-            .map_err(|e| format!("the authority of client certificates can't be used: {e}"))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
         Ok(ClientAuthority { verifier, provider })
     }
 
     /// What the handshake uses: takes every certificate whose key the client holds, and none at all.
     pub fn in_handshake(&self) -> Arc<dyn ClientCertVerifier> {
-        Arc::new(Requested {
+        Arc::new(UncheckedCertificate {
             hints: self.verifier.root_hint_subjects().to_vec(),
             provider: self.provider.clone(),
         })
@@ -53,49 +78,42 @@ impl ClientAuthority {
 
     /// Verifies what a client showed, the leaf first: signed by one of us, valid now, meant for clients, with a subject
     /// that can be read.
-    pub fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<ClientCertificate, String> {
-        let (leaf, intermediates) = chain.split_first().ok_or("there is no certificate")?;
+    pub fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<ClientCertificate, VerifyError> {
+        let (leaf, intermediates) = chain.split_first().ok_or(VerifyError::NoCertificate)?;
         let since_epoch = std::time::Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
         self.verifier
             .verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch))
-            .map_err(|e| reason(&e))?;
-        let (_, certificate) = X509Certificate::from_der(leaf).map_err(|_| "x509: malformed certificate")?;
+            .map_err(reason)?;
+        let (_, certificate) = X509Certificate::from_der(leaf).map_err(|_| VerifyError::Malformed)?;
         Ok(ClientCertificate {
-            subject: DistinguishedName::read(certificate.subject()).map_err(|e| format!("x509: {e}"))?,
+            subject: DistinguishedName::read(certificate.subject()).map_err(VerifyError::Subject)?,
             valid: certificate.validity().not_before.timestamp()..=certificate.validity().not_after.timestamp(),
         })
     }
 }
 
-/// In Go's words, which is what people search for.
-fn reason(error: &rustls::Error) -> String {
-    let rustls::Error::InvalidCertificate(why) = error else {
-        return format!("x509: {error}");
+fn reason(error: rustls::Error) -> VerifyError {
+    let rustls::Error::InvalidCertificate(reason) = &error else {
+        return VerifyError::Other(error);
     };
-    match why {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "x509: certificate signed by unknown authority".to_string()
-        }
+    match reason {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => VerifyError::UnknownAuthority,
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. } => {
-            "x509: certificate has expired or is not yet valid".to_string()
-        }
-        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "x509: certificate specifies an incompatible key usage".to_string()
-        }
-        other => format!("x509: {other}"),
+        | CertificateError::NotValidYetContext { .. } => VerifyError::Expired,
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => VerifyError::KeyUsage,
+        reason => VerifyError::Certificate(reason.to_string()),
     }
 }
 
 #[derive(Debug)]
-struct Requested {
+struct UncheckedCertificate {
     hints: Vec<Hint>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ClientCertVerifier for Requested {
+impl ClientCertVerifier for UncheckedCertificate {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -185,7 +203,9 @@ mod tests {
         let at = |params: &CertificateParams, issuer: &Issuer<'_, KeyPair>, now: &str| {
             let certificate = params.signed_by(&key, issuer).unwrap();
             let verified = clients.verify(&[certificate.der().clone()], now.parse().unwrap());
-            verified.map(|c| c.subject.common_name().to_string())
+            verified
+                .map(|c| c.subject.common_name().to_string())
+                .map_err(|e| e.to_string())
         };
         let good = client();
         assert_eq!(at(&good, &issuer, NOW).unwrap(), "admin");
@@ -193,7 +213,7 @@ mod tests {
         assert_eq!(at(&good, &stranger, NOW).unwrap_err(), unknown);
         let own = good.self_signed(&key).unwrap();
         let forged = clients.verify(&[own.der().clone()], NOW.parse().unwrap());
-        assert_eq!(forged.unwrap_err(), unknown);
+        assert_eq!(forged.unwrap_err(), VerifyError::UnknownAuthority);
         for now in ["2025-12-31T00:00:00Z", "2027-01-02T00:00:00Z"] {
             assert_eq!(
                 at(&good, &issuer, now).unwrap_err(),

@@ -6,8 +6,29 @@ use std::ops::RangeInclusive;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::name::{AlternativeNames, DistinguishedName};
+use crate::name::{AlternativeNames, DistinguishedName, NameError};
 
+/// Why a certificate can't be read whole.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContentError {
+    #[error("{0}")]
+    Pem(String),
+    #[error("PEM block type must be CERTIFICATE, found {0:?}")]
+    BlockType(String),
+    #[error("{0}")]
+    Der(String),
+    #[error("x509: trailing data")]
+    TrailingData,
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// With dots.
+    #[error("x509: extension {0} can't be read")]
+    Extension(String),
+    #[error("x509: extension {0} is there more than once")]
+    RepeatedExtension(String),
+}
+
+/// All that a certificate says of its holder and what it may be used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateContent {
     pub subject: DistinguishedName,
@@ -29,21 +50,23 @@ pub struct CertificateContent {
 
 impl CertificateContent {
     /// Of the first certificate of a PEM text.
-    pub fn from_pem(pem: &str) -> Result<CertificateContent, String> {
-        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|e| e.to_string())?;
+    pub fn from_pem(pem: &str) -> Result<CertificateContent, ContentError> {
+        let (_, block) =
+            x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|e| ContentError::Pem(e.to_string()))?;
         match block.label.as_str() {
             "CERTIFICATE" => CertificateContent::from_der(&block.contents),
-            other => Err(format!("PEM block type must be CERTIFICATE, found {other:?}")),
+            other => Err(ContentError::BlockType(other.to_string())),
         }
     }
 
-    pub fn from_der(der: &[u8]) -> Result<CertificateContent, String> {
-        let (rest, certificate) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
+    /// Of one certificate, with nothing after it.
+    pub fn from_der(der: &[u8]) -> Result<CertificateContent, ContentError> {
+        let (rest, certificate) = X509Certificate::from_der(der).map_err(|e| ContentError::Der(e.to_string()))?;
         if !rest.is_empty() {
-            return Err("x509: trailing data".to_string());
+            return Err(ContentError::TrailingData);
         }
         let mut content = CertificateContent {
-            subject: DistinguishedName::read(certificate.subject()).map_err(|e| e.to_string())?,
+            subject: DistinguishedName::read(certificate.subject())?,
             alternative_names: AlternativeNames::default(),
             public_key: certificate.public_key().raw.to_vec(),
             valid: certificate.validity().not_before.timestamp()..=certificate.validity().not_after.timestamp(),
@@ -57,16 +80,16 @@ impl CertificateContent {
             let oid = extension.oid.to_id_string();
             match extension.parsed_extension() {
                 ParsedExtension::SubjectAlternativeName(names) => {
-                    content.alternative_names = AlternativeNames::read(names).map_err(|e| e.to_string())?;
+                    content.alternative_names = AlternativeNames::read(names)?;
                 }
                 ParsedExtension::KeyUsage(usage) => content.key_usage = Some(usage.flags),
                 ParsedExtension::ExtendedKeyUsage(usage) => content.extended_key_usages = extended(usage),
                 ParsedExtension::BasicConstraints(constraints) => content.is_authority = constraints.ca,
-                ParsedExtension::ParseError { .. } => return Err(format!("x509: extension {oid} can't be read")),
+                ParsedExtension::ParseError { .. } => return Err(ContentError::Extension(oid)),
                 _ => {}
             }
             if !content.extensions.insert(oid.clone()) {
-                return Err(format!("x509: extension {oid} is there more than once"));
+                return Err(ContentError::RepeatedExtension(oid));
             }
         }
         Ok(content)

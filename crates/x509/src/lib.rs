@@ -8,7 +8,7 @@ mod name;
 mod request;
 
 pub use any_certificate::AnyCertificate;
-pub use client::{ClientAuthority, ClientCertificate};
-pub use content::CertificateContent;
+pub use client::{AuthorityError, ClientAuthority, ClientCertificate, VerifyError};
+pub use content::{CertificateContent, ContentError};
 pub use name::{AlternativeNames, Attribute, COMMON_NAME, DistinguishedName, NameError, ORGANIZATION, USER_UID};
-pub use request::CertificateRequest;
+pub use request::{CertificateRequest, RequestError};

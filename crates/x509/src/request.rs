@@ -6,7 +6,26 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
 use x509_parser::prelude::FromDer;
 
-use crate::name::{AlternativeNames, DistinguishedName};
+use crate::name::{AlternativeNames, DistinguishedName, NameError};
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    BlockType,
+    #[error("{0}")]
+    Der(String),
+    #[error("asn1: syntax error: trailing data")]
+    TrailingData,
+    #[error("unable to verify certificate request signature: {0}")]
+    Signature(String),
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("the subjectAltNames can't be read")]
+    AlternativeNames,
+    #[error("subjectAltNames are there more than once")]
+    RepeatedAlternativeNames,
+}
 
 /// What a request asks for, all of it: what can't be read makes the request an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,39 +37,41 @@ pub struct CertificateRequest {
 }
 
 impl CertificateRequest {
-    pub fn from_pem(pem: &[u8]) -> Result<CertificateRequest, String> {
+    /// Reads a request, whoever made it.
+    pub fn from_pem(pem: &[u8]) -> Result<CertificateRequest, RequestError> {
         CertificateRequest::read(pem, false)
     }
 
     /// As `from_pem`, for a request whose signature shows that whoever made it holds the key.
-    pub fn verified(pem: &[u8]) -> Result<CertificateRequest, String> {
+    pub fn verified(pem: &[u8]) -> Result<CertificateRequest, RequestError> {
         CertificateRequest::read(pem, true)
     }
 
-    fn read(pem: &[u8], verify: bool) -> Result<CertificateRequest, String> {
+    fn read(pem: &[u8], verify: bool) -> Result<CertificateRequest, RequestError> {
         let block = x509_parser::pem::parse_x509_pem(pem)
             .ok()
             .map(|(_, block)| block)
             .filter(|block| block.label == "CERTIFICATE REQUEST")
-            .ok_or("PEM block type must be CERTIFICATE REQUEST")?;
-        let (rest, request) = X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
+            .ok_or(RequestError::BlockType)?;
+        let parsed = X509CertificationRequest::from_der(&block.contents);
+        let (rest, request) = parsed.map_err(|e| RequestError::Der(e.to_string()))?;
         if !rest.is_empty() {
-            return Err("asn1: syntax error: trailing data".to_string());
+            return Err(RequestError::TrailingData);
         }
         if verify {
             let verified = request.verify_signature();
-            verified.map_err(|e| format!("unable to verify certificate request signature: {e}"))?;
+            verified.map_err(|e| RequestError::Signature(e.to_string()))?;
         }
         let info = &request.certification_request_info;
         Ok(CertificateRequest {
-            subject: DistinguishedName::read_known(&info.subject).map_err(|e| e.to_string())?,
+            subject: DistinguishedName::read_known(&info.subject)?,
             alternative_names: alternative_names(&request)?,
             public_key: info.subject_pki.raw.to_vec(),
         })
     }
 }
 
-fn alternative_names(request: &X509CertificationRequest<'_>) -> Result<AlternativeNames, String> {
+fn alternative_names(request: &X509CertificationRequest<'_>) -> Result<AlternativeNames, RequestError> {
     let mut found = None;
     let attributes = request.certification_request_info.iter_attributes();
     let asked = attributes.filter_map(|attribute| match attribute.parsed_attribute() {
@@ -59,11 +80,11 @@ fn alternative_names(request: &X509CertificationRequest<'_>) -> Result<Alternati
     });
     for extension in asked.flatten().filter(|e| e.oid == OID_X509_EXT_SUBJECT_ALT_NAME) {
         let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() else {
-            return Err("the subjectAltNames can't be read".to_string());
+            return Err(RequestError::AlternativeNames);
         };
-        let names = AlternativeNames::read(names).map_err(|e| e.to_string())?;
+        let names = AlternativeNames::read(names)?;
         if found.replace(names).is_some() {
-            return Err("subjectAltNames are there more than once".to_string());
+            return Err(RequestError::RepeatedAlternativeNames);
         }
     }
     Ok(found.unwrap_or_default())

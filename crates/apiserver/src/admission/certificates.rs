@@ -93,7 +93,7 @@ fn subject(review: &Review<'_>, new: Option<&Value>, _: Option<&Value>) -> Resul
 /// Reads a signing request: PEM, in base64 as it stands in the object. What can't be read whole is an error.
 pub(super) fn read(encoded: &str) -> Result<CertificateRequest, String> {
     let pem = BASE64_STANDARD.decode(encoded).map_err(|e| e.to_string())?;
-    CertificateRequest::from_pem(&pem)
+    CertificateRequest::from_pem(&pem).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

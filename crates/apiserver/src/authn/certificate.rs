@@ -25,7 +25,8 @@ struct Verified {
 impl CertIdentity {
     /// Verifies what a client showed, the leaf first.
     pub fn new(clients: &ClientAuthority, chain: &[CertificateDer<'_>], now: Timestamp) -> CertIdentity {
-        let verified = clients.verify(chain, now).map_err(AuthnError::Certificate);
+        let verified = clients.verify(chain, now);
+        let verified = verified.map_err(|e| AuthnError::Certificate(e.to_string()));
         CertIdentity(verified.and_then(|certificate| {
             Ok(Verified {
                 user: user(&chain[0], &certificate.subject)?.map(Arc::new),

@@ -18,7 +18,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use orlop_x509::{CertificateContent, ClientAuthority};
+use orlop_x509::{AuthorityError, CertificateContent, ClientAuthority};
 use rcgen::KeyPair;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -73,8 +73,8 @@ pub enum PkiError {
     Tls(#[source] rustls::Error),
     #[error("cannot set up the verification of client certificates")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
-    #[error("{0}")]
-    Clients(String),
+    #[error(transparent)]
+    Clients(#[from] AuthorityError),
     #[error("the operating system gives no random numbers")]
     Random,
 }
@@ -214,7 +214,7 @@ impl Pki {
 
     /// Who vouches for clients that show a certificate.
     pub fn client_authority(&self) -> Result<ClientAuthority, PkiError> {
-        ClientAuthority::from_pem(&self.ca.certificate).map_err(PkiError::Clients)
+        Ok(ClientAuthority::from_pem(&self.ca.certificate)?)
     }
 
     /// How the server speaks TLS: 1.2 or later, HTTP/2 preferred, client certificates asked for but not required. The

@@ -34,7 +34,7 @@ impl Authority {
         valid: Duration,
         now: Timestamp,
     ) -> Result<String, String> {
-        let request = CertificateRequest::verified(pem.as_bytes())?;
+        let request = CertificateRequest::verified(pem.as_bytes()).map_err(|e| e.to_string())?;
         if request != *judged {
             return Err("the request is not the one that was judged".to_string());
         }
@@ -75,7 +75,7 @@ impl Authority {
 
 /// Reads a certificate again before anybody else does: it must say what was judged, and no more.
 fn check(signed: &str, judged: &CertificateRequest, usages: &Usages, not_after_max: i64) -> Result<(), String> {
-    let content = CertificateContent::from_pem(signed)?;
+    let content = CertificateContent::from_pem(signed).map_err(|e| e.to_string())?;
     let wanted: BTreeSet<String> = usages.extended.iter().map(|oid| oid.to_string()).collect();
     let known = [
         KeyUsage::OID,
@@ -313,7 +313,7 @@ mod tests {
                 [set(&[&nodes, &masters]), set(&[&node])].concat(),
             ] {
                 let pem = request_for(&certificate::tlv(0x30, &[&subject]));
-                let refused = CertificateRequest::from_pem(pem.as_bytes()).unwrap_err();
+                let refused = CertificateRequest::from_pem(pem.as_bytes()).unwrap_err().to_string();
                 assert!(
                     refused.starts_with("subject attribute 2.5.4.10 can't be read"),
                     "{refused}"

@@ -783,7 +783,7 @@ fn certificate_request(corpus: &Corpus, random: &mut Random) -> Size {
     }
     let output = match pki::CertificateRequest::from_pem(pem.as_bytes()) {
         Ok(asked) => format!("{asked:?}").len(),
-        Err(e) => e.len(),
+        Err(e) => e.to_string().len(),
     };
     Size {
         input: pem.len(),

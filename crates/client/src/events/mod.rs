@@ -1,4 +1,4 @@
-//! Events: what a component tells people about an object.
+//! Events: what a component reports about an object, for people.
 //!
 //! `Recorder::record` only puts the event into a bounded queue and never waits; when the queue is full the event is
 //! dropped and counted. One task takes events out, decides what becomes of them, and writes with several requests in
@@ -56,6 +56,7 @@ const NOTE_MAX: usize = 1024;
 const MESSAGE_MAX: usize = 12 << 10;
 const INSTANCE_MAX: usize = 128;
 
+/// The type of an event; no others are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum EventType {
     Normal,
@@ -83,6 +84,7 @@ pub struct ObjectReference {
     pub field_path: String,
 }
 
+/// An event as a component reports it. Name, times and count are the recorder's.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub regarding: ObjectReference,
@@ -190,17 +192,17 @@ impl EventNames {
     }
 }
 
-struct Queued {
+struct QueuedEvent {
     source: Arc<Source>,
     event: Event,
     at: Timestamp,
 }
 
-/// Takes events. Clones are cheap and share the queue.
+/// Records events without ever waiting. Clones are cheap and share the queue.
 #[derive(Clone)]
 pub struct Recorder {
     source: Arc<Source>,
-    queue: mpsc::Sender<Queued>,
+    queue: mpsc::Sender<QueuedEvent>,
     dropped: Arc<AtomicU64>,
     clock: Clock,
 }
@@ -253,7 +255,7 @@ impl Recorder {
     /// Never waits. If too many events wait already, this one is dropped.
     pub fn record(&self, mut event: Event) {
         cut(&mut event.note, self.source.note_max());
-        let queued = Queued {
+        let queued = QueuedEvent {
             source: self.source.clone(),
             event,
             at: self.clock.now(),
@@ -261,7 +263,7 @@ impl Recorder {
         if self.queue.try_send(queued).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::warn!(dropped, "dropped events: too many wait to be written");
+                tracing::warn!(dropped, "dropped events: queue is full");
             }
         }
     }
@@ -293,7 +295,7 @@ struct Writer {
 
 impl Writer {
     /// What to write, if anything.
-    fn observe(&mut self, Queued { source, event, at }: Queued) -> Option<Report> {
+    fn observe(&mut self, QueuedEvent { source, event, at }: QueuedEvent) -> Option<Report> {
         match source.api {
             EventApi::EventsV1 { .. } => self.series.observe(source, event, at, &mut self.names),
             EventApi::CoreV1 { .. } => {
@@ -303,7 +305,7 @@ impl Writer {
         }
     }
 
-    async fn run(mut self, mut queue: mpsc::Receiver<Queued>, shutdown: Shutdown) {
+    async fn run(mut self, mut queue: mpsc::Receiver<QueuedEvent>, shutdown: Shutdown) {
         let mut writing = FuturesUnordered::new();
         let mut batch = Vec::with_capacity(IN_FLIGHT);
         let mut sweeps = 0;

@@ -18,7 +18,7 @@ pub(super) const SERIES_IDLE: Duration = Duration::from_secs(6 * 60);
 const REMEMBERED_MAX: usize = 1 << 16;
 
 /// What is remembered of an event. A single one can be written again from its repetition.
-enum Seen {
+enum SeenEvent {
     Once { name: Box<str>, at: Timestamp },
     Series(Box<Report>),
 }
@@ -27,7 +27,7 @@ enum Seen {
 pub(super) struct SeriesKeeper {
     /// By the hash of all that makes two events the same. Counts are for people: that two of a few ten thousand share
     /// one of 2⁶⁴ hashes does not matter.
-    seen: HashMap<u64, Seen>,
+    seen: HashMap<u64, SeenEvent>,
     /// Keys by the time they were first seen (series: or last looked at); may hold some that are gone.
     order: VecDeque<(u64, Timestamp)>,
     hasher: RandomState,
@@ -45,12 +45,12 @@ impl SeriesKeeper {
         self.forget(at);
         let key = self.key(&source, &event);
         match self.seen.get_mut(&key) {
-            Some(Seen::Series(report)) => {
+            Some(SeenEvent::Series(report)) => {
                 report.count = report.count.saturating_add(1);
                 report.last = at;
                 None
             }
-            Some(Seen::Once { name, at: first }) => {
+            Some(SeenEvent::Once { name, at: first }) => {
                 let report = Report {
                     source,
                     event,
@@ -59,12 +59,12 @@ impl SeriesKeeper {
                     last: at,
                     count: 2,
                 };
-                self.seen.insert(key, Seen::Series(Box::new(report.clone())));
+                self.seen.insert(key, SeenEvent::Series(Box::new(report.clone())));
                 Some(report)
             }
             None => {
                 let name = names.next(&event.regarding.name, at);
-                let once = Seen::Once { name: name.clone(), at };
+                let once = SeenEvent::Once { name: name.clone(), at };
                 self.seen.insert(key, once);
                 self.order.push_back((key, at));
                 Some(Report {
@@ -84,7 +84,7 @@ impl SeriesKeeper {
         self.forget(now);
         let mut reports = vec![];
         self.seen.retain(|_, seen| {
-            let Seen::Series(report) = seen else { return true };
+            let SeenEvent::Series(report) = seen else { return true };
             let over = is_old(report.last, now);
             if over || refresh {
                 reports.push((**report).clone());
@@ -103,10 +103,10 @@ impl SeriesKeeper {
             }
             self.order.pop_front();
             match self.seen.get(&key) {
-                Some(Seen::Once { at: first, .. }) if *first == at => drop(self.seen.remove(&key)),
+                Some(SeenEvent::Once { at: first, .. }) if *first == at => drop(self.seen.remove(&key)),
                 // A series ends by a sweep, unless there is no room for it.
-                Some(Seen::Series(_)) if full => drop(self.seen.remove(&key)),
-                Some(Seen::Series(_)) => self.order.push_back((key, now)),
+                Some(SeenEvent::Series(_)) if full => drop(self.seen.remove(&key)),
+                Some(SeenEvent::Series(_)) => self.order.push_back((key, now)),
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@ use orlop_base::clock::Shift;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fake::{Fake, Reply, Seen};
+use crate::fake::{Fake, FakeReply, ReceivedRequest};
 
 pub(super) fn about(pod: &str) -> Event {
     Event {
@@ -128,7 +128,7 @@ fn long_notes_are_cut() {
 
 #[tokio::test(start_paused = true)]
 async fn events_are_written_as_the_new_api_has_them() {
-    let fake = Fake::serving(|_| Reply::Whole(201, "{}".into()));
+    let fake = Fake::serving(|_| FakeReply::Whole(201, "{}".into()));
     let clock = Clock::manual(start_of_time());
     let shutdown = Shutdown::default();
     let (recorder, task) = Recorder::start(fake.api(), "default-scheduler", clock.clone(), shutdown.clone());
@@ -189,7 +189,7 @@ fn report(source: &Arc<Source>, count: u32) -> Report {
 
 #[tokio::test(start_paused = true)]
 async fn counted_events_are_written_as_the_core_api_has_them() {
-    let fake = Fake::serving(|_| Reply::Whole(201, "{}".into()));
+    let fake = Fake::serving(|_| FakeReply::Whole(201, "{}".into()));
     let clock = Clock::manual(start_of_time());
     let shutdown = Shutdown::default();
     let (recorder, task) = Recorder::start(fake.api(), "kubelet", clock.clone(), shutdown.clone());
@@ -267,10 +267,10 @@ fn an_event_is_written_by_one_request_at_a_time_and_the_newest_count_last() {
 async fn what_passes_is_tried_again_and_the_rest_is_not() {
     let answers = |answers: &'static [(u16, &'static str)]| {
         let mut answers = answers.iter();
-        Fake::serving(move |_: &Seen| match answers.next() {
-            None => Reply::Whole(201, "{}".into()),
-            Some((0, _)) => Reply::Broken,
-            Some((code, reason)) => Reply::Whole(*code, format!(r#"{{"reason":{reason:?}}}"#).into()),
+        Fake::serving(move |_: &ReceivedRequest| match answers.next() {
+            None => FakeReply::Whole(201, "{}".into()),
+            Some((0, _)) => FakeReply::Broken,
+            Some((code, reason)) => FakeReply::Whole(*code, format!(r#"{{"reason":{reason:?}}}"#).into()),
         })
     };
     // answers, is it a repetition, methods asked with
@@ -303,14 +303,14 @@ async fn what_passes_is_tried_again_and_the_rest_is_not() {
             .collect();
         assert_eq!(methods.join(" "), expected, "{given:?}");
     }
-    let fake = Fake::serving(|_| Reply::Broken);
+    let fake = Fake::serving(|_| FakeReply::Broken);
     write(fake.api(), report(&sources[0], 1), Random::seeded(1)).await;
     assert_eq!(fake.requests().len(), TRIES as usize);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_drops_and_counts_and_the_end_is_not_put_off() {
-    let fake = Fake::serving(|_| Reply::Never);
+    let fake = Fake::serving(|_| FakeReply::Never);
     let shutdown = Shutdown::default();
     let (recorder, task) = Recorder::start(fake.api(), "s", Clock::System, shutdown.clone());
     for i in 0..QUEUE + 7 {
@@ -327,7 +327,7 @@ async fn a_full_queue_drops_and_counts_and_the_end_is_not_put_off() {
 
 #[tokio::test(start_paused = true)]
 async fn events_recorded_before_the_end_are_written() {
-    let fake = Fake::serving(|_| Reply::Whole(201, "{}".into()));
+    let fake = Fake::serving(|_| FakeReply::Whole(201, "{}".into()));
     let shutdown = Shutdown::default();
     let (recorder, task) = Recorder::start(fake.api(), "s", Clock::System, shutdown.clone());
     for i in 0..100 {

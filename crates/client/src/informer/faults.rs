@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::error::BoxError;
-use crate::fake::{Fake, Reply, Seen};
+use crate::fake::{Fake, FakeReply, ReceivedRequest};
 
 #[derive(Clone, Debug, Deserialize)]
 struct Thing {
@@ -60,15 +60,15 @@ impl Cluster {
         }
     }
 
-    fn answer(&mut self, seen: &Seen) -> Reply {
+    fn answer(&mut self, seen: &ReceivedRequest) -> FakeReply {
         self.change();
         self.faults = self.faults.saturating_sub(1);
         let faulty = self.faults > 0;
         if faulty {
             match self.random.below(8) {
-                0 => return Reply::Broken,
-                1 => return Reply::Whole(503, Bytes::new()),
-                2 => return Reply::Whole(429, Bytes::new()),
+                0 => return FakeReply::Broken,
+                1 => return FakeReply::Whole(503, Bytes::new()),
+                2 => return FakeReply::Whole(429, Bytes::new()),
                 _ => {}
             }
         }
@@ -80,11 +80,11 @@ impl Cluster {
             return self.page(parameter("continue"));
         }
         let lines = match (parameter("sendInitialEvents"), parameter("resourceVersion")) {
-            (Some(_), _) if !self.streams_lists => return Reply::Whole(422, Bytes::new()),
+            (Some(_), _) if !self.streams_lists => return FakeReply::Whole(422, Bytes::new()),
             (Some(_), _) => self.whole_state(),
             (None, Some(revision)) => match self.events_after(revision.parse().unwrap()) {
                 Some(lines) => lines,
-                None => return Reply::Whole(200, Bytes::from(line("ERROR", json!({"code": 410})))),
+                None => return FakeReply::Whole(200, Bytes::from(line("ERROR", json!({"code": 410})))),
             },
             (None, None) => panic!("a watch from nowhere: {}", seen.line),
         };
@@ -92,13 +92,13 @@ impl Cluster {
     }
 
     /// One object a page, so that a token can expire on the way.
-    fn page(&mut self, token: Option<&str>) -> Reply {
+    fn page(&mut self, token: Option<&str>) -> FakeReply {
         let (at, after) = match token.and_then(|token| token.split_once('.')) {
             Some((at, after)) => (at.parse().unwrap(), Some(after.to_string())),
             None => (self.revision, None),
         };
         if at < self.revision {
-            return Reply::Whole(410, Bytes::new());
+            return FakeReply::Whole(410, Bytes::new());
         }
         let next = self
             .state
@@ -111,7 +111,7 @@ impl Cluster {
         let more = next.filter(|(name, _)| self.state.keys().next_back() != Some(name));
         let token = more.map_or(String::new(), |(name, _)| format!("{at}.{name}"));
         let list = json!({"metadata": {"resourceVersion": at.to_string(), "continue": token}, "items": items});
-        Reply::Whole(200, list.to_string().into())
+        FakeReply::Whole(200, list.to_string().into())
     }
 
     fn whole_state(&mut self) -> String {
@@ -136,7 +136,7 @@ impl Cluster {
         known.then(|| events.map(event_line).collect())
     }
 
-    fn stream(&mut self, mut lines: String, faulty: bool) -> Reply {
+    fn stream(&mut self, mut lines: String, faulty: bool) -> FakeReply {
         let (sender, receiver) = mpsc::channel(3);
         if !faulty {
             let metadata = json!({"resourceVersion": self.revision.to_string()});
@@ -154,7 +154,7 @@ impl Cluster {
             (true, _) => {}
             (false, _) => self.open = Some(sender),
         }
-        Reply::Stream(receiver)
+        FakeReply::Stream(receiver)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A resource as a stream of changes: its whole state first, then every change in order, until told to stop.
+//! A resource as a stream of changes: its whole state first, then every change in order, until the shutdown.
 //!
 //! ```text
 //!            ┌──────────── refused (an older server) ───────────┐
@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use crate::api::{Api, ListQuery};
 use crate::backoff::Backoff;
-use crate::error::{Error, Status, Trouble};
+use crate::error::{Error, Status, UnavailableReason};
 use crate::lines::Lines;
 use crate::path::with_query;
 use crate::reachability::Failures;
@@ -53,7 +53,7 @@ const WATCH_SECONDS: u64 = 300;
 const WATCH_MIN: Duration = Duration::from_secs(1);
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// What happened, in order.
+/// A change, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta<T> {
     /// The whole state, at the start and whenever the server can no longer tell what changed: whatever is not in it is
@@ -231,7 +231,10 @@ impl Informer<'_> {
                 }
             }
             // An API server whose etcd is too old for them answers with an internal error.
-            let refused = matches!(error, Error::Invalid(_) | Error::Unavailable(Trouble::Server(_)));
+            let refused = matches!(
+                error,
+                Error::Invalid(_) | Error::Unavailable(UnavailableReason::Server(_))
+            );
             if self.streams_lists && self.position.is_none() && refused {
                 tracing::info!(path, err = %error, "streaming lists are not supported; listing in pages");
                 self.streams_lists = false;
@@ -312,20 +315,20 @@ impl Informer<'_> {
         }
         loop {
             let line = match tokio::time::timeout(SILENCE_MAX, lines.next()).await {
-                Err(_) => return Error::Unavailable(Trouble::Timeout(SILENCE_MAX)).into(),
+                Err(_) => return Error::Unavailable(UnavailableReason::Timeout(SILENCE_MAX)).into(),
                 Ok(Err(error)) => return Error::transport(error).into(),
                 Ok(Ok(None)) if is_state => {
-                    return Error::transport("the list ended before it was whole").into();
+                    return Error::transport("watch ended before the initial list was complete").into();
                 }
                 Ok(Ok(None)) if opened.elapsed() < WATCH_MIN => {
-                    return Error::transport("the watch ended as soon as it began").into();
+                    return Error::transport("watch ended as soon as it began").into();
                 }
                 Ok(Ok(None)) => return WatchEnd::Closed,
                 Ok(Ok(Some(line))) => line,
             };
             match self.decode(&line) {
                 Err(error) => return error.into(),
-                Ok(Decoded::Error(status)) => return Error::of_status(status, None).into(),
+                Ok(Decoded::Error(status)) => return Error::from_status(status, None).into(),
                 Ok(Decoded::Change | Decoded::Skipped) => {}
                 Ok(Decoded::Bookmark(meta)) => {
                     if is_state && meta.annotations.is_some_and(|a| a.contains_key(INITIAL_END)) {

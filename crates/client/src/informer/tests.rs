@@ -3,7 +3,7 @@ use tokio::sync::mpsc::{Receiver, Sender};
 
 use super::*;
 use crate::error::BoxError;
-use crate::fake::{Fake, Reply};
+use crate::fake::{Fake, FakeReply};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct Thing {
@@ -146,7 +146,7 @@ async fn broken_and_ended_watches_go_on_where_they_were() {
     send(&stream, "+b@4 !5").await;
     bench.expect("=b @5").await;
     drop(stream);
-    // Ended at once after the bookmark: from the bookmark's revision.
+    // WatchEnd at once after the bookmark: from the bookmark's revision.
     stream = streams.next().unwrap();
     assert_eq!(bench.request().await, "GET /things?watch=true&resourceVersion=5");
     send(&stream, "+c@6 -c@9").await;
@@ -208,7 +208,7 @@ async fn servers_without_streaming_lists_are_listed_in_pages() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_tried_again_ever_more_slowly() {
-    let fake = Fake::serving(|_| Reply::Broken);
+    let fake = Fake::serving(|_| FakeReply::Broken);
     let mut bench = Bench::start(&fake, 1);
     let started = Instant::now();
     for _ in 0..8 {
@@ -218,7 +218,7 @@ async fn failures_are_tried_again_ever_more_slowly() {
     let least: u128 = 800 + 1600 + 3200 + 6400 + 12800 + 25600 + 30000;
     assert!((least..=2 * least).contains(&took), "{took}");
     // What ends as soon as it begins is a failure, too.
-    let fake = Fake::serving(|_| Reply::Whole(200, Bytes::from_static(b"\n")));
+    let fake = Fake::serving(|_| FakeReply::Whole(200, Bytes::from_static(b"\n")));
     let mut bench = Bench::start(&fake, 1);
     let started = Instant::now();
     bench.request().await;
@@ -226,7 +226,7 @@ async fn failures_are_tried_again_ever_more_slowly() {
     assert!(started.elapsed() >= Duration::from_millis(800));
     // And a server that asks for patience gets it.
     let fake = Fake::serving(|_| {
-        Reply::Whole(
+        FakeReply::Whole(
             429,
             Bytes::from_static(br#"{"message":"m","details":{"retryAfterSeconds":77}}"#),
         )

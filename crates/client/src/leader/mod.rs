@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub use self::plan::{Candidate, Observed, Record, Step, plan, released};
+pub use self::plan::{Candidate, LeaderElectionRecord, LeaseStep, ObservedRecord, plan, released};
 use crate::api::Api;
 use crate::backoff::jittered;
 use crate::error::{Error, Result};
@@ -173,7 +173,7 @@ pub fn elect(api: Api, config: Config, shutdown: Shutdown) -> Election {
 #[derive(Deserialize)]
 struct Lease {
     #[serde(default)]
-    spec: Record,
+    spec: LeaderElectionRecord,
 }
 
 struct Elector {
@@ -182,7 +182,7 @@ struct Elector {
     state: watch::Sender<Leadership>,
     /// The whole object as the server last gave it, for what others put there.
     lease: Option<Value>,
-    observed: Option<Observed>,
+    observed: Option<ObservedRecord>,
     /// When the lease that we last wrote runs out at the earliest.
     held_until: watch::Sender<Instant>,
     random: Random,
@@ -240,7 +240,7 @@ impl Elector {
     /// One try to get or keep the lease.
     async fn tried(&mut self) -> bool {
         let local_now = Instant::now();
-        let ours = |o: &Observed| o.record.holder() == self.config.identity && o.is_valid(local_now);
+        let ours = |o: &ObservedRecord| o.record.holder() == self.config.identity && o.is_valid(local_now);
         // Whoever leads knows the lease as it wrote it, and need not read it first.
         if self.observed.as_ref().is_some_and(ours) && self.lease.is_some() {
             match self.act().await {
@@ -270,7 +270,7 @@ impl Elector {
             Ok(lease) => {
                 let record = spec(&lease)?;
                 let before = self.observed.take();
-                self.observed = Some(Observed::after_reading(before, record, Instant::now()));
+                self.observed = Some(ObservedRecord::after_reading(before, record, Instant::now()));
                 self.lease = Some(lease);
             }
             Err(Error::NotFound(_)) => {
@@ -291,7 +291,7 @@ impl Elector {
         let step = plan(self.observed.as_ref(), &me, Instant::now(), self.config.clock.now());
         let begun = Instant::now();
         match step {
-            Step::Create(record) => {
+            LeaseStep::Create(record) => {
                 let lease = json!({
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                     "metadata": {"namespace": self.config.namespace, "name": self.config.name},
@@ -303,19 +303,19 @@ impl Elector {
                 self.held_until.send_replace(begun.later(self.config.lease_duration));
                 Ok(true)
             }
-            Step::Update(record) => {
+            LeaseStep::Update(record) => {
                 self.update(record).await?;
                 self.held_until.send_replace(begun.later(self.config.lease_duration));
                 Ok(true)
             }
-            Step::Wait { holder } => {
+            LeaseStep::Wait { holder } => {
                 self.report_leader(holder);
                 Ok(false)
             }
         }
     }
 
-    async fn update(&mut self, record: Record) -> Result<()> {
+    async fn update(&mut self, record: LeaderElectionRecord) -> Result<()> {
         // The object carries the revision it was read at: a change by somebody else makes this fail.
         let mut lease = self.lease.clone().unwrap_or_default();
         lease["spec"] = json!(record);
@@ -324,9 +324,9 @@ impl Elector {
         Ok(())
     }
 
-    fn wrote(&mut self, record: Record, lease: Value) {
+    fn wrote(&mut self, record: LeaderElectionRecord, lease: Value) {
         let since = Instant::now();
-        self.observed = Some(Observed { record, since });
+        self.observed = Some(ObservedRecord { record, since });
         self.lease = Some(lease);
     }
 
@@ -365,7 +365,7 @@ impl Elector {
     }
 }
 
-fn spec(lease: &Value) -> Result<Record> {
+fn spec(lease: &Value) -> Result<LeaderElectionRecord> {
     let lease = Lease::deserialize(lease).map_err(|source| Error::Unreadable {
         request: "the read of the lease".to_string(),
         source,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// The spec of a `coordination.k8s.io/v1` Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Record {
+pub struct LeaderElectionRecord {
     /// None or empty: nobody.
     pub holder_identity: Option<String>,
     pub lease_duration_seconds: Option<i32>,
@@ -22,7 +22,7 @@ pub struct Record {
     pub lease_transitions: Option<i32>,
 }
 
-impl Record {
+impl LeaderElectionRecord {
     pub fn holder(&self) -> &str {
         self.holder_identity.as_deref().unwrap_or("")
     }
@@ -34,17 +34,17 @@ impl Record {
 
 /// A lease as we last saw it change.
 #[derive(Clone, Debug)]
-pub struct Observed {
-    pub record: Record,
+pub struct ObservedRecord {
+    pub record: LeaderElectionRecord,
     pub since: Instant,
 }
 
-impl Observed {
+impl ObservedRecord {
     /// What is known after having read `record`.
-    pub fn after_reading(before: Option<Observed>, record: Record, now: Instant) -> Observed {
+    pub fn after_reading(before: Option<ObservedRecord>, record: LeaderElectionRecord, now: Instant) -> ObservedRecord {
         match before {
             Some(before) if before.record == record => before,
-            _ => Observed { record, since: now },
+            _ => ObservedRecord { record, since: now },
         }
     }
 
@@ -62,19 +62,19 @@ pub struct Candidate<'a> {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LeaseStep {
     /// There is no lease: make one.
-    Create(Record),
+    Create(LeaderElectionRecord),
     /// It is ours, or free, or its holder is gone: write this. Another's write in between must make it fail.
-    Update(Record),
+    Update(LeaderElectionRecord),
     /// Somebody else leads.
     Wait { holder: String },
 }
 
 /// `lease` is none if there is no lease.
-pub fn plan(lease: Option<&Observed>, me: &Candidate<'_>, local_now: Instant, now: Timestamp) -> Step {
+pub fn plan(lease: Option<&ObservedRecord>, me: &Candidate<'_>, local_now: Instant, now: Timestamp) -> LeaseStep {
     let time = Some(rfc3339_micro(now));
-    let mut record = Record {
+    let mut record = LeaderElectionRecord {
         holder_identity: Some(me.identity.to_string()),
         lease_duration_seconds: Some(me.lease_duration.as_secs() as i32),
         acquire_time: time.clone(),
@@ -82,27 +82,27 @@ pub fn plan(lease: Option<&Observed>, me: &Candidate<'_>, local_now: Instant, no
         lease_transitions: Some(0),
     };
     let Some(observed) = lease else {
-        return Step::Create(record);
+        return LeaseStep::Create(record);
     };
     let (holder, transitions) = (observed.record.holder(), observed.record.lease_transitions.unwrap_or(0));
     if holder == me.identity {
         record.acquire_time = observed.record.acquire_time.clone();
         record.lease_transitions = Some(transitions);
-        return Step::Update(record);
+        return LeaseStep::Update(record);
     }
     if !holder.is_empty() && observed.is_valid(local_now) {
-        return Step::Wait {
+        return LeaseStep::Wait {
             holder: holder.to_string(),
         };
     }
     record.lease_transitions = Some(transitions.saturating_add(1));
-    Step::Update(record)
+    LeaseStep::Update(record)
 }
 
 /// The lease as its holder leaves it: anybody may take it at once.
-pub fn released(held: &Record, now: Timestamp) -> Record {
+pub fn released(held: &LeaderElectionRecord, now: Timestamp) -> LeaderElectionRecord {
     let time = Some(rfc3339_micro(now));
-    Record {
+    LeaderElectionRecord {
         holder_identity: Some(String::new()),
         lease_duration_seconds: Some(1),
         acquire_time: time.clone(),
@@ -115,8 +115,8 @@ pub fn released(held: &Record, now: Timestamp) -> Record {
 mod tests {
     use super::*;
 
-    fn record(holder: &str, seconds: i32, transitions: i32) -> Record {
-        Record {
+    fn record(holder: &str, seconds: i32, transitions: i32) -> LeaderElectionRecord {
+        LeaderElectionRecord {
             holder_identity: Some(holder.into()),
             lease_duration_seconds: Some(seconds),
             acquire_time: Some("then".into()),
@@ -139,19 +139,23 @@ mod tests {
             (Some(record("you", 15, 3)), 15, "update 2026-01-02T03:04:05.000000Z 4"),
             (Some(record("you", 40, 3)), 39, "wait for you"),
             (Some(record("", 15, 3)), 0, "update 2026-01-02T03:04:05.000000Z 4"),
-            (Some(Record::default()), 0, "update 2026-01-02T03:04:05.000000Z 1"),
+            (
+                Some(LeaderElectionRecord::default()),
+                0,
+                "update 2026-01-02T03:04:05.000000Z 1",
+            ),
         ];
         for (lease, elapsed, expected) in cases {
-            let observed = lease.clone().map(|record| Observed { record, since: start });
+            let observed = lease.clone().map(|record| ObservedRecord { record, since: start });
             let me = Candidate {
                 identity: "me",
                 lease_duration: Duration::from_secs(15),
             };
             let step = plan(observed.as_ref(), &me, start + Duration::from_secs(elapsed), now);
             let (verb, record) = match &step {
-                Step::Create(record) => ("create", record),
-                Step::Update(record) => ("update", record),
-                Step::Wait { holder } => {
+                LeaseStep::Create(record) => ("create", record),
+                LeaseStep::Update(record) => ("update", record),
+                LeaseStep::Wait { holder } => {
                     assert_eq!(format!("wait for {holder}"), expected, "{lease:?}");
                     continue;
                 }
@@ -167,15 +171,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_change_starts_the_lease_anew() {
         let start = Instant::now();
-        let seen = Observed::after_reading(None, record("you", 15, 1), start);
+        let seen = ObservedRecord::after_reading(None, record("you", 15, 1), start);
         let later = start + Duration::from_secs(10);
-        let seen = Observed::after_reading(Some(seen), record("you", 15, 1), later);
+        let seen = ObservedRecord::after_reading(Some(seen), record("you", 15, 1), later);
         assert_eq!(seen.since, start);
-        let renewed = Record {
+        let renewed = LeaderElectionRecord {
             renew_time: Some("now".into()),
             ..record("you", 15, 1)
         };
-        let seen = Observed::after_reading(Some(seen), renewed, later);
+        let seen = ObservedRecord::after_reading(Some(seen), renewed, later);
         assert_eq!(seen.since, later);
     }
 }

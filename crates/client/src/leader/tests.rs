@@ -4,7 +4,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::fake::{Fake, Reply, Seen};
+use crate::fake::{Fake, FakeReply, ReceivedRequest};
 
 /// A server that keeps one lease, and may be out of reach.
 #[derive(Clone, Default)]
@@ -25,14 +25,14 @@ impl Server {
         Fake::serving(move |seen| server.answer(seen)).api()
     }
 
-    fn answer(&self, seen: &Seen) -> Reply {
+    fn answer(&self, seen: &ReceivedRequest) -> FakeReply {
         let mut state = self.state.lock();
         if state.down {
-            return Reply::Broken;
+            return FakeReply::Broken;
         }
         let refuse = |code: u16, reason: &str| {
             let body = json!({"reason": reason, "message": reason});
-            Reply::Whole(code, Bytes::from(body.to_string()))
+            FakeReply::Whole(code, Bytes::from(body.to_string()))
         };
         let is_get = seen.line.starts_with("GET");
         let body: Value = serde_json::from_str(&seen.body).unwrap_or_default();
@@ -47,20 +47,20 @@ impl Server {
         if !is_get {
             state.put(body);
         }
-        Reply::Whole(200, state.lease.as_ref().unwrap().to_string().into())
+        FakeReply::Whole(200, state.lease.as_ref().unwrap().to_string().into())
     }
 
-    fn spec(&self) -> Record {
+    fn spec(&self) -> LeaderElectionRecord {
         let state = self.state.lock();
-        Record::deserialize(&state.lease.as_ref().unwrap()["spec"]).unwrap()
+        LeaderElectionRecord::deserialize(&state.lease.as_ref().unwrap()["spec"]).unwrap()
     }
 
     fn held_by(&self, holder: &str) {
-        let record = Record {
+        let record = LeaderElectionRecord {
             holder_identity: Some(holder.into()),
             lease_duration_seconds: Some(15),
             lease_transitions: Some(4),
-            ..Record::default()
+            ..LeaderElectionRecord::default()
         };
         self.state
             .lock()

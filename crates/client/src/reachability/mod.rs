@@ -1,5 +1,5 @@
-//! Whether the API server answers, said once for each change by whatever of a component notices first. Everyone else keeps
-//! quiet about it: a component has dozens of informers, leases and writers, and they all fail at the same time.
+//! Whether the API server is reachable, logged once for each change by whichever request of a component notices first.
+//! Everyone else logs nothing: a component has dozens of informers, leases and writers, and they all fail at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::error::{Error, Trouble, chain};
+use crate::error::{Error, UnavailableReason, chain};
 
 /// How requests fail whose server has gone, by when it went: one reason among others, said once.
 const GONE: &[&str] = &[
@@ -30,11 +30,11 @@ pub(crate) struct Reachability(Arc<Shared>);
 
 struct Shared {
     component: String,
-    state: Mutex<State>,
+    state: Mutex<OutageState>,
 }
 
 #[derive(Default)]
-struct State {
+struct OutageState {
     /// When a request was last answered, by whatever.
     answered: Option<Instant>,
     outage: Option<Outage>,
@@ -46,11 +46,11 @@ struct Outage {
     reasons: Vec<String>,
 }
 
-/// What is worth a line.
+/// What is logged.
 #[derive(Debug, PartialEq)]
-enum News {
-    Away(String),
-    Back(Duration),
+enum ReachabilityChange {
+    Unreachable(String),
+    ReachableAfter(Duration),
 }
 
 impl Reachability {
@@ -61,28 +61,32 @@ impl Reachability {
         }))
     }
 
-    /// How a request ended that began at `began`.
-    pub(crate) fn observe<T>(&self, began: Instant, outcome: &Result<T, Error>) {
-        let news = self
+    /// Observes the result of a request that began at `began`.
+    pub(crate) fn observe<T>(&self, began: Instant, result: &Result<T, Error>) {
+        let change = self
             .0
             .state
             .lock()
-            .observe(began, Instant::now(), outcome.as_ref().err());
+            .observe(began, Instant::now(), result.as_ref().err());
         let component = &self.0.component;
-        match news {
+        match change {
             None => {}
-            Some(News::Away(err)) => tracing::warn!(component, err, "failed to reach the API server; retrying"),
-            Some(News::Back(after)) => tracing::info!(component, ?after, "reached the API server again"),
+            Some(ReachabilityChange::Unreachable(err)) => {
+                tracing::warn!(component, err, "failed to reach the API server; retrying")
+            }
+            Some(ReachabilityChange::ReachableAfter(after)) => {
+                tracing::info!(component, ?after, "reached the API server again")
+            }
         }
     }
 }
 
-impl State {
-    fn observe(&mut self, began: Instant, now: Instant, error: Option<&Error>) -> Option<News> {
+impl OutageState {
+    fn observe(&mut self, began: Instant, now: Instant, error: Option<&Error>) -> Option<ReachabilityChange> {
         let Some(error) = error.filter(|e| e.is_away()) else {
             self.answered = Some(now);
             let outage = self.outage.take()?;
-            return Some(News::Back(now.duration_since(outage.since)));
+            return Some(ReachabilityChange::ReachableAfter(now.duration_since(outage.since)));
         };
         // Others were answered meanwhile: it is this request that has a problem.
         if self.answered.is_some_and(|at| at > began) {
@@ -103,7 +107,7 @@ impl State {
         }
         outage.last_line = now;
         outage.reasons.push(kind);
-        Some(News::Away(reason))
+        Some(ReachabilityChange::Unreachable(reason))
     }
 }
 
@@ -111,8 +115,8 @@ impl State {
 fn reason(error: &Error) -> (String, String) {
     let text = match error {
         // Limits differ from request to request.
-        Error::Unavailable(Trouble::Timeout(_)) => "request timed out".to_string(),
-        Error::Unavailable(Trouble::Transport(source)) => chain(&**source),
+        Error::Unavailable(UnavailableReason::Timeout(_)) => "request timed out".to_string(),
+        Error::Unavailable(UnavailableReason::Transport(source)) => chain(&**source),
         error => error.chain(),
     };
     let kind = match GONE.iter().any(|part| text.contains(part)) {
@@ -122,15 +126,15 @@ fn reason(error: &Error) -> (String, String) {
     (text, kind)
 }
 
-/// Failures of something that is tried again and again: each is worth a line once, until it is another or until a try
-/// succeeds. That the API server is away is `Api`'s to say.
+/// Failures of something that is retried: each is logged once, until it is another one or until a try succeeds. That the
+/// API server is unreachable is `Api`'s to log.
 #[derive(Debug, Default)]
 pub struct Failures {
     last: Option<String>,
 }
 
 impl Failures {
-    /// Whether this failure is worth a line.
+    /// Whether to log this failure: it is neither the last one again nor that the server is unreachable.
     pub fn is_news(&mut self, error: &Error) -> bool {
         if error.is_away() {
             return false;
@@ -141,7 +145,7 @@ impl Failures {
         is_news
     }
 
-    /// A try succeeded: the next failure is news whatever it says.
+    /// A try succeeded: the next failure is logged whatever it is.
     pub fn succeeded(&mut self) {
         self.last = None;
     }

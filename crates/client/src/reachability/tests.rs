@@ -11,7 +11,7 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 use super::*;
 use crate::error::Status;
 use crate::events::{Event as ClusterEvent, EventType, ObjectReference, Recorder};
-use crate::fake::{Fake, Reply};
+use crate::fake::{Fake, FakeReply};
 use crate::informer::{Selection, watch};
 use crate::leader;
 
@@ -19,11 +19,11 @@ fn broken(text: &str) -> Error {
     Error::transport(std::io::Error::other(text.to_string()))
 }
 
-fn said(news: Option<News>) -> String {
+fn said(news: Option<ReachabilityChange>) -> String {
     match news {
         None => String::new(),
-        Some(News::Away(why)) => format!("away: {}", why.rsplit(": ").next().unwrap()),
-        Some(News::Back(after)) => format!("back after {} s", after.as_secs()),
+        Some(ReachabilityChange::Unreachable(why)) => format!("away: {}", why.rsplit(": ").next().unwrap()),
+        Some(ReachabilityChange::ReachableAfter(after)) => format!("back after {} s", after.as_secs()),
     }
 }
 
@@ -37,7 +37,7 @@ fn an_outage_is_said_when_it_begins_changes_and_ends() {
         (
             0,
             30,
-            Some(Error::Unavailable(Trouble::Timeout(Duration::from_secs(30)))),
+            Some(Error::Unavailable(UnavailableReason::Timeout(Duration::from_secs(30)))),
             "away: request timed out",
         ),
         (29, 31, None, "back after 1 s"),
@@ -52,20 +52,20 @@ fn an_outage_is_said_when_it_begins_changes_and_ends() {
         (
             80,
             90,
-            Some(Error::Unavailable(Trouble::Timeout(Duration::from_secs(5)))),
+            Some(Error::Unavailable(UnavailableReason::Timeout(Duration::from_secs(5)))),
             "away: request timed out",
         ),
         (
             90,
             100,
-            Some(Error::Unavailable(Trouble::Timeout(Duration::from_secs(30)))),
+            Some(Error::Unavailable(UnavailableReason::Timeout(Duration::from_secs(30)))),
             "",
         ),
         // It answers, if only to refuse.
         (100, 101, Some(refused), "back after 68 s"),
         (101, 102, None, ""),
     ];
-    let mut state = State::default();
+    let mut state = OutageState::default();
     for (n, (began, ended, error, expected)) in steps.into_iter().enumerate() {
         let news = state.observe(at(began), at(ended), error.as_ref());
         assert_eq!(said(news), expected, "step {n}");
@@ -74,7 +74,7 @@ fn an_outage_is_said_when_it_begins_changes_and_ends() {
 
 #[test]
 fn a_server_that_dies_is_one_reason() {
-    let (mut state, start) = (State::default(), Instant::now());
+    let (mut state, start) = (OutageState::default(), Instant::now());
     for (seconds, text, expected) in [
         (0, "connection closed before message completed", true),
         (20, "tcp connect error: Connection refused (os error 111)", false),
@@ -84,13 +84,17 @@ fn a_server_that_dies_is_one_reason() {
     ] {
         let now = start.later(Duration::from_secs(seconds));
         let news = state.observe(now, now, Some(&broken(text)));
-        assert_eq!(news, expected.then(|| News::Away(text.to_string())), "{text}");
+        assert_eq!(
+            news,
+            expected.then(|| ReachabilityChange::Unreachable(text.to_string())),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn the_reasons_of_an_outage_are_bounded() {
-    let (mut state, start) = (State::default(), Instant::now());
+    let (mut state, start) = (OutageState::default(), Instant::now());
     let lines = (0..1000).filter(|n| {
         let now = start.later(Duration::from_secs(20 * n));
         state.observe(now, now, Some(&broken(&n.to_string()))).is_some()
@@ -179,9 +183,9 @@ async fn a_component_says_once_that_the_server_is_away() {
     let fake = Fake::serving({
         let is_back = is_back.clone();
         move |seen| match is_back.load(Ordering::Relaxed) {
-            false => Reply::Broken,
-            true if seen.line.contains("watch=true") => Reply::Never,
-            true => Reply::Whole(200, "{}".into()),
+            false => FakeReply::Broken,
+            true if seen.line.contains("watch=true") => FakeReply::Never,
+            true => FakeReply::Whole(200, "{}".into()),
         }
     });
     let (api, shutdown) = (fake.api(), Shutdown::default());

@@ -106,7 +106,7 @@ impl Access {
             "verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource, "name": self.node,
         });
         let asked = reviews.is_permitted(user, "resourceAttributes", attributes, now);
-        asked.await.map_err(Denial::Unknown)
+        asked.await.map_err(|e| Denial::Unknown(e.chain()))
     }
 }
 

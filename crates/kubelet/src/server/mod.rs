@@ -141,7 +141,7 @@ pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), St
 pub fn start(options: Options) -> Result<(), String> {
     let started = options.clock.now();
     let clients = options.client_authority.as_deref().map(ClientAuthority::from_pem);
-    let clients = clients.transpose()?;
+    let clients = clients.transpose().map_err(|e| e.to_string())?;
     let tls = certificate::server_config(
         &options.certificate,
         "kubelet",
@@ -149,7 +149,11 @@ pub fn start(options: Options) -> Result<(), String> {
         // Streams of exec and port-forward are upgrades, which HTTP/2 has none of.
         &["http/1.1"],
         started,
-    )?;
+    )
+    .map_err(|e| match std::error::Error::source(&e) {
+        Some(cause) => format!("{e}: {cause}"),
+        None => e.to_string(),
+    })?;
     let shutdown = options.shutdown.clone();
     let server = Arc::new(Server {
         access: Access::new(options.api, &options.node_name, &options.config),

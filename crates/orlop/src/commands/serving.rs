@@ -78,7 +78,7 @@ impl ServingArgs {
             clock: Clock::System,
             shutdown,
         };
-        let address = orlop_serving::start(options).await.map_err(anyhow::Error::msg)?;
+        let address = orlop_serving::start(options).await?;
         tracing::info!(%address, "serving health and metrics");
         Ok(())
     }

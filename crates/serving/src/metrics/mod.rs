@@ -1,4 +1,4 @@
-//! What every component's metrics are written with.
+//! Metrics in the Prometheus text format, for every component.
 
 pub mod process;
 pub mod series;

@@ -1,4 +1,4 @@
-//! What the process takes of the machine.
+//! Resources that this process uses.
 
 use super::text;
 
@@ -6,7 +6,7 @@ use super::text;
 const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_BYTES: u64 = 4096;
 
-/// Figures of /proc; those that can't be read are left out.
+/// Writes the `process_*` metrics, from /proc; those that can't be read are left out.
 pub fn write(out: &mut String) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = fields_of_stat(&stat);

@@ -20,12 +20,14 @@ pub struct Buckets {
 }
 
 impl Buckets {
+    /// The upper bounds, lowest first, without +Inf.
     pub fn bounds(&self) -> Arc<[f64]> {
         let next = |bound: &f64| Some(bound * self.factor);
         std::iter::successors(Some(self.start), next).take(self.count).collect()
     }
 }
 
+/// A histogram that is observed without a lock.
 pub struct Histogram {
     bounds: Arc<[f64]>,
     /// One for each bound, and one for what is above all of them.
@@ -34,6 +36,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// `bounds` are upper bounds, lowest first; +Inf is added.
     pub fn new(bounds: Arc<[f64]>) -> Histogram {
         Histogram {
             counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
@@ -42,15 +45,17 @@ impl Histogram {
         }
     }
 
+    /// Counts a value, which must not be negative.
     pub fn observe(&self, value: f64) {
-        let place = self.bounds.partition_point(|bound| *bound < value);
-        self.counts[place].fetch_add(1, Ordering::Relaxed);
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add((value * SUM_UNIT) as u64, Ordering::Relaxed);
     }
 }
 
-/// What can be written as lines of a metric.
+/// A metric's value for one combination of labels.
 pub trait Series {
+    /// Writes its samples; `labels` without braces.
     fn write(&self, out: &mut String, name: &str, labels: &str);
 }
 
@@ -64,19 +69,19 @@ impl Series for Histogram {
     fn write(&self, out: &mut String, name: &str, labels: &str) {
         let comma = if labels.is_empty() { "" } else { "," };
         let bucket = format!("{name}_bucket");
-        let mut seen = 0;
+        let mut total = 0;
         for (count, bound) in self
             .counts
             .iter()
             .zip(self.bounds.iter().copied().chain([f64::INFINITY]))
         {
-            seen += count.load(Ordering::Relaxed);
+            total += count.load(Ordering::Relaxed);
             let le = format!("{labels}{comma}le=\"{}\"", text::float(bound));
-            text::line(out, &bucket, &le, seen);
+            text::line(out, &bucket, &le, total);
         }
         let sum = self.sum.load(Ordering::Relaxed) as f64 / SUM_UNIT;
         text::line(out, &format!("{name}_sum"), labels, text::float(sum));
-        text::line(out, &format!("{name}_count"), labels, seen);
+        text::line(out, &format!("{name}_count"), labels, total);
     }
 }
 
@@ -91,6 +96,7 @@ pub struct Family<T, const N: usize> {
 }
 
 impl<T: Series, const N: usize> Family<T, N> {
+    /// `names` are in alphabetical order; `make` makes the series of a new combination of values.
     pub fn new(names: [&'static str; N], make: impl Fn() -> T + Send + Sync + 'static) -> Family<T, N> {
         Family {
             names,
@@ -99,6 +105,7 @@ impl<T: Series, const N: usize> Family<T, N> {
         }
     }
 
+    /// Runs `act` on the series of these label values, which is made if it is new.
     pub fn with(&self, values: [&str; N], act: impl FnOnce(&T)) {
         let key = hash(values);
         let same = |held: &[Box<str>; N]| held.iter().zip(values).all(|(a, b)| **a == *b);

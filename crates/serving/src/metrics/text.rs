@@ -2,11 +2,12 @@
 
 use std::fmt::{Display, Write};
 
-/// What a metric is, and for whom.
+/// The HELP and TYPE lines of a metric.
 pub fn header(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
+/// A sample; `labels` without braces.
 pub fn line(out: &mut String, name: &str, labels: &str, value: impl Display) {
     let _ = match labels {
         "" => writeln!(out, "{name} {value}"),
