@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::Response;
 use orlop_base::Supervisor;
+use orlop_base::metrics::text::{header, line};
 
 use crate::chain::Server;
-use crate::metrics::{header, line};
 use crate::request::Query;
 use crate::respond::{self, Body};
 

@@ -1,12 +1,14 @@
 //! The server's own metrics, under Kubernetes' names, in the Prometheus text format.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use orlop_base::Counts;
+use orlop_base::metrics::process;
+use orlop_base::metrics::series::{Family, Histogram, Series};
+use orlop_base::metrics::text::{self, header, line};
 use orlop_store::SYNC_BUCKETS;
 use parking_lot::Mutex;
 
@@ -23,73 +25,62 @@ const BUCKETS: &[f64] = &[
 /// Upper bound of the label sets of one metric. Requests with further ones are counted under `OVERFLOW`.
 const MAX_SERIES: usize = 10_000;
 
-/// The labels of all requests past `MAX_SERIES`. Upstream: "unexpected" replaces label values outside an allow list.
-const OVERFLOW: &str = r#"component="apiserver",dry_run="",group="unexpected",resource="unexpected",scope="unexpected",subresource="unexpected",verb="unexpected",version="unexpected""#;
+/// What a request was about.
+const LABELS: [&str; 8] = [
+    "component",
+    "dry_run",
+    "group",
+    "resource",
+    "scope",
+    "subresource",
+    "verb",
+    "version",
+];
+type LabelValues<'a> = [&'a str; LABELS.len()];
 
-#[derive(Default)]
+/// The label values of all requests past `MAX_SERIES`. Upstream: "unexpected" replaces values outside an allow list.
+const OVERFLOW: LabelValues<'static> = {
+    let mut values = ["unexpected"; LABELS.len()];
+    values[0] = "apiserver";
+    values[1] = "";
+    values
+};
+
+/// The series of one metric, by what requests were about.
+type ByRequest<T> = Family<T, { LABELS.len() }>;
+
 pub struct Metrics {
-    /// By labels and status code.
-    requests: Family<BTreeMap<u16, u64>>,
-    durations: Family<Histogram>,
-    long_running: Family<Arc<AtomicI64>>,
-    terminations: Family<BTreeMap<u16, u64>>,
+    requests: ByRequest<CountsByCode>,
+    durations: ByRequest<Histogram>,
+    long_running: ByRequest<Arc<AtomicI64>>,
+    terminations: ByRequest<CountsByCode>,
     pub in_flight_mutating: Places,
     pub in_flight_readonly: Places,
     pub rejected: AtomicI64,
 }
 
-/// The series of one metric, by their labels.
-struct Family<T> {
-    series: Mutex<BTreeMap<String, T>>,
-    max_series: usize,
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::with_max_series(MAX_SERIES)
+    }
 }
 
-impl<T> Default for Family<T> {
-    fn default() -> Family<T> {
-        Family {
-            series: Mutex::default(),
-            max_series: MAX_SERIES,
+/// A counter for each HTTP status code.
+#[derive(Default)]
+struct CountsByCode(Mutex<BTreeMap<u16, u64>>);
+
+impl CountsByCode {
+    fn increment(&self, code: u16) {
+        *self.0.lock().entry(code).or_default() += 1;
+    }
+}
+
+impl Series for CountsByCode {
+    fn write(&self, out: &mut String, name: &str, labels: &str) {
+        for (code, count) in self.0.lock().iter() {
+            line(out, name, &format!("code=\"{code}\",{labels}"), count);
         }
     }
-}
-
-impl<T: Default> Family<T> {
-    /// Updates the series with these labels; the overflow series if there are too many.
-    fn update<R>(&self, labels: &str, update: impl FnOnce(&mut T) -> R) -> R {
-        let mut series = self.series.lock();
-        if let Some(value) = series.get_mut(labels) {
-            return update(value);
-        }
-        let labels = if series.len() < self.max_series {
-            labels
-        } else {
-            OVERFLOW
-        };
-        update(series.entry(labels.to_string()).or_default())
-    }
-}
-
-impl Family<BTreeMap<u16, u64>> {
-    fn increment(&self, labels: &str, code: u16) {
-        self.update(labels, |codes| *codes.entry(code).or_default() += 1);
-    }
-
-    fn render(&self, out: &mut String, name: &str, help: &str) {
-        header(out, name, "counter", help);
-        for (labels, codes) in self.series.lock().iter() {
-            for (code, count) in codes {
-                line(out, name, &format!("code=\"{code}\",{labels}"), count);
-            }
-        }
-    }
-}
-
-#[derive(Clone, Default)]
-struct Histogram {
-    /// Observations in each of `BUCKETS` alone; those above the last bound are in `total` only.
-    counts: [u64; BUCKETS.len()],
-    sum: f64,
-    total: u64,
 }
 
 /// Counts a request as under way until dropped.
@@ -114,8 +105,8 @@ impl Drop for InFlight {
     }
 }
 
-/// The labels that say what a request was about. Only words from the table of kinds get in, so clients can't grow them.
-fn labels(info: &RequestInfo, dry_run: bool) -> String {
+/// The label values of a request. Only words from the table of kinds get in, so clients can't invent any.
+fn with_labels<R>(info: &RequestInfo, dry_run: bool, act: impl FnOnce(LabelValues) -> R) -> R {
     let scope = match (info.name.is_empty(), info.namespace.is_empty()) {
         _ if !info.is_resource => "",
         (false, _) => "resource",
@@ -132,48 +123,61 @@ fn labels(info: &RequestInfo, dry_run: bool) -> String {
         "update" => "PUT",
         other => &other.to_ascii_uppercase(),
     };
-    let dry = if dry_run { "All" } else { "" };
-    format!(
-        r#"component="apiserver",dry_run="{dry}",group="{group}",resource="{resource}",scope="{scope}",subresource="{subresource}",verb="{verb}",version="{version}""#
-    )
+    let dry_run = if dry_run { "All" } else { "" };
+    act(["apiserver", dry_run, group, resource, scope, subresource, verb, version])
 }
 
 impl Metrics {
+    fn with_max_series(max_series: usize) -> Metrics {
+        fn family<T: Series>(max_series: usize, make: impl Fn() -> T + Send + Sync + 'static) -> ByRequest<T> {
+            Family::new(LABELS, make).bounded(max_series, OVERFLOW)
+        }
+        let bounds: Arc<[f64]> = BUCKETS.into();
+        Metrics {
+            requests: family(max_series, CountsByCode::default),
+            durations: family(max_series, move || Histogram::new(bounds.clone())),
+            long_running: family(max_series, Arc::default),
+            terminations: family(max_series, CountsByCode::default),
+            in_flight_mutating: Places::default(),
+            in_flight_readonly: Places::default(),
+            rejected: AtomicI64::default(),
+        }
+    }
+
     /// A request was answered; `took` is left out for long-running ones.
     pub fn observe(&self, info: &RequestInfo, dry_run: bool, code: u16, took: Option<Duration>) {
-        let labels = labels(info, dry_run);
-        self.requests.increment(&labels, code);
-        if let Some(took) = took {
-            self.durations.update(&labels, |h| h.observe(took.as_secs_f64()));
-        }
+        with_labels(info, dry_run, |labels| {
+            self.requests.with(labels, |codes| codes.increment(code));
+            if let Some(took) = took {
+                self.durations.with(labels, |h| h.observe(took.as_secs_f64()));
+            }
+        });
     }
 
     /// A request that was not served for the server's own sake: rejected by the in-flight limit, or ended by a panic.
     pub fn terminated(&self, info: &RequestInfo, code: u16) {
-        self.terminations.increment(&labels(info, false), code);
+        with_labels(info, false, |labels| {
+            self.terminations.with(labels, |codes| codes.increment(code));
+        });
     }
 
     /// A watch or another request that stays open.
     pub fn long_running(&self, info: &RequestInfo) -> InFlight {
-        self.long_running
-            .update(&labels(info, false), |counter| InFlight::enter(counter))
+        with_labels(info, false, |labels| self.long_running.with(labels, InFlight::enter))
     }
 
     pub fn render(&self, store: &orlop_store::Stats, objects: &[(String, usize)], connections: &Counts) -> String {
         let mut out = String::with_capacity(64 * 1024);
-        self.requests.render(
-            &mut out,
-            "apiserver_request_total",
-            "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, \
-             component, and HTTP response code.",
-        );
+        let name = "apiserver_request_total";
+        let help = "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, \
+                    scope, component, and HTTP response code.";
+        header(&mut out, name, "counter", help);
+        self.requests.write(&mut out, name);
         let name = "apiserver_request_duration_seconds";
         let help = "Response latency distribution in seconds for each verb, dry run value, group, version, resource, \
                     subresource, scope and component.";
         header(&mut out, name, "histogram", help);
-        for (labels, h) in self.durations.series.lock().iter() {
-            histogram(&mut out, name, labels, BUCKETS, &h.counts, h.sum, h.total);
-        }
+        self.durations.write(&mut out, name);
         let name = "apiserver_current_inflight_requests";
         let help = "Number of requests currently in flight in this apiserver per request kind.";
         header(&mut out, name, "gauge", help);
@@ -187,9 +191,7 @@ impl Metrics {
         let help = "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, \
                     scope and component.";
         header(&mut out, name, "gauge", help);
-        for (labels, count) in self.long_running.series.lock().iter() {
-            line(&mut out, name, labels, count.load(Ordering::Relaxed));
-        }
+        self.long_running.write(&mut out, name);
         let name = "apiserver_rejected_requests_total";
         let help = "Number of requests rejected with 429 by the in-flight limit.";
         header(&mut out, name, "counter", help);
@@ -200,52 +202,15 @@ impl Metrics {
         for (resource, count) in objects {
             line(&mut out, name, &format!("resource=\"{resource}\""), count);
         }
-        self.terminations.render(
-            &mut out,
-            "apiserver_request_terminations_total",
-            "Number of requests which apiserver terminated in self-defense.",
-        );
+        let name = "apiserver_request_terminations_total";
+        let help = "Number of requests which apiserver terminated in self-defense.";
+        header(&mut out, name, "counter", help);
+        self.terminations.write(&mut out, name);
         render_connections(&mut out, connections);
         render_store(&mut out, store);
-        render_process(&mut out);
+        process::write(&mut out);
         out
     }
-}
-
-impl Histogram {
-    fn observe(&mut self, value: f64) {
-        if let Some(i) = BUCKETS.iter().position(|b| value <= *b) {
-            self.counts[i] += 1;
-        }
-        self.sum += value;
-        self.total += 1;
-    }
-}
-
-/// One series of a histogram. `counts` are those of each bucket alone; `total` has the ones above the last bound, too.
-fn histogram(out: &mut String, name: &str, labels: &str, bounds: &[f64], counts: &[u64], sum: f64, total: u64) {
-    let separator = if labels.is_empty() { "" } else { "," };
-    let bucket = format!("{name}_bucket");
-    let mut cumulative = 0;
-    for (bound, count) in bounds.iter().zip(counts) {
-        cumulative += count;
-        line(out, &bucket, &format!("{labels}{separator}le=\"{bound}\""), cumulative);
-    }
-    line(out, &bucket, &format!("{labels}{separator}le=\"+Inf\""), total);
-    line(out, &format!("{name}_sum"), labels, sum);
-    line(out, &format!("{name}_count"), labels, total);
-}
-
-pub(crate) fn header(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-pub(crate) fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
-    let _ = if labels.is_empty() {
-        writeln!(out, "{name} {value}")
-    } else {
-        writeln!(out, "{name}{{{labels}}} {value}")
-    };
 }
 
 fn render_connections(out: &mut String, counts: &Counts) {
@@ -319,23 +284,10 @@ fn render_store(out: &mut String, store: &orlop_store::Stats) {
     let help = "The latency distributions of fsync called by WAL.";
     header(out, name, "histogram", help);
     let log = &store.log;
-    let sum = log.sync_time.as_secs_f64();
-    histogram(out, name, "", &SYNC_BUCKETS, &log.syncs_by_bucket, sum, log.syncs);
-}
-
-fn render_process(out: &mut String) {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm
-        .split_whitespace()
-        .nth(1)
-        .and_then(|p| p.parse().ok())
-        .unwrap_or(0);
-    let name = "process_resident_memory_bytes";
-    header(out, name, "gauge", "Resident memory size in bytes.");
-    line(out, name, "", pages * 4096);
-    let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    header(out, "process_open_fds", "gauge", "Number of open file descriptors.");
-    line(out, "process_open_fds", "", files);
+    let counted: u64 = log.syncs_by_bucket.iter().sum();
+    let mut counts = log.syncs_by_bucket.to_vec();
+    counts.push(log.syncs.saturating_sub(counted));
+    text::histogram(out, name, "", &SYNC_BUCKETS, &counts, log.sync_time.as_secs_f64());
 }
 
 #[cfg(test)]
@@ -348,31 +300,22 @@ mod tests {
         RequestInfo::parse(&Method::GET, path, "")
     }
 
+    fn rendered(values: LabelValues) -> String {
+        let pairs: Vec<String> = LABELS.iter().zip(values).map(|(n, v)| text::label(n, v)).collect();
+        pairs.join(",")
+    }
+
+    fn labels(info: &RequestInfo, dry_run: bool) -> String {
+        with_labels(info, dry_run, rendered)
+    }
+
     fn render(metrics: &Metrics) -> String {
         metrics.render(&orlop_store::Stats::default(), &[], &Counts::default())
     }
 
     #[test]
     fn requests_past_the_bound_are_counted_together() {
-        let metrics = Metrics {
-            requests: Family {
-                max_series: 2,
-                ..Family::default()
-            },
-            durations: Family {
-                max_series: 2,
-                ..Family::default()
-            },
-            terminations: Family {
-                max_series: 2,
-                ..Family::default()
-            },
-            long_running: Family {
-                max_series: 2,
-                ..Family::default()
-            },
-            ..Metrics::default()
-        };
+        let metrics = Metrics::with_max_series(2);
         let took = Some(Duration::from_millis(1));
         let mut open = vec![];
         for resource in ["pods", "nodes", "secrets", "services", "pods"] {
@@ -382,6 +325,11 @@ mod tests {
             open.push(metrics.long_running(&info));
         }
         let text = render(&metrics);
+        let overflow = rendered(OVERFLOW);
+        assert_eq!(
+            overflow,
+            r#"component="apiserver",dry_run="",group="unexpected",resource="unexpected",scope="unexpected",subresource="unexpected",verb="unexpected",version="unexpected""#
+        );
         let count = |name: &str, labels: &str| {
             let start = format!("{name}{{{labels}}} ");
             let found: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix(&start)).collect();
@@ -391,7 +339,7 @@ mod tests {
         for (labels, expected) in [
             (labels(&info("/api/v1/pods"), false).as_str(), 2),
             (labels(&info("/api/v1/nodes"), false).as_str(), 1),
-            (OVERFLOW, 2),
+            (&overflow, 2),
         ] {
             let with_code = |code: u16| format!("code=\"{code}\",{labels}");
             assert_eq!(count("apiserver_request_total", &with_code(200)), expected);
@@ -401,7 +349,7 @@ mod tests {
         }
         drop(open);
         let text = render(&metrics);
-        assert!(text.contains(&format!("apiserver_longrunning_requests{{{OVERFLOW}}} 0\n")));
+        assert!(text.contains(&format!("apiserver_longrunning_requests{{{overflow}}} 0\n")));
     }
 
     #[test]

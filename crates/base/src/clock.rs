@@ -88,10 +88,12 @@ pub enum Clock {
 }
 
 impl Clock {
+    /// Stands at `start` until it is advanced; clones share it.
     pub fn manual(start: Timestamp) -> Clock {
         Clock::Manual(Arc::new(AtomicI64::new(start.as_microsecond())))
     }
 
+    /// The time now, to the microsecond if manual.
     pub fn now(&self) -> Timestamp {
         match self {
             Clock::System => Timestamp::now(),

@@ -80,8 +80,11 @@ struct Table {
 /// Counts for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Open connections without an authenticated request.
     pub strangers: u64,
+    /// Open connections with one.
     pub known: u64,
+    /// All that were ever accepted and found room.
     pub accepted: u64,
     /// Closed at once, for want of room.
     pub rejected: u64,
@@ -93,6 +96,7 @@ pub struct Counts {
 
 /// The other side of a connection.
 pub struct Peer {
+    /// Where it connected from.
     pub address: SocketAddr,
     number: u64,
     connections: Arc<Connections>,
@@ -114,6 +118,7 @@ pub(crate) struct ConnectionSlot(pub(crate) Arc<Peer>);
 pub struct Busy(Arc<Peer>);
 
 impl Connections {
+    /// An empty table.
     pub fn new(limits: Limits) -> Arc<Connections> {
         Arc::new(Connections {
             limits,
@@ -125,6 +130,7 @@ impl Connections {
         })
     }
 
+    /// What is open now, and what has happened since the start.
     pub fn counts(&self) -> Counts {
         let table = self.table.lock();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

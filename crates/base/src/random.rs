@@ -3,6 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+/// A source of numbers; a clone goes on with the same ones.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -10,6 +11,7 @@ pub struct Random(u64);
 const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 impl Random {
+    /// The same numbers for the same seed, on every machine.
     pub fn seeded(seed: u64) -> Random {
         Random(seed)
     }
@@ -19,6 +21,7 @@ impl Random {
         Random(RandomState::new().hash_one(std::thread::current().id()))
     }
 
+    /// The next number, of all that there are.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;

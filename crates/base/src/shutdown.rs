@@ -17,14 +17,17 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
+    /// Signals all clones, for good. A second call does nothing.
     pub fn trigger(&self) {
         self.tx.send_replace(true);
     }
 
+    /// Whether it was triggered.
     pub fn is_triggered(&self) -> bool {
         *self.tx.borrow()
     }
 
+    /// Resolves once triggered. Cancel-safe: a future that is dropped misses nothing.
     pub async fn wait(&self) {
         let mut rx = self.tx.subscribe();
         // The sender lives in self, so this cannot fail.

@@ -32,8 +32,10 @@ const STALL_MAX: Duration = Duration::from_secs(60);
 /// How a component comes to run: a future that goes on until the shutdown. Called once for each attempt.
 pub type Start = Box<dyn FnMut(Shutdown) -> BoxFuture<'static, Result<(), String>> + Send>;
 
+/// What a component is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComponentState {
+    /// Its future has not ended, and its tasks let go of their threads.
     Running,
     /// A part of it has not let go of its thread for long.
     Stalled,
@@ -74,9 +76,13 @@ pub enum End {
 /// What is known of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// What it is doing now.
     pub state: ComponentState,
+    /// Since when.
     pub since: Timestamp,
+    /// How often it was started again after it ended by itself.
     pub restarts: u64,
+    /// How many of its ends were panics.
     pub panics: u64,
     /// Why it failed last.
     pub error: String,
@@ -213,6 +219,7 @@ impl Supervisor {
         components.iter().map(|c| (c.name, c.record.lock().clone())).collect()
     }
 
+    /// None: there is no such component.
     pub fn get(&self, name: &str) -> Option<Record> {
         self.find(name).map(|component| component.record.lock().clone()).ok()
     }
@@ -231,6 +238,7 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Makes a running component fail, for tests. An error says that there is no such component or that it does not run.
     pub fn inject(&self, name: &str, fault: Fault) -> Result<(), String> {
         let component = self.find(name)?;
         let attempt = component.attempt.lock().clone();

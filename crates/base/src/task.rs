@@ -102,6 +102,7 @@ impl Watched {
 }
 
 impl Scope {
+    /// As [`spawn`], but into this scope whoever calls.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,

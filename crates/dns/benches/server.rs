@@ -131,7 +131,7 @@ fn start(zone: Arc<Zone>) -> (SocketAddr, String) {
             let listener = server::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
             let stat = format!("/proc/self/task/{}/schedstat", nix::unistd::gettid());
             sender.send((listener.address, stat)).unwrap();
-            server::serve(&handler, listener, &Shutdown::default());
+            server::serve(&handler, listener, &Arc::default(), &Shutdown::default());
             std::future::pending::<()>().await
         })
     });

@@ -12,6 +12,7 @@
 //! Upstream: the DNS-based service discovery specification 1.1.0, and CoreDNS' kubernetes, forward and cache plugins.
 
 pub mod forward;
+pub mod health;
 pub mod metrics;
 pub mod objects;
 mod publish;
@@ -26,4 +27,4 @@ mod wire;
 pub mod zone;
 
 pub use resources::{Resources, resources};
-pub use run::{Options, Publish, Running, run};
+pub use run::{Options, Publish, Running, StartError, run};

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
-use orlop_serving::metrics::{process, text};
+use orlop_base::metrics::series::{Buckets, Histogram, Series};
+use orlop_base::metrics::{process, text};
 use parking_lot::Mutex;
 
 /// There is one server and one zone for all, as in kubeadm's Corefile.
@@ -57,53 +58,13 @@ pub enum Source {
 
 const SOURCES: [&str; 4] = ["", "kubernetes", "cache", "forward"];
 
-pub struct Histogram {
-    bounds: Vec<f64>,
-    counts: Vec<AtomicU64>,
-    sum: AtomicU64,
-    /// Parts of one in the sum.
-    scale: f64,
-}
-
-impl Histogram {
-    fn new(bounds: Vec<f64>, scale: f64) -> Histogram {
-        Histogram {
-            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
-            bounds,
-            sum: AtomicU64::new(0),
-            scale,
-        }
-    }
-
-    fn of_seconds(first: f64, count: i32) -> Histogram {
-        Histogram::new((0..count).map(|n| first * 2f64.powi(n)).collect(), 1e9)
-    }
-
-    pub fn observe(&self, value: f64) {
-        let place = self.bounds.partition_point(|bound| *bound < value);
-        self.counts[place].fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add((value * self.scale) as u64, Ordering::Relaxed);
-    }
-
-    fn write(&self, out: &mut String, name: &str, labels: &str) {
-        let mut total = 0;
-        for (place, count) in self.counts.iter().enumerate() {
-            total += count.load(Ordering::Relaxed);
-            let bound = self.bounds.get(place).copied().unwrap_or(f64::INFINITY);
-            let bound = text::label("le", &text::float(bound));
-            text::line(out, &format!("{name}_bucket"), &joined(labels, &bound), total);
-        }
-        let sum = self.sum.load(Ordering::Relaxed) as f64 / self.scale;
-        text::line(out, &format!("{name}_sum"), labels, text::float(sum));
-        text::line(out, &format!("{name}_count"), labels, total);
-    }
-}
-
-fn joined(labels: &str, more: &str) -> String {
-    match labels {
-        "" => more.to_string(),
-        labels => format!("{labels},{more}"),
-    }
+fn of_seconds(start: f64, count: usize) -> Histogram {
+    let buckets = Buckets {
+        start,
+        factor: 2.0,
+        count,
+    };
+    Histogram::new(buckets.bounds())
 }
 
 pub struct Metrics {
@@ -153,12 +114,12 @@ impl Default for Metrics {
     fn default() -> Metrics {
         let counter = || AtomicU64::new(0);
         let pair = || [counter(), counter()];
-        let sizes = || Histogram::new(SIZES.to_vec(), 1.0);
+        let sizes = || Histogram::of_integers(SIZES.into());
         Metrics {
             requests: Default::default(),
             dnssec: counter(),
             responses: Default::default(),
-            durations: Histogram::of_seconds(0.00025, 16),
+            durations: of_seconds(0.00025, 16),
             request_sizes: [sizes(), sizes()],
             response_sizes: [sizes(), sizes()],
             cache_entries: pair(),
@@ -167,7 +128,7 @@ impl Default for Metrics {
             cache_evictions: pair(),
             forward_rejects: counter(),
             forwarded: Mutex::default(),
-            programming: [Histogram::of_seconds(0.001, 20), Histogram::of_seconds(0.001, 20)],
+            programming: [of_seconds(0.001, 20), of_seconds(0.001, 20)],
         }
     }
 }
@@ -201,7 +162,7 @@ impl Metrics {
             return;
         };
         let histogram = one.by_code.entry(CODES[code_place(code)]);
-        let histogram = histogram.or_insert_with(|| Histogram::of_seconds(0.00025, 16));
+        let histogram = histogram.or_insert_with(|| of_seconds(0.00025, 16));
         histogram.observe(took.as_secs_f64());
     }
 
@@ -365,10 +326,11 @@ fn write_unless_zero(out: &mut String, name: &str, labels: &str, count: &AtomicU
 
 #[cfg(test)]
 mod tests {
+    use orlop_base::metrics::exposition;
+
     use super::*;
 
-    #[test]
-    fn text() {
+    fn used() -> Metrics {
         let metrics = Metrics::default();
         metrics.served(&Served {
             transport: Transport::Udp,
@@ -388,7 +350,25 @@ mod tests {
         );
         metrics.forwarded("1.1.1.1:53".parse().unwrap(), None, Duration::from_secs(2));
         metrics.programmed(true, Duration::from_millis(3));
-        let text = metrics.render();
+        metrics
+    }
+
+    #[test]
+    fn each_metric_is_what_its_type_says() {
+        let families = exposition::parse(&used().render()).unwrap();
+        assert!(families.values().all(|family| !family.help.is_empty()));
+        let sizes = &families["coredns_dns_request_size_bytes"];
+        assert_eq!(sizes.kind, "histogram");
+        assert!(sizes.samples.iter().any(|s| s.suffix == "_sum" && s.value == 50.0));
+        let rejects = &families["coredns_forward_max_concurrent_rejects_total"];
+        assert_eq!(rejects.value(&[]), Some(0.0));
+        let empty = exposition::parse(&Metrics::default().render()).unwrap();
+        assert!(empty.keys().eq(families.keys()), "a metric is there before it is used");
+    }
+
+    #[test]
+    fn coredns_names_with_their_labels() {
+        let text = used().render();
         for line in [
             r#"coredns_dns_requests_total{server="dns://:53",zone=".",view="",proto="udp",family="1",type="A"} 1"#,
             r#"coredns_dns_responses_total{server="dns://:53",zone=".",view="",rcode="NXDOMAIN",plugin="kubernetes"} 1"#,

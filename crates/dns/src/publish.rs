@@ -16,7 +16,7 @@ const RESYNC: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// For taking the slices away.
-const FAREWELL: Duration = Duration::from_secs(3);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// `changed`: someone changed one of the objects.
 pub(crate) async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, shutdown: Shutdown) {
@@ -26,7 +26,7 @@ pub(crate) async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, s
             ensured = ensure(&api, &resources) => match ensured {
                 Ok(ours) => {
                     if ours_before && !ours {
-                        tracing::info!("the service kube-dns has a selector, so it is someone else's: it is left alone");
+                        tracing::info!("leaving service kube-dns alone: it has a selector");
                     }
                     (retry, ours_before) = (RETRY, ours);
                     failures.succeeded();
@@ -49,15 +49,15 @@ pub(crate) async fn keep(api: Api, resources: Resources, changed: Arc<Notify>, s
             _ = shutdown.wait() => break,
         }
     }
-    let farewell = async {
+    let deleting = async {
         for slice in &resources.slices {
             let removed = api.delete(&object_path(slice), &DeleteOptions::default()).await;
             if let Err(error) = removed {
-                tracing::debug!("an endpoint slice stays behind: {}", error.chain());
+                tracing::debug!(err = error.chain(), "failed to delete endpoint slice");
             }
         }
     };
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let _ = tokio::time::timeout(DELETE_TIMEOUT, deleting).await;
 }
 
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {
@@ -112,7 +112,7 @@ async fn put(api: &Api, wanted: &Value, found: Option<Value>) -> Result<(), Erro
         };
     };
     let mut wanted = wanted.clone();
-    settle_address(&mut wanted, &found);
+    keep_cluster_ip(&mut wanted, &found);
     if has(&found, &wanted) {
         return Ok(());
     }
@@ -121,12 +121,10 @@ async fn put(api: &Api, wanted: &Value, found: Option<Value>) -> Result<(), Erro
 }
 
 /// A service keeps its address: another one than ours is what pods have to use.
-fn settle_address(wanted: &mut Value, found: &Value) {
+fn keep_cluster_ip(wanted: &mut Value, found: &Value) {
     let (ours, theirs) = (&wanted["spec"]["clusterIP"], &found["spec"]["clusterIP"]);
     if !ours.is_null() && ours != theirs {
-        tracing::warn!(
-            "the service kube-dns has the address {theirs} instead of {ours}; pods that ask the latter get no answer"
-        );
+        tracing::warn!(%theirs, %ours, "keeping another cluster IP of service kube-dns; pods configured with ours get no answer");
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             wanted["spec"].as_object_mut().map(|spec| spec.remove(field));
         }

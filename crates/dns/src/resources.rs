@@ -15,6 +15,7 @@ pub const MANAGER: &str = "dns.orlop";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resources {
+    /// `kube-dns` in `kube-system`.
     pub service: Value,
     /// One for each family that the node has.
     pub slices: Vec<Value>,

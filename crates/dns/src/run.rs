@@ -1,4 +1,5 @@
-//! The shell: informers feed the zone, the server answers from it, and the objects by which pods find it are kept.
+//! The shell: informers feed the zone, the server answers from it, and the Service and endpoint slices by which pods
+//! find it are kept.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,10 +16,11 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::forward::{Forward, Stubs, config};
+use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::objects::{ConfigMap, EndpointSlice, Namespace, Service};
-use crate::server::{self, Handler};
-use crate::zone::{DNS_SERVICE, Directory, Zone};
+use crate::server::{self, Handler, ListenError};
+use crate::zone::{DNS_SERVICE, Directory, InvalidDomain, Zone};
 use crate::{publish, resources};
 
 /// Changes that may wait between an informer and the zone.
@@ -28,11 +30,25 @@ const RESOLV_CONF: Duration = Duration::from_secs(5);
 /// The port at which pods ask.
 const PORT: u16 = 53;
 
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Domain(#[from] InvalidDomain),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// How to run a server.
 pub struct Options {
+    /// Namespaces, services, endpoint slices and the ConfigMap are watched through it, and the server's own objects
+    /// written.
     pub api: Api,
     /// `cluster.local`
     pub cluster_domain: String,
+    /// The cluster's: reverse names of addresses within them are answered here only.
     pub service_ranges: Vec<IpNet>,
+    /// As `service_ranges`, of pods.
     pub pod_ranges: Vec<IpNet>,
     /// UDP and TCP on each. Give addresses of the node rather than 0.0.0.0, which would answer pods from whichever
     /// address is nearest to them, not from the one they asked.
@@ -49,13 +65,16 @@ pub struct Options {
     pub health: Option<SocketAddr>,
     /// None: someone else makes the objects by which pods find the server.
     pub publish: Option<Publish>,
+    /// For the zone's serial and the time that changes took.
     pub clock: Clock,
+    /// Ends the server, after its endpoint slices are deleted.
     pub shutdown: Shutdown,
 }
 
 /// What the Service `kube-dns` and the node's endpoint slices say.
 #[derive(Clone, Debug)]
 pub struct Publish {
+    /// The node's name, for the names of its endpoint slices.
     pub node: String,
     /// The node's, for listeners at 0.0.0.0 or ::.
     pub addresses: Vec<IpAddr>,
@@ -67,8 +86,11 @@ pub struct Publish {
 pub struct Running {
     /// In the order of `Options::listen`.
     pub listening: Vec<SocketAddr>,
+    /// Of `/metrics`, if it was asked for; so below.
     pub metrics: Option<SocketAddr>,
+    /// Of `/ready`.
     pub ready: Option<SocketAddr>,
+    /// Of `/health`.
     pub health: Option<SocketAddr>,
     synced: watch::Receiver<bool>,
     ended: JoinHandle<()>,
@@ -93,11 +115,11 @@ impl Running {
 
 /// Starts the server. It listens when this returns; until all of the cluster's names are known it answers SERVFAIL for
 /// them.
-pub fn run(options: Options) -> BoxFuture<'static, Result<Running, String>> {
+pub fn run(options: Options) -> BoxFuture<'static, Result<Running, StartError>> {
     Box::pin(start(options))
 }
 
-async fn start(options: Options) -> Result<Running, String> {
+async fn start(options: Options) -> Result<Running, StartError> {
     let ranges = [options.service_ranges, options.pod_ranges].concat();
     let zone = Arc::new(Zone::new(&options.cluster_domain, ranges)?);
     let metrics = Arc::new(Metrics::default());
@@ -108,34 +130,31 @@ async fn start(options: Options) -> Result<Running, String> {
 
     let mut listeners = vec![];
     for address in &options.listen {
-        listeners.push(
-            server::listen(*address)
-                .await
-                .map_err(|e| format!("DNS can't listen: {e}"))?,
-        );
+        listeners.push(server::listen(*address).await?);
     }
     let listening: Vec<SocketAddr> = listeners.iter().map(|l| l.address).collect();
     // The server stops when pods are no longer sent here.
     let end = Shutdown::default();
+    let health = Arc::new(Health::default());
     let is_ready = {
-        let (synced, shutdown) = (synced.clone(), options.shutdown.clone());
-        move || *synced.borrow() && !shutdown.is_triggered()
+        let (synced, shutdown, health) = (synced.clone(), options.shutdown.clone(), health.clone());
+        move || *synced.borrow() && !shutdown.is_triggered() && health.check_listeners().is_ok()
     };
     let pages = [
         (options.metrics, metrics_page(&metrics)),
         (options.ready, ready_page(is_ready)),
-        (options.health, health_page()),
+        (options.health, health_page(&health)),
     ];
     let [metrics_at, ready_at, health_at] = match start_pages(pages, &end).await {
         Ok(bound) => bound,
-        Err(wrong) => {
+        Err(error) => {
             end.trigger();
-            return Err(wrong);
+            return Err(error.into());
         }
     };
 
     let own = own_addresses(&listening, options.publish.as_ref());
-    let mut host = Host {
+    let mut host = ResolverConfig {
         forward,
         resolv_conf: options.resolv_conf,
         resolvers: vec![],
@@ -144,7 +163,7 @@ async fn start(options: Options) -> Result<Running, String> {
     };
     host.read_resolv_conf();
     if host.resolvers.is_empty() {
-        tracing::warn!("{} names no resolver", host.resolv_conf.display());
+        tracing::warn!(path = %host.resolv_conf.display(), "failed to find a resolver in resolv.conf");
     }
     let changed = Arc::new(Notify::new());
     let follower = Follower {
@@ -155,9 +174,10 @@ async fn start(options: Options) -> Result<Running, String> {
         clock: options.clock,
         changed: changed.clone(),
         synced: synced_sender,
+        health: health.clone(),
     };
     for listener in listeners {
-        server::serve(&handler, listener, &end);
+        server::serve(&handler, listener, &health, &end);
     }
     orlop_base::spawn(follower.follow(options.api.clone(), options.shutdown.clone()));
     let reachable = metrics_at.filter(|at| !at.ip().is_loopback()).map(|at| at.port());
@@ -165,7 +185,7 @@ async fn start(options: Options) -> Result<Running, String> {
         let endpoints = endpoints(&listening, &publish.addresses);
         resources::resources(&publish.service_ips, &publish.node, &endpoints, reachable)
     });
-    let ended = orlop_base::spawn(end_well(
+    let ended = orlop_base::spawn(publish_until_shutdown(
         options.api,
         resources,
         changed,
@@ -184,7 +204,7 @@ async fn start(options: Options) -> Result<Running, String> {
 }
 
 /// Keeps the objects from when the server is ready until the shutdown, and only then stops it.
-async fn end_well(
+async fn publish_until_shutdown(
     api: Api,
     resources: Option<resources::Resources>,
     changed: Arc<Notify>,
@@ -206,12 +226,16 @@ async fn end_well(
 async fn start_pages(
     pages: [(Option<SocketAddr>, Arc<dyn Pages>); 3],
     end: &Shutdown,
-) -> Result<[Option<SocketAddr>; 3], String> {
+) -> Result<[Option<SocketAddr>; 3], ListenError> {
     let mut bound = [None; 3];
     for (place, (address, pages)) in bound.iter_mut().zip(pages) {
         if let Some(address) = address {
             let listener = TcpListener::bind(address).await;
-            let listener = listener.map_err(|e| format!("DNS can't listen: {address}: {e}"))?;
+            let listener = listener.map_err(|error| ListenError {
+                address,
+                protocol: "tcp",
+                error,
+            })?;
             *place = listener.local_addr().ok();
             orlop_base::spawn(plain::serve(listener, pages, end.clone()));
         }
@@ -249,10 +273,14 @@ fn ready_page(is_ready: impl Fn() -> bool + Send + Sync + 'static) -> Arc<dyn Pa
     })
 }
 
-fn health_page() -> Arc<dyn Pages> {
+fn health_page(health: &Arc<Health>) -> Arc<dyn Pages> {
+    let health = health.clone();
     Arc::new(OnePage {
         path: "/health",
-        show: || Page::plain(200, "OK".to_string()),
+        show: move || match health.check() {
+            Ok(()) => Page::plain(200, "OK".to_string()),
+            Err(problem) => Page::plain(503, problem.to_string()),
+        },
     })
 }
 
@@ -287,7 +315,7 @@ fn own_addresses(listening: &[SocketAddr], publish: Option<&Publish>) -> Vec<Soc
 }
 
 /// Whom to ask for names outside the cluster, as the host and the `kube-dns` ConfigMap say.
-struct Host {
+struct ResolverConfig {
     forward: Arc<Forward>,
     resolv_conf: PathBuf,
     resolvers: Vec<SocketAddr>,
@@ -295,7 +323,7 @@ struct Host {
     own: Vec<SocketAddr>,
 }
 
-impl Host {
+impl ResolverConfig {
     fn read_resolv_conf(&mut self) {
         match std::fs::read_to_string(&self.resolv_conf) {
             Ok(text) => {
@@ -303,16 +331,20 @@ impl Host {
                 self.configure();
             }
             // It may be in the middle of being replaced.
-            Err(error) => tracing::debug!("{}: {error}", self.resolv_conf.display()),
+            Err(error) => {
+                tracing::debug!(path = %self.resolv_conf.display(), err = %error, "failed to read resolv.conf");
+            }
         }
     }
 
     fn read_stubs(&mut self, map: Option<&ConfigMap>) {
         match map.map_or_else(|| Ok(Stubs::default()), |map| config::read_stubs(&map.data)) {
             Ok(stubs) => self.stubs = stubs,
-            Err(wrong) => {
-                tracing::warn!("the ConfigMap kube-system/kube-dns can't be used, what it said before stays: {wrong}")
-            }
+            Err(error) => tracing::warn!(
+                configmap = "kube-system/kube-dns",
+                err = %error,
+                "invalid DNS configuration; keeping the current one"
+            ),
         }
         self.configure();
     }
@@ -331,17 +363,18 @@ fn interface_index(name: &str) -> Option<u32> {
 struct Follower {
     directory: Directory,
     zone: Arc<Zone>,
-    host: Host,
+    host: ResolverConfig,
     metrics: Arc<Metrics>,
     clock: Clock,
     /// Someone changed what we publish.
     changed: Arc<Notify>,
     synced: watch::Sender<bool>,
+    health: Arc<Health>,
 }
 
-/// What has been seen whole.
+/// Which informers have delivered their first list.
 #[derive(Default)]
-struct Seen {
+struct SyncedInformers {
     namespaces: bool,
     services: bool,
     slices: bool,
@@ -368,35 +401,40 @@ impl Follower {
         let maps = maps.with_fields("metadata.name=kube-dns");
         let mut maps = informer::<ConfigMap>(&api, maps, &shutdown);
         let mut look = tokio::time::interval(RESOLV_CONF);
-        let mut seen = Seen::default();
+        let mut synced_informers = SyncedInformers::default();
         loop {
+            self.health.beat();
             tokio::select! {
                 Some(delta) = slices.recv() => {
-                    seen.slices |= matches!(delta, Delta::Reset(_));
-                    self.take_slices(delta);
+                    synced_informers.slices |= matches!(delta, Delta::Reset(_));
+                    self.observe_slices(delta);
                 }
                 Some(delta) = services.recv() => {
-                    seen.services |= matches!(delta, Delta::Reset(_));
-                    self.take_services(delta);
+                    synced_informers.services |= matches!(delta, Delta::Reset(_));
+                    self.observe_services(delta);
                 }
                 Some(delta) = namespaces.recv() => {
-                    seen.namespaces |= matches!(delta, Delta::Reset(_));
-                    self.take_namespaces(delta);
+                    synced_informers.namespaces |= matches!(delta, Delta::Reset(_));
+                    self.observe_namespaces(delta);
                 }
-                Some(delta) = maps.recv() => self.take_maps(delta),
+                Some(delta) = maps.recv() => self.observe_maps(delta),
                 _ = look.tick() => self.host.read_resolv_conf(),
                 _ = shutdown.wait() => return,
             }
             self.zone.set_serial(self.clock.now().as_second() as u32);
-            if seen.namespaces && seen.services && seen.slices && !self.zone.is_synced() {
+            if synced_informers.namespaces
+                && synced_informers.services
+                && synced_informers.slices
+                && !self.zone.is_synced()
+            {
                 self.zone.set_synced();
                 self.synced.send_replace(true);
-                tracing::info!("DNS is ready");
+                tracing::info!("synced informers; DNS is ready");
             }
         }
     }
 
-    fn take_namespaces(&mut self, delta: Delta<Namespace>) {
+    fn observe_namespaces(&mut self, delta: Delta<Namespace>) {
         match delta {
             Delta::Reset(all) => self.directory.reset_namespaces(all),
             Delta::Applied(one) => self.directory.apply_namespace(one),
@@ -405,7 +443,7 @@ impl Follower {
         }
     }
 
-    fn take_services(&mut self, delta: Delta<Service>) {
+    fn observe_services(&mut self, delta: Delta<Service>) {
         if let Delta::Applied(one) | Delta::Deleted(one) = &delta
             && (one.metadata.namespace.as_str(), one.metadata.name.as_str()) == DNS_SERVICE
         {
@@ -421,7 +459,7 @@ impl Follower {
         }
     }
 
-    fn take_slices(&mut self, delta: Delta<EndpointSlice>) {
+    fn observe_slices(&mut self, delta: Delta<EndpointSlice>) {
         if let Delta::Applied(one) | Delta::Deleted(one) = &delta {
             let meta = &one.metadata;
             if (meta.namespace.as_str(), meta.labels.service.as_str()) == DNS_SERVICE {
@@ -447,7 +485,7 @@ impl Follower {
         }
     }
 
-    fn take_maps(&mut self, delta: Delta<ConfigMap>) {
+    fn observe_maps(&mut self, delta: Delta<ConfigMap>) {
         match delta {
             Delta::Reset(all) => self.host.read_stubs(all.first()),
             Delta::Applied(one) => self.host.read_stubs(Some(&one)),

@@ -23,10 +23,10 @@ use crate::{Options, Publish, Running};
 type Line = Result<::http_body::Frame<Bytes>, std::convert::Infallible>;
 
 #[derive(Clone, Default)]
-struct Cluster(Arc<Mutex<State>>);
+struct Cluster(Arc<Mutex<ClusterState>>);
 
 #[derive(Default)]
-struct State {
+struct ClusterState {
     revision: u64,
     /// By path.
     objects: BTreeMap<String, Value>,
@@ -149,7 +149,7 @@ impl Cluster {
     }
 }
 
-impl State {
+impl ClusterState {
     fn tell(&mut self, path: &str, kind: &str, object: &Value) {
         let concerned = |(collection, _): &&(String, _)| is_in(path, collection);
         for (_, sender) in self.watches.iter().filter(concerned) {

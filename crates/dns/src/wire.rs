@@ -51,7 +51,7 @@ impl Request {
 
 /// What does not go on to be answered.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub(crate) enum Rejection {
     /// No answer at all: too short for one, or itself an answer (whoever answers those can be made to go on for ever).
     Silence,
     /// A header that says what is wrong.
@@ -59,14 +59,14 @@ pub(crate) enum Unfit {
 }
 
 /// Reads a question. Upstream: what miekg/dns takes (`DefaultMsgAcceptFunc`).
-pub(crate) fn read(packet: &[u8]) -> Result<Request, Unfit> {
+pub(crate) fn read(packet: &[u8]) -> Result<Request, Rejection> {
     let Some(header) = packet.first_chunk::<HEADER>() else {
-        return Err(Unfit::Silence);
+        return Err(Rejection::Silence);
     };
     if header[2] & 0x80 != 0 {
-        return Err(Unfit::Silence);
+        return Err(Rejection::Silence);
     }
-    let refusal = |code| Unfit::Refusal(code, refuse(header, code));
+    let refusal = |code| Rejection::Refusal(code, refuse(header, code));
     if header[2] & 0x78 != 0 {
         return Err(refusal(ResponseCode::NotImp));
     }
@@ -137,7 +137,7 @@ pub(crate) fn write(request: &Request, reply: &Reply, limit: u16, out: &mut Vec<
     let code = match written {
         Ok(_) => u16::from(reply.code),
         Err(error) => {
-            tracing::warn!("an answer to {} can't be written: {error}", request.query.name());
+            tracing::warn!(name = %request.query.name(), err = %error, "failed to encode response");
             let failed = emit(request, &Reply::error(ResponseCode::ServFail), &[], room, out);
             failed.expect("a question that was read can be written");
             u16::from(ResponseCode::ServFail)
@@ -163,8 +163,8 @@ fn emit(
     metadata.checking_disabled = request.checking_disabled;
     metadata.response_code = ResponseCode::from_low(reply.code.low());
     let name = request.query.name();
-    let answers = reply.answers.iter().map(|record| Answer { name, record });
-    let answers: SmallVec<[Answer<'_>; 8]> = answers.collect();
+    let answers = reply.answers.iter().map(|record| AnswerRecord { name, record });
+    let answers: SmallVec<[AnswerRecord<'_>; 8]> = answers.collect();
     out.clear();
     let mut encoder = BinEncoder::new(out);
     encoder.set_max_size(room);
@@ -185,14 +185,14 @@ fn emit(
 
 /// Addresses of the name asked for have that name by a pointer to the question: less work for what is asked most, and no
 /// bound on how many records are written that way (`BinEncoder` stops to shorten names after some).
-struct Answer<'a> {
+struct AnswerRecord<'a> {
     name: &'a Name,
     record: &'a Record,
 }
 
 const QUESTION: [u8; 2] = [0xc0, HEADER as u8];
 
-impl BinEncodable for Answer<'_> {
+impl BinEncodable for AnswerRecord<'_> {
     fn emit(&self, encoder: &mut BinEncoder<'_>) -> Result<(), ProtoError> {
         match short(self.record) {
             Some(bytes) if self.record.name.eq_case(self.name) => encoder.emit_vec(&bytes),
@@ -299,9 +299,9 @@ mod tests {
     #[test]
     fn what_is_not_fit() {
         let mut packet = question(None);
-        assert_eq!(read(&packet[..11]).unwrap_err(), Unfit::Silence);
+        assert_eq!(read(&packet[..11]).unwrap_err(), Rejection::Silence);
         let code = |packet: &[u8]| match read(packet) {
-            Err(Unfit::Refusal(code, header)) => {
+            Err(Rejection::Refusal(code, header)) => {
                 assert_eq!(header[..2], packet[..2]);
                 assert_eq!(header[3], code.low());
                 Some(code)
@@ -310,7 +310,7 @@ mod tests {
         };
         assert_eq!(code(&packet[..20]), Some(ResponseCode::FormErr));
         packet[2] |= 0x80;
-        assert_eq!(read(&packet).unwrap_err(), Unfit::Silence);
+        assert_eq!(read(&packet).unwrap_err(), Rejection::Silence);
         packet[2] = 5 << 3;
         assert_eq!(code(&packet), Some(ResponseCode::NotImp));
         packet[2] = 0;

@@ -119,7 +119,7 @@ pub(crate) async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Sh
         metrics: Arc::new(Metrics::default()),
         shutdown,
     };
-    orlop_proxy::run(options).await
+    orlop_proxy::run(options).await.map_err(|e| e.to_string())
 }
 
 /// None for port 0.
@@ -154,7 +154,7 @@ pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Res
         // Pods come by the service's address, so any port will do.
         Err(why) => {
             tracing::warn!(err = %why, "failed to bind the DNS port, using another");
-            orlop_dns::run(options(0, None)).await?
+            orlop_dns::run(options(0, None)).await.map_err(|e| e.to_string())?
         }
     };
     running.stopped().await;

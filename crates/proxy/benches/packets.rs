@@ -48,7 +48,7 @@ fn main() {
     let to = SocketAddr::new(world.address("a1", Family::V4), POD_PORT);
     println!("{:<10} {:>9} {}", "no proxy", "", measure(&world, to, time));
     for mode in modes {
-        if let Err(why) = world.node().netns.enter(|| backend::supported(mode)) {
+        if let Err(why) = world.node().netns.enter(|| backend::check_support(mode)) {
             println!("{:<10} {:>9} not measured: {why}", mode.as_str(), "");
             continue;
         }

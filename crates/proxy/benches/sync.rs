@@ -53,7 +53,7 @@ fn measure(mode: Mode, services: u32) -> Result<String, String> {
         .args(["link", "set", "lo", "up"])
         .status();
     up.map_err(|e| format!("no ip command: {e}"))?;
-    backend::supported(mode)?;
+    backend::check_support(mode).map_err(|e| e.to_string())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

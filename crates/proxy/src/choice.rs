@@ -1,28 +1,39 @@
 //! Which mode a proxy runs in.
 
-use crate::backend::Mode;
+use crate::backend::{Mode, UnsupportedMode};
 
 /// In this order, unless a mode is asked for: what most clusters have, then what is faster, then what always works.
 const PREFERRED: [Mode; 3] = [Mode::Iptables, Mode::Nftables, Mode::Userspace];
 
-/// The mode to run in, and why it is this one; or why the one asked for can't be had.
-pub(crate) fn choose(
+/// No mode to run in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModeError {
+    /// The configured one.
+    #[error("mode {mode} is not supported on this node: {reason}")]
+    Unsupported { mode: Mode, reason: UnsupportedMode },
+    /// None is configured, and none of the preferred ones is supported.
+    #[error("no proxy mode is supported on this node: {0}")]
+    NoneSupported(String),
+}
+
+/// The mode to run in, and why it is this one.
+pub(crate) fn choose_mode(
     asked: Option<Mode>,
-    supported: &dyn Fn(Mode) -> Result<(), String>,
-) -> Result<(Mode, String), String> {
+    supported: &dyn Fn(Mode) -> Result<(), UnsupportedMode>,
+) -> Result<(Mode, String), ModeError> {
     if let Some(mode) = asked {
-        supported(mode).map_err(|why| format!("mode {mode} is not supported on this node: {why}"))?;
-        return Ok((mode, "as configured".to_string()));
+        supported(mode).map_err(|reason| ModeError::Unsupported { mode, reason })?;
+        return Ok((mode, "configured".to_string()));
     }
     let mut reasons = vec![];
     for mode in PREFERRED {
         match supported(mode) {
-            Ok(()) if reasons.is_empty() => return Ok((mode, "no other is configured".to_string())),
+            Ok(()) if reasons.is_empty() => return Ok((mode, "default".to_string())),
             Ok(()) => return Ok((mode, reasons.join("; "))),
-            Err(why) => reasons.push(format!("no {mode}: {why}")),
+            Err(reason) => reasons.push(format!("{mode} is not supported: {reason}")),
         }
     }
-    Err(reasons.join("; "))
+    Err(ModeError::NoneSupported(reasons.join("; ")))
 }
 
 #[cfg(test)]
@@ -34,18 +45,21 @@ mod tests {
         let only = |modes: &'static [Mode]| {
             move |mode: Mode| match modes.contains(&mode) {
                 true => Ok(()),
-                false => Err("nothing there".to_string()),
+                false => Err(UnsupportedMode("not installed".to_string())),
             }
         };
-        let chosen = |asked, modes| choose(asked, &only(modes)).map(|(mode, why)| format!("{mode}: {why}"));
-        assert_eq!(chosen(None, &Mode::ALL).unwrap(), "iptables: no other is configured");
+        let chosen = |asked, modes| choose_mode(asked, &only(modes)).map(|(mode, why)| format!("{mode}: {why}"));
+        assert_eq!(chosen(None, &Mode::ALL).unwrap(), "iptables: default");
         assert_eq!(
             chosen(None, &[Mode::Nftables]).unwrap(),
-            "nftables: no iptables: nothing there"
+            "nftables: iptables is not supported: not installed"
         );
-        assert_eq!(chosen(Some(Mode::Ipvs), &Mode::ALL).unwrap(), "ipvs: as configured");
+        assert_eq!(chosen(Some(Mode::Ipvs), &Mode::ALL).unwrap(), "ipvs: configured");
         let refused = chosen(Some(Mode::Ipvs), &[Mode::Iptables]).unwrap_err();
-        assert_eq!(refused, "mode ipvs is not supported on this node: nothing there");
+        assert_eq!(
+            refused.to_string(),
+            "mode ipvs is not supported on this node: not installed"
+        );
         assert!(chosen(None, &[]).is_err());
     }
 }

@@ -1,15 +1,18 @@
-//! The plan and what brings it about, with the mode changed under way. Everything here blocks.
+//! The plan and the back end that applies it; the mode can be changed while running. Everything here blocks.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
 use crate::backend::{self, Backend, Cleaned, Mode, Report};
 use crate::conntrack;
-use crate::plan::{Change, Planner, ServicePort};
+use crate::plan::{Change, Key, Plan, Planner, Refusal, ServicePort};
 use crate::settings::Settings;
 
+/// A planner and the back end of the mode in use. One at a time; what it leaves in the kernel outlives it.
 pub struct Engine {
+    /// Fed by the caller; what it has planned is applied by `sync`.
     pub planner: Planner,
     backend: Box<dyn Backend>,
     settings: Settings,
@@ -17,22 +20,78 @@ pub struct Engine {
     /// Back ends of modes that were switched away from, until their last connections are gone.
     retiring: Vec<Box<dyn Backend>>,
     /// The next sync must look at everything.
-    unsure: bool,
+    needs_full_sync: bool,
     /// Modes whose leftovers of an earlier process are yet to be looked for.
     leftovers: Vec<Mode>,
+    no_local: NoLocalEndpoints,
 }
 
-/// What a sync did.
-pub struct Synced {
+/// Service ports under a policy Local whose endpoints are all on other nodes; kept up to date with each change, so that a
+/// sync need not look at all services to count them.
+#[derive(Default)]
+struct NoLocalEndpoints {
+    internal: BTreeSet<Key>,
+    external: BTreeSet<Key>,
+}
+
+impl NoLocalEndpoints {
+    fn update(&mut self, plan: &Plan, change: &Change) {
+        match change {
+            Change::All => {
+                *self = NoLocalEndpoints::default();
+                plan.ports.values().for_each(|port| self.set(&port.key, Some(port)));
+            }
+            Change::Keys(keys) => keys
+                .iter()
+                .for_each(|key| self.set(key, plan.ports.get(key).map(|port| &**port))),
+        }
+    }
+
+    fn set(&mut self, key: &Key, port: Option<&ServicePort>) {
+        let internal = |port: &ServicePort| port.internal_local && port.internal_refusal() == Some(Refusal::Drop);
+        let external = |port: &ServicePort| {
+            port.external_local && port.is_external() && port.external_refusal() == Some(Refusal::Drop)
+        };
+        for (keys, holds) in [
+            (&mut self.internal, port.is_some_and(internal)),
+            (&mut self.external, port.is_some_and(external)),
+        ] {
+            match holds {
+                true => drop(keys.insert(key.clone())),
+                false => drop(keys.remove(key)),
+            }
+        }
+    }
+}
+
+/// A sync that succeeded.
+pub struct SyncResult {
+    /// What the back end wrote.
     pub report: Report,
+    /// How long the plan and the back end took.
     pub took: Duration,
+    /// Service ports under internal and external policy Local that have endpoints on other nodes only.
+    pub no_local: (usize, usize),
     /// Stale flows that were deleted, and how long that took.
     pub flows: Option<(usize, Duration)>,
+    /// Everything was compared with what the kernel holds, not only what changed.
     pub was_full: bool,
+    /// When the changes of endpoints that are now in place came about.
     pub triggered: Vec<jiff::Timestamp>,
 }
 
+/// Why a sync failed. What is in place is not known: the next sync is a full one.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct SyncError {
+    /// Everything was to be compared, not only what changed.
+    pub was_full: bool,
+    /// The back end's reason.
+    pub error: backend::Error,
+}
+
 impl Engine {
+    /// Sets up the back end of a mode that is supported; writes nothing yet. `runtime` runs what the userspace mode serves.
     pub fn new(planner: Planner, mode: Mode, settings: Settings, runtime: Handle) -> backend::Result<Engine> {
         Ok(Engine {
             planner,
@@ -40,42 +99,65 @@ impl Engine {
             settings,
             runtime,
             retiring: vec![],
-            unsure: true,
+            needs_full_sync: true,
             leftovers: Mode::ALL.into_iter().filter(|other| *other != mode).collect(),
+            no_local: NoLocalEndpoints::default(),
         })
     }
 
+    /// With a back end of a test's own.
+    #[cfg(test)]
+    pub(crate) fn with_backend(planner: Planner, backend: Box<dyn Backend>, runtime: Handle) -> Engine {
+        Engine {
+            planner,
+            backend,
+            settings: Settings::default(),
+            runtime,
+            retiring: vec![],
+            needs_full_sync: true,
+            leftovers: vec![],
+            no_local: NoLocalEndpoints::default(),
+        }
+    }
+
+    /// The mode in use.
     pub fn mode(&self) -> Mode {
         self.backend.mode()
     }
 
+    /// Nothing waits for a sync.
     pub fn is_settled(&self) -> bool {
-        self.planner.is_settled() && !self.unsure
+        self.planner.is_settled() && !self.needs_full_sync
     }
 
+    /// Modes that were switched away from still have connections, or rules that could not be removed.
     pub fn is_retiring(&self) -> bool {
         !self.retiring.is_empty()
     }
 
-    /// Everything is looked at next time.
-    pub fn distrust(&mut self) {
-        self.unsure = true;
+    /// The next sync compares everything with what the kernel holds.
+    pub fn require_full_sync(&mut self) {
+        self.needs_full_sync = true;
     }
 
-    pub fn sync(&mut self) -> backend::Result<Synced> {
+    /// Applies what changed since the last sync, or everything if that failed or `require_full_sync` was called.
+    pub fn sync(&mut self) -> Result<SyncResult, SyncError> {
         let begun = Instant::now();
-        let taken = self.planner.take();
-        let change = match self.unsure {
+        let taken = self.planner.take_changes();
+        let change = match self.needs_full_sync {
             true => Change::All,
             false => taken.change,
         };
         let was_full = change == Change::All;
         // Should this fail, nothing is known of what is in place.
-        self.unsure = true;
-        let report = self.backend.sync(self.planner.plan(), &change)?;
-        self.unsure = false;
+        self.needs_full_sync = true;
+        let report = self.backend.sync(self.planner.plan(), &change);
+        let report = report.map_err(|error| SyncError { was_full, error })?;
+        self.needs_full_sync = false;
         let took = begun.elapsed();
-        Ok(Synced {
+        self.no_local.update(self.planner.plan(), &change);
+        Ok(SyncResult {
+            no_local: (self.no_local.internal.len(), self.no_local.external.len()),
             report,
             took,
             flows: self.clean_flows(&change),
@@ -95,31 +177,33 @@ impl Engine {
         match conntrack::clean_stale(self.planner.plan(), change, serving) {
             Ok(deleted) => Some((deleted, begun.elapsed())),
             Err(error) => {
-                tracing::warn!("stale UDP flows can't be deleted: {error}");
+                tracing::warn!(err = %error, "failed to delete stale UDP conntrack entries");
                 None
             }
         }
     }
 
     /// Other settings, or another mode: the new one is in place before the old one goes, so that there is always one.
-    /// If it can't be brought about, all stays as it was. None: there is nothing to change.
-    pub fn switch(&mut self, mode: Mode, settings: Settings) -> backend::Result<Option<Synced>> {
+    /// If it fails, all stays as it was. None: there is nothing to change.
+    pub fn switch(&mut self, mode: Mode, settings: Settings) -> backend::Result<Option<SyncResult>> {
         if mode == self.mode() && settings == self.settings {
             return Ok(None);
         }
         let begun = Instant::now();
         let mut next = backend::create(mode, &settings, &self.runtime)?;
-        let triggered = self.planner.take().triggered;
+        let triggered = self.planner.take_changes().triggered;
         let report = next.sync(self.planner.plan(), &Change::All)?;
         // Back in a mode whose last connections are still under way: they are the new one's from now on.
         self.retiring.retain(|old| old.mode() != mode);
         let before = std::mem::replace(&mut self.backend, next);
         self.settings = settings;
-        self.unsure = false;
+        self.needs_full_sync = false;
         if before.mode() != mode {
             self.retiring.push(before);
         }
-        let synced = Synced {
+        self.no_local.update(self.planner.plan(), &Change::All);
+        let synced = SyncResult {
+            no_local: (self.no_local.internal.len(), self.no_local.external.len()),
             report,
             took: begun.elapsed(),
             flows: self.clean_flows(&Change::All),
@@ -130,13 +214,13 @@ impl Engine {
         Ok(Some(synced))
     }
 
-    /// Takes away what modes of the past have left. Those that still have connections are asked again later.
+    /// Removes what modes switched away from have left. Those that still have connections are tried again later.
     pub fn retire(&mut self) {
         self.retiring.retain_mut(|old| match old.cleanup() {
             Ok(Cleaned::Whole) => false,
             Ok(Cleaned::Draining) => true,
             Err(error) => {
-                tracing::warn!("what mode {} has left can't be taken away: {error}", old.mode());
+                tracing::warn!(mode = %old.mode(), err = %error, "failed to clean up rules of another proxy mode");
                 true
             }
         });
@@ -145,10 +229,10 @@ impl Engine {
     /// Looks, once, for what earlier processes have left in other modes.
     pub fn clean_leftovers(&mut self) {
         for mode in std::mem::take(&mut self.leftovers) {
-            if mode != self.mode() && backend::supported(mode).is_ok() {
+            if mode != self.mode() && backend::check_support(mode).is_ok() {
                 match backend::create(mode, &self.settings, &self.runtime) {
                     Ok(old) => self.retiring.push(old),
-                    Err(error) => tracing::debug!("mode {mode} is not looked at: {error}"),
+                    Err(error) => tracing::debug!(%mode, err = %error, "skipping cleanup of proxy mode"),
                 }
             }
         }
@@ -156,17 +240,18 @@ impl Engine {
     }
 }
 
-/// Takes away all that any mode has made on this machine. What could not be, with the reason.
+/// Removes what any mode has made on this node, in this process or an earlier one. What could not be removed, with the
+/// reason.
 pub fn clean_up(settings: &Settings, runtime: &Handle) -> Vec<String> {
     let mut problems = vec![];
     for mode in Mode::ALL {
-        if backend::supported(mode).is_err() {
+        if backend::check_support(mode).is_err() {
             continue;
         }
         let cleaned = backend::create(mode, settings, runtime).and_then(|mut backend| backend.cleanup());
         match cleaned {
             Ok(Cleaned::Whole) => {}
-            Ok(Cleaned::Draining) => problems.push(format!("{mode}: connections are still under way")),
+            Ok(Cleaned::Draining) => problems.push(format!("{mode}: connections are still open")),
             Err(error) => problems.push(format!("{mode}: {error}")),
         }
     }

@@ -1,5 +1,5 @@
-//! Services made reachable from a node: services and endpoint slices become one plan (pure), and a back end brings the
-//! kernel (iptables, nftables, IPVS) or this process (userspace) to it.
+//! Services made reachable from a node: services and endpoint slices become one plan (pure), and a back end applies it
+//! to the kernel (iptables, nftables, IPVS) or in this process (userspace).
 //!
 //! ```text
 //!  services, slices, node ──► plan::Planner ──► Plan + which service ports changed ──► Backend::sync
@@ -15,6 +15,7 @@ pub mod engine;
 pub mod health;
 pub mod metrics;
 pub mod netlink;
+mod nft;
 pub mod objects;
 pub mod plan;
 pub mod route;
@@ -24,8 +25,9 @@ pub mod settings;
 mod testing;
 
 pub use backend::{Backend, Mode};
+pub use choice::ModeError;
 pub use config::Config;
 pub use metrics::Metrics;
 pub use plan::{Change, Plan, Planner};
-pub use run::{CONFIG_KEY, CONFIG_MAP, Options, run};
+pub use run::{CONFIG_KEY, CONFIG_MAP, Options, RunError, run};
 pub use settings::Settings;

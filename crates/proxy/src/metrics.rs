@@ -1,33 +1,36 @@
 //! `kubeproxy_*`, under upstream's names, once for each address family where upstream has it so.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use orlop_serving::metrics::text::{float, header, line};
+use orlop_base::metrics::process;
+use orlop_base::metrics::series::{Buckets, Histogram, Series};
+use orlop_base::metrics::text::{header, line};
 use parking_lot::Mutex;
 
 use crate::backend::{Mode, Report};
 
-#[derive(Default)]
+/// The proxy's metrics. Shared by the sync loop, which counts, and the metrics port, which renders.
 pub struct Metrics {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    families: Vec<&'static str>,
-    mode: Option<Mode>,
     sync: Histogram,
     full: Histogram,
     partial: Histogram,
     programming: Histogram,
     conntrack: Histogram,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    families: Vec<&'static str>,
+    mode: Option<Mode>,
     conntrack_deleted: u64,
     last_synced: f64,
     last_queued: f64,
     endpoint_changes: Changes,
     service_changes: Changes,
-    failures: BTreeMap<&'static str, u64>,
+    failures: BTreeMap<SyncFailure, u64>,
     rules: BTreeMap<&'static str, usize>,
     written: BTreeMap<&'static str, usize>,
     /// Services under policy Local that have no endpoint here: internal, external.
@@ -42,40 +45,64 @@ struct Changes {
     pending: u64,
 }
 
-#[derive(Default)]
-struct Histogram {
-    /// As many as there are bounds, and one for what is above.
-    counts: Vec<u64>,
-    sum: f64,
+/// What failed, each with a counter of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum SyncFailure {
+    IptablesRestore,
+    IptablesPartialRestore,
+    NftablesSync,
+    NftablesCleanup,
+    IpvsSync,
+    UserspaceSync,
 }
 
-impl Histogram {
-    fn observe(&mut self, bounds: &[f64], seconds: f64) {
-        self.counts.resize(bounds.len() + 1, 0);
-        self.counts[bounds.partition_point(|bound| *bound < seconds)] += 1;
-        self.sum += seconds;
-    }
-
-    fn write(&self, out: &mut String, bounds: &[f64], name: &str, labels: &str) {
-        let comma = if labels.is_empty() { "" } else { "," };
-        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
-        let mut seen = 0;
-        for (place, bound) in bounds.enumerate() {
-            seen += self.counts.get(place).copied().unwrap_or(0);
-            let labels = format!("{labels}{comma}le=\"{}\"", float(bound));
-            line(out, &format!("{name}_bucket"), &labels, seen);
-        }
-        line(out, &format!("{name}_sum"), labels, float(self.sum));
-        line(out, &format!("{name}_count"), labels, seen);
-    }
+impl SyncFailure {
+    /// The first four are upstream's; it has none for a sync of IPVS as a whole, nor a userspace mode.
+    const ALL: [(SyncFailure, &'static str, &'static str); 6] = [
+        (
+            SyncFailure::IptablesRestore,
+            "iptables_restore_failures_total",
+            "Cumulative proxy iptables restore failures",
+        ),
+        (
+            SyncFailure::IptablesPartialRestore,
+            "iptables_partial_restore_failures_total",
+            "Cumulative proxy iptables partial restore failures",
+        ),
+        (
+            SyncFailure::NftablesSync,
+            "nftables_sync_failures_total",
+            "Cumulative proxy nftables sync failures",
+        ),
+        (
+            SyncFailure::NftablesCleanup,
+            "nftables_cleanup_failures_total",
+            "Cumulative proxy nftables cleanup failures",
+        ),
+        (
+            SyncFailure::IpvsSync,
+            "ipvs_sync_failures_total",
+            "Cumulative proxy ipvs sync failures",
+        ),
+        (
+            SyncFailure::UserspaceSync,
+            "userspace_sync_failures_total",
+            "Cumulative proxy userspace sync failures",
+        ),
+    ];
 }
 
 /// A millisecond, and fourteen times the double.
-fn sync_bounds() -> Vec<f64> {
-    (0..15).map(|n| 0.001 * f64::from(1 << n)).collect()
+fn sync_bounds() -> Arc<[f64]> {
+    let buckets = Buckets {
+        start: 0.001,
+        factor: 2.0,
+        count: 15,
+    };
+    buckets.bounds()
 }
 
-fn programming_bounds() -> Vec<f64> {
+fn programming_bounds() -> Arc<[f64]> {
     let linear = |start: f64, step: f64, count: u32| (0..count).map(move |n| start + step * f64::from(n));
     let bounds = linear(0.25, 0.25, 2).chain(linear(1.0, 1.0, 59));
     bounds
@@ -84,78 +111,120 @@ fn programming_bounds() -> Vec<f64> {
         .collect()
 }
 
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let of_syncs = || Histogram::new(sync_bounds());
+        Metrics {
+            sync: of_syncs(),
+            full: of_syncs(),
+            partial: of_syncs(),
+            programming: Histogram::new(programming_bounds()),
+            conntrack: of_syncs(),
+            counts: Mutex::default(),
+        }
+    }
+}
+
 impl Metrics {
     /// None before the first sync.
     pub fn mode(&self) -> Option<Mode> {
-        self.state.lock().mode
+        self.counts.lock().mode
     }
 
+    /// Another mode is in use: its rules are counted from now on.
     pub fn set_mode(&self, mode: Mode, families: Vec<&'static str>) {
-        let mut state = self.state.lock();
-        state.mode = Some(mode);
-        state.families = families;
-        state.rules.clear();
-        state.written.clear();
+        let mut counts = self.counts.lock();
+        counts.mode = Some(mode);
+        counts.families = families;
+        counts.rules.clear();
+        counts.written.clear();
     }
 
+    /// A sync is needed.
     pub fn queued(&self, now: jiff::Timestamp) {
-        self.state.lock().last_queued = seconds(now);
+        self.counts.lock().last_queued = seconds(now);
     }
 
+    /// A service changed; pending until the next sync that succeeds.
     pub fn service_changed(&self) {
-        let mut state = self.state.lock();
-        state.service_changes.total += 1;
-        state.service_changes.pending += 1;
+        let mut counts = self.counts.lock();
+        counts.service_changes.total += 1;
+        counts.service_changes.pending += 1;
     }
 
+    /// An endpoint slice changed; pending until the next sync that succeeds.
     pub fn endpoints_changed(&self) {
-        let mut state = self.state.lock();
-        state.endpoint_changes.total += 1;
-        state.endpoint_changes.pending += 1;
+        let mut counts = self.counts.lock();
+        counts.endpoint_changes.total += 1;
+        counts.endpoint_changes.pending += 1;
     }
 
+    /// A sync succeeded: nothing is pending.
     pub fn synced(&self, now: jiff::Timestamp, took: Duration, was_full: bool, report: &Report) {
-        let mut state = self.state.lock();
-        let (bounds, took) = (sync_bounds(), took.as_secs_f64());
-        state.sync.observe(&bounds, took);
+        let took = took.as_secs_f64();
+        self.sync.observe(took);
         match was_full {
-            true => state.full.observe(&bounds, took),
-            false => state.partial.observe(&bounds, took),
+            true => self.full.observe(took),
+            false => self.partial.observe(took),
         }
-        state.last_synced = seconds(now);
-        state.service_changes.pending = 0;
-        state.endpoint_changes.pending = 0;
-        state.rules.extend(report.rules.iter().copied());
-        state.written = report.written.iter().copied().collect();
+        let mut counts = self.counts.lock();
+        counts.last_synced = seconds(now);
+        counts.service_changes.pending = 0;
+        counts.endpoint_changes.pending = 0;
+        counts.rules.extend(report.rules.iter().copied());
+        counts.written = report.written.iter().copied().collect();
     }
 
-    pub fn failed(&self, what: &'static str) {
-        *self.state.lock().failures.entry(what).or_default() += 1;
+    /// A sync failed in this mode. Upstream counts a failed partial iptables sync as both kinds of failure.
+    pub fn sync_failed(&self, mode: Mode, was_full: bool) {
+        let mut counts = self.counts.lock();
+        let mut count = |failure| *counts.failures.entry(failure).or_default() += 1;
+        match mode {
+            Mode::Iptables => count(SyncFailure::IptablesRestore),
+            Mode::Nftables => count(SyncFailure::NftablesSync),
+            Mode::Ipvs => count(SyncFailure::IpvsSync),
+            Mode::Userspace => count(SyncFailure::UserspaceSync),
+        }
+        if mode == Mode::Iptables && !was_full {
+            count(SyncFailure::IptablesPartialRestore);
+        }
     }
 
+    /// The rules of a mode no longer in use could not be removed. Upstream counts it for nftables only.
+    pub fn cleanup_failed(&self, mode: Mode) {
+        if mode == Mode::Nftables {
+            *self
+                .counts
+                .lock()
+                .failures
+                .entry(SyncFailure::NftablesCleanup)
+                .or_default() += 1;
+        }
+    }
+
+    /// A change was in place this long after the endpoint changed.
     pub fn programmed(&self, age: Duration) {
-        self.state
-            .lock()
-            .programming
-            .observe(&programming_bounds(), age.as_secs_f64());
+        self.programming.observe(age.as_secs_f64());
     }
 
+    /// A run of the conntrack cleanup.
     pub fn flows_cleaned(&self, took: Duration, deleted: usize) {
-        let mut state = self.state.lock();
-        state.conntrack.observe(&sync_bounds(), took.as_secs_f64());
-        state.conntrack_deleted += deleted as u64;
+        self.conntrack.observe(took.as_secs_f64());
+        self.counts.lock().conntrack_deleted += deleted as u64;
     }
 
+    /// Service ports under a policy Local that have endpoints on other nodes only.
     pub fn no_local_endpoints(&self, internal: usize, external: usize) {
-        self.state.lock().no_local = (internal, external);
+        self.counts.lock().no_local = (internal, external);
     }
 
+    /// `/healthz` or `/livez` was answered with this code.
     pub fn answered(&self, is_healthz: bool, code: u16) {
-        let mut state = self.state.lock();
+        let mut counts = self.counts.lock();
         let codes = if is_healthz {
-            &mut state.healthz
+            &mut counts.healthz
         } else {
-            &mut state.livez
+            &mut counts.livez
         };
         *codes.entry(code).or_default() += 1;
     }
@@ -163,14 +232,51 @@ impl Metrics {
     /// In the Prometheus text format.
     pub fn render(&self) -> String {
         let mut out = String::new();
-        let state = self.state.lock();
-        state.write_durations(&mut out);
-        state.write_gauges(&mut out);
-        state.write_changes(&mut out);
-        state.write_rules(&mut out);
-        drop(state);
-        orlop_serving::metrics::process::write(&mut out);
+        let families: Vec<String> = self.counts.lock().each_family().collect();
+        self.write_durations(&mut out, &families);
+        let counts = self.counts.lock();
+        counts.write_gauges(&mut out);
+        counts.write_changes(&mut out);
+        counts.write_rules(&mut out);
+        drop(counts);
+        process::write(&mut out);
         out
+    }
+
+    fn write_durations(&self, out: &mut String, families: &[String]) {
+        for (name, help, histogram) in [
+            (
+                "sync_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds",
+                &self.sync,
+            ),
+            (
+                "sync_full_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds for full resyncs",
+                &self.full,
+            ),
+            (
+                "sync_partial_proxy_rules_duration_seconds",
+                "SyncProxyRules latency in seconds for partial resyncs",
+                &self.partial,
+            ),
+            (
+                "network_programming_duration_seconds",
+                "In Cluster Network Programming Latency in seconds",
+                &self.programming,
+            ),
+            (
+                "conntrack_reconciler_sync_duration_seconds",
+                "ReconcileConntrackFlowsLatency latency in seconds",
+                &self.conntrack,
+            ),
+        ] {
+            let name = format!("kubeproxy_{name}");
+            header(out, &name, "histogram", help);
+            for family in families {
+                histogram.write(out, &name, family);
+            }
+        }
     }
 }
 
@@ -178,51 +284,9 @@ fn seconds(at: jiff::Timestamp) -> f64 {
     at.as_microsecond() as f64 / 1e6
 }
 
-impl State {
+impl Counts {
     fn each_family(&self) -> impl Iterator<Item = String> + '_ {
         self.families.iter().map(|family| format!("ip_family=\"{family}\""))
-    }
-
-    fn write_durations(&self, out: &mut String) {
-        let (sync, programming) = (sync_bounds(), programming_bounds());
-        for (name, help, bounds, histogram) in [
-            (
-                "sync_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds",
-                &sync,
-                &self.sync,
-            ),
-            (
-                "sync_full_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds for full resyncs",
-                &sync,
-                &self.full,
-            ),
-            (
-                "sync_partial_proxy_rules_duration_seconds",
-                "SyncProxyRules latency in seconds for partial resyncs",
-                &sync,
-                &self.partial,
-            ),
-            (
-                "network_programming_duration_seconds",
-                "In Cluster Network Programming Latency in seconds",
-                &programming,
-                &self.programming,
-            ),
-            (
-                "conntrack_reconciler_sync_duration_seconds",
-                "ReconcileConntrackFlowsLatency latency in seconds",
-                &sync,
-                &self.conntrack,
-            ),
-        ] {
-            let name = format!("kubeproxy_{name}");
-            header(out, &name, "histogram", help);
-            for family in self.each_family() {
-                histogram.write(out, bounds, &name, &family);
-            }
-        }
     }
 
     fn write_gauges(&self, out: &mut String) {
@@ -298,25 +362,8 @@ impl State {
 
     fn write_rules(&self, out: &mut String) {
         let Some(mode) = self.mode else { return };
-        for (name, help) in [
-            (
-                "iptables_restore_failures_total",
-                "Cumulative proxy iptables restore failures",
-            ),
-            (
-                "iptables_partial_restore_failures_total",
-                "Cumulative proxy iptables partial restore failures",
-            ),
-            (
-                "nftables_sync_failures_total",
-                "Cumulative proxy nftables sync failures",
-            ),
-            (
-                "nftables_cleanup_failures_total",
-                "Cumulative proxy nftables cleanup failures",
-            ),
-        ] {
-            let count = self.failures.get(name).copied().unwrap_or(0);
+        for (failure, name, help) in SyncFailure::ALL {
+            let count = self.failures.get(&failure).copied().unwrap_or(0);
             let name = format!("kubeproxy_sync_proxy_rules_{name}");
             header(out, &name, "counter", help);
             self.each_family().for_each(|family| line(out, &name, &family, count));
@@ -340,10 +387,11 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use orlop_base::metrics::exposition;
+
     use super::*;
 
-    #[test]
-    fn upstreams_names_with_their_labels() {
+    fn used() -> Metrics {
         let metrics = Metrics::default();
         metrics.set_mode(Mode::Iptables, vec!["IPv4"]);
         metrics.service_changed();
@@ -356,7 +404,50 @@ mod tests {
         metrics.synced(now, Duration::from_millis(3), true, &report);
         metrics.programmed(Duration::from_millis(300));
         metrics.answered(true, 200);
-        let text = metrics.render();
+        metrics
+    }
+
+    #[test]
+    fn each_metric_is_what_its_type_says() {
+        let metrics = used();
+        metrics.set_mode(Mode::Ipvs, vec!["IPv4", "IPv6"]);
+        metrics.flows_cleaned(Duration::from_millis(1), 3);
+        let families = exposition::parse(&metrics.render()).unwrap();
+        assert!(families.values().all(|family| !family.help.is_empty()));
+        assert_eq!(
+            families["kubeproxy_network_programming_duration_seconds"].kind,
+            "histogram"
+        );
+        let changes = &families["kubeproxy_sync_proxy_rules_service_changes_total"];
+        assert_eq!(changes.value(&[]), Some(1.0));
+        exposition::parse(&Metrics::default().render()).unwrap();
+    }
+
+    #[test]
+    fn failures_are_counted_as_those_of_their_mode() {
+        for (mode, was_full, expected) in [
+            (Mode::Iptables, true, &["iptables_restore"][..]),
+            (Mode::Iptables, false, &["iptables_partial_restore", "iptables_restore"]),
+            (Mode::Nftables, false, &["nftables_sync"]),
+            (Mode::Ipvs, true, &["ipvs_sync"]),
+            (Mode::Userspace, true, &["userspace_sync"]),
+        ] {
+            let metrics = used();
+            metrics.set_mode(mode, vec!["IPv4"]);
+            metrics.sync_failed(mode, was_full);
+            let families = exposition::parse(&metrics.render()).unwrap();
+            let failed = families.iter().filter_map(|(name, family)| {
+                let name = name.strip_prefix("kubeproxy_sync_proxy_rules_")?;
+                let name = name.strip_suffix("_failures_total")?;
+                (family.value(&[("ip_family", "IPv4")])? > 0.0).then_some(name)
+            });
+            assert_eq!(failed.collect::<Vec<_>>(), expected, "{mode}");
+        }
+    }
+
+    #[test]
+    fn upstreams_names_with_their_labels() {
+        let text = used().render();
         for wanted in [
             "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.004\"} 1",
             "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",

@@ -4,10 +4,13 @@
 //! generic); it is bound to the network namespace in which it was opened.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use netlink_sys::{Socket, SocketAddr};
 use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::plan::Family;
 
 pub const REQUEST: u16 = 0x1;
 pub const ACK: u16 = 0x4;
@@ -17,6 +20,10 @@ pub const REPLACE: u16 = 0x100;
 pub const EXCLUSIVE: u16 = 0x200;
 pub const CREATE: u16 = 0x400;
 pub const APPEND: u16 = 0x800;
+
+/// Address families.
+const INET: u8 = 2;
+const INET6: u8 = 10;
 
 const NOOP: u16 = 1;
 const ERROR: u16 = 2;
@@ -100,12 +107,6 @@ impl Message {
         self
     }
 
-    /// The kernel says when it has done this one.
-    pub fn ask_for_answer(&mut self) {
-        let flags = number16(&self.bytes, 6).unwrap_or_default() | ACK;
-        self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-    }
-
     /// How long the message is so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -122,7 +123,15 @@ impl Message {
 
     /// Has the kernel say so once it has done it: for one of a batch.
     pub fn acknowledge(&mut self) {
-        let flags = number16(&self.bytes, 6).unwrap_or_default() | ACK;
+        self.add_flags(ACK);
+    }
+
+    fn flags(&self) -> u16 {
+        ne16(&self.bytes, 6).unwrap_or_default()
+    }
+
+    fn add_flags(&mut self, flags: u16) {
+        let flags = self.flags() | flags;
         self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
     }
 
@@ -136,12 +145,12 @@ impl Message {
 
 /// An answer: its type, and what follows the netlink header (the protocol's header and the attributes).
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct Response<'a> {
     pub kind: u16,
     pub payload: &'a [u8],
 }
 
-impl<'a> Answer<'a> {
+impl<'a> Response<'a> {
     /// The attributes behind a protocol's header of this length.
     pub fn attributes(&self, header: usize) -> Attributes<'a> {
         attributes(self.payload.get(header..).unwrap_or_default())
@@ -162,7 +171,7 @@ impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<(u16, &'a [u8])> {
-        let (length, kind) = (number16(self.rest, 0)?, number16(self.rest, 2)?);
+        let (length, kind) = (ne16(self.rest, 0)?, ne16(self.rest, 2)?);
         let value = self.rest.get(4..usize::from(length))?;
         let next = usize::from(length).next_multiple_of(4);
         self.rest = self.rest.get(next..).unwrap_or_default();
@@ -170,12 +179,65 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-fn number16(bytes: &[u8], at: usize) -> Option<u16> {
+impl<'a> Attributes<'a> {
+    /// The value of the first attribute of this type.
+    pub fn get(mut self, kind: u16) -> Option<&'a [u8]> {
+        self.find_map(|(found, value)| (found == kind).then_some(value))
+    }
+}
+
+/// A name up to its zero byte; empty if it is not UTF-8.
+pub fn text(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).unwrap_or_default()
+}
+
+/// A whole value in network order.
+pub fn be32(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// In the machine's order, from this byte on.
+pub fn ne16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn number32(bytes: &[u8], at: usize) -> Option<u32> {
+/// In the machine's order, from this byte on.
+pub fn ne32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// An address of four or sixteen bytes in network order.
+pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        return Some(Ipv4Addr::from(v4).into());
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
+}
+
+/// As `ip` reads it.
+pub fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// The kernel's number of an address family.
+pub fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => INET,
+        Family::V6 => INET6,
+    }
+}
+
+/// The family of this number, if it is an address family.
+pub fn family_of(number: u8) -> Option<Family> {
+    match number {
+        INET => Some(Family::V4),
+        INET6 => Some(Family::V6),
+        _ => None,
+    }
 }
 
 pub struct Connection {
@@ -215,19 +277,17 @@ impl Connection {
     }
 
     /// Sends one message and waits until the kernel has done it. `each` sees what it answers before that.
-    pub fn request(&mut self, mut message: Message, each: impl FnMut(Answer)) -> io::Result<()> {
-        let flags = number16(&message.bytes, 6).unwrap_or_default() | ACK;
-        message.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-        let sequence = self.next();
+    pub fn request(&mut self, mut message: Message, each: impl FnMut(Response)) -> io::Result<()> {
+        message.add_flags(ACK);
+        let sequence = self.next_sequence();
         self.socket.send(message.finish(sequence), 0)?;
         self.receive(sequence, 1, each)
     }
 
     /// Asks for all objects of a kind.
-    pub fn dump(&mut self, mut message: Message, each: impl FnMut(Answer)) -> io::Result<()> {
-        let flags = number16(&message.bytes, 6).unwrap_or_default() | DUMP;
-        message.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-        let sequence = self.next();
+    pub fn dump(&mut self, mut message: Message, each: impl FnMut(Response)) -> io::Result<()> {
+        message.add_flags(DUMP);
+        let sequence = self.next_sequence();
         self.interrupted = false;
         self.socket.send(message.finish(sequence), 0)?;
         self.receive(sequence, 1, each)
@@ -247,9 +307,8 @@ impl Connection {
             let first = self.sequence.wrapping_add(1);
             let mut bytes = Vec::new();
             for message in part.iter_mut() {
-                let flags = number16(&message.bytes, 6).unwrap_or_default() | ACK;
-                message.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-                let sequence = self.next();
+                message.add_flags(ACK);
+                let sequence = self.next_sequence();
                 bytes.extend_from_slice(message.finish(sequence));
             }
             self.allow_sending(bytes.len());
@@ -269,8 +328,8 @@ impl Connection {
         let mut bytes = Vec::with_capacity(messages.iter().map(Message::len).sum());
         let mut last_acked = None;
         for message in messages.iter_mut() {
-            let sequence = self.next();
-            if number16(&message.bytes, 6).unwrap_or_default() & ACK != 0 {
+            let sequence = self.next_sequence();
+            if message.flags() & ACK != 0 {
                 last_acked = Some(sequence);
             }
             bytes.extend_from_slice(message.finish(sequence));
@@ -287,7 +346,7 @@ impl Connection {
                 if kind != ERROR {
                     continue;
                 }
-                let code = number32(payload, 0).map_or(0, |n| n as i32);
+                let code = ne32(payload, 0).map_or(0, |n| n as i32);
                 if code != 0 && failed.is_none() {
                     let place = sequence.wrapping_sub(first) as usize;
                     failed = Some(BatchError {
@@ -317,7 +376,7 @@ impl Connection {
         }
     }
 
-    fn next(&mut self) -> u32 {
+    fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }
@@ -346,7 +405,7 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self, sequence: u32, mut ends: usize, mut each: impl FnMut(Answer)) -> io::Result<()> {
+    fn receive(&mut self, sequence: u32, mut ends: usize, mut each: impl FnMut(Response)) -> io::Result<()> {
         // What came in one piece with the end of an earlier answer is still to be read.
         loop {
             if self.buffer.is_empty() {
@@ -355,7 +414,7 @@ impl Connection {
             let mut used = 0;
             let mut outcome = None;
             while let Some((kind, found, payload, next)) = split(&self.buffer[used..]) {
-                let flags = number16(&self.buffer, used + 6).unwrap_or_default();
+                let flags = ne16(&self.buffer, used + 6).unwrap_or_default();
                 used = self.buffer.len() - next.len();
                 if found != sequence {
                     continue;
@@ -364,7 +423,7 @@ impl Connection {
                 match kind {
                     NOOP => {}
                     DONE | ERROR => {
-                        let code = number32(payload, 0).map_or(0, |n| n as i32);
+                        let code = ne32(payload, 0).map_or(0, |n| n as i32);
                         if code != 0 {
                             outcome = Some(Err(io::Error::from_raw_os_error(-code)));
                             break;
@@ -375,7 +434,7 @@ impl Connection {
                             break;
                         }
                     }
-                    _ => each(Answer { kind, payload }),
+                    _ => each(Response { kind, payload }),
                 }
             }
             if let Some(outcome) = outcome {
@@ -403,10 +462,10 @@ pub struct BatchError {
 
 /// The first message of these bytes: type, sequence, payload; and the rest.
 fn split(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
-    let length = number32(bytes, 0)? as usize;
+    let length = ne32(bytes, 0)? as usize;
     let payload = bytes.get(HEADER..length)?;
     let rest = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Some((number16(bytes, 4)?, number32(bytes, 8)?, payload, rest))
+    Some((ne16(bytes, 4)?, ne32(bytes, 8)?, payload, rest))
 }
 
 #[cfg(test)]
@@ -421,8 +480,8 @@ mod tests {
         });
         let (_, _, payload, rest) = split(message.finish(3)).unwrap();
         assert!(rest.is_empty());
-        let answer = Answer { kind: 7, payload };
-        let found: Vec<_> = answer.attributes(4).collect();
+        let response = Response { kind: 7, payload };
+        let found: Vec<_> = response.attributes(4).collect();
         assert_eq!(found[0], (1, &b"abc\0"[..]));
         assert_eq!(found[1], (2, &5u32.to_be_bytes()[..]));
         assert_eq!(attributes(found[2].1).collect::<Vec<_>>(), [(4, &[9u8; 5][..])]);

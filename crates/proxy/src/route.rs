@@ -7,7 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use crate::netlink::{Answer, Attributes, CREATE, Connection, EXCLUSIVE, Message, attributes};
+use crate::netlink::{
+    CREATE, Connection, EXCLUSIVE, Message, Response, attributes, family_number, family_of, ip, ne32, octets, text,
+};
+use crate::plan::Family;
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
@@ -36,9 +39,6 @@ const TYPE_LOCAL: u8 = 2;
 const SCOPE_HOST: u8 = 254;
 /// Who made a route, so that ours are told from the kernel's and from other programs'.
 const MADE_BY_US: u8 = 79;
-
-const INET: u8 = 2;
-const INET6: u8 = 10;
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Route {
     pub fn links(&mut self) -> io::Result<Vec<Link>> {
         let mut found = Vec::new();
         let message = Message::new(GET_LINK, 0, &[0; LINK_HEADER]);
-        self.connection.dump(message, |answer| found.extend(link(answer)))?;
+        self.connection.dump(message, |response| found.extend(link(response)))?;
         Ok(found)
     }
 
@@ -87,7 +87,7 @@ impl Route {
         let mut message = Message::new(GET_LINK, 0, &[0; LINK_HEADER]);
         message.text(LINK_NAME, name);
         let mut found = None;
-        match self.connection.request(message, |answer| found = link(answer)) {
+        match self.connection.request(message, |response| found = link(response)) {
             Err(e) if is(&e, nix::libc::ENODEV) => Ok(None),
             Err(e) => Err(e),
             Ok(()) => Ok(found),
@@ -128,7 +128,8 @@ impl Route {
     pub fn addresses(&mut self) -> io::Result<Vec<Address>> {
         let mut found = Vec::new();
         let message = Message::new(GET_ADDRESS, 0, &[0; ADDRESS_HEADER]);
-        self.connection.dump(message, |answer| found.extend(address(answer)))?;
+        self.connection
+            .dump(message, |response| found.extend(address(response)))?;
         Ok(found)
     }
 
@@ -177,14 +178,16 @@ impl Route {
     /// The ranges that `add_local_route` made, in this process or an earlier one, with their links.
     pub fn local_routes(&mut self) -> io::Result<Vec<(IpNet, u32)>> {
         let mut found = Vec::new();
-        for family in [INET, INET6] {
+        for family in Family::ALL {
             let mut header = [0; ROUTE_HEADER];
-            header[0] = family;
+            header[0] = family_number(family);
             let message = Message::new(GET_ROUTE, 0, &header);
-            let outcome = self.connection.dump(message, |answer| found.extend(our_route(answer)));
+            let outcome = self
+                .connection
+                .dump(message, |response| found.extend(our_route(response)));
             match outcome {
                 // A kernel without IPv6 has no routes of it.
-                Err(e) if family == INET6 && is(&e, nix::libc::EOPNOTSUPP) => {}
+                Err(e) if family == Family::V6 && is(&e, nix::libc::EOPNOTSUPP) => {}
                 outcome => outcome?,
             }
         }
@@ -224,20 +227,19 @@ fn absent_is_fine(outcome: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn link(answer: Answer) -> Option<Link> {
-    if answer.kind != NEW_LINK {
+fn link(response: Response) -> Option<Link> {
+    if response.kind != NEW_LINK {
         return None;
     }
-    let index = u32::from_ne_bytes(answer.payload.get(4..8)?.try_into().ok()?);
+    let index = ne32(response.payload, 4)?;
     let (mut name, mut kind) = (String::new(), String::new());
-    for (attribute, value) in answer.attributes(LINK_HEADER) {
+    for (attribute, value) in response.attributes(LINK_HEADER) {
         match attribute {
-            LINK_NAME => name = text(value),
+            LINK_NAME => name = text(value).to_string(),
             LINK_INFO => {
                 kind = attributes(value)
-                    .find(|(a, _)| *a == LINK_INFO_KIND)
-                    .map(|(_, v)| text(v))
-                    .unwrap_or_default();
+                    .get(LINK_INFO_KIND)
+                    .map_or_else(String::new, |kind| text(kind).to_string());
             }
             _ => {}
         }
@@ -245,45 +247,16 @@ fn link(answer: Answer) -> Option<Link> {
     Some(Link { index, name, kind })
 }
 
-fn text(value: &[u8]) -> String {
-    let value = value.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(value).into_owned()
-}
-
-/// An address in network order.
-pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
-        return Some(Ipv4Addr::from(v4).into());
-    }
-    <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
-}
-
-/// As `ip` reads it.
-pub(crate) fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    }
-}
-
-fn address(answer: Answer) -> Option<Address> {
-    if answer.kind != NEW_ADDRESS {
+fn address(response: Response) -> Option<Address> {
+    if response.kind != NEW_ADDRESS {
         return None;
     }
-    let prefix = *answer.payload.get(1)?;
-    let link = u32::from_ne_bytes(answer.payload.get(4..8)?.try_into().ok()?);
-    let of = |kind| find(answer.attributes(ADDRESS_HEADER), kind).and_then(ip);
+    let prefix = *response.payload.get(1)?;
+    let link = ne32(response.payload, 4)?;
+    let of = |kind| response.attributes(ADDRESS_HEADER).get(kind).and_then(ip);
     // On a link between two hosts the other end is the first, and on IPv6 there may be no other.
     let ip = of(ADDRESS_LOCAL).or_else(|| of(ADDRESS_PEER))?;
     Some(Address { ip, prefix, link })
-}
-
-fn find<'a>(mut all: Attributes<'a>, wanted: u16) -> Option<&'a [u8]> {
-    all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-}
-
-fn family(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { INET } else { INET6 }
 }
 
 fn address_change(link: u32, change: AddressChange) -> Message {
@@ -293,7 +266,7 @@ fn address_change(link: u32, change: AddressChange) -> Message {
     };
     let bytes = octets(ip);
     let mut header = [0; ADDRESS_HEADER];
-    header[0] = family(ip);
+    header[0] = family_number(Family::of(ip));
     header[1] = bytes.len() as u8 * 8;
     header[4..8].copy_from_slice(&link.to_ne_bytes());
     let mut message = Message::new(kind, flags, &header);
@@ -304,7 +277,7 @@ fn address_change(link: u32, change: AddressChange) -> Message {
 fn local_route(kind: u16, flags: u16, range: IpNet, link: u32) -> Message {
     let range = range.trunc();
     let mut header = [0; ROUTE_HEADER];
-    header[0] = family(range.addr());
+    header[0] = family_number(Family::of(range.addr()));
     header[1] = range.prefix_len();
     header[4] = TABLE_LOCAL;
     header[5] = MADE_BY_US;
@@ -317,19 +290,18 @@ fn local_route(kind: u16, flags: u16, range: IpNet, link: u32) -> Message {
     message
 }
 
-fn our_route(answer: Answer) -> Option<(IpNet, u32)> {
-    let header = answer.payload.get(..ROUTE_HEADER)?;
-    if answer.kind != NEW_ROUTE || header[5] != MADE_BY_US || header[7] != TYPE_LOCAL {
+fn our_route(response: Response) -> Option<(IpNet, u32)> {
+    let header = response.payload.get(..ROUTE_HEADER)?;
+    if response.kind != NEW_ROUTE || header[5] != MADE_BY_US || header[7] != TYPE_LOCAL {
         return None;
     }
-    let of = |kind| find(answer.attributes(ROUTE_HEADER), kind);
-    let unspecified = if header[0] == INET {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
-    } else {
-        Ipv6Addr::UNSPECIFIED.into()
+    let of = |kind| response.attributes(ROUTE_HEADER).get(kind);
+    let unspecified = match family_of(header[0])? {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
     let destination = of(ROUTE_DESTINATION).and_then(ip).unwrap_or(unspecified);
-    let link = u32::from_ne_bytes(of(ROUTE_LINK)?.try_into().ok()?);
+    let link = ne32(of(ROUTE_LINK)?, 0)?;
     Some((IpNet::new(destination, header[1]).ok()?, link))
 }
 

@@ -24,6 +24,7 @@ pub enum DetectLocal {
 /// What back ends need to know. All that comes from a KubeProxyConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// How traffic of this node's pods is told from others'.
     pub detect_local: DetectLocal,
     /// Masquerade all traffic to cluster addresses.
     pub masquerade_all: bool,
@@ -38,30 +39,39 @@ pub struct Settings {
     /// The service ranges: a packet to an address in them that no rule takes must not leave the machine. In userspace
     /// mode they are made local, with one route each where the process may do that. Empty: not known.
     pub service_ranges: Vec<IpNet>,
-    /// Families that this machine can do.
+    /// Sync services of IPv4.
     pub v4: bool,
+    /// Sync services of IPv6.
     pub v6: bool,
+    /// For IPVS mode.
     pub ipvs: IpvsSettings,
+    /// For userspace mode.
     pub userspace: UserspaceSettings,
 }
 
+/// The section `ipvs` of a KubeProxyConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpvsSettings {
     /// rr, lc, dh, sh, sed, nq, wrr, wlc, mh
     pub scheduler: String,
+    /// Answer ARP requests only on the interface that has the address.
     pub strict_arp: bool,
-    /// Zero: as the kernel has it.
+    /// Of idle TCP connections. Zero: as the kernel has it.
     pub tcp_timeout: Duration,
+    /// After a FIN. Zero: as the kernel has it.
     pub tcp_fin_timeout: Duration,
+    /// Of idle UDP flows. Zero: as the kernel has it.
     pub udp_timeout: Duration,
     /// Virtual servers of these addresses are not ours.
     pub exclude_ranges: Vec<IpNet>,
 }
 
+/// What the userspace mode may be told; a KubeProxyConfiguration has none of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserspaceSettings {
     /// How long a UDP client may be silent.
     pub udp_idle_timeout: Duration,
+    /// Where node ports listen; none: on all addresses.
     pub bind: Option<IpAddr>,
 }
 

@@ -10,7 +10,6 @@ mod access;
 pub mod certificate;
 pub mod health;
 mod held;
-pub mod metrics;
 pub mod plain;
 pub mod reviews;
 #[cfg(test)]
@@ -41,6 +40,7 @@ use tokio_rustls::server::TlsStream;
 use access::{Access, Denial};
 pub use certificate::{Certificate, CertificateError};
 pub use held::Held;
+pub use orlop_base::metrics;
 use orlop_x509::AuthorityError;
 pub use orlop_x509::{AnyCertificate, ClientAuthority};
 use reviews::Certified;

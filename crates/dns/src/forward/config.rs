@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use hickory_proto::rr::Name;
+use serde::de::DeserializeOwned;
 
 const PORT: u16 = 53;
 /// More than this many are not taken. Upstream: CoreDNS, plugin/forward.
@@ -49,30 +50,62 @@ fn server(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// What the ConfigMap says, or why it says nothing.
-pub fn read_stubs(data: &BTreeMap<String, String>) -> Result<Stubs, String> {
+/// What is wrong with a key of the ConfigMap.
+#[derive(Debug, thiserror::Error)]
+pub enum StubsError {
+    #[error("{key}: invalid JSON: {error}")]
+    Json {
+        key: &'static str,
+        error: serde_json::Error,
+    },
+    #[error("{key}: invalid domain name {domain:?}: {reason}")]
+    Domain {
+        key: &'static str,
+        domain: String,
+        reason: String,
+    },
+    #[error("{path}: invalid address {address:?}")]
+    Address { path: String, address: String },
+}
+
+const STUB_DOMAINS: &str = "stubDomains";
+const UPSTREAM: &str = "upstreamNameservers";
+
+/// Reads the resolvers of the ConfigMap `kube-dns`; a key that is not there, or empty, gives none.
+pub fn read_stubs(data: &BTreeMap<String, String>) -> Result<Stubs, StubsError> {
     let text = |key: &str| data.get(key).map(|text| text.trim()).filter(|text| !text.is_empty());
     let mut stubs = Stubs::default();
-    if let Some(text) = text("stubDomains") {
-        let domains: BTreeMap<String, Vec<String>> =
-            serde_json::from_str(text).map_err(|e| format!("stubDomains: {e}"))?;
+    if let Some(text) = text(STUB_DOMAINS) {
+        let domains: BTreeMap<String, Vec<String>> = parse(STUB_DOMAINS, text)?;
         for (domain, addresses) in domains {
-            let mut name = Name::from_ascii(domain.to_ascii_lowercase())
-                .map_err(|e| format!("stubDomains: {domain:?} is no domain name: {e}"))?;
+            let mut name = Name::from_ascii(domain.to_ascii_lowercase()).map_err(|e| StubsError::Domain {
+                key: STUB_DOMAINS,
+                domain: domain.clone(),
+                reason: e.to_string(),
+            })?;
             name.set_fqdn(true);
-            let addresses = servers(&addresses).map_err(|e| format!("stubDomains: {domain}: {e}"))?;
+            let addresses = servers(&addresses, || format!("{STUB_DOMAINS}: {domain}"))?;
             stubs.domains.push((name, addresses));
         }
     }
-    if let Some(text) = text("upstreamNameservers") {
-        let addresses: Vec<String> = serde_json::from_str(text).map_err(|e| format!("upstreamNameservers: {e}"))?;
-        stubs.upstream = servers(&addresses).map_err(|e| format!("upstreamNameservers: {e}"))?;
+    if let Some(text) = text(UPSTREAM) {
+        let addresses: Vec<String> = parse(UPSTREAM, text)?;
+        stubs.upstream = servers(&addresses, || UPSTREAM.to_string())?;
     }
     Ok(stubs)
 }
 
-fn servers(texts: &[String]) -> Result<Vec<SocketAddr>, String> {
-    let read = |text: &String| server(text).ok_or_else(|| format!("{text:?} is no address"));
+fn parse<T: DeserializeOwned>(key: &'static str, text: &str) -> Result<T, StubsError> {
+    serde_json::from_str(text).map_err(|error| StubsError::Json { key, error })
+}
+
+fn servers(texts: &[String], path: impl Fn() -> String) -> Result<Vec<SocketAddr>, StubsError> {
+    let read = |text: &String| {
+        server(text).ok_or_else(|| StubsError::Address {
+            path: path(),
+            address: text.clone(),
+        })
+    };
     texts.iter().take(SERVERS_MAX).map(read).collect()
 }
 
@@ -102,9 +135,9 @@ mod tests {
             ["1.2.3.4:53".parse().unwrap(), "[::1]:54".parse::<SocketAddr>().unwrap()]
         );
         assert_eq!(read.upstream, ["8.8.8.8:53".parse().unwrap()]);
-        assert_eq!(read_stubs(&BTreeMap::new()), Ok(Stubs::default()));
+        assert_eq!(read_stubs(&BTreeMap::new()).unwrap(), Stubs::default());
         let wrong = read_stubs(&data(r#"{"a": ["b"]}"#, "")).unwrap_err();
-        assert_eq!(wrong, "stubDomains: a: \"b\" is no address");
+        assert_eq!(wrong.to_string(), "stubDomains: a: invalid address \"b\"");
         assert!(read_stubs(&data("", "{")).is_err());
     }
 }

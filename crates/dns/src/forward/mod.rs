@@ -125,10 +125,10 @@ impl Forward {
             return;
         }
         if routes.others.is_empty() {
-            tracing::warn!("there is no resolver for names outside the cluster");
+            tracing::warn!("failed to find a resolver for names outside the cluster");
         }
         let known: Vec<SocketAddr> = routes.all().map(|server| server.address).collect();
-        tracing::info!("names outside the cluster are asked of {known:?}");
+        tracing::info!(resolvers = ?known, "forwarding names outside the cluster");
         *self.routes.write() = Arc::new(routes);
         self.metrics.forget_others(|address| known.contains(address));
         self.cache.clear(&self.metrics);
@@ -204,7 +204,7 @@ impl Forward {
                     }
                     Err(error) => {
                         let (name, address) = (&question.name, server.address);
-                        tracing::debug!("{address} did not answer for {name} (round {round}): {error}");
+                        tracing::debug!(resolver = %address, %name, round, err = %error, "failed to query resolver");
                         let now = self.start.elapsed().as_millis() as u64;
                         server.failed.store(now.max(1), Ordering::Relaxed);
                     }

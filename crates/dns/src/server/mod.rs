@@ -11,6 +11,7 @@ mod tcp;
 mod tests;
 mod udp;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,9 +25,10 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::forward::{CONCURRENT_MAX, Failure, Forward, Question};
+use crate::health::Health;
 use crate::metrics::{Metrics, Served, Source, Transport};
-use crate::wire::{self, Reply, Request, Unfit};
-use crate::zone::{self, Answer, Zone};
+use crate::wire::{self, Rejection, Reply, Request};
+use crate::zone::{self, Zone, ZoneAnswer};
 
 /// Sockets of one address.
 pub struct Listener {
@@ -42,15 +44,30 @@ impl Listener {
     }
 }
 
-/// With port 0 both get the same one.
-pub async fn listen(address: SocketAddr) -> Result<Listener, String> {
+/// Why an address is not served.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to listen on {address}/{protocol}: {error}")]
+pub struct ListenError {
+    pub address: SocketAddr,
+    /// `udp` or `tcp`.
+    pub protocol: &'static str,
+    pub error: io::Error,
+}
+
+/// Binds UDP and TCP at an address. With port 0 both get the same free one.
+pub async fn listen(address: SocketAddr) -> Result<Listener, ListenError> {
     const TRIES: usize = 20;
-    let mut wrong = String::new();
-    for _ in 0..TRIES {
-        let tcp = TcpListener::bind(address)
-            .await
-            .map_err(|e| format!("{address}/tcp: {e}"))?;
-        let bound = tcp.local_addr().map_err(|e| e.to_string())?;
+    let mut tries = 0;
+    loop {
+        let failed = |address, protocol, error| ListenError {
+            address,
+            protocol,
+            error,
+        };
+        let tcp = TcpListener::bind(address).await;
+        let tcp = tcp.map_err(|error| failed(address, "tcp", error))?;
+        let bound = tcp.local_addr().map_err(|error| failed(address, "tcp", error))?;
+        tries += 1;
         match udp::bind(bound).await {
             Ok(udp) => {
                 return Ok(Listener {
@@ -59,19 +76,22 @@ pub async fn listen(address: SocketAddr) -> Result<Listener, String> {
                     tcp,
                 });
             }
-            Err(e) => wrong = format!("{bound}/udp: {e}"),
-        }
-        if address.port() != 0 {
-            break;
+            Err(error) if address.port() != 0 || tries == TRIES => return Err(failed(bound, "udp", error)),
+            // Somebody else has that port for UDP.
+            Err(_) => {}
         }
     }
-    Err(wrong)
 }
 
-/// Serves until the shutdown.
-pub fn serve(handler: &Arc<Handler>, listener: Listener, shutdown: &Shutdown) {
-    orlop_base::spawn(udp::serve(handler.clone(), Arc::new(listener.udp), shutdown.clone()));
-    orlop_base::spawn(tcp::serve(handler.clone(), listener.tcp, shutdown.clone()));
+/// Serves until the shutdown. `health` knows the listeners for as long as they are served.
+pub fn serve(handler: &Arc<Handler>, listener: Listener, health: &Arc<Health>, shutdown: &Shutdown) {
+    let Listener { address, udp, tcp } = listener;
+    let (udp_alive, tcp_alive) = (
+        health.watch_listener(address, "udp"),
+        health.watch_listener(address, "tcp"),
+    );
+    orlop_base::spawn(udp::serve(handler.clone(), Arc::new(udp), shutdown.clone(), udp_alive));
+    orlop_base::spawn(tcp::serve(handler.clone(), tcp, shutdown.clone(), tcp_alive));
 }
 
 /// What answers, whatever the transport.
@@ -148,8 +168,8 @@ impl Handler {
         };
         let request = match wire::read(packet) {
             Ok(request) => request,
-            Err(Unfit::Silence) => return Step::Silence,
-            Err(Unfit::Refusal(code, header)) => {
+            Err(Rejection::Silence) => return Step::Silence,
+            Err(Rejection::Refusal(code, header)) => {
                 out.clear();
                 out.extend_from_slice(&header);
                 self.count(call, RecordType::ZERO, false, Source::Server, code, out.len());
@@ -162,12 +182,12 @@ impl Handler {
         }
         let (name, kind) = (request.query.name(), request.query.query_type());
         let (next, chain) = match self.zone.answer(name, kind) {
-            Answer::NotYet => {
+            ZoneAnswer::NotYet => {
                 let reply = Reply::error(ResponseCode::ServFail);
                 self.write(call, &request, reply, Source::Cluster, random, out);
                 return Step::Done;
             }
-            Answer::Found(found) => match found.goes_on {
+            ZoneAnswer::Found(found) => match found.goes_on {
                 None => {
                     let reply = Reply {
                         code: found.code,
@@ -183,7 +203,7 @@ impl Handler {
                 Some(next) => (next, found.answers),
             },
             // Others' names need not be asked for to say that not everything is told.
-            Answer::Elsewhere if kind == RecordType::ANY => {
+            ZoneAnswer::Elsewhere if kind == RecordType::ANY => {
                 let reply = Reply {
                     answers: vec![zone::minimal(name)],
                     ..Reply::default()
@@ -191,7 +211,7 @@ impl Handler {
                 self.write(call, &request, reply, Source::Server, random, out);
                 return Step::Done;
             }
-            Answer::Elsewhere => (name.clone(), vec![]),
+            ZoneAnswer::Elsewhere => (name.clone(), vec![]),
         };
         let question = Question {
             name: next.to_lowercase(),

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::{Handler, Step};
+use crate::health::Alive;
 use crate::metrics::Transport;
 
 const CONNECTIONS_MAX: usize = 1000;
@@ -19,7 +20,7 @@ const MESSAGE: Duration = Duration::from_secs(5);
 /// Questions have a few hundred bytes.
 const QUESTION_MAX: usize = 4096;
 
-pub(super) async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutdown) {
+pub(super) async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown: Shutdown, _alive: Alive) {
     let connections = Connections::new(Limits {
         first_request: IDLE.saturating_add(MESSAGE),
         ..Limits::of(CONNECTIONS_MAX)
@@ -30,7 +31,7 @@ pub(super) async fn serve(handler: Arc<Handler>, listener: TcpListener, shutdown
             tokio::select! {
                 ended = converse(&handler, stream, &peer) => {
                     if let Err(error) = ended {
-                        tracing::debug!(peer = %peer.address, "connection ended: {error}");
+                        tracing::debug!(peer = %peer.address, err = %error, "connection ended with an error");
                     }
                 }
                 _ = shutdown.wait() => {}

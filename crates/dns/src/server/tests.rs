@@ -50,7 +50,7 @@ async fn start(manner: Manner) -> Started {
     let handler = handler(Some(&resolver));
     let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let (address, shutdown) = (listener.address, Shutdown::default());
-    serve(&handler, listener, &shutdown);
+    serve(&handler, listener, &Arc::default(), &shutdown);
     Started {
         address,
         resolver,

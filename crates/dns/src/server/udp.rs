@@ -10,6 +10,7 @@ use orlop_base::{Random, Shutdown};
 use tokio::net::UdpSocket;
 
 use super::{Handler, Step, Waiting};
+use crate::health::Alive;
 use crate::metrics::Transport;
 
 /// Questions have a few hundred bytes; what is longer is cut, and then no question.
@@ -28,13 +29,13 @@ pub(super) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// Serves until the shutdown, whatever a packet does to the task that reads it.
-pub(super) async fn serve(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown) {
+pub(super) async fn serve(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown, _alive: Alive) {
     loop {
         // In a set, so that it ends with this task however that ends.
         let mut reading = tokio::task::JoinSet::new();
         reading.spawn(read(handler.clone(), socket.clone(), shutdown.clone()));
         match reading.join_next().await {
-            Some(Err(error)) if error.is_panic() => tracing::error!("a packet could not be handled: {error}"),
+            Some(Err(error)) if error.is_panic() => tracing::error!(err = %error, "panicked while handling a packet"),
             _ => return,
         }
     }
@@ -54,7 +55,7 @@ async fn read(handler: Arc<Handler>, socket: Arc<UdpSocket>, shutdown: Shutdown)
         let (len, peer) = match received {
             Ok(received) => received,
             Err(error) => {
-                tracing::warn!("a packet could not be received: {error}");
+                tracing::warn!(err = %error, "failed to receive packet");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -81,6 +82,6 @@ async fn send(socket: &UdpSocket, out: &[u8], peer: SocketAddr) {
         sent => sent,
     };
     if let Err(error) = sent {
-        tracing::debug!("no answer can be sent to {peer}: {error}");
+        tracing::debug!(%peer, err = %error, "failed to send response");
     }
 }

@@ -18,17 +18,17 @@ const SCHEMA_TTL: u32 = 28800;
 const CHAIN_MAX: usize = 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ZoneAnswer {
     /// Not a name of the cluster's: for the resolvers to answer.
     Elsewhere,
     /// A name of the cluster's, whose state is not known yet.
     NotYet,
-    Found(Found),
+    Found(ZoneRecords),
 }
 
 /// What the cluster says. Nothing in `answers` means that there is no such record or, by the code, no such name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ZoneRecords {
     pub code: ResponseCode,
     pub answers: Vec<Record>,
     pub additionals: Vec<Record>,
@@ -38,9 +38,9 @@ pub struct Found {
     pub goes_on: Option<Name>,
 }
 
-impl Found {
-    fn records(answers: Vec<Record>, additionals: Vec<Record>) -> Found {
-        Found {
+impl ZoneRecords {
+    fn records(answers: Vec<Record>, additionals: Vec<Record>) -> ZoneRecords {
+        ZoneRecords {
             code: ResponseCode::NoError,
             answers,
             additionals,
@@ -49,11 +49,11 @@ impl Found {
         }
     }
 
-    fn negative(code: ResponseCode, soa: Record) -> Found {
-        Found {
+    fn negative(code: ResponseCode, soa: Record) -> ZoneRecords {
+        ZoneRecords {
             code,
             authorities: vec![soa],
-            ..Found::records(vec![], vec![])
+            ..ZoneRecords::records(vec![], vec![])
         }
     }
 }
@@ -105,12 +105,12 @@ struct Target<'a> {
 }
 
 impl Zone {
-    pub fn answer(&self, name: &Name, kind: RecordType) -> Answer {
+    pub fn answer(&self, name: &Name, kind: RecordType) -> ZoneAnswer {
         if !self.domain.zone_of(name) {
             return self.answer_reverse(name, kind);
         }
         if !self.is_synced() {
-            return Answer::NotYet;
+            return ZoneAnswer::NotYet;
         }
         let mut chain: Vec<Record> = vec![];
         let mut at = name.clone();
@@ -123,28 +123,28 @@ impl Zone {
                         chain.append(&mut found.answers);
                         found.answers = chain;
                     }
-                    return Answer::Found(found);
+                    return ZoneAnswer::Found(found);
                 }
             };
             let looped = target == at || chain.iter().any(|r| r.name == target);
             chain.push(record(&at, RData::CNAME(CNAME(target.clone()))));
             let stop = looped || kind == RecordType::CNAME || chain.len() > CHAIN_MAX;
             if stop || !self.domain.zone_of(&target) {
-                let mut found = Found::records(chain, vec![]);
+                let mut found = ZoneRecords::records(chain, vec![]);
                 found.goes_on = (!stop).then_some(target);
-                return Answer::Found(found);
+                return ZoneAnswer::Found(found);
             }
             at = target;
         }
     }
 
-    fn found(&self, name: &Name, kind: RecordType, here: Here, apex: &Name) -> Found {
+    fn found(&self, name: &Name, kind: RecordType, here: Here, apex: &Name) -> ZoneRecords {
         match here {
-            Here::Nothing => Found::negative(ResponseCode::NXDomain, self.soa(apex)),
+            Here::Nothing => ZoneRecords::negative(ResponseCode::NXDomain, self.soa(apex)),
             // RFC 8482: something short instead of everything.
-            _ if kind == RecordType::ANY => Found::records(vec![minimal(name)], vec![]),
-            Here::Records(answers, additionals) => Found::records(answers, additionals),
-            Here::NoData | Here::Alias(_) => Found::negative(ResponseCode::NoError, self.soa(apex)),
+            _ if kind == RecordType::ANY => ZoneRecords::records(vec![minimal(name)], vec![]),
+            Here::Records(answers, additionals) => ZoneRecords::records(answers, additionals),
+            Here::NoData | Here::Alias(_) => ZoneRecords::negative(ResponseCode::NoError, self.soa(apex)),
         }
     }
 
@@ -206,16 +206,16 @@ impl Zone {
         record(apex, RData::SOA(soa))
     }
 
-    fn answer_reverse(&self, name: &Name, kind: RecordType) -> Answer {
+    fn answer_reverse(&self, name: &Name, kind: RecordType) -> ZoneAnswer {
         let Some((net, below)) = reverse_net(name) else {
-            return Answer::Elsewhere;
+            return ZoneAnswer::Elsewhere;
         };
         let whole = net.prefix_len() == net.max_prefix_len();
         let ours = self.ranges.iter().find(|range| range.contains(&net));
         if !self.is_synced() {
             return match ours {
-                Some(_) => Answer::NotYet,
-                None => Answer::Elsewhere,
+                Some(_) => ZoneAnswer::NotYet,
+                None => ZoneAnswer::Elsewhere,
             };
         }
         let pointers = match whole && !below {
@@ -224,7 +224,7 @@ impl Zone {
         };
         let apex = match (ours, pointers.is_empty()) {
             (Some(range), _) => reverse_apex(name, range),
-            (None, true) => return Answer::Elsewhere,
+            (None, true) => return ZoneAnswer::Elsewhere,
             (None, false) => name.clone(),
         };
         let here = if !pointers.is_empty() {
@@ -240,7 +240,7 @@ impl Zone {
             // Between the zone and its addresses.
             Here::NoData
         };
-        Answer::Found(self.found(name, kind, here, &apex))
+        ZoneAnswer::Found(self.found(name, kind, here, &apex))
     }
 }
 

@@ -26,7 +26,7 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 pub(crate) use answer::minimal;
-pub use answer::{Answer, Found};
+pub use answer::{ZoneAnswer, ZoneRecords};
 pub use directory::{Directory, Key, key};
 pub use entry::{Endpoint, Entry, Kind, Pointer, Port};
 
@@ -34,6 +34,14 @@ pub use entry::{Endpoint, Entry, Kind, Pointer, Port};
 pub const TTL: u32 = 30;
 /// The service whose addresses are those of the zone's name server.
 pub const DNS_SERVICE: (&str, &str) = ("kube-system", "kube-dns");
+
+/// The cluster domain is no domain name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid cluster domain {domain:?}: {reason}")]
+pub struct InvalidDomain {
+    pub domain: String,
+    pub reason: String,
+}
 
 /// What the cluster's names stand for. Shared between one writer (`Directory`) and those who answer.
 pub struct Zone {
@@ -64,17 +72,20 @@ struct NamespaceTable {
 
 impl Zone {
     /// `domain`: `cluster.local`, with or without a dot at the end.
-    pub fn new(domain: &str, ranges: Vec<IpNet>) -> Result<Zone, String> {
-        let wrong = |why: &dyn std::fmt::Display| format!("the cluster domain {domain:?} is no domain name: {why}");
-        let mut name = Name::from_ascii(domain.to_ascii_lowercase()).map_err(|e| wrong(&e))?;
+    pub fn new(domain: &str, ranges: Vec<IpNet>) -> Result<Zone, InvalidDomain> {
+        let invalid = |reason: &dyn std::fmt::Display| InvalidDomain {
+            domain: domain.to_string(),
+            reason: reason.to_string(),
+        };
+        let mut name = Name::from_ascii(domain.to_ascii_lowercase()).map_err(|e| invalid(&e))?;
         name.set_fqdn(true);
         if name.is_root() {
-            return Err(wrong(&"it is empty"));
+            return Err(invalid(&"must not be empty"));
         }
         let below = |labels: &[&str]| {
             let labels = labels.iter().map(|l| l.as_bytes());
             let below = Name::from_labels(labels).and_then(|below| below.append_domain(&name));
-            below.map_err(|e| wrong(&e))
+            below.map_err(|e| invalid(&e))
         };
         Ok(Zone {
             name_server: below(&["ns", "dns"])?,

@@ -42,9 +42,9 @@ fn ask(zone: &Zone, question: &str) -> String {
     let (name, kind) = question.split_once(' ').unwrap();
     let name = Name::from_ascii(name).unwrap();
     let found = match zone.answer(&name, RecordType::from_str(kind).unwrap()) {
-        Answer::Elsewhere => return "elsewhere".into(),
-        Answer::NotYet => return "not yet".into(),
-        Answer::Found(found) => found,
+        ZoneAnswer::Elsewhere => return "elsewhere".into(),
+        ZoneAnswer::NotYet => return "not yet".into(),
+        ZoneAnswer::Found(found) => found,
     };
     let mut lines = vec![];
     if found.code != ResponseCode::NoError {

@@ -1,4 +1,4 @@
-//! What brings a plan about.
+//! Back ends: what applies a plan to this node.
 
 pub mod iptables;
 pub mod ipvs;
@@ -25,6 +25,7 @@ pub enum Mode {
 impl Mode {
     pub const ALL: [Mode; 4] = [Mode::Iptables, Mode::Nftables, Mode::Ipvs, Mode::Userspace];
 
+    /// As in `mode` of a KubeProxyConfiguration.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Iptables => "iptables",
@@ -42,33 +43,51 @@ impl fmt::Display for Mode {
 }
 
 impl FromStr for Mode {
-    type Err = String;
+    type Err = ParseModeError;
 
-    fn from_str(text: &str) -> Result<Mode, String> {
+    fn from_str(text: &str) -> Result<Mode, ParseModeError> {
         let found = Mode::ALL.into_iter().find(|mode| mode.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is no mode: iptables, nftables, ipvs or userspace is wanted"))
+        found.ok_or_else(|| ParseModeError(text.to_string()))
     }
 }
 
-/// Why the kernel could not be brought to the plan. The text is for people.
+/// Not the name of a mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid proxy mode {0:?}: must be iptables, nftables, ipvs or userspace")]
+pub struct ParseModeError(String);
+
+/// Why a mode is not supported on this node. The text is for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnsupportedMode(pub(crate) String);
+
+impl From<Error> for UnsupportedMode {
+    fn from(error: Error) -> UnsupportedMode {
+        UnsupportedMode(error.0)
+    }
+}
+
+/// Why a plan could not be applied. The text is for people: what failed, and the kernel's or the program's reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
 
+/// Of what back ends do.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Brings the kernel, or this process, to a plan. Calls block; the shell makes them off the async threads, one at a time.
+/// Applies plans to the kernel, or in this process. Calls block; the shell makes them off the async threads, one at a time.
 ///
 /// After an error the next call has `Change::All`. Whatever the kernel holds at the first call (rules of an earlier
 /// process) is taken over without a needless change and without a gap in traffic.
 pub trait Backend: Send {
+    /// Always the same.
     fn mode(&self) -> Mode;
 
     /// `change` says which service ports may differ since the last call that succeeded; only those are looked at.
     /// `Change::All` compares everything, with what the kernel really holds too, and so repairs what others have done.
     fn sync(&mut self, plan: &Plan, change: &Change) -> Result<Report>;
 
-    /// Takes away everything this back end has ever made on this machine, in this process or an earlier one; no new
+    /// Removes everything this back end has ever made on this node, in this process or an earlier one; no new
     /// connection goes through it afterwards. Connections under way go on as far as the back end can see to it.
     fn cleanup(&mut self) -> Result<Cleaned>;
 }
@@ -80,7 +99,7 @@ pub struct Report {
     pub rules: Vec<(&'static str, usize)>,
     /// Rules (or elements, servers) written or removed by this sync, by table.
     pub written: Vec<(&'static str, usize)>,
-    /// Service ports that can't be brought about for a reason of their own; said once each, the rest is in place.
+    /// Service ports that can't be applied for a reason of their own; logged once each, the rest is in place.
     pub problems: Vec<String>,
 }
 
@@ -93,12 +112,12 @@ pub enum Cleaned {
     Draining,
 }
 
-/// Whether this machine can do a mode; why not.
-pub fn supported(mode: Mode) -> Result<(), String> {
+/// Whether a mode is supported on this node; else why not. May load kernel modules, changes nothing else.
+pub fn check_support(mode: Mode) -> Result<(), UnsupportedMode> {
     match mode {
-        Mode::Iptables => iptables::is_supported(),
-        Mode::Nftables => nftables::is_supported(),
-        Mode::Ipvs => ipvs::is_supported(),
+        Mode::Iptables => iptables::check_support(),
+        Mode::Nftables => nftables::check_support(),
+        Mode::Ipvs => ipvs::check_support(),
         Mode::Userspace => Ok(()),
     }
 }

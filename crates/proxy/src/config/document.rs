@@ -163,19 +163,19 @@ const FIELDS: &[(&str, &[&str])] = &[
 pub(super) fn read(text: &str, overrides: &[Override]) -> Result<(Document, Vec<String>), Vec<String>> {
     let mut value: Value = match text.trim().is_empty() {
         true => Value::Null,
-        false => serde_saphyr::from_str(text).map_err(|e| vec![format!("this is no YAML: {e}")])?,
+        false => serde_saphyr::from_str(text).map_err(|e| vec![format!("invalid YAML: {e}")])?,
     };
     if value.is_null() {
         value = Value::Object(Map::new());
     }
     let Some(root) = value.as_object_mut() else {
-        return Err(vec!["a mapping is wanted".to_string()]);
+        return Err(vec!["must be a mapping".to_string()]);
     };
     for (field, want) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         match root.get(field) {
             None => {}
             Some(found) if found == want => {}
-            Some(found) => return Err(vec![format!("{field}: {found}: {want} is wanted")]),
+            Some(found) => return Err(vec![format!("{field}: {found}: must be {want}")]),
         }
     }
     for (path, value) in overrides {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use crate::backend::Mode;
+use crate::backend::{Mode, ParseModeError};
 use crate::plan::Node;
 use crate::settings::{DetectLocal, IpvsSettings, Settings};
 use document::Document;
@@ -114,7 +114,7 @@ fn understand(document: &Document, problems: &mut Vec<String>) -> Config {
         "" => None,
         text => text
             .parse()
-            .map_err(|e: String| problems.push(format!("mode: {e}")))
+            .map_err(|e: ParseModeError| problems.push(format!("mode: {e}")))
             .ok(),
     };
     let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -192,7 +192,7 @@ fn address(field: &str, text: &str, problems: &mut Vec<String>) -> Option<IpAddr
     }
     let parsed = text.parse();
     parsed
-        .map_err(|_| problems.push(format!("{field}: {text:?} is no IP address")))
+        .map_err(|_| problems.push(format!("{field}: {text:?}: must be a valid IP address")))
         .ok()
 }
 
@@ -243,7 +243,7 @@ fn local_mode(text: &str, problems: &mut Vec<String>) -> LocalMode {
         "InterfaceNamePrefix" => LocalMode::InterfaceNamePrefix,
         _ => {
             let modes = "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix";
-            problems.push(format!("detectLocalMode: {text:?}: {modes} is wanted"));
+            problems.push(format!("detectLocalMode: {text:?}: must be {modes}"));
             LocalMode::ClusterCidr
         }
     }
@@ -259,7 +259,7 @@ fn ipvs(document: &Document, problems: &mut Vec<String>) -> IpvsSettings {
         known if SCHEDULERS.contains(&known) => known,
         other => {
             problems.push(format!(
-                "ipvs.scheduler: {other:?}: one of {} is wanted",
+                "ipvs.scheduler: {other:?}: must be one of {}",
                 SCHEDULERS.join(", ")
             ));
             "rr"

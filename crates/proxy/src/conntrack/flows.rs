@@ -6,9 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-use crate::netlink::{Answer, Connection, Message, attributes};
+use crate::netlink::{Connection, Message, Response, attributes, family_number, ip};
 use crate::plan::{Family, Protocol};
-use crate::route::ip;
 
 const GET: u16 = 1 << 8 | 1;
 const DELETE: u16 = 1 << 8 | 2;
@@ -109,7 +108,7 @@ impl Conntrack {
         is_wanted: &impl Fn(&Flow) -> bool,
     ) -> io::Result<Vec<Flow>> {
         let mut found = vec![];
-        let keep = |answer: Answer| found.extend(flow(answer, protocol).filter(|flow| is_wanted(flow)));
+        let keep = |response: Response| found.extend(flow(response, protocol).filter(|flow| is_wanted(flow)));
         self.connection.dump(message, keep)?;
         Ok(found)
     }
@@ -137,11 +136,7 @@ fn is_unknown(error: &io::Error) -> bool {
 }
 
 fn header(family: Family) -> [u8; HEADER] {
-    let family = match family {
-        Family::V4 => 2,
-        Family::V6 => 10,
-    };
-    [family, 0, 0, 0]
+    [family_number(family), 0, 0, 0]
 }
 
 fn delete(family: Family, flow: &Flow) -> Message {
@@ -156,9 +151,9 @@ fn delete(family: Family, flow: &Flow) -> Message {
     message
 }
 
-fn flow(answer: Answer, protocol: Protocol) -> Option<Flow> {
+fn flow(response: Response, protocol: Protocol) -> Option<Flow> {
     let (mut original, mut reply, mut name) = (None, None, Name::default());
-    for (kind, value) in answer.attributes(HEADER) {
+    for (kind, value) in response.attributes(HEADER) {
         match kind {
             ORIGINAL => {
                 original = tuple(value, protocol);
@@ -181,14 +176,13 @@ fn flow(answer: Answer, protocol: Protocol) -> Option<Flow> {
 
 /// Source and destination, if it is of that protocol.
 fn tuple(bytes: &[u8], protocol: Protocol) -> Option<(SocketAddr, SocketAddr)> {
-    let find = |bytes, wanted| attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value));
-    let mut ips = attributes(find(bytes, TUPLE_IP)?).filter_map(|(_, value)| ip(value));
+    let mut ips = attributes(attributes(bytes).get(TUPLE_IP)?).filter_map(|(_, value)| ip(value));
     let (source, destination): (IpAddr, IpAddr) = (ips.next()?, ips.next()?);
-    let rest = find(bytes, TUPLE_PROTOCOL)?;
-    if find(rest, PROTOCOL_NUMBER)? != [protocol.number()] {
+    let rest = attributes(bytes).get(TUPLE_PROTOCOL)?;
+    if attributes(rest).get(PROTOCOL_NUMBER)? != [protocol.number()] {
         return None;
     }
-    let port = |kind| Some(u16::from_be_bytes(find(rest, kind)?.try_into().ok()?));
+    let port = |kind| Some(u16::from_be_bytes(attributes(rest).get(kind)?.try_into().ok()?));
     Some((
         SocketAddr::new(source, port(SOURCE_PORT)?),
         SocketAddr::new(destination, port(DESTINATION_PORT)?),

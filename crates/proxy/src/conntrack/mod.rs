@@ -29,7 +29,7 @@ pub fn clean_stale(
     change: &Change,
     serving: impl Fn(&ServicePort) -> Vec<SocketAddr>,
 ) -> io::Result<usize> {
-    let wanted = Wanted::new(changed(plan, change), serving);
+    let wanted = ServiceFlows::new(changed(plan, change), serving);
     if wanted.is_empty() {
         return Ok(0);
     }
@@ -54,7 +54,7 @@ fn changed<'a>(plan: &'a Plan, change: &'a Change) -> Box<dyn Iterator<Item = &'
 
 /// Where flows to UDP services may lead. Pure.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct ServiceFlows {
     families: FxHashSet<Family>,
     /// By index: the endpoints of a service port.
     endpoints: Vec<FxHashSet<SocketAddr>>,
@@ -62,12 +62,12 @@ pub struct Wanted {
     node_ports: FxHashMap<(Family, u16), usize>,
 }
 
-impl Wanted {
+impl ServiceFlows {
     pub fn new<'a>(
         ports: impl Iterator<Item = &'a ServicePort>,
         serving: impl Fn(&ServicePort) -> Vec<SocketAddr>,
-    ) -> Wanted {
-        let mut wanted = Wanted::default();
+    ) -> ServiceFlows {
+        let mut wanted = ServiceFlows::default();
         for port in ports.filter(|port| port.protocol == Protocol::Udp) {
             let endpoints: FxHashSet<SocketAddr> = serving(port).into_iter().collect();
             if endpoints.is_empty() {

@@ -81,11 +81,11 @@ pub fn apply(root: &Path, wanted: &[Sysctl]) -> Vec<String> {
             .open(&path)
             .and_then(|mut file| io::Write::write_all(&mut file, sysctl.value.to_string().as_bytes()));
         match written {
-            Ok(()) => tracing::info!("{} is {} now", path.display(), sysctl.value),
+            Ok(()) => tracing::info!(path = %path.display(), value = sysctl.value, "set sysctl"),
             Err(e) => {
                 let (path, value) = (path.display(), sysctl.value);
                 let now = found.map_or("unknown".to_string(), |found| found.to_string());
-                problems.push(format!("{path} can't be set to {value} (it is {now}): {e}"));
+                problems.push(format!("failed to set {path} to {value} (current value: {now}): {e}"));
             }
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         let problems = apply(root.path(), &wanted);
         assert_eq!(problems.len(), 1);
         assert!(
-            problems[0].contains("missing can't be set to 5 (it is unknown)"),
+            problems[0].contains("missing to 5 (current value: unknown)"),
             "{problems:?}"
         );
         let read = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();

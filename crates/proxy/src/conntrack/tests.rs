@@ -53,7 +53,7 @@ fn plan(ports: impl IntoIterator<Item = ServicePort>) -> Plan {
 #[test]
 fn flows_to_a_service_are_stale_unless_an_endpoint_answers() {
     let port = udp("dns", "10.96.0.10", &["10.1.0.2:5353"]);
-    let wanted = Wanted::new([&port].into_iter(), planned);
+    let wanted = ServiceFlows::new([&port].into_iter(), planned);
     let is_stale = |to, by| wanted.is_stale(&Flow::new("10.1.0.9:4000", to, by));
     for to in [
         "10.96.0.10:53",
@@ -82,10 +82,10 @@ fn only_udp_services_with_endpoints_are_looked_at() {
     let none = udp("none", "10.96.0.12", &[]);
     let plan = plan([tcp, none]);
     let keys: Vec<Key> = plan.ports.keys().cloned().collect();
-    assert!(Wanted::new(changed(&plan, &Change::All), planned).is_empty());
+    assert!(ServiceFlows::new(changed(&plan, &Change::All), planned).is_empty());
     let gone = udp("gone", "10.96.0.13", &[]).key;
     let keys = Change::Keys(keys.into_iter().chain([gone]).collect());
-    assert!(Wanted::new(changed(&plan, &keys), planned).is_empty());
+    assert!(ServiceFlows::new(changed(&plan, &keys), planned).is_empty());
 }
 
 /// Flows as the conntrack program sees them, as source and destination.

@@ -147,7 +147,7 @@ pub(super) fn slice(object: &EndpointSlice) -> Option<SliceFacts> {
     let endpoints = object.endpoints.iter().filter_map(|endpoint| {
         let ip: IpAddr = read(endpoint.addresses.iter().take(1).map(String::as_str), &name).pop()?;
         if Family::of(ip) != family {
-            tracing::warn!("{}: {ip} is left out: it is no {} address", name(), object.address_type);
+            tracing::warn!(object = name(), %ip, address_type = %object.address_type, "ignoring endpoint address of another address type");
             return None;
         }
         let conditions = &endpoint.conditions;
@@ -186,7 +186,7 @@ fn read<'a, T: FromStr>(texts: impl Iterator<Item = &'a str>, name: &dyn Fn() ->
         .filter_map(|text| match text.parse() {
             Ok(value) => Some(value),
             Err(_) => {
-                tracing::warn!("{}: {text:?} is left out: it can't be read", name());
+                tracing::warn!(object = name(), value = text, "ignoring invalid address or CIDR");
                 None
             }
         })

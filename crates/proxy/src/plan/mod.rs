@@ -18,7 +18,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 pub use facts::{HEADLESS, PROXY_NAME};
-pub use planner::{HealthCheck, Planner, ServiceName, Taken};
+pub use planner::{HealthCheck, PendingChanges, Planner, ServiceName};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
@@ -235,7 +235,7 @@ impl Node {
     }
 }
 
-/// Everything a back end brings about.
+/// Everything a back end applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub ports: BTreeMap<Key, Arc<ServicePort>>,

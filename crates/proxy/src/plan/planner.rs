@@ -35,7 +35,7 @@ pub struct HealthCheck {
 
 /// What is new since the last time.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct PendingChanges {
     pub change: Change,
     /// When the changes of endpoints that are now planned came about.
     pub triggered: Vec<jiff::Timestamp>,
@@ -168,7 +168,7 @@ impl Planner {
     pub fn apply_slice(&mut self, slice: &EndpointSlice) {
         let id = ServiceName::new(&slice.metadata.namespace, &slice.metadata.name);
         let Some(service) = facts::service_of(slice) else {
-            tracing::warn!("endpoint slice {}/{} names no service", id.namespace, id.name);
+            tracing::warn!(namespace = %id.namespace, name = %id.name, "ignoring endpoint slice without a service name");
             self.forget_slice(&id.namespace, &id.name);
             return;
         };
@@ -215,7 +215,7 @@ impl Planner {
     }
 
     /// Brings the plan up to date, and says what is new in it.
-    pub fn take(&mut self) -> Taken {
+    pub fn take_changes(&mut self) -> PendingChanges {
         let mut changed = BTreeSet::new();
         // Claims first: whoever loses or wins an address by them is planned anew too.
         let stale = std::mem::take(&mut self.stale);
@@ -230,7 +230,7 @@ impl Planner {
             true => Change::All,
             false => Change::Keys(changed.into_iter().collect()),
         };
-        Taken {
+        PendingChanges {
             change,
             triggered: std::mem::take(&mut self.triggered),
         }

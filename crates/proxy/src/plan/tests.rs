@@ -62,7 +62,7 @@ fn planner(services: &[objects::Service], slices: &[objects::EndpointSlice]) -> 
     let mut planner = Planner::new(here());
     planner.replace_services(services);
     planner.replace_slices(slices);
-    planner.take();
+    planner.take_changes();
     planner
 }
 
@@ -213,14 +213,14 @@ fn what_two_services_claim_the_older_one_has() {
     };
     assert_eq!(holders(&planner), "a b");
     planner.apply_service(&old);
-    let Change::Keys(keys) = planner.take().change else {
+    let Change::Keys(keys) = planner.take_changes().change else {
         panic!()
     };
     let names: Vec<_> = keys.iter().map(|key| key.to_string()).collect();
     assert_eq!(names, ["default/a:http", "default/b:http", "default/z:http"]);
     assert_eq!(holders(&planner), "z");
     planner.forget_service("default", "z");
-    planner.take();
+    planner.take_changes();
     assert_eq!(holders(&planner), "a b");
     assert!(planner.is_settled());
 }
@@ -233,21 +233,21 @@ fn a_change_tells_only_what_it_changes() {
     ];
     let mut planner = planner(&services, &[slice("x-1", "x", &["1.0.0.1@a"])]);
     planner.apply_slice(&slice("x-1", "x", &["1.0.0.1@a"]));
-    assert_eq!(planner.take().change, Change::Keys(vec![]));
+    assert_eq!(planner.take_changes().change, Change::Keys(vec![]));
     planner.apply_slice(&slice("x-1", "x", &["1.0.0.1@a", "1.0.0.2@a s"]));
     assert_eq!(
-        planner.take().change,
+        planner.take_changes().change,
         Change::Keys(vec![]),
         "an endpoint that isn't ready is of no interest"
     );
     planner.apply_slice(&slice("x-1", "x", &["1.0.0.2@a"]));
-    let Change::Keys(keys) = planner.take().change else {
+    let Change::Keys(keys) = planner.take_changes().change else {
         panic!()
     };
     assert_eq!(keys.len(), 1);
     // A slice that speaks for another service from now on.
     planner.apply_slice(&slice("x-1", "y", &["1.0.0.2@a"]));
-    let Change::Keys(keys) = planner.take().change else {
+    let Change::Keys(keys) = planner.take_changes().change else {
         panic!()
     };
     assert_eq!(keys.len(), 2);
@@ -255,7 +255,7 @@ fn a_change_tells_only_what_it_changes() {
         name: "b".into(),
         ..here()
     });
-    assert_eq!(planner.take().change, Change::All);
+    assert_eq!(planner.take_changes().change, Change::All);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn slices_that_name_nothing_change_nothing() {
         });
         object[field] = value;
         planner.apply_slice(&serde_json::from_value(object).unwrap());
-        planner.take();
+        planner.take_changes();
         assert!(only(&planner).cluster.is_empty(), "{field}");
         planner.forget_slice("default", "s");
     }
@@ -313,7 +313,7 @@ proptest! {
     #[test]
     fn steps_lead_where_the_whole_state_leads(steps in steps()) {
         let mut planner = Planner::new(here());
-        planner.take();
+        planner.take_changes();
         let (mut services, mut slices) = (BTreeMap::new(), BTreeMap::new());
         let mut told = planner.plan().clone();
         for step in steps.into_iter().chain([Step::Take]) {
@@ -345,7 +345,7 @@ proptest! {
                     slices.remove(&n);
                 }
                 Step::Take => {
-                    let Change::Keys(keys) = planner.take().change else { panic!("the node is the same") };
+                    let Change::Keys(keys) = planner.take_changes().change else { panic!("the node is the same") };
                     for key in keys {
                         match planner.plan().ports.get(&key) {
                             Some(port) => told.ports.insert(key, port.clone()),

@@ -95,7 +95,7 @@ impl Bed {
     }
 
     fn sync(&mut self) -> Report {
-        let change = self.planner.take().change;
+        let change = self.planner.take_changes().change;
         self.sync_with(&change)
     }
 

@@ -174,7 +174,7 @@ fn plan(ports: impl IntoIterator<Item = Arc<ServicePort>>) -> Plan {
 fn backend(scheduler: &str) -> ipvs::Ipvs {
     let mut settings = Settings::default();
     settings.ipvs.scheduler = scheduler.to_string();
-    ipvs::is_supported().unwrap();
+    ipvs::check_support().unwrap();
     ipvs::new(settings).unwrap()
 }
 

@@ -36,7 +36,7 @@ use render::{Context, Local, NodePorts, Table};
 use saved::Saved;
 use script::Script;
 
-use super::{Backend, Cleaned, Error, Mode, Report, Result};
+use super::{Backend, Cleaned, Error, Mode, Report, Result, UnsupportedMode};
 use crate::plan::{Change, Family, Key, Plan, ServicePort};
 use crate::route::Route;
 use crate::settings::{DetectLocal, Settings};
@@ -69,14 +69,14 @@ struct Synced {
     counts: Counts,
 }
 
-/// Whether this machine has the program and the kernel the tables; else why not.
-pub fn is_supported() -> Result<(), String> {
-    let installed = program::installed().map_err(|e| e.to_string())?;
+/// Whether this node has the program and the kernel the tables; else why not.
+pub fn check_support() -> Result<(), UnsupportedMode> {
+    let installed = program::installed()?;
     let program = Program {
         variant: program::choose(&installed.variants, &[Family::V4]),
         family: Family::V4,
     };
-    program.check().map_err(|e| e.to_string())
+    Ok(program.check()?)
 }
 
 pub fn new(settings: Settings) -> Result<Iptables> {
@@ -97,13 +97,13 @@ fn families(settings: &Settings) -> impl Iterator<Item = Family> + use<> {
 impl Iptables {
     fn with_variant(settings: Settings, installed: Installed, variant: Variant) -> Result<Iptables> {
         let mut stacks = vec![];
-        let mut last = Error("neither IPv4 nor IPv6 is wanted".to_string());
+        let mut last = Error("neither IPv4 nor IPv6 is enabled".to_string());
         for family in families(&settings) {
             let program = Program { variant, family };
             match program.check() {
                 Ok(()) => stacks.push(Stack { program, synced: None }),
                 Err(e) => {
-                    tracing::warn!(?family, error = %e, "iptables can't do this family here; its services are left out");
+                    tracing::warn!(?family, err = %e, "skipping services of an IP family that iptables does not support");
                     last = e;
                 }
             }
@@ -128,7 +128,7 @@ impl Backend for Iptables {
         let (mut rules, mut written) = (Counts::default(), Counts::default());
         let mut problems = vec![];
         for stack in &mut self.stacks {
-            let mut facts = Facts::new(&self.settings, &self.installed, plan, stack.program.family)?;
+            let mut facts = RuleContext::new(&self.settings, &self.installed, plan, stack.program.family)?;
             problems.append(&mut facts.problems);
             let done = stack.sync(plan, change, facts.context)?;
             written.merge(done);
@@ -152,7 +152,7 @@ impl Backend for Iptables {
                 if !program.may_hold_rules() || program.check().is_err() {
                     continue;
                 }
-                let cleaned = Facts::new(settings, &self.installed, &plan, family)
+                let cleaned = RuleContext::new(settings, &self.installed, &plan, family)
                     .and_then(|facts| clean(&program, &facts.context));
                 failed = failed.or(cleaned.err());
             }
@@ -176,10 +176,10 @@ fn read(program: &Program) -> Result<Saved> {
     if program.variant.is_nft() {
         match nft::read(program.family) {
             Ok(Some(saved)) => return Ok(saved),
-            Ok(None) => {
-                tracing::debug!("some rules in our chains are made in a way not known here; iptables-save is asked")
+            Ok(None) => tracing::debug!("falling back to iptables-save: unknown expressions in the proxy's chains"),
+            Err(error) => {
+                tracing::debug!(err = %error, "falling back to iptables-save: failed to list nf_tables rules")
             }
-            Err(error) => tracing::debug!(%error, "nf_tables can't be read; iptables-save is asked"),
         }
     }
     let mut saved = Saved::default();
@@ -267,13 +267,13 @@ impl Synced {
 }
 
 /// What the machine and the plan say about how rules look.
-struct Facts {
+struct RuleContext {
     context: Context,
     problems: Vec<String>,
 }
 
-impl Facts {
-    fn new(settings: &Settings, installed: &Installed, plan: &Plan, family: Family) -> Result<Facts> {
+impl RuleContext {
+    fn new(settings: &Settings, installed: &Installed, plan: &Plan, family: Family) -> Result<RuleContext> {
         let node_ip = plan.node.address(family);
         let local = match &settings.detect_local {
             DetectLocal::None => None,
@@ -317,13 +317,13 @@ impl Facts {
             random_fully: installed.random_fully,
             is_large: false,
         };
-        Ok(Facts { context, problems })
+        Ok(RuleContext { context, problems })
     }
 }
 
 fn local_addresses(is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<IpAddr>> {
     let addresses = Route::open().and_then(|mut route| route.addresses());
-    let addresses = addresses.map_err(|e| Error(format!("can't list this machine's addresses: {e}")))?;
+    let addresses = addresses.map_err(|e| Error(format!("failed to list node addresses: {e}")))?;
     let mut ips: Vec<IpAddr> = addresses
         .iter()
         .map(|address| address.ip)
@@ -338,8 +338,8 @@ fn local_addresses(is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<IpAddr>> {
 fn without_loopback(ips: Vec<IpAddr>, is_allowed: bool) -> (NodePorts, Vec<String>) {
     let (refused, open): (Vec<IpAddr>, Vec<IpAddr>) = ips.into_iter().partition(|ip| ip.is_loopback() && !is_allowed);
     let problem = |ip: &IpAddr| match ip.is_ipv4() {
-        true => format!("nodePortAddresses has {ip}, but iptables.localhostNodePorts is off: no node ports there"),
-        false => format!("nodePortAddresses has {ip}, where node ports can't work in IPv6: none there"),
+        true => format!("node ports disabled on {ip} of nodePortAddresses: iptables.localhostNodePorts is false"),
+        false => format!("node ports disabled on {ip} of nodePortAddresses: not supported on IPv6 loopback"),
     };
     (NodePorts::On(open), refused.iter().map(problem).collect())
 }
@@ -350,6 +350,6 @@ fn allow_localhost() -> Result<()> {
     if is_on {
         return Ok(());
     }
-    tracing::info!("net.ipv4.conf.all.route_localnet is set to 1, for node ports on localhost");
-    fs::write(ROUTE_LOCALNET, "1").map_err(|e| Error(format!("can't set {ROUTE_LOCALNET}: {e}")))
+    tracing::info!("setting net.ipv4.conf.all.route_localnet to 1 for node ports on localhost");
+    fs::write(ROUTE_LOCALNET, "1").map_err(|e| Error(format!("failed to set {ROUTE_LOCALNET}: {e}")))
 }

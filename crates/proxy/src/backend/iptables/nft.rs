@@ -14,20 +14,13 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::render::Table;
 use super::saved::{Chains, Saved, is_ours};
-use crate::netlink::{Answer, Attributes, Connection, Message, attributes};
+use crate::netlink::{Connection, Message, Response, attributes, be32, family_number, ne16, ne32, text};
+use crate::nft::Verdict;
+use crate::nft::wire::{self, bitwise, chain, cmp, data, expression, immediate, meta, payload, rule, xt};
 use crate::plan::Family;
 
-const GET_CHAIN: u16 = 10 << 8 | 4;
-const GET_RULE: u16 = 10 << 8 | 7;
-const HEADER: usize = 4;
-
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
-const RULE_TABLE: u16 = 1;
-const RULE_CHAIN: u16 = 2;
-const RULE_EXPRESSIONS: u16 = 4;
-const EXPRESSION_NAME: u16 = 1;
-const EXPRESSION_DATA: u16 = 2;
+const GET_CHAIN: u16 = wire::SUBSYSTEM | wire::GET_CHAIN;
+const GET_RULE: u16 = wire::SUBSYSTEM | wire::GET_RULE;
 
 /// What stands for a rule, or a part of it, that is not ours.
 const UNKNOWN: &str = "?";
@@ -35,18 +28,15 @@ const UNKNOWN: &str = "?";
 /// The tables of a family; none if a chain of ours has a rule that can't be told.
 pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
     let mut connection = Connection::open(NETLINK_NETFILTER)?;
-    let header = match family {
-        Family::V4 => [2, 0, 0, 0],
-        Family::V6 => [10, 0, 0, 0],
-    };
+    let header = [family_number(family), 0, 0, 0];
     let mut places: Vec<(Table, String)> = vec![];
-    connection.dump(Message::new(GET_CHAIN, 0, &header), |answer| {
-        let find = |kind| find(answer.attributes(HEADER), kind).map(text);
-        let of = find(CHAIN_TABLE).unwrap_or_default();
+    connection.dump(Message::new(GET_CHAIN, 0, &header), |response| {
+        let find = |kind| response.attributes(wire::HEADER).get(kind).map(text);
+        let of = find(chain::TABLE).unwrap_or_default();
         let table = Table::ALL.into_iter().find(|table| table.as_str() == of);
         places.extend(
             table
-                .zip(find(CHAIN_NAME))
+                .zip(find(chain::NAME))
                 .map(|(table, name)| (table, name.to_string())),
         );
     })?;
@@ -55,9 +45,9 @@ pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
     // Chain by chain: the kernel finds its place in a list of all rules by counting from the start, for every few dozen.
     for (table, name) in places {
         let mut message = Message::new(GET_RULE, 0, &header);
-        message.text(RULE_TABLE, table.as_str()).text(RULE_CHAIN, &name);
+        message.text(rule::TABLE, table.as_str()).text(rule::CHAIN, &name);
         let mut rules: Vec<String> = vec![];
-        match connection.dump(message, |answer| rules.extend(rule(&answer, family))) {
+        match connection.dump(message, |response| rules.extend(read_rule(&response, family))) {
             // Deleted meanwhile.
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
@@ -77,47 +67,22 @@ pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
 }
 
 /// A rule's text.
-fn rule(answer: &Answer, family: Family) -> Option<String> {
-    let expressions = find(answer.attributes(HEADER), RULE_EXPRESSIONS)?;
+fn read_rule(response: &Response, family: Family) -> Option<String> {
+    let expressions = response.attributes(wire::HEADER).get(rule::EXPRESSIONS)?;
     let mut decoder = Decoder {
         family: Some(family),
         ..Decoder::default()
     };
     let mut is_known = true;
-    for (_, expression) in attributes(expressions) {
-        let name = find(attributes(expression), EXPRESSION_NAME)
-            .map(text)
-            .unwrap_or_default();
-        let data = find(attributes(expression), EXPRESSION_DATA).unwrap_or_default();
+    for (_, item) in attributes(expressions) {
+        let name = attributes(item).get(expression::NAME).map(text).unwrap_or_default();
+        let data = attributes(item).get(expression::DATA).unwrap_or_default();
         is_known &= decoder.take(name, data).is_some();
     }
     Some(match is_known && decoder.loaded.is_none() {
         true => decoder.finish(),
         false => format!("{UNKNOWN} {}", decoder.target),
     })
-}
-
-fn find<'a>(mut list: Attributes<'a>, wanted: u16) -> Option<&'a [u8]> {
-    list.find_map(|(kind, value)| (kind == wanted).then_some(value))
-}
-
-/// A name up to its zero byte.
-fn text(bytes: &[u8]) -> &str {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    std::str::from_utf8(&bytes[..end]).unwrap_or_default()
-}
-
-fn be32(bytes: &[u8]) -> Option<u32> {
-    Some(u32::from_be_bytes(bytes.try_into().ok()?))
-}
-
-/// A number in the machine's order, as the structures of matches and targets have them.
-fn ne32(info: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn ne16(info: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?))
 }
 
 /// What was last loaded, to be compared.
@@ -161,32 +126,33 @@ impl Decoder {
     }
 
     /// None: this is not of ours.
-    fn take(&mut self, name: &str, data: &[u8]) -> Option<()> {
-        let field = |kind| find(attributes(data), kind);
+    fn take(&mut self, name: &str, bytes: &[u8]) -> Option<()> {
+        let field = |kind| attributes(bytes).get(kind);
         let number = |kind| field(kind).and_then(be32);
+        let value = |kind| attributes(field(kind)?).get(data::VALUE);
         match name {
             "counter" => Some(()),
-            "meta" => self.load(match number(2)? {
-                3 => Loaded::Mark,
-                6 => Loaded::Interface,
-                16 => Loaded::Protocol,
+            "meta" => self.load(match number(meta::KEY)? {
+                wire::META_MARK => Loaded::Mark,
+                wire::META_INPUT_NAME => Loaded::Interface,
+                wire::META_PROTOCOL => Loaded::Protocol,
                 _ => return None,
             }),
-            "payload" => self.load(match (number(2)?, number(3)?, self.family?) {
-                (1, 12, Family::V4) | (1, 8, Family::V6) => Loaded::Source,
-                (1, 16, Family::V4) | (1, 24, Family::V6) => Loaded::Destination,
-                (2, 2, _) if number(4)? == 2 => Loaded::DestinationPort,
+            "payload" => self.load(match (number(payload::BASE)?, number(payload::OFFSET)?, self.family?) {
+                (wire::NETWORK_HEADER, 12, Family::V4) | (wire::NETWORK_HEADER, 8, Family::V6) => Loaded::Source,
+                (wire::NETWORK_HEADER, 16, Family::V4) | (wire::NETWORK_HEADER, 24, Family::V6) => Loaded::Destination,
+                (wire::TRANSPORT_HEADER, 2, _) if number(payload::LENGTH)? == 2 => Loaded::DestinationPort,
                 _ => return None,
             }),
             "bitwise" => {
-                let is_plain = find(attributes(field(5)?), 1)?.iter().all(|byte| *byte == 0);
-                self.mask = Some(find(attributes(field(4)?), 1)?.to_vec());
+                let is_plain = value(bitwise::XOR)?.iter().all(|byte| *byte == 0);
+                self.mask = Some(value(bitwise::MASK)?.to_vec());
                 is_plain.then_some(())
             }
-            "cmp" => self.compare(number(2)?, find(attributes(field(3)?), 1)?),
-            "immediate" => self.verdict(find(attributes(field(2)?), 2)?),
-            "match" => self.matched(text(field(1)?), number(2)?, field(3)?),
-            "target" => self.targeted(text(field(1)?), number(2)?, field(3)?),
+            "cmp" => self.compare(number(cmp::OPERATOR)?, value(cmp::DATA)?),
+            "immediate" => self.verdict(Verdict::read(field(immediate::DATA)?)?),
+            "match" => self.matched(text(field(xt::NAME)?), number(xt::REVISION)?, field(xt::INFO)?),
+            "target" => self.targeted(text(field(xt::NAME)?), number(xt::REVISION)?, field(xt::INFO)?),
             _ => None,
         }
     }
@@ -198,8 +164,8 @@ impl Decoder {
     fn compare(&mut self, operator: u32, value: &[u8]) -> Option<()> {
         let mask = self.mask.take();
         let not = match operator {
-            0 => "",
-            1 => "! ",
+            wire::EQUAL => "",
+            wire::NOT_EQUAL => "! ",
             _ => return None,
         };
         match (self.loaded.take()?, mask) {
@@ -248,16 +214,13 @@ impl Decoder {
         IpNet::new(ip, u8::try_from(prefix).ok()?).ok()
     }
 
-    fn verdict(&mut self, verdict: &[u8]) -> Option<()> {
-        let code = be32(find(attributes(verdict), 1)?)? as i32;
-        let chain = find(attributes(verdict), 2).map(text);
-        self.target = match (code, chain) {
-            (-3, Some(chain)) => format!("-j {chain}"),
-            (-4, Some(chain)) => format!("-g {chain}"),
-            (-5, _) => "-j RETURN".to_string(),
-            (0, _) => "-j DROP".to_string(),
-            (1, _) => "-j ACCEPT".to_string(),
-            _ => return None,
+    fn verdict(&mut self, verdict: Verdict) -> Option<()> {
+        self.target = match verdict {
+            Verdict::Jump(chain) => format!("-j {chain}"),
+            Verdict::Goto(chain) => format!("-g {chain}"),
+            Verdict::Return => "-j RETURN".to_string(),
+            Verdict::Drop => "-j DROP".to_string(),
+            Verdict::Accept => "-j ACCEPT".to_string(),
         };
         Some(())
     }

@@ -175,7 +175,7 @@ pub(super) fn choose(variants: &[Variant], families: &[Family]) -> Variant {
 fn run(command: &mut Command, name: &str, input: Option<&str>) -> Result<Output> {
     command.env("LC_ALL", "C").stdout(Stdio::piped()).stderr(Stdio::piped());
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
-    let cannot = |e: std::io::Error| Error(format!("can't run {name}: {e}"));
+    let cannot = |e: std::io::Error| Error(format!("failed to run {name}: {e}"));
     let mut child = command.spawn().map_err(cannot)?;
     if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
         // One that stops reading says why on its own.

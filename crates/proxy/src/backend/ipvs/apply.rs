@@ -19,9 +19,11 @@ impl Ipvs {
         self.change_elements(&steps.first, &steps.add)?;
         let mut problems = self.change_servers(&steps.commands)?;
         let changed = self.route.change_addresses(link, &steps.addresses);
-        for (ip, error) in changed.map_err(|e| Error(format!("addresses of {}: {e}", super::DEVICE)))? {
+        for (ip, error) in
+            changed.map_err(|e| Error(format!("failed to update addresses of {}: {e}", super::DEVICE)))?
+        {
             if self.unbound.insert(ip) {
-                problems.push(format!("{} can't have the address {ip}: {error}", super::DEVICE));
+                problems.push(format!("failed to add address {ip} to {}: {error}", super::DEVICE));
             }
         }
         self.retire(&steps.retire)?;
@@ -42,16 +44,22 @@ impl Ipvs {
         if remove.is_empty() && add.is_empty() {
             return Ok(());
         }
-        self.nft
-            .change(remove, add)
-            .map_err(|e| Error(format!("elements of table {}: {e}", super::rules::TABLE)))
+        self.nft.change(remove, add).map_err(|e| {
+            Error(format!(
+                "failed to update elements of table {}: {e}",
+                super::rules::TABLE
+            ))
+        })
     }
 
     /// Those that are as wanted already, made by others in the meantime, are brought to it anyway.
     fn change_servers(&mut self, commands: &[Command]) -> Result<Vec<String>> {
         let mut problems = Vec::new();
         let mut again = Vec::new();
-        let outcomes = self.kernel.run(commands).map_err(|e| Error(format!("IPVS: {e}")))?;
+        let outcomes = self
+            .kernel
+            .run(commands)
+            .map_err(|e| Error(format!("failed to update IPVS: {e}")))?;
         for (command, outcome) in commands.iter().zip(outcomes) {
             let Err(error) = outcome else { continue };
             match command {
@@ -69,7 +77,10 @@ impl Ipvs {
                 command => return Err(failed(command, &error)),
             }
         }
-        let outcomes = self.kernel.run(&again).map_err(|e| Error(format!("IPVS: {e}")))?;
+        let outcomes = self
+            .kernel
+            .run(&again)
+            .map_err(|e| Error(format!("failed to update IPVS: {e}")))?;
         for (command, outcome) in again.iter().zip(outcomes) {
             outcome.map_err(|e| failed(command, &e))?;
         }
@@ -85,7 +96,10 @@ impl Ipvs {
             .iter()
             .map(|(key, real)| Command::SetReal(*key, *real, 0))
             .collect();
-        let outcomes = self.kernel.run(&idle).map_err(|e| Error(format!("IPVS: {e}")))?;
+        let outcomes = self
+            .kernel
+            .run(&idle)
+            .map_err(|e| Error(format!("failed to update IPVS: {e}")))?;
         for (command, outcome) in idle.iter().zip(outcomes) {
             match outcome {
                 Err(e) if !is_gone(&e) => return Err(failed(command, &e)),
@@ -153,7 +167,7 @@ impl Ipvs {
                 }
                 // Those that leave are counted when they have left.
                 Operation::RetireReal(..)
-                | Operation::LookAgain(..)
+                | Operation::DeleteRealIfIdle(..)
                 | Operation::SetServer(..)
                 | Operation::SetReal(..)
                 | Operation::ReplaceElement(..) => {}
@@ -215,7 +229,7 @@ impl Steps {
                 self.addresses.push(AddressChange::Remove(*ip));
             }
             Operation::RetireReal(key, real) => self.retire.push((*key, *real)),
-            Operation::LookAgain(key, real) => {
+            Operation::DeleteRealIfIdle(key, real) => {
                 ipvs.leaving.entry(*key).or_default().push(*real);
                 self.look_again = true;
             }
@@ -254,10 +268,10 @@ pub(super) fn failed(command: &Command, error: &io::Error) -> Error {
             ))
         }
         Command::NewServer(..) | Command::SetServer(..) | Command::DeleteServer(_) => {
-            Error(format!("virtual server {key}: {error}"))
+            Error(format!("failed to update virtual server {key}: {error}"))
         }
         Command::NewReal(_, real) | Command::SetReal(_, real, _) | Command::DeleteReal(_, real) => {
-            Error(format!("real server {real} of {key}: {error}"))
+            Error(format!("failed to update real server {real} of {key}: {error}"))
         }
     }
 }

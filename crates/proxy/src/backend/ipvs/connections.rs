@@ -16,10 +16,10 @@ const LIST: &str = "/proc/thread-self/net/ip_vs_conn";
 pub(super) fn under_way(is_ours: impl Fn(At) -> bool) -> Result<bool> {
     let list = match File::open(LIST) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-        outcome => outcome.map_err(|e| Error(format!("{LIST}: {e}")))?,
+        outcome => outcome.map_err(|e| Error(format!("failed to read {LIST}: {e}")))?,
     };
     for line in BufReader::new(list).lines() {
-        let line = line.map_err(|e| Error(format!("{LIST}: {e}")))?;
+        let line = line.map_err(|e| Error(format!("failed to read {LIST}: {e}")))?;
         if parse(&line).is_some_and(|(at, is_open)| is_open && is_ours(at)) {
             return Ok(true);
         }

@@ -6,15 +6,15 @@ use std::net::IpAddr;
 
 use super::apply::failed;
 use super::kernel::{Command, Real};
-use super::operations::Held;
-use super::render::{At, Element, Match, ServerKey, Set, Thing};
-use super::{Counts, DEVICE, Ipvs, Result, connections, rules, wanted};
+use super::operations::KernelState;
+use super::render::{At, Element, KernelObject, Match, ServerKey, Set};
+use super::{Counts, DEVICE, Ipvs, Result, connections, desired, rules};
 use crate::backend::{Cleaned, Error};
 use crate::conntrack::{Conntrack, Flow};
 use crate::plan::{Family, Protocol};
 use crate::route::is_reachable;
 
-impl Held {
+impl KernelState {
     pub(super) fn counts(&self) -> Counts {
         Counts {
             servers: self.servers.len(),
@@ -27,15 +27,24 @@ impl Held {
 
 impl Ipvs {
     /// Everything of ours, with the tables there.
-    pub(super) fn held(&mut self, link: u32) -> Result<Held> {
-        let mut held = Held::default();
+    pub(super) fn held(&mut self, link: u32) -> Result<KernelState> {
+        let mut held = KernelState::default();
         for family in self.families() {
             for set in Set::ALL {
                 let read = self.nft.elements(family, set, &mut held.elements);
-                read.map_err(|e| Error(format!("set {} of table {}: {e}", set.name(), rules::TABLE)))?;
+                read.map_err(|e| {
+                    Error(format!(
+                        "failed to list set {} of table {}: {e}",
+                        set.name(),
+                        rules::TABLE
+                    ))
+                })?;
             }
         }
-        let addresses = self.route.addresses().map_err(|e| Error(format!("addresses: {e}")))?;
+        let addresses = self
+            .route
+            .addresses()
+            .map_err(|e| Error(format!("failed to list node addresses: {e}")))?;
         let on_device = addresses.iter().filter(|a| a.link == link).map(|a| a.ip);
         held.addresses = on_device
             .filter(|ip| is_reachable(*ip) && !self.is_excluded(*ip))
@@ -43,7 +52,7 @@ impl Ipvs {
         for (key, mut seen) in self
             .kernel
             .servers()
-            .map_err(|e| Error(format!("virtual servers: {e}")))?
+            .map_err(|e| Error(format!("failed to list virtual servers: {e}")))?
         {
             if self.is_ours(key, &held) {
                 seen.reals = self
@@ -60,7 +69,7 @@ impl Ipvs {
     pub(super) fn reals(&mut self, key: ServerKey) -> Result<Vec<Real>> {
         self.kernel
             .reals(key)
-            .map_err(|e| Error(format!("real servers of {key}: {e}")))
+            .map_err(|e| Error(format!("failed to list real servers of {key}: {e}")))
     }
 
     fn is_excluded(&self, ip: IpAddr) -> bool {
@@ -72,12 +81,12 @@ impl Ipvs {
     }
 
     /// Made by us, in this process or an earlier one, or wanted now.
-    fn is_ours(&self, key: ServerKey, held: &Held) -> bool {
-        if self.wanted.value(&Thing::Server(key)).is_some() {
+    fn is_ours(&self, key: ServerKey, held: &KernelState) -> bool {
+        if self.wanted.value(&KernelObject::Server(key)).is_some() {
             return true;
         }
         match key {
-            ServerKey::Marked(_, mark) => wanted::is_our_mark(mark, self.settings.masquerade_bit),
+            ServerKey::Marked(_, mark) => desired::is_our_mark(mark, self.settings.masquerade_bit),
             ServerKey::At(at) if self.is_excluded(at.address.ip()) => false,
             ServerKey::At(at) => {
                 let recorded = Element {
@@ -95,7 +104,7 @@ impl Ipvs {
         let link = self
             .route
             .link(DEVICE)
-            .map_err(|e| Error(format!("device {DEVICE}: {e}")))?;
+            .map_err(|e| Error(format!("failed to delete device {DEVICE}: {e}")))?;
         let held = self.held_if_any(link.as_ref().map(|link| link.index))?;
         let mut commands = Vec::new();
         for key in held.servers.keys() {
@@ -115,20 +124,20 @@ impl Ipvs {
         if let Some(link) = link {
             self.route
                 .delete_link(link.index)
-                .map_err(|e| Error(format!("device {DEVICE}: {e}")))?;
+                .map_err(|e| Error(format!("failed to delete device {DEVICE}: {e}")))?;
         }
         let servers: Vec<Command> = held.servers.keys().map(|key| Command::DeleteServer(*key)).collect();
         self.run(&servers)?;
         for family in Family::ALL {
             let gone = self.nft.delete_table(family);
-            gone.map_err(|e| Error(format!("table {}: {e}", rules::TABLE)))?;
+            gone.map_err(|e| Error(format!("failed to delete table {}: {e}", rules::TABLE)))?;
         }
         Ok(Cleaned::Whole)
     }
 
     /// Flows of datagrams that the kernel remembers would go on looking for us; forgotten, their next packet is looked at
     /// anew by whoever serves services now.
-    fn forget_datagrams(&mut self, held: &Held) -> Result<()> {
+    fn forget_datagrams(&mut self, held: &KernelState) -> Result<()> {
         let is_ours = |flow: &Flow| {
             let at = At {
                 protocol: Protocol::Udp,
@@ -145,30 +154,39 @@ impl Ipvs {
             }
             Ok(())
         };
-        forget().map_err(|e| Error(format!("tracked flows: {e}")))
+        forget().map_err(|e| Error(format!("failed to delete conntrack entries: {e}")))
     }
 
     /// As `held`, where some of it may not be there.
-    fn held_if_any(&mut self, link: Option<u32>) -> Result<Held> {
-        let mut held = Held::default();
+    fn held_if_any(&mut self, link: Option<u32>) -> Result<KernelState> {
+        let mut held = KernelState::default();
         for family in Family::ALL {
             let found = match self.nft.find(family) {
                 // A kernel without nftables has no table of ours.
                 Err(e) if is_unsupported(&e) => None,
-                outcome => outcome.map_err(|e| Error(format!("table {}: {e}", rules::TABLE)))?,
+                outcome => outcome.map_err(|e| Error(format!("failed to list table {}: {e}", rules::TABLE)))?,
             };
             for set in found.map(|found| found.sets).unwrap_or_default() {
                 let read = self.nft.elements(family, set, &mut held.elements);
-                read.map_err(|e| Error(format!("set {} of table {}: {e}", set.name(), rules::TABLE)))?;
+                read.map_err(|e| {
+                    Error(format!(
+                        "failed to list set {} of table {}: {e}",
+                        set.name(),
+                        rules::TABLE
+                    ))
+                })?;
             }
         }
-        let addresses = self.route.addresses().map_err(|e| Error(format!("addresses: {e}")))?;
+        let addresses = self
+            .route
+            .addresses()
+            .map_err(|e| Error(format!("failed to list node addresses: {e}")))?;
         let on_device = addresses.iter().filter(|a| Some(a.link) == link).map(|a| a.ip);
         held.addresses = on_device.filter(|ip| !self.is_excluded(*ip)).collect();
         let servers = self
             .kernel
             .servers()
-            .map_err(|e| Error(format!("virtual servers: {e}")))?;
+            .map_err(|e| Error(format!("failed to list virtual servers: {e}")))?;
         held.servers = servers
             .into_iter()
             .filter(|(key, _)| self.is_ours(*key, &held))
@@ -177,7 +195,10 @@ impl Ipvs {
     }
 
     fn run(&mut self, commands: &[Command]) -> Result<()> {
-        let outcomes = self.kernel.run(commands).map_err(|e| Error(format!("IPVS: {e}")))?;
+        let outcomes = self
+            .kernel
+            .run(commands)
+            .map_err(|e| Error(format!("failed to update IPVS: {e}")))?;
         for (command, outcome) in commands.iter().zip(outcomes) {
             match outcome {
                 Err(e) if !is_gone(&e) => return Err(failed(command, &e)),

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::operations::Seen;
+use super::operations::VirtualServer;
 use super::render::{At, ServerKey};
-use crate::netlink::{Answer, Connection, DUMP, Message, attributes};
+use crate::netlink::{self, Connection, DUMP, Message, Response, attributes, family_number, ip, octets, text};
 use crate::plan::{Family, Protocol};
-use crate::route::{ip, octets};
 
 const CONTROL: u16 = 0x10;
 const CONTROL_GET_FAMILY: u8 = 3;
@@ -62,9 +61,6 @@ const DESTINATION_FAMILY: u16 = 11;
 const HASHED: u32 = 0x2;
 /// Rewrite addresses both ways.
 const MASQUERADING: u32 = 0;
-
-const INET: u16 = 2;
-const INET6: u16 = 10;
 
 /// How a virtual server is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,9 +121,9 @@ impl Kernel {
         let mut message = Message::new(CONTROL, 0, &[CONTROL_GET_FAMILY, 1, 0, 0]);
         message.text(CONTROL_FAMILY_NAME, "IPVS");
         let mut family = None;
-        connection.request(message, |answer| {
-            let id = answer.attributes(HEADER).find(|(kind, _)| *kind == CONTROL_FAMILY_ID);
-            family = id.and_then(|(_, value)| Some(u16::from_ne_bytes(value.get(..2)?.try_into().ok()?)));
+        connection.request(message, |response| {
+            let id = response.attributes(HEADER).get(CONTROL_FAMILY_ID);
+            family = id.and_then(|value| netlink::ne16(value, 0));
         })?;
         let family = family.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let mut kernel = Kernel { connection, family };
@@ -151,10 +147,11 @@ impl Kernel {
     }
 
     /// All virtual servers, also those of others.
-    pub(super) fn servers(&mut self) -> io::Result<Vec<(ServerKey, Seen)>> {
+    pub(super) fn servers(&mut self) -> io::Result<Vec<(ServerKey, VirtualServer)>> {
         let mut found = Vec::new();
         let message = self.message(GET_SERVICE, DUMP);
-        self.connection.dump(message, |answer| found.extend(server(answer)))?;
+        self.connection
+            .dump(message, |response| found.extend(server(response)))?;
         Ok(found)
     }
 
@@ -164,7 +161,7 @@ impl Kernel {
         let mut message = self.message(GET_DESTINATION, DUMP);
         message.nested(SERVICE, |m| name(m, key));
         self.connection
-            .dump(message, |answer| found.extend(real(answer, key.family())))?;
+            .dump(message, |response| found.extend(real(response, key.family())))?;
         Ok(found)
     }
 
@@ -220,7 +217,7 @@ impl Kernel {
 
 /// What names a virtual server.
 fn name(message: &mut Message, key: ServerKey) {
-    message.ne16(SERVICE_FAMILY, family_number(key.family()));
+    message.ne16(SERVICE_FAMILY, u16::from(family_number(key.family())));
     match key {
         ServerKey::At(At { protocol, address }) => {
             message.ne16(SERVICE_PROTOCOL, u16::from(protocol.number()));
@@ -240,10 +237,8 @@ fn destination(message: &mut Message, real: SocketAddr, weight: u32) {
     message.ne32(DESTINATION_WEIGHT, weight);
     message.ne32(DESTINATION_UPPER, 0);
     message.ne32(DESTINATION_LOWER, 0);
-    message.ne16(
-        DESTINATION_FAMILY,
-        family_number(if real.is_ipv4() { Family::V4 } else { Family::V6 }),
-    );
+    let family = family_number(Family::of(real.ip()));
+    message.ne16(DESTINATION_FAMILY, u16::from(family));
 }
 
 /// Addresses take 16 bytes here, whatever their family.
@@ -258,36 +253,24 @@ fn narrow(bytes: &[u8], family: Family) -> Option<IpAddr> {
     ip(bytes.get(..if family == Family::V4 { 4 } else { 16 })?)
 }
 
-fn family_number(family: Family) -> u16 {
-    match family {
-        Family::V4 => INET,
-        Family::V6 => INET6,
-    }
-}
-
 fn family_of(number: u16) -> Option<Family> {
-    match number {
-        INET => Some(Family::V4),
-        INET6 => Some(Family::V6),
-        _ => None,
-    }
+    netlink::family_of(u8::try_from(number).ok()?)
 }
 
 /// The attributes of a nested one, by their numbers.
-struct Fields<'a>(Vec<(u16, &'a [u8])>);
+struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn within(answer: Answer<'a>, outer: u16) -> Option<Fields<'a>> {
-        let (_, value) = answer.attributes(HEADER).find(|(kind, _)| *kind == outer)?;
-        Some(Fields(attributes(value).collect()))
+    fn within(response: Response<'a>, outer: u16) -> Option<Fields<'a>> {
+        response.attributes(HEADER).get(outer).map(Fields)
     }
 
     fn bytes(&self, wanted: u16) -> Option<&'a [u8]> {
-        self.0.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value)
+        attributes(self.0).get(wanted)
     }
 
     fn ne16(&self, wanted: u16) -> Option<u16> {
-        Some(u16::from_ne_bytes(self.bytes(wanted)?.get(..2)?.try_into().ok()?))
+        netlink::ne16(self.bytes(wanted)?, 0)
     }
 
     fn be16(&self, wanted: u16) -> Option<u16> {
@@ -295,13 +278,13 @@ impl<'a> Fields<'a> {
     }
 
     fn ne32(&self, wanted: u16) -> Option<u32> {
-        Some(u32::from_ne_bytes(self.bytes(wanted)?.get(..4)?.try_into().ok()?))
+        netlink::ne32(self.bytes(wanted)?, 0)
     }
 }
 
 /// None for what we would never make, such as other protocols.
-fn server(answer: Answer) -> Option<(ServerKey, Seen)> {
-    let fields = Fields::within(answer, SERVICE)?;
+fn server(response: Response) -> Option<(ServerKey, VirtualServer)> {
+    let fields = Fields::within(response, SERVICE)?;
     let family = family_of(fields.ne16(SERVICE_FAMILY)?)?;
     let key = match fields.ne32(SERVICE_MARK) {
         Some(mark) => ServerKey::Marked(family, mark),
@@ -316,18 +299,17 @@ fn server(answer: Answer) -> Option<(ServerKey, Seen)> {
             ServerKey::At(At { protocol, address })
         }
     };
-    let scheduler = fields.bytes(SERVICE_SCHEDULER)?.split(|byte| *byte == 0).next()?;
-    let seen = Seen {
-        scheduler: String::from_utf8_lossy(scheduler).into(),
+    let seen = VirtualServer {
+        scheduler: text(fields.bytes(SERVICE_SCHEDULER)?).into(),
         flags: fields.ne32(SERVICE_FLAGS)? & !HASHED,
         timeout: fields.ne32(SERVICE_TIMEOUT)?,
-        ..Seen::default()
+        ..VirtualServer::default()
     };
     Some((key, seen))
 }
 
-fn real(answer: Answer, of_server: Family) -> Option<Real> {
-    let fields = Fields::within(answer, DESTINATION)?;
+fn real(response: Response, of_server: Family) -> Option<Real> {
+    let fields = Fields::within(response, DESTINATION)?;
     let family = fields.ne16(DESTINATION_FAMILY).and_then(family_of).unwrap_or(of_server);
     let ip = narrow(fields.bytes(DESTINATION_ADDRESS)?, family)?;
     Some(Real {

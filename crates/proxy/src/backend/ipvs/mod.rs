@@ -9,6 +9,7 @@
 
 mod apply;
 mod connections;
+pub mod desired;
 mod held;
 mod kernel;
 mod nft;
@@ -18,7 +19,6 @@ mod rules;
 mod sysctl;
 #[cfg(test)]
 mod tests;
-pub mod wanted;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,12 +28,12 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
+use self::desired::{DesiredState, Touched};
 use self::kernel::Kernel;
 use self::nft::Nft;
 use self::operations::{Leaving, Operation, Scheduling, change, repair};
 use self::render::{Host, ServerKey};
-use self::wanted::{Touched, Wanted};
-use super::{Backend, Cleaned, Error, Mode, Report, Result};
+use super::{Backend, Cleaned, Error, Mode, Report, Result, UnsupportedMode};
 use crate::plan::{Change, Family, Key, Plan};
 use crate::route::Route;
 use crate::settings::Settings;
@@ -45,22 +45,23 @@ pub const DEVICE: &str = "kube-ipvs0";
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Whether this machine has IPVS. Tries to load it.
-pub fn is_supported() -> std::result::Result<(), String> {
+pub fn check_support() -> Result<(), UnsupportedMode> {
     let Err(first) = Kernel::open() else { return Ok(()) };
     let loading = match Command::new("modprobe").arg("ip_vs").output() {
-        Err(e) => format!("`modprobe ip_vs` can't be run here: {e}"),
+        Err(e) => format!("failed to run `modprobe ip_vs`: {e}"),
         Ok(output) if output.status.success() => match Kernel::open() {
             Ok(_) => return Ok(()),
-            Err(e) => format!("still so after `modprobe ip_vs`: {e}"),
+            Err(e) => format!("unavailable after `modprobe ip_vs`: {e}"),
         },
         Ok(output) => format!(
-            "`modprobe ip_vs` says: {}",
+            "`modprobe ip_vs` failed: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         ),
     };
-    Err(format!(
-        "the kernel has no IPVS ({first}; {loading}): it needs the modules ip_vs and ip_vs_rr, or that of another scheduler"
-    ))
+    Err(UnsupportedMode(format!(
+        "IPVS is not available in the kernel ({first}; {loading}): load the modules ip_vs and ip_vs_rr, or that of \
+         another scheduler"
+    )))
 }
 
 /// Does nothing to the kernel yet.
@@ -70,10 +71,10 @@ pub fn new(settings: Settings) -> Result<Ipvs> {
         scheduler: settings.ipvs.scheduler.as_str().into(),
     };
     Ok(Ipvs {
-        kernel: Kernel::open().map_err(failed("the kernel has no IPVS"))?,
-        route: Route::open().map_err(failed("no netlink for addresses"))?,
-        nft: Nft::open().map_err(failed("no netlink for rules"))?,
-        wanted: Wanted::new(settings.masquerade_bit),
+        kernel: Kernel::open().map_err(failed("failed to open IPVS"))?,
+        route: Route::open().map_err(failed("failed to open a route socket"))?,
+        nft: Nft::open().map_err(failed("failed to open a netfilter socket"))?,
+        wanted: DesiredState::new(settings.masquerade_bit),
         scheduling,
         leaving: Leaving::new(),
         looked: Instant::now(),
@@ -91,7 +92,7 @@ pub struct Ipvs {
     kernel: Kernel,
     route: Route,
     nft: Nft,
-    wanted: Wanted,
+    wanted: DesiredState,
     /// Real servers without weight, which go when they have no connections.
     leaving: Leaving,
     /// When they were last looked at.
@@ -150,7 +151,7 @@ impl Backend for Ipvs {
 
     fn cleanup(&mut self) -> Result<Cleaned> {
         self.link = None;
-        self.wanted = Wanted::new(self.settings.masquerade_bit);
+        self.wanted = DesiredState::new(self.settings.masquerade_bit);
         self.leaving.clear();
         self.take_away()
     }
@@ -182,7 +183,7 @@ impl Ipvs {
         let link = self
             .route
             .ensure_dummy(DEVICE)
-            .map_err(|e| Error(format!("device {DEVICE}: {e}")))?;
+            .map_err(|e| Error(format!("failed to create device {DEVICE}: {e}")))?;
         self.ensure_tables()?;
         self.take_in(plan, link.index)?;
         let held = self.held(link.index)?;
@@ -212,7 +213,7 @@ impl Ipvs {
         let [tcp, tcp_fin, udp] = timeouts;
         self.kernel
             .set_timeouts(tcp, tcp_fin, udp)
-            .map_err(|e| Error(format!("timeouts of IPVS: {e}")))
+            .map_err(|e| Error(format!("failed to set IPVS timeouts: {e}")))
     }
 
     /// Everything the plan asks for.
@@ -220,7 +221,7 @@ impl Ipvs {
         let all = self
             .route
             .reachable_addresses(&[link])
-            .map_err(|e| Error(format!("addresses: {e}")))?;
+            .map_err(|e| Error(format!("failed to list node addresses: {e}")))?;
         let addresses: Vec<IpAddr> = all
             .into_iter()
             .filter(|ip| self.settings.does(Family::of(*ip)))
@@ -247,8 +248,8 @@ impl Ipvs {
     /// The table of each family, with its sets and rules as they should be.
     fn ensure_tables(&mut self) -> Result<()> {
         for family in self.families() {
-            let failed = |e: io::Error| Error(format!("nftables table {}: {e}", rules::TABLE));
-            let marks = wanted::marks(self.settings.masquerade_bit);
+            let failed = |e: io::Error| Error(format!("failed to sync nftables table {}: {e}", rules::TABLE));
+            let marks = desired::marks(self.settings.masquerade_bit);
             let chains = rules::chains(&self.settings, family, marks);
             let mut missing: FxHashMap<&str, Vec<String>> = chains
                 .iter()
@@ -303,7 +304,7 @@ fn written(operations: &[Operation]) -> Vec<(&'static str, usize)> {
             Operation::AddReal(..) | Operation::SetReal(..) | Operation::RetireReal(..) | Operation::DeleteReal(..) => {
                 counts.reals += 1
             }
-            Operation::LookAgain(..) => {}
+            Operation::DeleteRealIfIdle(..) => {}
             Operation::Bind(_) | Operation::Unbind(_) => counts.addresses += 1,
             Operation::ClearElement(_)
             | Operation::AddElement(..)

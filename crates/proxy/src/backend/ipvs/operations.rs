@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::render::{Element, Server, ServerKey, Set, Thing, Value};
-use super::wanted::{Touched, Wanted};
+use super::desired::{DesiredState, Touched};
+use super::render::{Element, KernelObject, Server, ServerKey, Set, Value};
 use crate::plan::Protocol;
 
 /// Real servers that take no new connection and go once they have none.
@@ -33,7 +33,7 @@ pub enum Operation {
     /// No new connections; it goes when it has none.
     RetireReal(ServerKey, SocketAddr),
     /// It has no weight already; it goes if it has no connections any more.
-    LookAgain(ServerKey, SocketAddr),
+    DeleteRealIfIdle(ServerKey, SocketAddr),
     /// At once: of what is no connection the kernel forgets the rest by itself.
     DeleteReal(ServerKey, SocketAddr),
     DeleteServer(ServerKey),
@@ -59,7 +59,7 @@ impl fmt::Display for Operation {
             Operation::AddReal(key, real) => write!(f, "ipvsadm -a {key} -r {real} -m"),
             Operation::SetReal(key, real) => write!(f, "ipvsadm -e {key} -r {real} -m"),
             Operation::RetireReal(key, real) => write!(f, "ipvsadm -e {key} -r {real} -m -w 0, then -d"),
-            Operation::LookAgain(key, real) => write!(f, "ipvsadm -d {key} -r {real} (once idle)"),
+            Operation::DeleteRealIfIdle(key, real) => write!(f, "ipvsadm -d {key} -r {real} (once idle)"),
             Operation::DeleteReal(key, real) => write!(f, "ipvsadm -d {key} -r {real}"),
             Operation::Bind(ip) => write!(f, "ip addr add {ip} dev kube-ipvs0"),
             Operation::Unbind(ip) => write!(f, "ip addr del {ip} dev kube-ipvs0"),
@@ -69,7 +69,7 @@ impl fmt::Display for Operation {
 
 /// A virtual server as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct VirtualServer {
     pub scheduler: Arc<str>,
     /// Of the service, without the one that says that it is in the kernel's table.
     pub flags: u32,
@@ -80,8 +80,8 @@ pub struct Seen {
 
 /// What the kernel holds of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    pub servers: BTreeMap<ServerKey, Seen>,
+pub struct KernelState {
+    pub servers: BTreeMap<ServerKey, VirtualServer>,
     pub addresses: BTreeSet<IpAddr>,
     pub elements: FxHashMap<Element, Value>,
 }
@@ -102,15 +102,15 @@ impl Scheduling {
         hash | if affinity.is_some() { PERSISTENT } else { 0 }
     }
 
-    fn fits(&self, seen: &Seen, affinity: Option<u32>) -> bool {
+    fn fits(&self, seen: &VirtualServer, affinity: Option<u32>) -> bool {
         seen.scheduler == self.scheduler
             && seen.flags == self.flags(affinity)
             && seen.timeout == affinity.unwrap_or_default()
     }
 
-    fn seen(&self, server: &Server, leaving: &[SocketAddr]) -> Seen {
+    fn seen(&self, server: &Server, leaving: &[SocketAddr]) -> VirtualServer {
         let leaving = leaving.iter().map(|real| (*real, 0));
-        Seen {
+        VirtualServer {
             scheduler: self.scheduler.clone(),
             flags: self.flags(server.affinity),
             timeout: server.affinity.unwrap_or_default(),
@@ -120,7 +120,7 @@ impl Scheduling {
 }
 
 /// From the state after the last sync to that of now, for the things that were touched since.
-pub fn change(touched: Touched, wanted: &Wanted, leaving: &Leaving, scheduling: &Scheduling) -> Vec<Operation> {
+pub fn change(touched: Touched, wanted: &DesiredState, leaving: &Leaving, scheduling: &Scheduling) -> Vec<Operation> {
     let mut operations = Vec::new();
     for (thing, before) in touched {
         let now = wanted.value(&thing);
@@ -128,7 +128,7 @@ pub fn change(touched: Touched, wanted: &Wanted, leaving: &Leaving, scheduling: 
             continue;
         }
         match thing {
-            Thing::Server(key) => {
+            KernelObject::Server(key) => {
                 let leaving = leaving.get(&key).map(Vec::as_slice).unwrap_or_default();
                 let seen = before
                     .as_ref()
@@ -136,8 +136,8 @@ pub fn change(touched: Touched, wanted: &Wanted, leaving: &Leaving, scheduling: 
                     .map(|server| scheduling.seen(server, leaving));
                 server(key, seen.as_ref(), now.and_then(server_of), scheduling, &mut operations);
             }
-            Thing::Address(ip) => operations.push(bind(ip, now.is_some())),
-            Thing::Element(element) => operations.extend(self::element(element, before.as_ref(), now)),
+            KernelObject::Address(ip) => operations.push(bind(ip, now.is_some())),
+            KernelObject::Element(element) => operations.extend(self::element(element, before.as_ref(), now)),
         }
     }
     operations.sort_unstable();
@@ -145,34 +145,34 @@ pub fn change(touched: Touched, wanted: &Wanted, leaving: &Leaving, scheduling: 
 }
 
 /// From what the kernel holds to what is wanted.
-pub fn repair(held: &Held, wanted: &Wanted, scheduling: &Scheduling) -> Vec<Operation> {
+pub fn repair(held: &KernelState, wanted: &DesiredState, scheduling: &Scheduling) -> Vec<Operation> {
     let mut operations = Vec::new();
     for (thing, value) in wanted.things() {
         match thing {
-            Thing::Server(key) => {
+            KernelObject::Server(key) => {
                 let seen = held.servers.get(key);
                 server(*key, seen, server_of(value), scheduling, &mut operations);
                 operations.extend(left_behind(*key, seen, server_of(value)));
             }
-            Thing::Address(ip) if !held.addresses.contains(ip) => operations.push(Operation::Bind(*ip)),
-            Thing::Address(_) => {}
-            Thing::Element(e) => operations.extend(element(*e, held.elements.get(e), Some(value))),
+            KernelObject::Address(ip) if !held.addresses.contains(ip) => operations.push(Operation::Bind(*ip)),
+            KernelObject::Address(_) => {}
+            KernelObject::Element(e) => operations.extend(element(*e, held.elements.get(e), Some(value))),
         }
     }
-    let gone = |thing: Thing| wanted.value(&thing).is_none();
+    let gone = |thing: KernelObject| wanted.value(&thing).is_none();
     for (key, seen) in &held.servers {
-        if gone(Thing::Server(*key)) {
+        if gone(KernelObject::Server(*key)) {
             server(*key, Some(seen), None, scheduling, &mut operations);
         }
     }
     operations.extend(
         held.addresses
             .iter()
-            .filter(|ip| gone(Thing::Address(**ip)))
+            .filter(|ip| gone(KernelObject::Address(**ip)))
             .map(|ip| Operation::Unbind(*ip)),
     );
     for (e, value) in &held.elements {
-        if gone(Thing::Element(*e)) {
+        if gone(KernelObject::Element(*e)) {
             operations.extend(element(*e, Some(value), None));
         }
     }
@@ -210,7 +210,7 @@ fn element(element: Element, before: Option<&Value>, now: Option<&Value>) -> Opt
 }
 
 /// Real servers that an earlier process was about to remove.
-fn left_behind(key: ServerKey, seen: Option<&Seen>, now: Option<&Server>) -> Vec<Operation> {
+fn left_behind(key: ServerKey, seen: Option<&VirtualServer>, now: Option<&Server>) -> Vec<Operation> {
     let (Some(seen), Some(now)) = (seen, now) else {
         return vec![];
     };
@@ -220,12 +220,12 @@ fn left_behind(key: ServerKey, seen: Option<&Seen>, now: Option<&Server>) -> Vec
         .filter(|(_, weight)| **weight == 0)
         .map(|(real, _)| real);
     let gone = idle.filter(|real| now.reals.binary_search(real).is_err());
-    gone.map(|real| Operation::LookAgain(key, *real)).collect()
+    gone.map(|real| Operation::DeleteRealIfIdle(key, *real)).collect()
 }
 
 fn server(
     key: ServerKey,
-    seen: Option<&Seen>,
+    seen: Option<&VirtualServer>,
     now: Option<&Server>,
     how: &Scheduling,
     operations: &mut Vec<Operation>,

@@ -163,7 +163,7 @@ impl fmt::Display for Element {
 
 /// Something the kernel is asked to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Thing {
+pub enum KernelObject {
     Server(ServerKey),
     /// On kube-ipvs0.
     Address(IpAddr),
@@ -190,7 +190,7 @@ pub struct Host {
 }
 
 /// Everything that a service port asks for, sorted, each once. `mark` is that of its own for packets of this node.
-pub fn render(port: &ServicePort, host: &Host, mark: u32) -> Vec<(Thing, Value)> {
+pub fn render(port: &ServicePort, host: &Host, mark: u32) -> Vec<(KernelObject, Value)> {
     let mut render = Render {
         port,
         host,
@@ -217,15 +217,15 @@ pub fn needs_mark(port: &ServicePort) -> bool {
     port.is_external() && port.external_local && port.cluster != port.local
 }
 
-pub fn element(family: Family, set: Set, matches: Match) -> Thing {
-    Thing::Element(Element { family, set, matches })
+pub fn element(family: Family, set: Set, matches: Match) -> KernelObject {
+    KernelObject::Element(Element { family, set, matches })
 }
 
 struct Render<'a> {
     port: &'a ServicePort,
     host: &'a Host,
     mark: u32,
-    things: Vec<(Thing, Value)>,
+    things: Vec<(KernelObject, Value)>,
 }
 
 impl Render<'_> {
@@ -258,11 +258,12 @@ impl Render<'_> {
             affinity: self.port.affinity,
             reals,
         };
-        self.things.push((Thing::Server(key), Value::Server(Arc::new(server))));
+        self.things
+            .push((KernelObject::Server(key), Value::Server(Arc::new(server))));
     }
 
     fn bind(&mut self, ip: IpAddr) {
-        self.things.push((Thing::Address(ip), Value::None));
+        self.things.push((KernelObject::Address(ip), Value::None));
         self.add(Set::Addresses, Match::Address(ip));
     }
 

@@ -16,22 +16,14 @@ use std::fmt::{self, Write};
 use ipnet::IpNet;
 
 use super::render::Set;
+use crate::nft::{Hook, Part};
 use crate::plan::Family;
 use crate::settings::{DetectLocal, Settings};
 
 pub(super) const TABLE: &str = "kube-proxy-ipvs";
 
-/// What a part of a set's key is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    Source,
-    Destination,
-    Protocol,
-    Port,
-}
-
 impl Set {
-    pub fn parts(self) -> &'static [Part] {
+    pub(super) fn parts(self) -> &'static [Part] {
         use Part::{Destination, Port, Protocol, Source};
         match self {
             Set::Addresses | Set::NodeAddresses => &[Destination],
@@ -96,13 +88,6 @@ pub(super) enum Statement {
 pub(super) struct Rule {
     pub statements: Vec<Statement>,
     pub comment: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hook {
-    pub kind: &'static str,
-    pub number: u32,
-    pub priority: i32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ pub(super) fn apply(settings: &Settings) -> Result<()> {
         if fs::read_to_string(&path).is_ok_and(|found| found.trim() == value) {
             continue;
         }
-        fs::write(&path, value).map_err(|e| Error(format!("can't set {path} to {value}: {e}")))?;
+        fs::write(&path, value).map_err(|e| Error(format!("failed to set {path} to {value}: {e}")))?;
     }
     Ok(())
 }

@@ -1,30 +1,18 @@
-//! The pure part: services to operations. Golden texts are in tests/golden/ipvs; `ORLOP_GOLDEN=write` writes them.
+//! The pure part: services to operations. Golden texts are in tests/golden/ipvs; `UPDATE_GOLDEN=1` writes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use super::operations::{Held, Leaving, Operation, Scheduling, Seen, change, repair};
-use super::render::{Host, ServerKey, Thing, Value};
-use super::wanted::{Touched, Wanted, is_our_mark};
+use super::desired::{DesiredState, Touched, is_our_mark};
+use super::operations::{KernelState, Leaving, Operation, Scheduling, VirtualServer, change, repair};
+use super::render::{Host, KernelObject, ServerKey, Value};
 use crate::plan::{Endpoint, Family, Key, Protocol, ServicePort};
+use crate::testing::check_golden;
 
 pub(super) fn golden(name: &str, found: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden/ipvs")
-        .join(name);
-    if std::env::var_os("ORLOP_GOLDEN").is_some_and(|v| v == "write") {
-        std::fs::write(&path, found).unwrap();
-    }
-    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(
-        found,
-        wanted,
-        "{} differs (ORLOP_GOLDEN=write writes it)",
-        path.display()
-    );
+    check_golden(&format!("ipvs/{name}"), found);
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -108,7 +96,7 @@ fn text(operations: &[Operation]) -> String {
     operations.iter().map(|operation| format!("{operation}\n")).collect()
 }
 
-fn set(wanted: &mut Wanted, port: &ServicePort) -> Touched {
+fn set(wanted: &mut DesiredState, port: &ServicePort) -> Touched {
     let mut touched = Touched::default();
     wanted.set(&port.key, Some(port), &mut touched);
     touched
@@ -118,7 +106,7 @@ fn set(wanted: &mut Wanted, port: &ServicePort) -> Touched {
 fn services_as_operations() {
     let mut found = String::new();
     for port in everything() {
-        let mut wanted = Wanted::new(14);
+        let mut wanted = DesiredState::new(14);
         wanted.set_host(host(), &mut Touched::default());
         let touched = set(&mut wanted, &port);
         let operations = change(touched, &wanted, &Leaving::new(), &scheduling());
@@ -129,10 +117,10 @@ fn services_as_operations() {
 
 #[test]
 fn changes_as_operations() {
-    let mut wanted = Wanted::new(14);
+    let mut wanted = DesiredState::new(14);
     wanted.set_host(host(), &mut Touched::default());
     let mut found = String::new();
-    let mut step = |what: &str, wanted: &mut Wanted, leaving: &Leaving, port: Option<&ServicePort>| {
+    let mut step = |what: &str, wanted: &mut DesiredState, leaving: &Leaving, port: Option<&ServicePort>| {
         let mut touched = Touched::default();
         wanted.set(&key("web", Family::V4), port, &mut touched);
         let operations = change(touched, wanted, leaving, &scheduling());
@@ -181,7 +169,7 @@ fn changes_as_operations() {
 
 #[test]
 fn what_two_service_ports_share_goes_with_the_last() {
-    let mut wanted = Wanted::new(14);
+    let mut wanted = DesiredState::new(14);
     let http = port("web", "10.96.0.10", TWO, NEAR);
     let mut dns = port("dns", "10.96.0.10", TWO, NEAR);
     dns.protocol = Protocol::Udp;
@@ -211,20 +199,20 @@ fn mh_looks_at_ports_too() {
 /// A kernel as far as this matters.
 #[derive(Default)]
 struct Model {
-    held: Held,
+    held: KernelState,
     leaving: Leaving,
     /// Real servers that have connections.
     busy: BTreeSet<SocketAddr>,
 }
 
 impl Model {
-    fn server(&mut self, key: &ServerKey) -> &mut Seen {
+    fn server(&mut self, key: &ServerKey) -> &mut VirtualServer {
         self.held.servers.get_mut(key).expect("the virtual server is there")
     }
 
     /// Fails on whatever a kernel would not do.
     fn apply(&mut self, operations: Vec<Operation>) {
-        let config = |affinity: Option<u32>, reals| Seen {
+        let config = |affinity: Option<u32>, reals| VirtualServer {
             scheduler: "rr".into(),
             flags: u32::from(affinity.is_some()),
             timeout: affinity.unwrap_or_default(),
@@ -262,7 +250,7 @@ impl Model {
                 Operation::RetireReal(key, real) | Operation::DeleteReal(key, real) => {
                     assert!(self.server(&key).reals.remove(&real).is_some());
                 }
-                Operation::LookAgain(key, real) => {
+                Operation::DeleteRealIfIdle(key, real) => {
                     if !self.busy.contains(&real) {
                         self.server(&key).reals.remove(&real);
                     }
@@ -274,11 +262,11 @@ impl Model {
     }
 
     /// What is wanted is there, and nothing else but real servers that are leaving.
-    fn check(&self, wanted: &Wanted) {
+    fn check(&self, wanted: &DesiredState) {
         let mut count = 0;
         for (thing, value) in wanted.things() {
             match (thing, value) {
-                (Thing::Server(key), Value::Server(server)) => {
+                (KernelObject::Server(key), Value::Server(server)) => {
                     let weighty = |weight: u32| {
                         let reals = self.held.servers[key].reals.iter().filter(move |(_, w)| **w == weight);
                         reals.map(|(real, _)| *real).collect::<Vec<_>>()
@@ -289,9 +277,9 @@ impl Model {
                     assert_eq!(weighty(0), leaving, "{key}");
                     count += 1;
                 }
-                (Thing::Address(ip), _) => assert!(self.held.addresses.contains(ip)),
-                (Thing::Element(element), value) => assert_eq!(self.held.elements.get(element), Some(value)),
-                (Thing::Server(_), _) => panic!("a virtual server is one"),
+                (KernelObject::Address(ip), _) => assert!(self.held.addresses.contains(ip)),
+                (KernelObject::Element(element), value) => assert_eq!(self.held.elements.get(element), Some(value)),
+                (KernelObject::Server(_), _) => panic!("a virtual server is one"),
             }
         }
         assert_eq!(self.held.servers.len(), count);
@@ -308,7 +296,7 @@ impl Model {
 }
 
 fn is_leaving(operation: &Operation) -> bool {
-    matches!(operation, Operation::LookAgain(..))
+    matches!(operation, Operation::DeleteRealIfIdle(..))
 }
 
 prop_compose! {
@@ -360,7 +348,7 @@ proptest! {
     /// Step by step one comes to where one would come at once, and a process that starts anew finds nothing to do.
     #[test]
     fn steps_end_where_a_leap_does(steps in proptest::collection::vec(any_step(), 1..30)) {
-        let mut wanted = Wanted::new(14);
+        let mut wanted = DesiredState::new(14);
         let mut model = Model::default();
         let mut touched = Touched::default();
         wanted.set_host(host(), &mut touched);
@@ -385,7 +373,7 @@ proptest! {
             model.apply(change(touched, &wanted, &model.leaving, &scheduling()));
             model.check(&wanted);
         }
-        let mut anew = Wanted::new(14);
+        let mut anew = DesiredState::new(14);
         anew.set_host(host(), &mut Touched::default());
         for port in ports.values() {
             set(&mut anew, port);
@@ -397,14 +385,14 @@ proptest! {
 
     #[test]
     fn marks_never_ask_for_masquerading(bit in 0..32u8, names in proptest::collection::btree_set("[a-z]{1,3}", 1..50)) {
-        let mut wanted = Wanted::new(bit);
+        let mut wanted = DesiredState::new(bit);
         let mut seen = BTreeSet::new();
         for name in names {
             let mut port = port(&name, "10.96.0.10", TWO, NEAR);
             (port.external_local, port.node_port) = (true, Some(30_000));
             let touched = set(&mut wanted, &port);
             let mark = touched.keys().find_map(|thing| match thing {
-                Thing::Server(ServerKey::Marked(_, mark)) => Some(*mark),
+                KernelObject::Server(ServerKey::Marked(_, mark)) => Some(*mark),
                 _ => None,
             });
             let mark = mark.expect("a virtual server by mark");

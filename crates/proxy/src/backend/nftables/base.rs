@@ -14,7 +14,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::ruleset::{Chain, Container, Element, Hook, Place, Rule, Side, Statement, Value, Verdict, ip_key};
+use super::ruleset::{Chain, Container, Element, ElementKey, Rule, Side, Statement, Value, Verdict, ip_key};
+use crate::nft::Hook;
 use crate::plan::{Family, Node};
 use crate::settings::{DetectLocal, Settings};
 
@@ -179,7 +180,7 @@ pub(super) fn elements(node_ports: &NodePorts) -> Vec<Element> {
     let NodePorts::On(addresses) = node_ports else {
         return vec![];
     };
-    let place = |ip: &IpAddr| Place {
+    let place = |ip: &IpAddr| ElementKey {
         container: Container::NodePortIps,
         key: ip_key(*ip),
     };

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustc_hash::FxHashMap;
 
-use super::encode::{self, ELEMENTS_LENGTH, Shape};
+use super::encode::{self, ELEMENTS_LENGTH, UDATA_RANGE, UDATA_TAG};
 use super::names::TABLE;
 use super::ruleset::{
-    Container, Data, Hook, KeyBytes, Name, Op, Place, Range, Script, Value, ValueKind, Verdict, family_name, set_name,
+    Container, Data, ElementKey, KeyBytes, Name, Op, Range, Script, Value, ValueKind, Verdict, family_name, set_name,
 };
 use super::text::In;
-use super::wire::{self, chain, data, element, elements, rule, set, table};
 use crate::backend::{Error, Result};
-use crate::netlink::{Answer, BatchError, Connection, Message, attributes};
+use crate::netlink::{BatchError, Connection, Message, Response, attributes, be32, ne32, text};
+use crate::nft::wire::{self, chain, elements, rule, set, table};
+use crate::nft::{self, Batch, ElementData, Hook, Shape};
 use crate::plan::Family;
 
 /// A table as it was found.
@@ -26,7 +27,7 @@ pub(super) struct Snapshot {
     pub chains: FxHashMap<Name, SeenChain>,
     pub sets: FxHashMap<Name, Shape>,
     /// Of the containers only.
-    pub elements: FxHashMap<Place, Value>,
+    pub elements: FxHashMap<ElementKey, Value>,
 }
 
 impl Snapshot {
@@ -81,13 +82,13 @@ pub(super) struct Kernel {
 }
 
 fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Error {
-    move |error| Error(format!("nftables: {what}: {error}"))
+    move |error| Error(format!("{what}: {error}"))
 }
 
 impl Kernel {
     /// Of the network namespace that the calling thread is in.
     pub(super) fn open() -> Result<Kernel> {
-        let connection = Connection::open(NETLINK_NETFILTER).map_err(failed("opening a netfilter socket"))?;
+        let connection = Connection::open(NETLINK_NETFILTER).map_err(failed("failed to open a netfilter socket"))?;
         Ok(Kernel {
             connection,
             transaction_length: TRANSACTION_LENGTH,
@@ -113,13 +114,15 @@ impl Kernel {
         };
         found.awake = flags == 0;
         let ask = |kind| encode::message(family, kind, 0);
-        let mut whole = self.dump(family, "chains", ask(wire::GET_CHAIN), |answer| {
-            see_chain(answer, &mut found)
+        let mut whole = self.dump(family, "chains", ask(wire::GET_CHAIN), |response| {
+            see_chain(response, &mut found)
         })?;
-        whole &= self.dump(family, "rules", ask(wire::GET_RULE), |answer| {
-            see_rule(answer, &mut found)
+        whole &= self.dump(family, "rules", ask(wire::GET_RULE), |response| {
+            see_rule(response, &mut found)
         })?;
-        whole &= self.dump(family, "sets", ask(wire::GET_SET), |answer| see_set(answer, &mut found))?;
+        whole &= self.dump(family, "sets", ask(wire::GET_SET), |response| {
+            see_set(response, &mut found)
+        })?;
         let shards: Vec<u32> = found.shards().collect();
         let shards = shards.into_iter().map(|shard| (Container::ServiceEndpoints, shard));
         for set in Container::FIXED
@@ -133,17 +136,17 @@ impl Kernel {
             }
             let mut message = ask(wire::GET_ELEMENTS);
             message.text(elements::SET, &name);
-            let see = |answer: Answer<'_>| see_elements(answer, set.0, &mut found);
+            let see = |response: Response<'_>| see_elements(response, set.0, &mut found);
             whole &= self.dump(family, &name, message, see)?;
         }
         Ok((found, whole))
     }
 
     /// Whether all came as it was at one time.
-    fn dump(&mut self, family: Family, what: &str, message: Message, each: impl FnMut(Answer<'_>)) -> Result<bool> {
+    fn dump(&mut self, family: Family, what: &str, message: Message, each: impl FnMut(Response<'_>)) -> Result<bool> {
         let outcome = self.connection.dump(message, each);
         let name = family_name(family);
-        outcome.map_err(|error| failed(format!("reading {what} of table {name} {TABLE}"))(error))?;
+        outcome.map_err(|error| failed(format!("failed to list {what} of table {name} {TABLE}"))(error))?;
         Ok(!self.connection.was_interrupted())
     }
 
@@ -155,13 +158,13 @@ impl Kernel {
         let mut flags = None;
         let outcome = self
             .connection
-            .request(encode::message(family, wire::GET_TABLE, 0), |answer| {
-                let found = answer.attributes(wire::HEADER).find(|(kind, _)| *kind == table::FLAGS);
-                flags = Some(found.map_or(0, |(_, value)| be32(value)));
+            .request(encode::message(family, wire::GET_TABLE, 0), |response| {
+                let found = response.attributes(wire::HEADER).get(table::FLAGS);
+                flags = Some(found.and_then(be32).unwrap_or_default());
             });
         match outcome {
             Err(error) if error.raw_os_error() == Some(nix::libc::ENOENT) => Ok(None),
-            Err(error) => Err(failed(format!("looking for table {} {TABLE}", family_name(family)))(
+            Err(error) => Err(failed(format!("failed to get table {} {TABLE}", family_name(family)))(
                 error,
             )),
             Ok(()) => Ok(flags),
@@ -185,7 +188,7 @@ impl Kernel {
             };
             let transaction = Transaction::new(family, script, from, limit);
             let to = transaction.end;
-            match transaction.run(&mut self.connection) {
+            match transaction.commit(&mut self.connection) {
                 Ok(()) => from = to,
                 // The socket takes no piece as long as this, and we may not have it take longer ones.
                 Err(Refused { error, .. })
@@ -231,31 +234,27 @@ impl Kernel {
 
     /// Has the kernel look at the steps as if they were to be taken, and forget them.
     pub(super) fn rehearse(&mut self, family: Family, script: &Script) -> Result<()> {
-        let mut transaction = Transaction::new(family, script, 0, usize::MAX);
-        transaction.rehearsal = true;
-        let outcome = transaction.run(&mut self.connection);
+        let transaction = Transaction::new(family, script, 0, usize::MAX);
+        let outcome = transaction.rehearse(&mut self.connection);
         outcome.map_err(|refused| refused.into_error(family, &script.ops))
     }
 }
 
 struct Transaction {
-    messages: Vec<Message>,
+    batch: Batch,
     /// Which steps each message is of, from which on.
     steps: Vec<usize>,
     /// Up to which step it goes.
     end: usize,
-    /// Without its end the kernel takes a transaction back.
-    rehearsal: bool,
 }
 
 impl Transaction {
     /// Takes units from the step `from` on until there are `limit` bytes.
     fn new(family: Family, script: &Script, from: usize, limit: usize) -> Transaction {
         let mut transaction = Transaction {
-            messages: vec![frame(wire::BATCH_BEGIN)],
-            steps: vec![from],
+            batch: Batch::new(),
+            steps: vec![],
             end: from,
-            rehearsal: false,
         };
         let mut bytes = 0;
         let first = script.units.partition_point(|end| *end <= from);
@@ -266,7 +265,7 @@ impl Transaction {
         while at < script.ops.len() {
             let (message, next) = next_message(family, &script.ops, at);
             bytes += message.len();
-            transaction.messages.push(message);
+            transaction.batch.push(message);
             transaction.steps.push(at);
             at = next;
             while unit_end < at {
@@ -280,23 +279,19 @@ impl Transaction {
         transaction
     }
 
-    fn run(mut self, connection: &mut Connection) -> Result<(), Refused> {
-        if self.messages.len() > 1 {
-            self.messages.last_mut().expect("it has some").acknowledge();
-        }
-        if !self.rehearsal {
-            self.messages.push(frame(wire::BATCH_END));
-        }
-        connection
-            .batch(&mut self.messages)
-            .map_err(|BatchError { at, error }| Refused {
-                step: at.filter(|at| *at > 0).and_then(|at| {
-                    let first = *self.steps.get(at)?;
-                    let end = self.steps.get(at + 1).copied().unwrap_or(self.end);
-                    Some((first, end - first))
-                }),
-                error,
-            })
+    fn commit(self, connection: &mut Connection) -> Result<(), Refused> {
+        let Transaction { batch, steps, end } = self;
+        batch
+            .commit(connection)
+            .map_err(|error| Refused::new(error, &steps, end))
+    }
+
+    /// Has the kernel check it without applying it.
+    fn rehearse(self, connection: &mut Connection) -> Result<(), Refused> {
+        let Transaction { batch, steps, end } = self;
+        batch
+            .rehearse(connection)
+            .map_err(|error| Refused::new(error, &steps, end))
     }
 }
 
@@ -328,11 +323,6 @@ fn next_message(family: Family, ops: &[Op], at: usize) -> (Message, usize) {
     (message, next)
 }
 
-fn frame(kind: u16) -> Message {
-    let [high, low] = (wire::SUBSYSTEM >> 8).to_be_bytes();
-    Message::new(kind, 0, &[0, 0, high, low])
-}
-
 struct Refused {
     /// The step that the kernel refused, and how many were in one message with it.
     step: Option<(usize, usize)>,
@@ -340,40 +330,44 @@ struct Refused {
 }
 
 impl Refused {
+    fn new(BatchError { at, error }: BatchError, steps: &[usize], end: usize) -> Refused {
+        let step = at.and_then(|at| {
+            let first = *steps.get(at)?;
+            let next = steps.get(at + 1).copied().unwrap_or(end);
+            Some((first, next - first))
+        });
+        Refused { step, error }
+    }
+
     fn into_error(self, family: Family, ops: &[Op]) -> Error {
         let what = match self.step {
-            Some((at, 1)) => In(family, &ops[at]).to_string(),
-            Some((at, count)) => format!("{} and {} elements more", In(family, &ops[at]), count - 1),
-            None => format!("the transaction on table {} {TABLE}", family_name(family)),
+            Some((at, 1)) => format!("failed to apply: {}", In(family, &ops[at])),
+            Some((at, count)) => format!(
+                "failed to apply: {} and {} more elements",
+                In(family, &ops[at]),
+                count - 1
+            ),
+            None => format!("failed to commit to table {} {TABLE}", family_name(family)),
         };
         failed(what)(self.error)
     }
 }
 
-fn be32(value: &[u8]) -> u32 {
-    value.try_into().map_or(0, u32::from_be_bytes)
+fn number(value: &[u8]) -> u32 {
+    be32(value).unwrap_or_default()
 }
 
-fn text(value: &[u8]) -> &str {
-    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-    std::str::from_utf8(&value[..end]).unwrap_or_default()
-}
-
-fn see_chain(answer: Answer<'_>, found: &mut Snapshot) {
+fn see_chain(response: Response<'_>, found: &mut Snapshot) {
     let (mut ours, mut name) = (false, None);
     let (mut kind, mut policy, mut hook) = (String::new(), wire::ACCEPT, None);
-    for (attribute, value) in answer.attributes(wire::HEADER) {
+    for (attribute, value) in response.attributes(wire::HEADER) {
         match attribute {
             chain::TABLE => ours = text(value) == TABLE,
             chain::NAME => name = Some(Name::from(text(value))),
             chain::TYPE => kind = text(value).to_string(),
-            chain::POLICY => policy = be32(value),
+            chain::POLICY => policy = number(value),
             chain::HOOK => {
-                let of = |wanted| {
-                    attributes(value)
-                        .find(|(kind, _)| *kind == wanted)
-                        .map_or(0, |(_, v)| be32(v))
-                };
+                let of = |wanted| attributes(value).get(wanted).map_or(0, number);
                 hook = Some((of(chain::HOOK_NUMBER), of(chain::HOOK_PRIORITY) as i32));
             }
             _ => {}
@@ -390,10 +384,10 @@ fn see_chain(answer: Answer<'_>, found: &mut Snapshot) {
     }
 }
 
-fn see_rule(answer: Answer<'_>, found: &mut Snapshot) {
+fn see_rule(response: Response<'_>, found: &mut Snapshot) {
     let (mut ours, mut name) = (false, "");
     let mut seen = SeenRule::default();
-    for (attribute, value) in answer.attributes(wire::HEADER) {
+    for (attribute, value) in response.attributes(wire::HEADER) {
         match attribute {
             rule::TABLE => ours = text(value) == TABLE,
             rule::CHAIN => name = text(value),
@@ -416,41 +410,37 @@ fn see_rule(answer: Answer<'_>, found: &mut Snapshot) {
     }
 }
 
-fn see_userdata(mut bytes: &[u8]) -> SeenRule {
+fn see_userdata(bytes: &[u8]) -> SeenRule {
     let mut seen = SeenRule::default();
-    while let [kind, length, rest @ ..] = bytes {
-        let Some((value, after)) = rest.split_at_checked(usize::from(*length)) else {
-            break;
-        };
-        match *kind {
-            wire::UDATA_TAG => seen.tag = value.try_into().ok().map(u64::from_ne_bytes),
-            wire::UDATA_RANGE => {
-                let number = |at: usize| value.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-                seen.range = number(0).zip(number(4)).map(|(first, length)| Range { first, length });
+    for (kind, value) in nft::read_udata(bytes) {
+        match kind {
+            UDATA_TAG => seen.tag = value.try_into().ok().map(u64::from_ne_bytes),
+            UDATA_RANGE => {
+                let numbers = ne32(value, 0).zip(ne32(value, 4));
+                seen.range = numbers.map(|(first, length)| Range { first, length });
             }
             _ => {}
         }
-        bytes = after;
     }
     seen
 }
 
-fn see_set(answer: Answer<'_>, found: &mut Snapshot) {
+fn see_set(response: Response<'_>, found: &mut Snapshot) {
     let (mut ours, mut name, mut shape) = (false, "", Shape::default());
-    for (attribute, value) in answer.attributes(wire::HEADER) {
+    for (attribute, value) in response.attributes(wire::HEADER) {
         match attribute {
             set::TABLE => ours = text(value) == TABLE,
             set::NAME => name = text(value),
-            set::FLAGS => shape.flags = be32(value),
-            set::KEY_TYPE => shape.key_type = be32(value),
-            set::KEY_LENGTH => shape.key_length = be32(value),
-            set::DATA_TYPE => shape.data_type = be32(value),
-            set::DATA_LENGTH => shape.data_length = be32(value),
+            set::FLAGS => shape.flags = number(value),
+            set::KEY_TYPE => shape.key_type = number(value),
+            set::KEY_LENGTH => shape.key_length = number(value),
+            set::DATA_TYPE => shape.data_type = number(value),
+            set::DATA_LENGTH => shape.data_length = number(value),
             _ => {}
         }
     }
     // The length of verdicts is the kernel's own affair.
-    if shape.data_type == encode::TYPE_VERDICT {
+    if shape.data_type == wire::TYPE_VERDICT {
         shape.data_length = 0;
     }
     // Anonymous sets come and go with their rules.
@@ -459,56 +449,23 @@ fn see_set(answer: Answer<'_>, found: &mut Snapshot) {
     }
 }
 
-fn see_elements(answer: Answer<'_>, container: Container, found: &mut Snapshot) {
-    let lists = answer
-        .attributes(wire::HEADER)
-        .filter(|(kind, _)| *kind == elements::LIST);
-    for (_, one) in lists.flat_map(|(_, list)| attributes(list)) {
-        let mut key = KeyBytes::new();
-        let mut value = Value::NONE;
-        for (attribute, bytes) in attributes(one) {
-            match attribute {
-                element::KEY => {
-                    let bytes = attributes(bytes).find(|(kind, _)| *kind == data::VALUE);
-                    key.extend_from_slice(bytes.map_or(&[], |(_, bytes)| bytes));
-                }
-                element::DATA => value.data = see_data(bytes, container),
-                element::USERDATA => value.comment = see_comment(bytes),
-                _ => {}
-            }
-        }
-        found.elements.insert(Place { container, key }, value);
+fn see_elements(response: Response<'_>, container: Container, found: &mut Snapshot) {
+    for parts in nft::read_elements(response) {
+        let value = Value {
+            data: see_data(parts.data, container),
+            comment: parts.comment.map(Arc::from),
+        };
+        let key = KeyBytes::from_slice(parts.key);
+        found.elements.insert(ElementKey { container, key }, value);
     }
 }
 
-fn see_comment(bytes: &[u8]) -> Option<Name> {
-    match bytes {
-        [0, length, rest @ ..] => Some(Arc::from(text(rest.get(..usize::from(*length))?))),
-        _ => None,
-    }
-}
-
-fn see_data(bytes: &[u8], container: Container) -> Data {
-    let Some((kind, bytes)) = attributes(bytes).next() else {
-        return Data::None;
-    };
-    if container.value() == ValueKind::Endpoint && kind == data::VALUE {
-        return Data::Endpoint(KeyBytes::from_slice(bytes));
-    }
-    let (mut code, mut chain) = (0, "");
-    for (kind, value) in attributes(bytes) {
-        match kind {
-            data::CODE => code = be32(value),
-            data::CHAIN => chain = text(value),
-            _ => {}
+fn see_data(data: ElementData, container: Container) -> Data {
+    match data {
+        ElementData::Value(bytes) if container.value() == ValueKind::Endpoint => {
+            Data::Endpoint(KeyBytes::from_slice(bytes))
         }
-    }
-    match code {
-        wire::DROP => Data::Verdict(Verdict::Drop),
-        wire::GOTO => Data::Verdict(Verdict::Goto(chain.into())),
-        wire::JUMP => Data::Verdict(Verdict::Jump(chain.into())),
-        wire::RETURN => Data::Verdict(Verdict::Return),
-        // None of ours.
-        _ => Data::None,
+        ElementData::Verdict(verdict) => Verdict::from_nft(verdict).map_or(Data::None, Data::Verdict),
+        ElementData::Value(_) | ElementData::None => Data::None,
     }
 }

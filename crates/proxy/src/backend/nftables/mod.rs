@@ -27,7 +27,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
-mod wire;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ use kernel::{Kernel, Snapshot};
 use ruleset::{Script, family_name};
 use table::Table;
 
-use crate::backend::{Backend, Cleaned, Error, Mode, Report, Result};
+use crate::backend::{Backend, Cleaned, Error, Mode, Report, Result, UnsupportedMode};
 use crate::plan::{Change, Endpoint, Family, Key, Node, Plan, Protocol, ServicePort};
 use crate::settings::Settings;
 
@@ -61,14 +60,17 @@ pub fn new(settings: Settings) -> Result<Nftables> {
 }
 
 /// Whether the kernel has what the tables need and lets us have it, or why not.
-pub fn is_supported() -> Result<(), String> {
-    let release = nix::sys::utsname::uname().map_err(|e| format!("the kernel's version can't be read: {e}"))?;
+pub fn check_support() -> Result<(), UnsupportedMode> {
+    let release = nix::sys::utsname::uname();
+    let release = release.map_err(|e| UnsupportedMode(format!("failed to read the kernel version: {e}")))?;
     let release = release.release().to_string_lossy().into_owned();
     // Upstream: older ones may come with an nft that can't read the tables.
     if version(&release) < (5, 13) {
-        return Err(format!("nftables mode needs Linux 5.13 or later, this is {release}"));
+        return Err(UnsupportedMode(format!(
+            "requires Linux 5.13 or later, the kernel is {release}"
+        )));
     }
-    let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
+    let mut kernel = Kernel::open()?;
     let settings = Settings::default();
     // Settings say which families are wanted; without IPv6 in the kernel there is nothing to lack.
     let v6 = std::path::Path::new("/proc/net/if_inet6").exists();
@@ -76,7 +78,7 @@ pub fn is_supported() -> Result<(), String> {
         .into_iter()
         .filter(|family| v6 || *family == Family::V4)
     {
-        if kernel.has_table(family).map_err(|e| e.to_string())? {
+        if kernel.has_table(family)? {
             continue;
         }
         let plan = rehearsal(family);
@@ -84,7 +86,7 @@ pub fn is_supported() -> Result<(), String> {
         let script = script.unwrap_or_default();
         kernel
             .rehearse(family, &script)
-            .map_err(|e| format!("the kernel lacks something: {e}"))?;
+            .map_err(|e| UnsupportedMode(format!("the kernel lacks a feature: {e}")))?;
     }
     Ok(())
 }
@@ -134,8 +136,7 @@ fn version(release: &str) -> (u32, u32) {
 }
 
 fn own_addresses() -> Result<Vec<IpAddr>> {
-    let interfaces =
-        nix::ifaddrs::getifaddrs().map_err(|e| Error(format!("the machine's addresses can't be read: {e}")))?;
+    let interfaces = nix::ifaddrs::getifaddrs().map_err(|e| Error(format!("failed to list node addresses: {e}")))?;
     let addresses = interfaces.filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
@@ -161,7 +162,12 @@ impl Nftables {
                 table.rebuild(&self.settings, plan, own.unwrap_or_default(), &snapshot, problems)
             }
         };
-        script.ok_or_else(|| Error(format!("nftables: table {} has no numbers left", family_name(*family))))
+        script.ok_or_else(|| {
+            Error(format!(
+                "nftables: table {} has no slots left for endpoints",
+                family_name(*family)
+            ))
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use super::slots::shard_of;
+use crate::nft::{self, Hook, Part};
 use crate::plan::{Family, Protocol};
 
 pub(super) type Name = Arc<str>;
@@ -31,15 +32,6 @@ pub(super) enum Container {
     /// several such maps, see [`super::slots`]. Upstream has an anonymous map in each service's chain instead. The
     /// kernel keeps the sets of a table in one list and walks it for each new one: ten thousand take it twenty seconds.
     ServiceEndpoints,
-}
-
-/// What a part of a key or value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    Source,
-    Destination,
-    Protocol,
-    Port,
 }
 
 /// What a container is looked up by.
@@ -191,6 +183,28 @@ pub(super) enum Verdict {
     Goto(Name),
 }
 
+impl Verdict {
+    pub(super) fn as_nft(&self) -> nft::Verdict<'_> {
+        match self {
+            Verdict::Drop => nft::Verdict::Drop,
+            Verdict::Return => nft::Verdict::Return,
+            Verdict::Jump(chain) => nft::Verdict::Jump(chain),
+            Verdict::Goto(chain) => nft::Verdict::Goto(chain),
+        }
+    }
+
+    /// None for what is none of ours.
+    pub(super) fn from_nft(verdict: nft::Verdict) -> Option<Verdict> {
+        match verdict {
+            nft::Verdict::Drop => Some(Verdict::Drop),
+            nft::Verdict::Return => Some(Verdict::Return),
+            nft::Verdict::Jump(chain) => Some(Verdict::Jump(chain.into())),
+            nft::Verdict::Goto(chain) => Some(Verdict::Goto(chain.into())),
+            nft::Verdict::Accept => None,
+        }
+    }
+}
+
 /// What an element holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Value {
@@ -221,14 +235,14 @@ impl Value {
 
 /// Where an element is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ElementKey {
     pub container: Container,
     pub key: KeyBytes,
 }
 
-pub(super) type Element = (Place, Value);
+pub(super) type Element = (ElementKey, Value);
 
-impl Place {
+impl ElementKey {
     /// Of which set or map: the container, and the shard where there are several.
     pub(super) fn set(&self) -> (Container, u32) {
         match self.container {
@@ -341,14 +355,6 @@ impl Rule {
     }
 }
 
-/// Where a base chain hangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hook {
-    pub kind: &'static str,
-    pub number: u32,
-    pub priority: i32,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     pub name: Name,
@@ -385,7 +391,7 @@ pub(super) enum Op {
     DeleteChain(Name),
     AddRule(Name, Rule),
     AddElement(Element),
-    DeleteElement(Place),
+    DeleteElement(ElementKey),
 }
 
 /// The steps that bring a table from what it is to what it should be. They are taken in order. Where all together are

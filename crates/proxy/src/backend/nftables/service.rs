@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use super::base::{REJECT, family_of, local_detector};
 use super::names::Names;
 use super::ruleset::{
-    Chain, Container, Data, Element, Name, Place, Rule, Side, Statement, Value, Verdict, endpoint_value, ip_key,
+    Chain, Container, Data, Element, ElementKey, Name, Rule, Side, Statement, Value, Verdict, endpoint_value, ip_key,
     push_ip, push_port, push_protocol, service_key, slot_key,
 };
 use super::slots::Layout;
@@ -115,7 +115,7 @@ fn add_policy(piece: &mut Piece, port: &ServicePort, chain: Name, layout: &Layou
     let rule = Rule::new([Statement::Protocol(port.protocol), Statement::DnatAny { range, count }]);
     piece.chains.push(Chain::new(chain, vec![rule]));
     piece.slots.extend(layout.order.iter().enumerate().map(|(i, address)| {
-        let place = Place {
+        let place = ElementKey {
             container: Container::ServiceEndpoints,
             key: slot_key(range.first + i as u32),
         };
@@ -218,7 +218,7 @@ fn refusal(refusal: Refusal, port: &ServicePort) -> Value {
 }
 
 fn add_internal(piece: &mut Piece, port: &ServicePort, names: &Names) {
-    let place = Place {
+    let place = ElementKey {
         container: Container::ClusterIps,
         key: ip_key(port.cluster_ip),
     };
@@ -229,13 +229,13 @@ fn add_internal(piece: &mut Piece, port: &ServicePort, names: &Names) {
         None => (Container::ServiceIps, Value::goto(&names.service())),
     };
     let key = service_key(Some(port.cluster_ip), port.protocol, port.port);
-    piece.elements.push((Place { container, key }, value));
+    piece.elements.push((ElementKey { container, key }, value));
 }
 
 fn add_external(piece: &mut Piece, port: &ServicePort, outside: Option<&Name>, firewall: Option<&Name>) {
     let mut add = |container, ip, number, value| {
         let key = service_key(ip, port.protocol, number);
-        piece.elements.push((Place { container, key }, value));
+        piece.elements.push((ElementKey { container, key }, value));
     };
     let refused = port.external_refusal().map(|how| refusal(how, port));
     for ip in port.external_ips.iter().chain(&port.load_balancer_ips) {
@@ -270,6 +270,6 @@ fn add_hairpin(piece: &mut Piece, port: &ServicePort) {
         push_protocol(&mut key, port.protocol);
         push_port(&mut key, endpoint.address.port());
         let container = Container::Hairpin;
-        piece.elements.push((Place { container, key }, Value::NONE));
+        piece.elements.push((ElementKey { container, key }, Value::NONE));
     }
 }

@@ -11,7 +11,7 @@ use super::base::{self, NodePorts};
 use super::encode;
 use super::kernel::{SeenChain, Snapshot};
 use super::names::Names;
-use super::ruleset::{Chain, Container, Data, Element, Name, Op, Place, Range, Rule, Script, Value, slot_key};
+use super::ruleset::{Chain, Container, Data, Element, ElementKey, Name, Op, Range, Rule, Script, Value, slot_key};
 use super::ruleset::{endpoint_of, family_name, set_name};
 use super::service::{self, Layouts, Piece};
 use super::slots::{Layout, Slots, shard_of};
@@ -56,11 +56,11 @@ pub(super) struct Table {
 /// don't), the one whose name comes first has it, whoever came first.
 #[derive(Default)]
 struct Elements {
-    wanted: FxHashMap<Place, SmallVec<[(Name, Value); 1]>>,
+    wanted: FxHashMap<ElementKey, SmallVec<[(Name, Value); 1]>>,
 }
 
 impl Elements {
-    fn get(&self, place: &Place) -> Option<&Value> {
+    fn get(&self, place: &ElementKey) -> Option<&Value> {
         self.wanted
             .get(place)
             .and_then(|owners| owners.first())
@@ -73,7 +73,7 @@ impl Elements {
         owners.insert(at, (Arc::clone(owner), value.clone()));
     }
 
-    fn remove(&mut self, owner: &Name, place: &Place) {
+    fn remove(&mut self, owner: &Name, place: &ElementKey) {
         if let Some(owners) = self.wanted.get_mut(place) {
             owners.retain(|(other, _)| other != owner);
             if owners.is_empty() {
@@ -121,7 +121,7 @@ fn rewrite(script: &mut Script, chain: &Chain, flush: bool) {
         .extend(rules.map(|rule| Op::AddRule(Arc::clone(&chain.name), rule)));
 }
 
-fn replace(script: &mut Script, place: &Place, before: Option<&Value>, after: Option<&Value>) {
+fn replace(script: &mut Script, place: &ElementKey, before: Option<&Value>, after: Option<&Value>) {
     if before == after {
         return;
     }
@@ -135,8 +135,8 @@ fn replace(script: &mut Script, place: &Place, before: Option<&Value>, after: Op
 
 /// Slots of one service port. Those that only go are left until nothing can draw them any more.
 fn replace_slots(phases: &mut Phases, before: &[Element], after: &[Element]) {
-    let old: FxHashMap<&Place, &Value> = before.iter().map(|(place, value)| (place, value)).collect();
-    let new: FxHashSet<&Place> = after.iter().map(|(place, _)| place).collect();
+    let old: FxHashMap<&ElementKey, &Value> = before.iter().map(|(place, value)| (place, value)).collect();
+    let new: FxHashSet<&ElementKey> = after.iter().map(|(place, _)| place).collect();
     let is_new = before.is_empty();
     let slot_phase = if is_new { &mut phases.slots } else { &mut phases.changes };
     for (place, value) in after {
@@ -197,7 +197,7 @@ impl Table {
         problems: &mut Vec<String>,
     ) -> Option<Script> {
         let mut phases = Phases::default();
-        let mut touched: BTreeMap<Place, Option<Value>> = BTreeMap::new();
+        let mut touched: BTreeMap<ElementKey, Option<Value>> = BTreeMap::new();
         let mut shards: BTreeMap<u32, bool> = BTreeMap::new();
         let family = self.family;
         for key in keys.iter().filter(|key| key.family == family) {
@@ -310,7 +310,7 @@ impl Table {
     }
 
     /// Puts down who wants which elements now, and what was there of those that may have changed.
-    fn note(&mut self, touched: &mut BTreeMap<Place, Option<Value>>, old: Option<&Stored>, new: Option<&Stored>) {
+    fn note(&mut self, touched: &mut BTreeMap<ElementKey, Option<Value>>, old: Option<&Stored>, new: Option<&Stored>) {
         let same = |stored: Option<&Stored>, element: &Element| {
             stored.is_some_and(|stored| {
                 stored
@@ -436,7 +436,7 @@ impl Table {
             let at = |i: u32| {
                 let key = slot_key(range.first + i);
                 let container = Container::ServiceEndpoints;
-                match &found.elements.get(&Place { container, key })?.data {
+                match &found.elements.get(&ElementKey { container, key })?.data {
                     Data::Endpoint(bytes) => endpoint_of(bytes),
                     _ => None,
                 }
@@ -475,7 +475,7 @@ impl Table {
         }
         let mut chains: FxHashSet<&Name> = FxHashSet::default();
         let mut sets: FxHashSet<&str> = Container::FIXED.iter().map(|container| container.name()).collect();
-        let mut slots: FxHashSet<&Place> = FxHashSet::default();
+        let mut slots: FxHashSet<&ElementKey> = FxHashSet::default();
         for chain in base {
             chains.insert(&chain.name);
             self.compare_chain(&mut phases, chain, found);
@@ -542,7 +542,7 @@ impl Table {
         }
     }
 
-    fn compare_elements(&self, phases: &mut Phases, slots: &FxHashSet<&Place>, found: &Snapshot) {
+    fn compare_elements(&self, phases: &mut Phases, slots: &FxHashSet<&ElementKey>, found: &Snapshot) {
         let gone = found
             .elements
             .iter()

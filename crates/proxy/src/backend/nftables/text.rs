@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use super::names::TABLE;
 use super::ruleset::{
-    Chain, Container, Data, Element, KeyKind, Op, Part, Place, Rule, Script, Side, Statement, ValueKind, Verdict,
+    Chain, Container, Data, Element, ElementKey, KeyKind, Op, Rule, Script, Side, Statement, ValueKind, Verdict,
     endpoint_of, family_name, set_name, slot_of,
 };
 use super::slots::shard_of;
+use crate::nft::Part;
 use crate::plan::Family;
 
 /// Something in the table of a family.
@@ -104,7 +105,7 @@ fn chain_text(f: &mut fmt::Formatter<'_>, table: &str, chain: &Chain) -> fmt::Re
     Ok(())
 }
 
-fn key_text(family: Family, place: &Place) -> String {
+fn key_text(family: Family, place: &ElementKey) -> String {
     let KeyKind::Packet(parts) = place.container.key() else {
         return slot_of(&place.key).map_or_else(String::new, |slot| slot.to_string());
     };

@@ -114,8 +114,10 @@ impl Userspace {
 
     /// Looks at the machine: its addresses, and whether routes can be made.
     fn observe(&mut self, plan: &Plan) -> Result<()> {
-        let mut route = Route::open().map_err(|e| Error(format!("route socket: {e}")))?;
-        let addresses = route.addresses().map_err(|e| Error(format!("addresses: {e}")))?;
+        let mut route = Route::open().map_err(|e| Error(format!("failed to open a route socket: {e}")))?;
+        let addresses = route
+            .addresses()
+            .map_err(|e| Error(format!("failed to list node addresses: {e}")))?;
         let addresses: HashSet<IpAddr> = addresses.into_iter().map(|a| a.ip).collect();
         self.routes.compare(&mut route, &addresses)?;
         let machine = Machine {
@@ -161,7 +163,7 @@ impl Userspace {
         });
         served.service.replace(port.clone());
         if port.protocol == Protocol::Sctp {
-            let problem = format!("{}: SCTP can't be served in userspace mode", port.key);
+            let problem = format!("{}: SCTP is not supported in userspace mode", port.key);
             return work.problems.push(problem);
         }
         let endpoints = port.endpoints();
@@ -184,7 +186,7 @@ impl Userspace {
                     served.spots[at].2 = Some(listener);
                 }
                 Err(e) => work.problems.push(format!(
-                    "{}: can't listen at {}/{}: {}",
+                    "{}: failed to listen on {}/{}: {}",
                     port.key,
                     spot.address,
                     spot.protocol.as_str(),

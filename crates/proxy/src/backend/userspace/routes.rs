@@ -13,18 +13,18 @@ use crate::route::Route;
 pub(super) struct Routes {
     ranges: Vec<IpNet>,
     /// How many service ports need a route, and whether it is there.
-    wanted: BTreeMap<IpNet, Wanted>,
+    wanted: BTreeMap<IpNet, LocalRoute>,
     /// Those to be looked at.
     stale: BTreeSet<IpNet>,
     /// Addresses that are local anyway.
     own: HashSet<IpAddr>,
     loopback: u32,
     allowed: bool,
-    told: bool,
+    has_warned: bool,
 }
 
 #[derive(Default)]
-struct Wanted {
+struct LocalRoute {
     users: usize,
     there: bool,
 }
@@ -38,7 +38,7 @@ impl Routes {
             own: HashSet::new(),
             loopback: 1,
             allowed: true,
-            told: false,
+            has_warned: false,
         };
         routes.forget();
         routes
@@ -85,7 +85,9 @@ impl Routes {
         if let Ok(Some(lo)) = route.link("lo") {
             self.loopback = lo.index;
         }
-        let found = route.local_routes().map_err(|e| Error(format!("routes: {e}")))?;
+        let found = route
+            .local_routes()
+            .map_err(|e| Error(format!("failed to list routes: {e}")))?;
         let found: BTreeSet<IpNet> = found.into_iter().map(|(range, _)| range).collect();
         for (range, wanted) in &mut self.wanted {
             wanted.there = found.contains(range);
@@ -103,14 +105,14 @@ impl Routes {
     pub(super) fn apply(&mut self) -> Result<usize> {
         let stale = std::mem::take(&mut self.stale);
         let is_own = |range: &IpNet| range.prefix_len() == range.max_prefix_len() && self.own.contains(&range.addr());
-        let needed = |range: &IpNet, wanted: &Wanted| (wanted.users > 0 && !is_own(range)) != wanted.there;
+        let needed = |range: &IpNet, wanted: &LocalRoute| (wanted.users > 0 && !is_own(range)) != wanted.there;
         let due: Vec<IpNet> = stale
             .into_iter()
             .filter(|range| self.wanted.get(range).is_some_and(|wanted| needed(range, wanted)))
             .collect();
         let mut written = 0;
         if !due.is_empty() && self.allowed {
-            let mut route = Route::open().map_err(|e| Error(format!("route socket: {e}")))?;
+            let mut route = Route::open().map_err(|e| Error(format!("failed to open a route socket: {e}")))?;
             for range in &due {
                 written += self.change(&mut route, *range)?;
             }
@@ -134,17 +136,17 @@ impl Routes {
             }
             Err(e) if [Some(libc::EPERM), Some(libc::EACCES)].contains(&e.raw_os_error()) => {
                 self.allowed = false;
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(
-                        "this process may not make routes (CAP_NET_ADMIN): services are served at node ports only, and \
-                         at those of their addresses that this machine has anyway"
+                        "serving services on node ports and addresses of this node only: not allowed to add routes \
+                         (CAP_NET_ADMIN)"
                     );
                 }
                 Ok(0)
             }
             // Such as an IPv6 range on a machine without IPv6: services of it can't be had then, the others can.
             Err(e) => {
-                tracing::warn!("local route to {range}: {e}");
+                tracing::warn!(%range, err = %e, "failed to change local route");
                 Ok(0)
             }
         }
@@ -163,11 +165,13 @@ impl Routes {
 
     /// Takes away all that this process or an earlier one has made.
     pub(super) fn remove_all(&mut self) -> Result<()> {
-        let mut route = Route::open().map_err(|e| Error(format!("route socket: {e}")))?;
-        let found = route.local_routes().map_err(|e| Error(format!("routes: {e}")))?;
+        let mut route = Route::open().map_err(|e| Error(format!("failed to open a route socket: {e}")))?;
+        let found = route
+            .local_routes()
+            .map_err(|e| Error(format!("failed to list routes: {e}")))?;
         for (range, link) in found {
             let removed = route.remove_local_route(range, link);
-            removed.map_err(|e| Error(format!("local route to {range}: {e}")))?;
+            removed.map_err(|e| Error(format!("failed to delete the local route to {range}: {e}")))?;
         }
         self.wanted.clear();
         self.forget();

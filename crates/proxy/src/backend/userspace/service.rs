@@ -95,7 +95,10 @@ impl Common {
     /// Says once that more came than can be served.
     pub(super) fn warn_full(&self, what: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!("more {what} than this proxy can serve at once: some wait or are dropped");
+            tracing::warn!(
+                kind = what,
+                "reached the limit of open connections; queueing or dropping new ones"
+            );
         }
     }
 }

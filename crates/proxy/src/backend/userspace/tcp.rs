@@ -32,7 +32,7 @@ pub(super) async fn serve(listener: TcpListener, service: Arc<Service>, way: Way
             Ok(accepted) => accepted,
             Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(e) => {
-                tracing::debug!("accepting at {:?}: {e}", listener.local_addr());
+                tracing::debug!(listener = ?listener.local_addr(), err = %e, "failed to accept connection");
                 common.warn_full("connections");
                 sleep(PAUSE).await;
                 continue;
@@ -86,11 +86,15 @@ async fn connect(
         let address = service.pick(common, way, peer.ip(), to.ip(), tries > 0)?;
         match timeout(limit, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Some(stream),
-            Ok(Err(e)) => tracing::debug!("{}: {address}: {e}", service.port().key),
-            Err(_) => tracing::debug!("{}: {address} does not answer within {limit:?}", service.port().key),
+            Ok(Err(e)) => {
+                tracing::debug!(service_port = %service.port().key, endpoint = %address, err = %e, "failed to connect to endpoint");
+            }
+            Err(_) => {
+                tracing::debug!(service_port = %service.port().key, endpoint = %address, timeout = ?limit, "timed out connecting to endpoint");
+            }
         }
     }
-    tracing::warn!("{}: no endpoint takes connections", service.port().key);
+    tracing::warn!(service_port = %service.port().key, "failed to connect to any endpoint");
     None
 }
 

@@ -171,8 +171,8 @@ fn a_port_that_another_process_has_is_named_and_had_later() {
         assert_eq!(
             report.problems,
             [
-                "default/sctp:http: SCTP can't be served in userspace mode",
-                "default/web:http: can't listen at 10.96.0.10:80/tcp: another process has the port",
+                "default/sctp:http: SCTP is not supported in userspace mode",
+                "default/web:http: failed to listen on 10.96.0.10:80/tcp: another process has the port",
             ]
         );
         assert_eq!(ask("10.96.0.12:81").unwrap(), "127.0.0.2 heard hello");
@@ -381,7 +381,7 @@ fn serve_without_rights() {
     let report = proxy.sync(&plan(&[web]), &keys).unwrap();
     assert_eq!(
         report.problems,
-        ["default/web:http: can't listen at 0.0.0.0:80/tcp: ports below 1024 need rights this process lacks"]
+        ["default/web:http: failed to listen on 0.0.0.0:80/tcp: ports below 1024 need rights this process lacks"]
     );
     assert_eq!(proxy.cleanup().unwrap(), Cleaned::Whole);
 }

@@ -100,7 +100,7 @@ pub(super) async fn serve(
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             // What an earlier answer met with: not this listener's end.
-            Err(e) => tracing::debug!("{}: {e}", service.port().key),
+            Err(e) => tracing::debug!(service_port = %service.port().key, err = %e, "failed to receive datagram"),
         }
     }
 }
@@ -122,7 +122,7 @@ fn open(
     let socket = match connected(endpoint) {
         Ok(socket) => Arc::new(socket),
         Err(e) => {
-            tracing::debug!("{}: {endpoint}: {e}", service.port().key);
+            tracing::debug!(service_port = %service.port().key, %endpoint, err = %e, "failed to open session to endpoint");
             common.warn_full("UDP clients");
             return None;
         }

@@ -1,8 +1,7 @@
 //! Each kind of service, as it is given to `iptables-restore`.
 
-use std::path::PathBuf;
-
 use super::*;
+use crate::testing::check_golden;
 
 const TWO: &[&str] = &["10.180.0.1:80", "10.180.1.2:80"];
 
@@ -21,16 +20,7 @@ fn check_service(case: &str, context: &Context, port: &ServicePort) {
 
 fn check_script(case: &str, script: Script) {
     let text = script.inputs(usize::MAX).concat();
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/iptables/{case}.txt"));
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, &text).unwrap();
-    }
-    let wanted = fs::read_to_string(&path).unwrap_or_default();
-    let path = path.display();
-    assert!(
-        text == wanted,
-        "{path} differs (UPDATE_GOLDEN=1 rewrites it); rendered:\n{text}"
-    );
+    check_golden(&format!("iptables/{case}.txt"), &text);
 }
 
 #[test]

@@ -340,7 +340,7 @@ fn the_variant_is_where_others_are() {
             .sync(&plan([]), &Change::All)
             .unwrap();
         assert_eq!(choose(), Variant::Legacy);
-        is_supported().unwrap();
+        check_support().unwrap();
     });
 }
 

@@ -1,11 +1,10 @@
 //! What a table gets, as commands of nft.
 
-use std::path::PathBuf;
-
 use super::super::kernel::Snapshot;
 use super::super::table::Table;
 use super::super::text::In;
 use super::*;
+use crate::testing::check_golden;
 
 /// What a first sync of this plan does, family by family.
 pub(super) fn first_sync(settings: &Settings, plan: &Plan, family: Family) -> (Table, String) {
@@ -20,25 +19,8 @@ pub(super) fn first_sync(settings: &Settings, plan: &Plan, family: Family) -> (T
     (table, In(family, &script).to_string())
 }
 
-/// As in the file, or written there with UPDATE_GOLDEN=1.
 fn check(name: &str, found: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden/nftables")
-        .join(name);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, found).unwrap();
-    }
-    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    for (i, (found, wanted)) in found.lines().zip(wanted.lines()).enumerate() {
-        assert_eq!(
-            found,
-            wanted,
-            "{}:{}; UPDATE_GOLDEN=1 writes it anew",
-            path.display(),
-            i + 1
-        );
-    }
-    assert_eq!(found.lines().count(), wanted.lines().count(), "{}", path.display());
+    check_golden(&format!("nftables/{name}"), found);
 }
 
 #[test]

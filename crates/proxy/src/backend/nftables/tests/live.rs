@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::super::{Nftables, is_supported, new};
+use super::super::{Nftables, check_support, new};
 use super::golden::first_sync;
 use super::*;
 use crate::backend::{Backend, Cleaned, Report};
@@ -231,9 +231,9 @@ fn syncs_in_many_transactions_end_the_same() {
 #[test]
 fn the_kernel_says_whether_it_can() {
     in_namespace(|| {
-        is_supported().unwrap();
+        check_support().unwrap();
         assert_eq!(nft("list ruleset"), "");
         synced(&settings(), &plan([]));
-        is_supported().unwrap();
+        check_support().unwrap();
     });
 }

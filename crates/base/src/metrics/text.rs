@@ -2,12 +2,13 @@
 
 use std::fmt::{Display, Write};
 
-/// The HELP and TYPE lines of a metric.
+/// Begins a metric: its HELP and TYPE (`counter`, `gauge`, `histogram`). Its samples must follow.
 pub fn header(out: &mut String, name: &str, kind: &str, help: &str) {
+    let help = help.replace('\\', "\\\\").replace('\n', "\\n");
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-/// A sample; `labels` without braces.
+/// A sample. `labels` are rendered (`a="b",c="d"`; see [`label`]), or empty.
 pub fn line(out: &mut String, name: &str, labels: &str, value: impl Display) {
     let _ = match labels {
         "" => writeln!(out, "{name} {value}"),
@@ -19,6 +20,22 @@ pub fn line(out: &mut String, name: &str, labels: &str, value: impl Display) {
 pub fn label(name: &str, value: &str) -> String {
     let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("{name}=\"{escaped}\"")
+}
+
+/// The samples of one series of a histogram: cumulative buckets, sum and count. `counts` are those of each bucket alone,
+/// the last one that of what is above all `bounds`.
+pub fn histogram(out: &mut String, name: &str, labels: &str, bounds: &[f64], counts: &[u64], sum: f64) {
+    debug_assert_eq!(counts.len(), bounds.len() + 1, "{name}");
+    let comma = if labels.is_empty() { "" } else { "," };
+    let bucket = format!("{name}_bucket");
+    let mut cumulative = 0;
+    for (bound, count) in bounds.iter().copied().chain([f64::INFINITY]).zip(counts) {
+        cumulative += count;
+        let labels = format!("{labels}{comma}le=\"{}\"", float(bound));
+        line(out, &bucket, &labels, cumulative);
+    }
+    line(out, &format!("{name}_sum"), labels, float(sum));
+    line(out, &format!("{name}_count"), labels, cumulative);
 }
 
 /// A number as Kubernetes' components write it, so that the labels `le` are the same text: with an exponent if it is below
@@ -56,5 +73,8 @@ mod tests {
             assert_eq!(float(value), expected);
         }
         assert_eq!(label("a", "b\"c\\\nd"), r#"a="b\"c\\\nd""#);
+        let mut out = String::new();
+        header(&mut out, "m", "counter", "a \\ b\nc");
+        assert_eq!(out, "# HELP m a \\\\ b\\nc\n# TYPE m counter\n");
     }
 }

@@ -1,6 +1,9 @@
-//! The shell: objects come in, the engine is told, and what it does is shown.
+//! The shell: informers feed the planner, the engine syncs, and health, metrics and events report it.
 
-use std::net::IpAddr;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +18,12 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::backend::{self, Error, Mode};
-use crate::choice::choose;
+use crate::backend::{self, Mode};
+use crate::choice::{ModeError, choose_mode};
 use crate::config::{self, Config};
 use crate::conntrack;
-use crate::engine::{Engine, Synced};
-use crate::health::{Health, HealthPorts, TO_BE_DELETED};
+use crate::engine::{Engine, SyncResult};
+use crate::health::{Health, HealthPorts, ListenError, TO_BE_DELETED};
 use crate::metrics::Metrics;
 use crate::objects::{ConfigMap, EndpointSlice, Node, Service, ServiceCidr};
 use crate::plan::{self, HEADLESS, PROXY_NAME, Planner};
@@ -38,7 +41,23 @@ pub const CONFIG_MAP: &str = "kube-proxy";
 pub const CONFIG_KEY: &str = "config.conf";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
+/// Why the proxy ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A port is taken, and the configuration wants that to be fatal (`bindAddressHardFail`).
+    #[error("{server} server: {error}")]
+    Listen { server: &'static str, error: ListenError },
+    /// This node supports no mode that may be used.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// The back end of the chosen mode can't be set up.
+    #[error("failed to start proxy in mode {mode}: {error}")]
+    Start { mode: Mode, error: backend::Error },
+}
+
+/// How to run a proxy.
 pub struct Options {
+    /// Services, endpoint slices, nodes and the ConfigMap are watched, and events written, through it.
     pub api: Api,
     pub config: Config,
     pub node_name: String,
@@ -53,17 +72,17 @@ pub struct Options {
     pub shutdown: Shutdown,
 }
 
-/// Something was seen.
-enum Input {
+/// What an informer has observed.
+enum InformerEvent {
     Service(Box<Delta<Service>>),
     Slice(Delta<EndpointSlice>),
     Node(Delta<Node>),
     ConfigMap(Delta<ConfigMap>),
 }
 
-/// What has been seen once.
+/// Which informers have delivered their first list.
 #[derive(Default)]
-struct Seen {
+struct SyncedInformers {
     services: bool,
     slices: bool,
     node: bool,
@@ -72,10 +91,10 @@ struct Seen {
 
 struct Shell {
     options: Options,
-    /// What counts now: the ConfigMap's, or that of the options.
+    /// The configuration in use: the ConfigMap's, or that of the options.
     config: Config,
     node: plan::Node,
-    seen: Seen,
+    synced_informers: SyncedInformers,
     /// Until the first state is whole there is only a planner.
     planner: Option<Planner>,
     engine: Option<Engine>,
@@ -83,7 +102,7 @@ struct Shell {
     health_ports: HealthPorts,
     recorder: Recorder,
     timing: Timing,
-    /// Said once, not at every sync.
+    /// Logged once each, not at every sync.
     problems: Vec<String>,
 }
 
@@ -96,88 +115,64 @@ struct Timing {
 }
 
 /// Runs until the shutdown. Rules stay in place afterwards, so that traffic goes on without a proxy.
-pub fn run(options: Options) -> BoxFuture<'static, Result<(), String>> {
+pub fn run(options: Options) -> BoxFuture<'static, Result<(), RunError>> {
     Box::pin(serve_until_shutdown(options))
 }
 
-async fn serve_until_shutdown(options: Options) -> Result<(), String> {
+async fn serve_until_shutdown(options: Options) -> Result<(), RunError> {
     let (sender, mut inputs) = mpsc::channel(QUEUE);
-    follow(&options, &sender);
+    start_informers(&options, &sender);
     drop(sender);
     let (clock, shutdown) = (options.clock.clone(), options.shutdown.clone());
     let (recorder, _) = Recorder::start(options.api.clone(), "kube-proxy", clock.clone(), shutdown.clone());
     let recorder = recorder.telling_notes_apart();
-    let timeout = options.config.iptables.sync.saturating_mul(2);
-    let health = Arc::new(Health::new(clock, timeout, options.metrics.clone()));
+    let period = options.config.iptables.sync;
+    let health = Arc::new(Health::new(clock, period, options.metrics.clone()));
     serve(&options, &health).await?;
-    let any: Vec<IpAddr> = vec!["0.0.0.0".parse().expect("an address")];
-    let mut shell = Shell {
-        config: options.config.clone(),
-        node: plan::Node {
-            name: options.node_name.clone(),
-            addresses: options.node_addresses.clone(),
-            ..plan::Node::default()
-        },
-        seen: Seen {
-            config_map: !options.follows_config_map,
-            ..Seen::default()
-        },
-        planner: Some(Planner::default()),
-        engine: None,
-        health_ports: HealthPorts::new(health.clone(), any),
-        health,
-        recorder,
-        timing: Timing {
-            last_sync: None,
-            next_full: Instant::now(),
-            next_retire: None,
-            retry: RETRY,
-            retry_at: None,
-        },
-        problems: vec![],
-        options,
-    };
-    shell.announce();
+    let mut shell = Shell::new(options, health, recorder);
+    shell.record_start();
     loop {
         tokio::select! {
             _ = shutdown.wait() => return Ok(()),
             input = inputs.recv() => match input {
                 None => return Ok(()),
-                Some(input) => shell.see(input).await,
+                Some(input) => shell.observe(input).await,
             },
             _ = tokio::time::sleep_until(shell.wake_at()) => {}
         }
         // What came in the meantime goes into the same sync.
         while let Ok(input) = inputs.try_recv() {
-            shell.see(input).await;
+            shell.observe(input).await;
         }
-        shell.act().await?;
+        shell.sync_if_due().await?;
     }
 }
 
 /// Starts an informer for each kind of object, and hands what they see to one queue.
-fn follow(options: &Options, inputs: &mpsc::Sender<Input>) {
+fn start_informers(options: &Options, inputs: &mpsc::Sender<InformerEvent>) {
     let ours = format!("!{PROXY_NAME}");
     let services = Selection::all(path::collection("v1", None, "services")).with_labels(&ours);
     let slices = path::collection("discovery.k8s.io/v1", None, "endpointslices");
     let slices = Selection::all(slices).with_labels(&format!("{ours},!{HEADLESS}"));
     let node = Selection::all(path::collection("v1", None, "nodes"))
         .with_fields(&format!("metadata.name={}", options.node_name));
-    start(options, services, inputs, |delta| Input::Service(Box::new(delta)));
-    start(options, slices, inputs, Input::Slice);
-    start(options, node, inputs, Input::Node);
+    start_informer(options, services, inputs, |delta| {
+        InformerEvent::Service(Box::new(delta))
+    });
+    start_informer(options, slices, inputs, InformerEvent::Slice);
+    start_informer(options, node, inputs, InformerEvent::Node);
     if options.follows_config_map {
         let map = Selection::all(path::collection("v1", Some("kube-system"), "configmaps"))
             .with_fields(&format!("metadata.name={CONFIG_MAP}"));
-        start(options, map, inputs, Input::ConfigMap);
+        start_informer(options, map, inputs, InformerEvent::ConfigMap);
     }
 }
 
-fn start<T: DeserializeOwned + Send + 'static>(
+fn start_informer<T: DeserializeOwned + Send + 'static>(
     options: &Options,
     selection: Selection,
-    inputs: &mpsc::Sender<Input>,
-    wrap: fn(Delta<T>) -> Input,
+    inputs: &mpsc::Sender<InformerEvent>,
+    wrap: fn(Delta<T>) -> InformerEvent,
 ) {
     let (sender, mut deltas) = mpsc::channel(QUEUE);
     orlop_base::spawn(informer::watch(
@@ -197,7 +192,7 @@ fn start<T: DeserializeOwned + Send + 'static>(
 }
 
 /// The ports for health and metrics. One that is taken is only fatal if the configuration wants it so.
-async fn serve(options: &Options, health: &Arc<Health>) -> Result<(), String> {
+async fn serve(options: &Options, health: &Arc<Health>) -> Result<(), RunError> {
     let config = &options.config;
     let metrics: Arc<dyn Pages> = Arc::new(MetricsPages(options.metrics.clone()));
     for (what, address, pages) in [
@@ -209,8 +204,11 @@ async fn serve(options: &Options, health: &Arc<Health>) -> Result<(), String> {
             Ok(listener) => {
                 orlop_base::spawn(plain::serve(listener, pages, options.shutdown.clone()));
             }
-            Err(e) if config.bind_address_hard_fail => return Err(format!("no {what} port: {address}: {e}")),
-            Err(e) => tracing::warn!("no {what} port: {address} can't be listened on: {e}"),
+            Err(error) if config.bind_address_hard_fail => {
+                let error = ListenError { address, error };
+                return Err(RunError::Listen { server: what, error });
+            }
+            Err(e) => tracing::warn!(server = what, %address, err = %e, "failed to listen"),
         }
     }
     Ok(())
@@ -225,7 +223,7 @@ impl Pages for MetricsPages {
             "/healthz" => Some(Page::plain(200, "ok".to_string())),
             "/proxyMode" => Some(match self.0.mode() {
                 Some(mode) => Page::plain(200, mode.as_str().to_string()),
-                None => Page::plain(503, "not known yet\n".to_string()),
+                None => Page::plain(503, "not running yet\n".to_string()),
             }),
             _ => None,
         }
@@ -233,11 +231,40 @@ impl Pages for MetricsPages {
 }
 
 impl Shell {
-    fn announce(&self) {
-        self.tell_node(EventType::Normal, "Starting", String::new());
+    fn new(options: Options, health: Arc<Health>, recorder: Recorder) -> Shell {
+        Shell {
+            config: options.config.clone(),
+            node: plan::Node {
+                name: options.node_name.clone(),
+                addresses: options.node_addresses.clone(),
+                ..plan::Node::default()
+            },
+            synced_informers: SyncedInformers {
+                config_map: !options.follows_config_map,
+                ..SyncedInformers::default()
+            },
+            planner: Some(Planner::default()),
+            engine: None,
+            health_ports: HealthPorts::new(health.clone(), vec![Ipv4Addr::UNSPECIFIED.into()]),
+            health,
+            recorder,
+            timing: Timing {
+                last_sync: None,
+                next_full: Instant::now(),
+                next_retire: None,
+                retry: RETRY,
+                retry_at: None,
+            },
+            problems: vec![],
+            options,
+        }
     }
 
-    fn tell_node(&self, kind: EventType, reason: &'static str, note: String) {
+    fn record_start(&self) {
+        self.record_event(EventType::Normal, "Starting", String::new());
+    }
+
+    fn record_event(&self, kind: EventType, reason: &'static str, note: String) {
         let name = &self.options.node_name;
         self.recorder.record(Event {
             regarding: ObjectReference {
@@ -262,27 +289,27 @@ impl Shell {
         }
     }
 
-    async fn see(&mut self, input: Input) {
+    async fn observe(&mut self, input: InformerEvent) {
         match input {
-            Input::Service(delta) => self.see_service(*delta),
-            Input::Slice(delta) => self.see_slice(delta),
-            Input::Node(delta) => {
+            InformerEvent::Service(delta) => self.observe_service(*delta),
+            InformerEvent::Slice(delta) => self.observe_slice(delta),
+            InformerEvent::Node(delta) => {
                 let node = match delta {
                     Delta::Reset(nodes) => nodes.into_iter().next(),
                     Delta::Applied(node) => Some(node),
                     Delta::Deleted(_) => None,
                     Delta::Bookmark(_) => return,
                 };
-                self.see_node(node).await;
+                self.observe_node(node).await;
             }
-            Input::ConfigMap(delta) => {
+            InformerEvent::ConfigMap(delta) => {
                 let map = match delta {
                     Delta::Reset(maps) => maps.into_iter().next(),
                     Delta::Applied(map) => Some(map),
                     Delta::Deleted(_) => None,
                     Delta::Bookmark(_) => return,
                 };
-                self.see_config_map(map).await;
+                self.observe_config_map(map).await;
             }
         }
         if self.engine.as_ref().is_none_or(|engine| !engine.is_settled()) {
@@ -291,13 +318,13 @@ impl Shell {
         }
     }
 
-    fn see_service(&mut self, delta: Delta<Service>) {
+    fn observe_service(&mut self, delta: Delta<Service>) {
         let planner = self.planner();
         match delta {
             Delta::Bookmark(_) => return,
             Delta::Reset(services) => {
                 planner.replace_services(&services);
-                self.seen.services = true;
+                self.synced_informers.services = true;
             }
             Delta::Applied(service) => planner.apply_service(&service),
             Delta::Deleted(service) => planner.forget_service(&service.metadata.namespace, &service.metadata.name),
@@ -305,13 +332,13 @@ impl Shell {
         self.options.metrics.service_changed();
     }
 
-    fn see_slice(&mut self, delta: Delta<EndpointSlice>) {
+    fn observe_slice(&mut self, delta: Delta<EndpointSlice>) {
         let planner = self.planner();
         match delta {
             Delta::Bookmark(_) => return,
             Delta::Reset(slices) => {
                 planner.replace_slices(&slices);
-                self.seen.slices = true;
+                self.synced_informers.slices = true;
             }
             Delta::Applied(slice) => planner.apply_slice(&slice),
             Delta::Deleted(slice) => planner.forget_slice(&slice.metadata.namespace, &slice.metadata.name),
@@ -319,9 +346,9 @@ impl Shell {
         self.options.metrics.endpoints_changed();
     }
 
-    async fn see_node(&mut self, node: Option<Node>) {
-        self.seen.node = true;
-        self.health.set_eligible(node.as_ref().is_some_and(is_eligible));
+    async fn observe_node(&mut self, node: Option<Node>) {
+        self.synced_informers.node = true;
+        self.health.set_node_eligible(node.as_ref().is_some_and(is_eligible));
         let known = self.options.node_addresses.clone();
         let next = node.map_or_else(
             || plan::Node {
@@ -329,7 +356,7 @@ impl Shell {
                 name: self.options.node_name.clone(),
                 ..plan::Node::default()
             },
-            |node| understood(&node, &known),
+            |node| plan_node(&node, &known),
         );
         if next != self.node {
             self.node = next.clone();
@@ -338,24 +365,30 @@ impl Shell {
         }
     }
 
-    async fn see_config_map(&mut self, map: Option<ConfigMap>) {
-        self.seen.config_map = true;
+    async fn observe_config_map(&mut self, map: Option<ConfigMap>) {
+        self.synced_informers.config_map = true;
         let text = map.and_then(|map| map.data.get(CONFIG_KEY).cloned());
         let next = match text.as_deref().map(|text| config::parse(text, &[])) {
             None => self.options.config.clone(),
             Some(Ok((config, warnings))) => {
                 for warning in warnings {
-                    tracing::warn!("ConfigMap kube-system/{CONFIG_MAP}: {warning}");
+                    tracing::warn!(
+                        configmap = CONFIG_MAP,
+                        warning,
+                        "ignoring part of the proxy configuration"
+                    );
                 }
                 config
             }
             Some(Err(problems)) => {
-                let note = format!(
-                    "ConfigMap kube-system/{CONFIG_MAP} can't be used: {}",
-                    problems.join("; ")
+                let problems = problems.join("; ");
+                tracing::error!(
+                    configmap = CONFIG_MAP,
+                    err = problems,
+                    "invalid proxy configuration; keeping the current one"
                 );
-                tracing::error!("{note}; the configuration stays as it is");
-                self.tell_node(EventType::Warning, "InvalidProxyConfiguration", note);
+                let note = format!("Invalid configuration in ConfigMap kube-system/{CONFIG_MAP}: {problems}");
+                self.record_event(EventType::Warning, "InvalidProxyConfiguration", note);
                 return;
             }
         };
@@ -374,48 +407,52 @@ impl Shell {
         self.reconfigure().await;
     }
 
-    /// Brings the engine to the configuration, if there is one already.
+    /// Applies the configuration to the engine, if there is one already.
     async fn reconfigure(&mut self) {
         let Some(mut engine) = self.engine.take() else { return };
         let before = engine.mode();
-        let chosen = choose(self.config.mode, &backend::supported);
+        let chosen = choose_mode(self.config.mode, &backend::check_support);
         let outcome = match chosen {
             Ok((mode, _)) => {
                 let settings = self.config.settings(mode, &self.node, &self.options.service_ranges);
-                blocking(move || {
-                    let outcome = engine.switch(mode, settings);
-                    (engine, outcome)
+                let (engine, switched) = blocking(move || {
+                    let switched = engine.switch(mode, settings);
+                    (engine, switched)
                 })
-                .await
+                .await;
+                if switched.is_err() {
+                    self.options.metrics.sync_failed(mode, true);
+                }
+                (engine, switched.map_err(|error| RunError::Start { mode, error }))
             }
-            Err(why) => (engine, Err(Error(why))),
+            Err(error) => (engine, Err(RunError::Mode(error))),
         };
         let mode = outcome.0.mode();
         self.engine = Some(outcome.0);
         match outcome.1 {
             Ok(Some(synced)) if mode == before => self.report(synced),
             Ok(Some(synced)) => {
-                tracing::info!("the proxy's mode is {mode} now, no longer {before}");
-                self.tell_node(
+                tracing::info!(%mode, previous = %before, "switched proxy mode");
+                self.record_event(
                     EventType::Normal,
                     "ProxyModeChanged",
-                    format!("Proxy mode is {mode} now, was {before}"),
+                    format!("Switched proxy mode from {before} to {mode}"),
                 );
-                self.switched(mode);
+                self.note_mode(mode);
                 self.report(synced);
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::error!("{error}; the proxy's mode is still {before}");
-                let note = format!("Proxy mode stays {before}: {error}");
-                self.tell_node(EventType::Warning, "ProxyModeNotChanged", note);
+                tracing::error!(mode = %before, err = %error, "failed to switch proxy mode; keeping the current one");
+                let note = format!("Failed to switch proxy mode, keeping {before}: {error}");
+                self.record_event(EventType::Warning, "ProxyModeNotChanged", note);
             }
         }
     }
 
-    fn switched(&mut self, mode: Mode) {
+    fn note_mode(&mut self, mode: Mode) {
         let families = vec!["IPv4", "IPv6"];
-        self.health.set_families(families.clone());
+        self.health.set_mode(families.clone(), self.config.periods(mode).sync);
         self.options.metrics.set_mode(mode, families);
         self.timing.next_retire = Some(Instant::now().later(RETIRE));
     }
@@ -449,18 +486,22 @@ impl Shell {
         self.timing.retry_at.map_or(spaced, |retry| spaced.max(retry))
     }
 
-    async fn act(&mut self) -> Result<(), String> {
+    async fn sync_if_due(&mut self) -> Result<(), RunError> {
         if self.engine.is_none() {
-            let seen = &self.seen;
-            if !(seen.services && seen.slices && seen.node && seen.config_map) {
+            let synced_informers = &self.synced_informers;
+            if !(synced_informers.services
+                && synced_informers.slices
+                && synced_informers.node
+                && synced_informers.config_map)
+            {
                 return Ok(());
             }
-            self.begin().await?;
+            self.start_engine().await?;
         }
         let now = Instant::now();
         if now >= self.timing.next_full {
             self.timing.next_full = now.later(self.period());
-            self.engine.iter_mut().for_each(Engine::distrust);
+            self.engine.iter_mut().for_each(Engine::require_full_sync);
         }
         let is_settled = self.engine.as_ref().is_none_or(Engine::is_settled);
         if !is_settled && now >= self.may_sync_at(now) {
@@ -473,39 +514,40 @@ impl Shell {
     }
 
     /// The first state is whole.
-    async fn begin(&mut self) -> Result<(), String> {
+    async fn start_engine(&mut self) -> Result<(), RunError> {
         let mut planner = self.planner.take().expect("a planner until there is an engine");
         planner.set_node(self.node.clone());
         if self.options.service_ranges.is_empty() {
             self.options.service_ranges = service_ranges(&self.options.api).await;
         }
-        let (mode, why) = choose(self.config.mode, &backend::supported).or_else(|error| {
+        let (mode, why) = choose_mode(self.config.mode, &backend::check_support).or_else(|error| {
             // A ConfigMap that asks for what this machine can't do must not leave it without a proxy.
             match self.options.follows_config_map {
                 true => {
-                    tracing::error!("{error}; another mode is taken");
-                    choose(None, &backend::supported)
+                    tracing::error!(err = %error, "failed to use the configured proxy mode; choosing another");
+                    choose_mode(None, &backend::check_support)
                 }
                 false => Err(error),
             }
         })?;
-        tracing::info!("the proxy's mode is {mode}: {why}");
+        tracing::info!(%mode, reason = why, "starting proxy");
         let settings = self.config.settings(mode, &self.node, &self.options.service_ranges);
         let runtime = tokio::runtime::Handle::current();
         let engine = blocking(move || Engine::new(planner, mode, settings, runtime)).await;
-        self.engine = Some(engine.map_err(|e| format!("mode {mode}: {e}"))?);
+        self.engine = Some(engine.map_err(|error| RunError::Start { mode, error })?);
         if mode != Mode::Userspace {
             let wanted = conntrack::sysctls(&self.config.conntrack, conntrack::cores());
             for problem in conntrack::apply(Path::new("/"), &wanted) {
-                tracing::warn!("{problem}");
+                tracing::warn!(err = problem, "failed to configure conntrack");
             }
         }
-        self.switched(mode);
+        self.note_mode(mode);
         Ok(())
     }
 
     async fn sync(&mut self) {
         let Some(mut engine) = self.engine.take() else { return };
+        self.health.sync_begun();
         let (engine, outcome) = blocking(move || {
             let outcome = engine.sync();
             (engine, outcome)
@@ -524,33 +566,33 @@ impl Shell {
             }
             Err(error) => {
                 tracing::error!(%mode, err = %error, "failed to sync proxy rules");
-                self.options.metrics.failed(match mode {
-                    Mode::Nftables => "nftables_sync_failures_total",
-                    _ => "iptables_restore_failures_total",
-                });
+                self.options.metrics.sync_failed(mode, error.was_full);
                 self.timing.retry_at = Some(now.later(self.timing.retry));
                 self.timing.retry = self.timing.retry.saturating_mul(2).min(self.config.periods(mode).sync);
             }
         }
-        for (service, why) in failed {
-            self.tell_once(format!(
-                "health check node port of {}/{}: {why}",
+        for (service, error) in failed {
+            self.warn_once(format!(
+                "health check node port of {}/{}: {error}",
                 service.namespace, service.name
             ));
         }
     }
 
-    fn report(&mut self, synced: Synced) {
+    fn report(&mut self, synced: SyncResult) {
         if synced.was_full {
             // With very many services a comparison takes seconds: it must not take all of the time.
             let pause = synced.took.saturating_mul(FULL_SHARE).max(self.period());
             self.timing.next_full = Instant::now().later(pause);
         }
         let now = self.options.clock.now();
-        self.health.updated();
+        let next_full = self.timing.next_full.saturating_duration_since(Instant::now());
+        self.health.updated(next_full);
         self.options
             .metrics
             .synced(now, synced.took, synced.was_full, &synced.report);
+        let (internal, external) = synced.no_local;
+        self.options.metrics.no_local_endpoints(internal, external);
         if let Some((deleted, took)) = synced.flows {
             self.options.metrics.flows_cleaned(took, deleted);
         }
@@ -560,15 +602,15 @@ impl Shell {
                 self.options.metrics.programmed(age.unsigned_abs());
             }
         }
-        tracing::debug!(took = ?synced.took, full = synced.was_full, "services are in place");
+        tracing::debug!(took = ?synced.took, full = synced.was_full, "synced proxy rules");
         for problem in synced.report.problems {
-            self.tell_once(problem);
+            self.warn_once(problem);
         }
     }
 
-    fn tell_once(&mut self, problem: String) {
+    fn warn_once(&mut self, problem: String) {
         if !self.problems.contains(&problem) {
-            tracing::warn!("{problem}");
+            tracing::warn!(err = problem, "failed to sync part of the proxy rules");
             if self.problems.len() >= QUEUE {
                 self.problems.remove(0);
             }
@@ -616,7 +658,7 @@ fn is_eligible(node: &Node) -> bool {
     node.metadata.deletion_timestamp.is_none() && !node.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED)
 }
 
-fn understood(node: &Node, known: &[IpAddr]) -> plan::Node {
+fn plan_node(node: &Node, known: &[IpAddr]) -> plan::Node {
     let of_type = |wanted: &str| {
         let addresses = node.status.addresses.iter().filter(move |a| a.r#type == wanted);
         addresses

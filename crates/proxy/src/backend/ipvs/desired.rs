@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::render::{Host, Match, Set, Thing, Value, element, needs_mark, render};
+use super::render::{Host, KernelObject, Match, Set, Value, element, needs_mark, render};
 use crate::plan::{Family, Key, ServicePort};
 
 /// The highest byte of the marks of virtual servers, by which they are known as ours.
@@ -18,24 +18,24 @@ const MARKS_MASK: u32 = 0xff00_0000;
 type Claims = SmallVec<[(Arc<Key>, Value); 1]>;
 
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct DesiredState {
     host: Host,
     /// A bit that marks must not have: it asks for masquerading.
     masquerade_bit: u8,
-    rendered: FxHashMap<Arc<Key>, Vec<(Thing, Value)>>,
-    things: FxHashMap<Thing, Claims>,
+    rendered: FxHashMap<Arc<Key>, Vec<(KernelObject, Value)>>,
+    things: FxHashMap<KernelObject, Claims>,
     marks: FxHashMap<Key, u32>,
     marks_taken: FxHashSet<u32>,
 }
 
 /// Things that may have changed, with what they were like before.
-pub type Touched = FxHashMap<Thing, Option<Value>>;
+pub type Touched = FxHashMap<KernelObject, Option<Value>>;
 
-impl Wanted {
-    pub fn new(masquerade_bit: u8) -> Wanted {
-        Wanted {
+impl DesiredState {
+    pub fn new(masquerade_bit: u8) -> DesiredState {
+        DesiredState {
             masquerade_bit,
-            ..Wanted::default()
+            ..DesiredState::default()
         }
     }
 
@@ -60,14 +60,14 @@ impl Wanted {
     }
 
     /// What a thing should be like; none if nobody asks for it.
-    pub fn value(&self, thing: &Thing) -> Option<&Value> {
+    pub fn value(&self, thing: &KernelObject) -> Option<&Value> {
         self.things
             .get(thing)
             .and_then(|claims| claims.first())
             .map(|(_, value)| value)
     }
 
-    pub fn things(&self) -> impl Iterator<Item = (&Thing, &Value)> {
+    pub fn things(&self) -> impl Iterator<Item = (&KernelObject, &Value)> {
         self.things
             .iter()
             .filter_map(|(thing, claims)| claims.first().map(|(_, value)| (thing, value)))
@@ -80,7 +80,7 @@ impl Wanted {
         self.put(key, now, touched);
     }
 
-    fn put(&mut self, key: &Key, now: Option<Vec<(Thing, Value)>>, touched: &mut Touched) {
+    fn put(&mut self, key: &Key, now: Option<Vec<(KernelObject, Value)>>, touched: &mut Touched) {
         let stays = now.is_some();
         let now = now.unwrap_or_default();
         let known = self.rendered.remove_entry(key);
@@ -106,7 +106,7 @@ impl Wanted {
         }
     }
 
-    fn unclaim(&mut self, thing: &Thing, key: &Key, touched: &mut Touched) {
+    fn unclaim(&mut self, thing: &KernelObject, key: &Key, touched: &mut Touched) {
         let Some(claims) = self.things.get_mut(thing) else {
             return;
         };
@@ -119,7 +119,7 @@ impl Wanted {
         }
     }
 
-    fn claim(&mut self, thing: Thing, key: &Arc<Key>, value: Value, touched: &mut Touched) {
+    fn claim(&mut self, thing: KernelObject, key: &Arc<Key>, value: Value, touched: &mut Touched) {
         let claims = self.things.entry(thing).or_default();
         touched
             .entry(thing)
@@ -150,7 +150,7 @@ impl Wanted {
     }
 }
 
-fn find<'a>(things: &'a [(Thing, Value)], wanted: &Thing) -> Option<&'a Value> {
+fn find<'a>(things: &'a [(KernelObject, Value)], wanted: &KernelObject) -> Option<&'a Value> {
     let place = things.binary_search_by_key(wanted, |(thing, _)| *thing).ok()?;
     Some(&things[place].1)
 }

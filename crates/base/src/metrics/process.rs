@@ -1,4 +1,4 @@
-//! Resources that this process uses.
+//! `process_*`: CPU time, memory and files of this process.
 
 use super::text;
 
@@ -6,7 +6,7 @@ use super::text;
 const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_BYTES: u64 = 4096;
 
-/// Writes the `process_*` metrics, from /proc; those that can't be read are left out.
+/// Appends the `process_*` metrics, read from /proc now; those that can't be read are left out.
 pub fn write(out: &mut String) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = fields_of_stat(&stat);

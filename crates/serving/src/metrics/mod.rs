@@ -1,5 +1,0 @@
-//! Metrics in the Prometheus text format, for every component.
-
-pub mod process;
-pub mod series;
-pub mod text;
