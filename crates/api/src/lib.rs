@@ -2,8 +2,9 @@
 //! without looking at any other: decoding, defaults, validation, patches, selectors, printing columns.
 //!
 //! Data comes in as bytes (JSON, YAML, protobuf) and goes out as `serde_json::Value` in the exact shape Kubernetes would
-//! answer with. There is no I/O and no async here, and no Rust struct per kind: one table of types (`schema`) describes
-//! them all, so that the request path is written once and custom resources can be rows added at run time.
+//! answer with. There is no I/O and no async here, and the server needs no Rust struct per kind: one table of types
+//! (`schema`) describes them all, so that the request path is written once and custom resources can be rows added at run
+//! time. Components that look at many fields of an object decode it into the structs of `types`.
 
 pub mod field;
 pub mod names;
@@ -53,6 +54,8 @@ pub mod resource;
 pub mod resources;
 pub mod scheduling;
 pub mod storage;
+
+pub mod types;
 
 pub use field::{Cursor, Path, Problem, ProblemKind, Problems};
 pub use kind::KindDef;
