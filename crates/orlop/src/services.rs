@@ -38,7 +38,7 @@ enum ModeArg {
     One(Mode),
 }
 
-fn parse_mode(text: &str) -> Result<ModeArg, String> {
+fn parse_mode(text: &str) -> Result<ModeArg, orlop_proxy::ParseModeError> {
     match text {
         "none" => Ok(ModeArg::None),
         text => text.parse().map(ModeArg::One),

@@ -57,7 +57,7 @@ impl Certificates for Requests {
 }
 
 fn parse_request(pem: &str) -> Result<CertificateRequest, MalformedRequest> {
-    CertificateRequest::from_pem(pem.as_bytes()).map_err(MalformedRequest)
+    CertificateRequest::from_pem(pem.as_bytes()).map_err(|e| MalformedRequest(e.to_string()))
 }
 
 fn requested_identity(request: &CertificateRequest) -> RequestedIdentity {

@@ -24,7 +24,7 @@ pub mod settings;
 #[cfg(test)]
 mod testing;
 
-pub use backend::{Backend, Mode};
+pub use backend::{Backend, Mode, ParseModeError};
 pub use choice::ModeError;
 pub use config::Config;
 pub use metrics::Metrics;
