@@ -22,6 +22,7 @@ async fn main() {
         election: None,
         clock: Clock::System,
         metrics: Arc::new(Metrics::default()),
+        health: Arc::default(),
         shutdown: Shutdown::default(),
     };
     run(options).await.expect("runs until it is stopped");

@@ -19,7 +19,7 @@ pub(crate) fn is_backend(pod: &Pod, with_terminating: bool) -> bool {
 }
 
 /// The pods of a service, in the order of their names.
-pub(crate) fn of_service(pods: &Cache<Pod>, service: &Service, with_terminating: bool) -> Vec<Arc<Pod>> {
+pub(crate) fn select_pods(pods: &Cache<Pod>, service: &Service, with_terminating: bool) -> Vec<Arc<Pod>> {
     let mut found = pods.list_in(&service.metadata.namespace);
     found.retain(|pod| service.selects(&pod.metadata.labels) && is_backend(pod, with_terminating));
     found

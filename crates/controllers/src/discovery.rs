@@ -1,4 +1,4 @@
-//! Which kinds there are, as the API server tells: also those that nobody knew of when this was built.
+//! Which kinds there are, by the discovery API: also those that were unknown when this was built.
 // Upstream: client-go discovery (ServerPreferredResources over aggregated discovery)
 
 use std::collections::{BTreeMap, BTreeSet};

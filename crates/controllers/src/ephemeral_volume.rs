@@ -134,7 +134,7 @@ mod tests {
         // Once the name is free, and again whenever the claim goes.
         cluster.remove::<PersistentVolumeClaim>("ns", "p-x");
         cluster.remove::<PersistentVolumeClaim>("ns", "p-v");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<PersistentVolumeClaim>("ns").len(), 2);
     }
 }

@@ -34,13 +34,13 @@ impl<T: Kind> Clone for Index<T> {
 
 impl<T: Kind> Index<T> {
     /// Must be made before handlers are registered that look things up in it: they are called in that order.
-    pub(crate) fn of(cache: &Cache<T>, names_in: impl Fn(&T) -> Vec<String> + Send + Sync + 'static) -> Index<T> {
+    pub(crate) fn new(cache: &Cache<T>, names_in: impl Fn(&T) -> Vec<String> + Send + Sync + 'static) -> Index<T> {
         let names = Arc::new(RwLock::new(Names::default()));
         let kept = names.clone();
         cache.on_change(move |old, new| {
             let Some(object) = new.or(old) else { return };
             let now = new.map_or_else(Vec::new, |object| names_in(object));
-            kept.write().put(Key::from_object(&**object), now);
+            kept.write().set_references(Key::from_object(&**object), now);
         });
         let cache = cache.clone();
         Index { cache, names }
@@ -65,7 +65,7 @@ impl<T: Kind> Index<T> {
 }
 
 impl Names {
-    fn put(&mut self, key: Key, now: Vec<String>) {
+    fn set_references(&mut self, key: Key, now: Vec<String>) {
         let before = self.references.remove(&key).unwrap_or_default();
         for name in before.iter().filter(|name| !now.contains(name)) {
             if let Some(keys) = self.referrers.get_mut(name) {
@@ -87,7 +87,7 @@ impl Names {
 
 /// The pods that use a claim, by the claim's `namespace/name`.
 pub(crate) fn pods_by_claim(pods: &Cache<Pod>) -> Index<Pod> {
-    Index::of(pods, |pod| {
+    Index::new(pods, |pod| {
         let claims = claims_of(pod);
         claims.iter().map(Key::to_string).collect()
     })

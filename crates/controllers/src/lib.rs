@@ -1,11 +1,11 @@
-//! Controllers: what makes the cluster as its objects say it should be.
+//! Controllers: they bring the cluster to the state that its objects specify.
 //!
 //! Objects come in through shared caches that follow the cluster (`runtime`), writes go out through the API server. A
-//! controller is told *which* object to look at, never *what* changed: it looks at the caches, a pure function `plan`
-//! says what is to be done, and a thin shell does it. The next reconcile of the same key waits until the caches show what was
-//! written, so that nothing is decided on a snapshot older than one's own writes.
+//! controller gets *which* object to look at, never *what* changed: it reads the caches, a pure function `plan` says what
+//! is to be done, and a thin shell does it. The next reconcile of the same key waits until the caches have observed what
+//! was written, so that nothing is decided on a snapshot older than one's own writes.
 //!
-//! One file (or folder) a controller, with its `DEF`; `ALL` is the list. `docs/how-to/add-a-controller.md` tells how to add
+//! One file (or folder) a controller, with its `DEF`; `ALL` is the list. `docs/how-to/add-a-controller.md` says how to add
 //! one.
 
 mod attach_detach;
@@ -25,6 +25,7 @@ mod endpoint_slice_mirroring;
 mod endpoints;
 mod ephemeral_volume;
 mod garbage_collector;
+pub mod health;
 mod horizontal_pod_autoscaler;
 mod index;
 mod job;
@@ -56,9 +57,10 @@ mod ttl;
 mod ttl_after_finished;
 mod volume_expand;
 
-pub use run::{Options, run};
+pub use health::Health;
+pub use run::{Options, RunError, run};
 pub use runtime::{Def, Metrics};
-pub use selection::select;
+pub use selection::{UnknownController, select};
 pub use settings::Settings;
 
 /// All controllers, in the order in which they start.

@@ -239,7 +239,7 @@ async fn end_all<'a>(
     pods: impl Iterator<Item = &'a Arc<Pod>>,
     fail: impl Fn(&Pod) -> Option<Value>,
 ) -> ReconcileResult {
-    // Ended and told to go at once: finalizers are all that is left, and theirs is the next move.
+    // Terminated and deleted without a grace period: finalizers are all that is left, and theirs is the next move.
     let over = |pod: &Pod| {
         pod.is_terminal() && pod.metadata.is_deleted() && pod.metadata.deletion_grace_period_seconds == Some(0)
     };

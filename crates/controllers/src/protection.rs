@@ -124,8 +124,8 @@ fn start_attributes_classes(setup: &Setup) {
     let queue = setup.queue("vacprotection");
     let controller = AttributesClasses {
         classes: classes.clone(),
-        claims: Index::of(&claims, classes_of_claim),
-        volumes: Index::of(&volumes, classes_of_volume),
+        claims: Index::new(&claims, classes_of_claim),
+        volumes: Index::new(&volumes, classes_of_volume),
     };
     watch(&classes, &queue, ATTRIBUTES_CLASS_FINALIZER);
     wake_dropped(&claims, &queue, classes_of_claim);
@@ -342,17 +342,17 @@ mod tests {
             cluster.put(object);
         }
         cluster.run(&[&CLAIMS]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let there = |name: &str| cluster.get::<PersistentVolumeClaim>("ns", name);
         assert!(there("bare").unwrap().metadata.has_finalizer(CLAIM_FINALIZER));
         for name in ["used", "unused", "bare"] {
             cluster.delete::<PersistentVolumeClaim>("ns", name);
         }
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(there("unused").is_none() && there("bare").is_none());
         assert!(there("used").is_some_and(|claim| claim.metadata.is_deleted()));
         cluster.remove::<Pod>("ns", "p");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(there("used").is_none());
     }
 
@@ -368,14 +368,14 @@ mod tests {
                            "metadata": {"name": "gold"}}),
         );
         cluster.run(&[&VOLUMES, &ATTRIBUTES_CLASSES]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         cluster.delete::<PersistentVolume>("", "v");
         cluster.delete::<VolumeAttributesClass>("", "gold");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let class = || cluster.get::<VolumeAttributesClass>("", "gold");
         assert!(cluster.get::<PersistentVolume>("", "v").is_some() && class().is_some());
         cluster.edit_status::<PersistentVolume>("", "v", |v| v["status"]["phase"] = json!("Released"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<PersistentVolume>("", "v").is_none() && class().is_none());
     }
 }

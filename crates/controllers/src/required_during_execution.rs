@@ -298,10 +298,10 @@ mod tests {
         }
         put(&cluster, "free", None);
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 13);
         cluster.edit::<Node>("", "n", |node| node["metadata"]["labels"]["zone"] = json!("b"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 13, "the budget has its say");
         let said = "Warning NodeAffinityViolated The labels of node n no longer match \
             requiredDuringSchedulingRequiredDuringExecution";
@@ -322,7 +322,7 @@ mod tests {
         assert!(cluster.events().iter().any(|e| evicted(&e)), "{:?}", cluster.events());
         // One that comes to such a node by hand leaves it again.
         put(&cluster, "misplaced", Some("a"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 1);
     }
 }

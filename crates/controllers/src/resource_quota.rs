@@ -155,7 +155,7 @@ mod tests {
                                              "count/deployments.apps": "1"}}}),
         );
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let used = || cluster.value::<ResourceQuota>("ns", "q").unwrap()["status"]["used"].clone();
         let all = json!({"pods": "2", "requests.cpu": "1", "services.nodeports": "2", "count/deployments.apps": "0"});
         assert_eq!(used(), all);
@@ -169,12 +169,12 @@ mod tests {
         );
         assert_eq!(cluster.writes().len(), 2);
         cluster.edit::<ResourceQuota>("ns", "q", |quota| quota["spec"]["hard"] = json!({"pods": "5"}));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(
             cluster.value::<ResourceQuota>("ns", "q").unwrap()["status"],
             json!({"hard": {"pods": "5"}, "used": {"pods": "1"}})
         );
-        // Nobody tells of this one.
+        // No event announces this one.
         cluster.put(pod("d", "Running"));
         cluster.advance(Duration::from_secs(310)).await;
         assert_eq!(used(), json!({"pods": "2"}));

@@ -2,8 +2,17 @@
 
 use crate::runtime::Def;
 
+/// A name in `--controllers` that no controller has.
+#[derive(Debug, thiserror::Error)]
+#[error("{name:?} is not in the list of known controllers: {known}")]
+pub struct UnknownController {
+    pub name: String,
+    known: String,
+}
+
 /// `*` stands for all that run by default, `foo` adds one, `-foo` takes one away, wherever it stands.
-pub fn select(all: &[&'static Def], wanted: &[String]) -> Result<Vec<&'static Def>, String> {
+/// The order is that of `all`.
+pub fn select(all: &[&'static Def], wanted: &[String]) -> Result<Vec<&'static Def>, UnknownController> {
     let known = |name: &str| all.iter().any(|def| def.name == name);
     let unknown: Vec<&str> = wanted
         .iter()
@@ -12,10 +21,10 @@ pub fn select(all: &[&'static Def], wanted: &[String]) -> Result<Vec<&'static De
         .collect();
     if let Some(name) = unknown.first() {
         let names: Vec<&str> = all.iter().map(|def| def.name).collect();
-        return Err(format!(
-            "{name:?} is not in the list of known controllers: {}",
-            names.join(", ")
-        ));
+        return Err(UnknownController {
+            name: (*name).to_string(),
+            known: names.join(", "),
+        });
     }
     let has = |word: &str| wanted.iter().any(|w| w == word);
     let runs = |def: &&&'static Def| {
@@ -44,7 +53,7 @@ mod tests {
         const ALL: &[&Def] = &[&def("a", true), &def("b", true), &def("c", false)];
         let chosen = |words: &str| {
             let words: Vec<String> = words.split(',').map(str::to_string).collect();
-            let found = select(ALL, &words)?;
+            let found = select(ALL, &words).map_err(|e| e.to_string())?;
             Ok::<_, String>(found.iter().map(|def| def.name).collect::<Vec<_>>().join(","))
         };
         let cases = [

@@ -1,5 +1,5 @@
-//! Tells each node how long its kubelet may keep what it has read of secrets and config maps: the longer, the larger the
-//! cluster is. The annotation `node.alpha.kubernetes.io/ttl` has the seconds.
+//! Sets on each node how long its kubelet may cache secrets and config maps: the longer, the larger the cluster is. The
+//! annotation `node.alpha.kubernetes.io/ttl` has the seconds.
 // Upstream: pkg/controller/ttl (v1.36)
 
 use std::sync::Arc;
@@ -40,8 +40,8 @@ fn plan_size(before: usize, nodes: usize) -> usize {
     size
 }
 
-/// Whether the node has to be told.
-fn is_wrong(node: &Meta, seconds: u32) -> bool {
+/// Whether the annotation has to be written.
+fn needs_update(node: &Meta, seconds: u32) -> bool {
     node.annotation(TTL).and_then(|text| text.parse().ok()) != Some(seconds)
 }
 
@@ -56,10 +56,10 @@ fn start(setup: &Setup) {
     let nodes = setup.cache::<Node>();
     let wake = queue.clone();
     nodes.on_change(move |old, new| {
-        let told = |node: &Arc<Node>| node.metadata.annotation(TTL).map(String::from);
+        let annotated = |node: &Arc<Node>| node.metadata.annotation(TTL).map(String::from);
         // Not whenever its status changes, which is all the time. But also if it went: the cluster is smaller now.
         if let Some(node) = new.or(old)
-            && old.map(told) != new.map(told)
+            && old.map(annotated) != new.map(annotated)
         {
             wake.add(Key::from_object(&**node));
         }
@@ -92,7 +92,7 @@ impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let seconds = self.seconds();
         if let Some(node) = self.nodes.at(key)
-            && is_wrong(&node.metadata, seconds)
+            && needs_update(&node.metadata, seconds)
         {
             let annotations = json!({TTL: seconds.to_string()});
             let patch = json!({"metadata": {"uid": node.metadata.uid, "annotations": annotations}});
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    fn told(cluster: &Cluster) -> Vec<String> {
+    fn annotations(cluster: &Cluster) -> Vec<String> {
         let nodes = cluster.list::<Node>("").into_iter();
         let mut told: Vec<String> = nodes
             .map(|node| node.metadata.annotation(TTL).unwrap_or("").to_string())
@@ -142,21 +142,27 @@ mod tests {
         let cluster = Cluster::new();
         put(&cluster, 0..100);
         cluster.run(&[&DEF]);
-        cluster.settle().await;
-        assert_eq!((told(&cluster), cluster.writes().len()), (vec!["0".into()], 100));
+        cluster.wait_until_idle().await;
+        assert_eq!((annotations(&cluster), cluster.writes().len()), (vec!["0".into()], 100));
         put(&cluster, 100..101);
-        cluster.settle().await;
-        assert_eq!((told(&cluster), cluster.writes().len()), (vec!["15".into()], 201));
+        cluster.wait_until_idle().await;
+        assert_eq!(
+            (annotations(&cluster), cluster.writes().len()),
+            (vec!["15".into()], 201)
+        );
         // Somebody meddles; a node's status changes; a few nodes go, then more.
         cluster.edit::<Node>("", "n7", |node| node["metadata"]["annotations"][TTL] = "x".into());
         cluster.edit_status::<Node>("", "n8", |node| node["status"]["a"] = "b".into());
         for n in 90..101 {
             cluster.delete::<Node>("", &format!("n{n}"));
         }
-        cluster.settle().await;
-        assert_eq!((told(&cluster), cluster.writes().len()), (vec!["15".into()], 202));
+        cluster.wait_until_idle().await;
+        assert_eq!(
+            (annotations(&cluster), cluster.writes().len()),
+            (vec!["15".into()], 202)
+        );
         cluster.delete::<Node>("", "n0");
-        cluster.settle().await;
-        assert_eq!(told(&cluster), ["0"]);
+        cluster.wait_until_idle().await;
+        assert_eq!(annotations(&cluster), ["0"]);
     }
 }

@@ -108,7 +108,7 @@ mod tests {
                 .filter(|job| !job.metadata.is_deleted())
         };
         let names = || left().map(|job| job.metadata.name).collect::<Vec<_>>();
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(names(), ["forever", "later", "longer", "running"]);
         cluster.edit::<Job>("ns", "longer", |job| {
             job["spec"]["ttlSecondsAfterFinished"] = json!(600)

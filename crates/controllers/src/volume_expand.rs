@@ -119,7 +119,7 @@ mod tests {
                 "spec": {"claimRef": {"namespace": "ns", "name": name, "uid": name}}}));
         }
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let mut events = cluster.events();
         events.sort();
         assert_eq!(

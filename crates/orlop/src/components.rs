@@ -104,7 +104,7 @@ impl Components {
             };
             Box::pin(async move {
                 port.serve().await;
-                shell::run(options).await
+                shell::run(options).await.map_err(|e| e.to_string())
             }) as BoxFuture<'static, Result<(), String>>
         };
         self.add(SCHEDULER, Box::new(start));
@@ -131,9 +131,11 @@ impl Components {
                 Api::in_process(service, "kube-controller-manager")
             };
             let metrics = Arc::new(orlop_controllers::Metrics::default());
+            let health = Arc::new(orlop_controllers::Health::default());
             let pages = Arc::new(ManagerPages {
                 metrics: metrics.clone(),
-                elected: false,
+                health: health.clone(),
+                leader_elect: false,
                 shutdown: shutdown.clone(),
             });
             let port = ComponentPort::new("kube-controller-manager", port, &pki, &api, pages, &shutdown);
@@ -146,11 +148,12 @@ impl Components {
                 election: None,
                 clock: Clock::System,
                 metrics,
+                health,
                 shutdown,
             };
             Box::pin(async move {
                 port.serve().await;
-                orlop_controllers::run(options).await.map_err(str::to_string)
+                orlop_controllers::run(options).await.map_err(|e| e.to_string())
             }) as BoxFuture<'static, Result<(), String>>
         };
         self.add(CONTROLLER_MANAGER, Box::new(start));

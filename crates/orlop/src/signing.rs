@@ -10,18 +10,19 @@ use jiff::Timestamp;
 use orlop_apiserver::authn::{SecretTokens, ServiceAccountRef};
 use orlop_apiserver::pki::{Authority, COMMON_NAME, CertificateRequest, ORGANIZATION, Pki};
 use orlop_controllers::Settings;
-use orlop_controllers::settings::{Asked, Certificates, TokenSigner};
+use orlop_controllers::settings::{Certificates, MalformedRequest, RequestedIdentity, SigningError, TokenSigner};
 
 struct Tokens(SecretTokens);
 
 impl TokenSigner for Tokens {
-    fn token(&self, namespace: &str, account: &str, account_uid: &str, secret: &str) -> Result<String, String> {
+    fn token(&self, namespace: &str, account: &str, account_uid: &str, secret: &str) -> Result<String, SigningError> {
         let account = ServiceAccountRef {
             namespace,
             name: account,
             uid: account_uid,
         };
-        self.0.issue(account, secret).map_err(|e| e.to_string())
+        let issued = self.0.issue(account, secret);
+        issued.map_err(|e| SigningError::Failed(e.to_string()))
     }
 }
 
@@ -29,8 +30,8 @@ impl TokenSigner for Tokens {
 struct Requests(Option<Authority>);
 
 impl Certificates for Requests {
-    fn read(&self, request: &str) -> Result<Asked, String> {
-        Ok(asked(&CertificateRequest::from_pem(request.as_bytes())?))
+    fn read(&self, request: &str) -> Result<RequestedIdentity, MalformedRequest> {
+        Ok(requested_identity(&parse_request(request)?))
     }
 
     fn can_sign(&self) -> bool {
@@ -40,25 +41,30 @@ impl Certificates for Requests {
     fn sign(
         &self,
         request: &str,
-        judged: &Asked,
+        validated: &RequestedIdentity,
         usages: &[String],
         valid: Duration,
         now: Timestamp,
-    ) -> Result<String, String> {
-        let authority = self.0.as_ref().ok_or("there is no authority to sign with")?;
-        let read = CertificateRequest::from_pem(request.as_bytes())?;
-        if asked(&read) != *judged {
-            return Err("the request is not the one that was judged".to_string());
+    ) -> Result<String, SigningError> {
+        let authority = self.0.as_ref().ok_or(SigningError::NoKey)?;
+        let read = parse_request(request)?;
+        if requested_identity(&read) != *validated {
+            return Err(SigningError::RequestChanged);
         }
-        authority.sign_request(request, &read, usages, valid, now)
+        let signed = authority.sign_request(request, &read, usages, valid, now);
+        signed.map_err(SigningError::Failed)
     }
 }
 
-fn asked(request: &CertificateRequest) -> Asked {
+fn parse_request(pem: &str) -> Result<CertificateRequest, MalformedRequest> {
+    CertificateRequest::from_pem(pem.as_bytes()).map_err(MalformedRequest)
+}
+
+fn requested_identity(request: &CertificateRequest) -> RequestedIdentity {
     let (subject, names) = (&request.subject, &request.alternative_names);
     let is_other = |a: &&orlop_apiserver::pki::Attribute| a.oid != COMMON_NAME && a.oid != ORGANIZATION;
     let others = subject.attributes().iter().filter(is_other);
-    Asked {
+    RequestedIdentity {
         common_name: subject.common_name().to_string(),
         organizations: subject.organizations().map(str::to_string).collect(),
         other_attributes: others.map(|a| (a.oid.clone(), a.value.clone())).collect(),

@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 /// kube-scheduler's port.
 pub const DEFAULT_PORT: u16 = 10259;
 
+/// `/metrics`, `/configz`, `/healthz`, `/livez` and `/readyz` of one scheduler.
 pub struct SchedulerPages {
     metrics: Arc<Metrics>,
     configz: Bytes,
@@ -23,6 +24,7 @@ pub struct SchedulerPages {
 }
 
 impl SchedulerPages {
+    /// `metrics` and `shutdown` are those that the scheduler is started with: checks follow them.
     pub fn new(metrics: Arc<Metrics>, config: &Config, shutdown: Shutdown) -> SchedulerPages {
         let leader_elect = config.leader_election.leader_elect;
         SchedulerPages {

@@ -54,7 +54,7 @@ fn start(setup: &Setup) {
         claims: setup.cache(),
         volumes: setup.cache(),
         drivers: setup.cache(),
-        by_volume: Index::of(&attachments, |a| {
+        by_volume: Index::new(&attachments, |a| {
             a.spec.source.persistent_volume_name.clone().into_iter().collect()
         }),
         by_claim: pods_by_claim(&pods),

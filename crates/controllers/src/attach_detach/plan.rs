@@ -202,7 +202,7 @@ fn detach(view: &View<'_>, name: &str, attachment: &Arc<VolumeAttachment>, befor
     plan.memory.since.insert(name.to_string(), since);
 }
 
-/// What the node is told that it may use; what is about to be detached is left out first.
+/// `volumesAttached` of the node's status; what is about to be detached is left out first.
 fn report(view: &View<'_>, plan: &mut Plan) {
     let Some(node) = view.node else { return };
     let leaving = |name: &str| plan.detach.iter().any(|(gone, _, _)| gone == name);

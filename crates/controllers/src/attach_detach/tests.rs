@@ -86,14 +86,14 @@ async fn with_one_attached() -> Cluster {
     bound(&cluster, "v", "ReadWriteOnce");
     pod(&cluster, "p", "a", "v");
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (attachments(&cluster), reported(&cluster, "a")),
         (vec!["vv on a".to_string()], vec![])
     );
     attach_all(&cluster);
     in_use(&cluster, "a", json!([HANDLE]));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(reported(&cluster, "a"), [HANDLE]);
     cluster
 }
@@ -104,14 +104,14 @@ async fn a_volume_moves_when_its_node_lets_go() {
     let said = "Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume \"vv\" ".to_string();
     assert!(cluster.events().contains(&said), "{:?}", cluster.events());
     pod(&cluster, "q", "b", "v");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let said = "Warning FailedAttachVolume Waiting for detach for volume \"vv\" Volume is already used by pod(s) p";
     assert!(cluster.events().iter().any(|e| e == said), "{:?}", cluster.events());
     cluster.remove::<Pod>("ns", "p");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(attachments(&cluster), ["vv on a"]);
     in_use(&cluster, "a", json!([]));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (attachments(&cluster), reported(&cluster, "a")),
         (vec!["vv on b".to_string()], vec![])
@@ -127,7 +127,7 @@ async fn lost_nodes_are_waited_for_six_minutes() {
     cluster.edit_status::<Node>("", "a", |n| {
         n["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}])
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(attachments(&cluster).is_empty());
 }
 
@@ -141,13 +141,13 @@ async fn what_is_out_of_service_has_nothing_attached() {
     cluster.edit::<Node>("", "a", |n| {
         n["spec"]["taints"] = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(attachments(&cluster).is_empty() && reported(&cluster, "a").is_empty());
     // And so has what is gone.
     let cluster = with_one_attached().await;
     cluster.remove::<Node>("", "a");
     cluster.remove::<Pod>("ns", "p");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(attachments(&cluster).is_empty());
 }
 
@@ -168,22 +168,22 @@ async fn drivers_may_need_no_attaching() {
         "spec": {"attacher": "d.io", "nodeName": "a", "source": {"persistentVolumeName": "vv"}}});
     cluster.put(foreign);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(attachments(&cluster), ["vv on a"]);
     cluster.edit::<CsiDriver>("", "d.io", |d| d["spec"]["attachRequired"] = json!(true));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(attachments(&cluster), ["vv on a", "vv on a", "vv on b"]);
     // What a driver complains of, its pods hear.
     let id = plan::attachment_name(&cluster.get::<PersistentVolume>("", "vv").unwrap(), "b").unwrap();
     cluster.edit_status::<VolumeAttachment>("", &id, |a| {
         a["status"] = json!({"attachError": {"message": "no room"}})
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let said = "Warning FailedAttachVolume AttachVolume.Attach failed for volume \"vv\" : no room".to_string();
     assert!(cluster.events().contains(&said), "{:?}", cluster.events());
     cluster.remove::<Pod>("ns", "p");
     cluster.remove::<Pod>("ns", "q");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(attachments(&cluster), ["vv on a"]);
 }
 
@@ -196,9 +196,9 @@ async fn being_killed_at_any_write_loses_nothing() {
         pod(&cluster, "q", "a", "w");
         cluster.remove::<Pod>("ns", "p");
         in_use(&cluster, "a", json!([]));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         attach_all(&cluster);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(attachments(&cluster), ["vw on a"], "killed after {writes} writes");
         assert_eq!(reported(&cluster, "a"), ["kubernetes.io/csi/d.io^h-w"]);
     }

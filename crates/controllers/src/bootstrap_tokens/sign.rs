@@ -152,7 +152,7 @@ mod tests {
         cluster.put(token("dddddd", json!({"expiration": "2025-01-01T01:00:00Z"})));
         cluster.put(token("eeeeee", json!({"token-id": "ffffff"})));
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let keys = || -> Vec<String> {
             let map = cluster.get::<ConfigMap>(PUBLIC, CLUSTER_INFO).unwrap();
             map.data.into_keys().collect()
@@ -162,7 +162,7 @@ mod tests {
         cluster.advance(Duration::from_secs(3700)).await;
         assert_eq!(keys(), ["jws-kubeconfig-aaaaaa", "kubeconfig"]);
         cluster.run(&[&clean::DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let left: Vec<String> = cluster
             .list::<Secret>("")
             .into_iter()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{ACCOUNT, rules, wake_for_requests};
 use crate::objects::{CertificateSigningRequest, Condition, with_type_meta};
 use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer};
-use crate::settings::{Asked, Certificates};
+use crate::settings::{Certificates, RequestedIdentity};
 
 pub(crate) const DEF: Def = Def {
     name: "certificatesigningrequest-approving-controller",
@@ -61,7 +61,7 @@ impl Reconcile for Approver {
 }
 
 /// Any of these rights will do; none for requests that are others' business.
-fn rights_needed(request: &CertificateSigningRequest, asked: &Asked) -> Vec<(&'static str, &'static str)> {
+fn rights_needed(request: &CertificateSigningRequest, asked: &RequestedIdentity) -> Vec<(&'static str, &'static str)> {
     let spec = &request.spec;
     if spec.signer_name != rules::KUBELET_CLIENT || rules::kubelet_client(asked, &spec.usages).is_err() {
         return vec![];

@@ -33,7 +33,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::settings::{Asked, Certificates, Settings};
+    use crate::settings::{Certificates, MalformedRequest, RequestedIdentity, Settings, SigningError};
     use crate::testing::Cluster;
 
     /// Reads requests that say `common name|organisation`, and signs by writing down what it was asked.
@@ -41,12 +41,14 @@ mod tests {
     struct Readable;
 
     impl Certificates for Readable {
-        fn read(&self, request: &str) -> Result<Asked, String> {
-            let (name, organisation) = request.split_once('|').ok_or("no request")?;
-            Ok(Asked {
+        fn read(&self, request: &str) -> Result<RequestedIdentity, MalformedRequest> {
+            let (name, organisation) = request
+                .split_once('|')
+                .ok_or_else(|| MalformedRequest("no request".to_string()))?;
+            Ok(RequestedIdentity {
                 common_name: name.to_string(),
                 organizations: vec![organisation.to_string()],
-                ..Asked::default()
+                ..RequestedIdentity::default()
             })
         }
 
@@ -57,12 +59,12 @@ mod tests {
         fn sign(
             &self,
             request: &str,
-            judged: &Asked,
+            validated: &RequestedIdentity,
             usages: &[String],
             valid: Duration,
             _: Timestamp,
-        ) -> Result<String, String> {
-            assert_eq!(self.read(request).as_ref(), Ok(judged));
+        ) -> Result<String, SigningError> {
+            assert_eq!(self.read(request).as_ref(), Ok(validated));
             Ok(format!("{request} {} {}", usages.join(","), valid.as_secs()))
         }
     }

@@ -10,7 +10,7 @@ use orlop_base::Clock;
 use super::{ACCOUNT, rules, wake_for_requests};
 use crate::objects::{CertificateSigningRequest, Condition, with_type_meta};
 use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer};
-use crate::settings::Certificates;
+use crate::settings::{Certificates, RequestedIdentity};
 
 pub(crate) const DEF: Def = Def {
     name: "certificatesigningrequest-signing-controller",
@@ -45,6 +45,16 @@ fn start(setup: &Setup) {
     setup.run(queue, setup.settings.concurrent_syncs, signer);
 }
 
+impl Signer {
+    /// Whom the certificate is for, if the signer's rules allow it; else what is wrong, for people.
+    fn validate(&self, request: &CertificateSigningRequest) -> Result<RequestedIdentity, String> {
+        let spec = &request.spec;
+        let identity = self.certificates.read(&request.pem()).map_err(|e| e.to_string())?;
+        rules::check(&spec.signer_name, &identity, &spec.usages).map_err(|e| e.to_string())?;
+        Ok(identity)
+    }
+}
+
 impl Reconcile for Signer {
     async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let ready = |r: &Arc<CertificateSigningRequest>| r.is_approved() && !r.is_issued() && !r.has("Failed");
@@ -57,11 +67,7 @@ impl Reconcile for Signer {
         }
         let mut signed = CertificateSigningRequest::clone(&request);
         // What can't be read can't be judged: that will not change.
-        let judged = self.certificates.read(&pem).and_then(|asked| {
-            rules::check(&spec.signer_name, &asked, &spec.usages)?;
-            Ok(asked)
-        });
-        match judged {
+        match self.validate(&request) {
             Err(message) => signed.status.conditions.push(Condition {
                 r#type: "Failed".to_string(),
                 status: "True".to_string(),
@@ -70,11 +76,11 @@ impl Reconcile for Signer {
                 last_update_time: Some(self.clock.now()),
                 ..Condition::default()
             }),
-            Ok(judged) => {
+            Ok(validated) => {
                 let valid = validity(spec.expiration_seconds, self.longest);
                 let certificate = self
                     .certificates
-                    .sign(&pem, &judged, &spec.usages, valid, self.clock.now());
+                    .sign(&pem, &validated, &spec.usages, valid, self.clock.now());
                 let certificate =
                     certificate.map_err(|e| ReconcileError::NotYet(format!("error auto signing csr: {e}")))?;
                 signed.status.certificate = BASE64_STANDARD.encode(certificate);

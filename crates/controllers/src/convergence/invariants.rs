@@ -19,7 +19,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn of(deployment: &Deployment) -> Limits {
+    pub(super) fn from_deployment(deployment: &Deployment) -> Limits {
         Limits {
             most: deployment.max_replicas(),
             least_available: match deployment.is_rolling() {
@@ -99,7 +99,10 @@ pub(super) fn may_delete_pod(world: &World, set: &ReplicaSet, seen: &Pod) {
 
 /// The limits from here on, if there are any.
 pub(super) fn limits_when_quiet(world: &World) -> Option<Limits> {
-    let mut limits = world.limits.zip(world.deployment()).map(|(_, d)| Limits::of(d))?;
+    let mut limits = world
+        .limits
+        .zip(world.deployment())
+        .map(|(_, d)| Limits::from_deployment(d))?;
     let sets = owned_sets(world);
     let serving = pods_of(world, &sets).filter(|pod| pod.is_active() && pod.is_ready());
     limits.established = serving.count() as i64 >= limits.least_available;
@@ -126,7 +129,7 @@ pub(super) fn is_as_wanted(deployment: Option<&Deployment>, sets: Vec<Arc<Replic
         );
         return;
     };
-    let sets = Sets::of(deployment, sets);
+    let sets = Sets::classify(deployment, sets);
     for set in sets.all() {
         let mine = pods.iter().filter(|pod| is_owned_by(&pod.metadata, &set.metadata.uid));
         let mine: Vec<_> = mine.filter(|pod| !pod.is_terminal()).collect();

@@ -238,7 +238,7 @@ impl World {
         }
         let owned = self.sets.shown.values();
         let owned = owned.filter(|set| is_owned_by(&set.metadata, &deployment.metadata.uid));
-        let sets = Sets::of(&deployment, owned.cloned().collect());
+        let sets = Sets::classify(&deployment, owned.cloned().collect());
         let old_pods_run = sets.old.iter().any(|set| {
             let mut pods = self.pods.shown.values();
             pods.any(|pod| is_owned_by(&pod.metadata, &set.metadata.uid) && !pod.is_terminal())

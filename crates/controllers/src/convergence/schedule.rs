@@ -33,7 +33,7 @@ pub(super) fn run(seed: u64) {
     if !calm && world.pick(4) == 0 {
         deployment.spec.min_ready_seconds = 3;
     }
-    world.limits = calm.then(|| Limits::of(&deployment));
+    world.limits = calm.then(|| Limits::from_deployment(&deployment));
     world.put_deployment(deployment);
     if world.pick(2) == 0 {
         quiesce(&mut world);
@@ -117,7 +117,9 @@ fn user_acts(world: &mut World, calm: bool) {
         }
     }
     deployment.metadata.generation += 1;
-    world.limits = world.limits.map(|limits| limits.or(Limits::of(&deployment)));
+    world.limits = world
+        .limits
+        .map(|limits| limits.or(Limits::from_deployment(&deployment)));
     world.put_deployment(deployment);
 }
 

@@ -40,7 +40,7 @@ struct Controller {
     clock: Clock,
     /// Where a CronJob names no zone, ours counts.
     zone: TimeZone,
-    /// What was told in the last reconcile is not told again.
+    /// Events recorded in the last reconcile, which are not recorded again.
     told: Mutex<FxHashMap<Key, Vec<Note>>>,
 }
 
@@ -70,7 +70,7 @@ impl Reconcile for Controller {
             return Ok(Next::Done);
         };
         let jobs = self.jobs.owned_by(&key.namespace, &cron.metadata.uid);
-        let gone = self.gone(writer, &cron, &jobs).await?;
+        let gone = self.find_missing_jobs(writer, &cron, &jobs).await?;
         let plan = plan::plan(&cron, &jobs, &gone, &self.zone, self.clock.now());
         let mut status = plan.status.clone();
         for job in &plan.forget {
@@ -85,7 +85,7 @@ impl Reconcile for Controller {
             let patch = status_patch(&cron.metadata, &status.for_patch());
             writer.patch_status::<CronJob>(&cron.metadata, &patch).await?;
         }
-        self.tell(key, &cron, plan.notes);
+        self.record_events(key, &cron, plan.notes);
         started?;
         Ok(plan.next)
     }
@@ -93,7 +93,12 @@ impl Reconcile for Controller {
 
 impl Controller {
     /// Active Jobs that are no more: asked for, since the two caches may be at different points in time.
-    async fn gone(&self, writer: &Writer, cron: &CronJob, jobs: &[Arc<Job>]) -> Result<HashSet<String>, Error> {
+    async fn find_missing_jobs(
+        &self,
+        writer: &Writer,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+    ) -> Result<HashSet<String>, Error> {
         let mut gone = HashSet::new();
         for active in plan::unseen(cron, jobs) {
             let at = path::object(Job::API_VERSION, Some(&active.namespace), Job::RESOURCE, &active.name);
@@ -106,7 +111,7 @@ impl Controller {
         Ok(gone)
     }
 
-    fn tell(&self, key: &Key, cron: &CronJob, notes: Vec<Note>) {
+    fn record_events(&self, key: &Key, cron: &CronJob, notes: Vec<Note>) {
         let before = self.told.lock().insert(key.clone(), notes.clone()).unwrap_or_default();
         for note in notes.into_iter().filter(|note| !before.contains(note)) {
             match note.warning {

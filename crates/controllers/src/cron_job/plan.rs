@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_millis(100);
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// Something to tell, once for each `about`.
+/// An event to record, once for each `about`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub warning: bool,

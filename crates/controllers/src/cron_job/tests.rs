@@ -257,7 +257,7 @@ async fn a_job_each_minute() {
     let cluster = Cluster::new();
     cluster.put(every_minute(json!({})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(names(&cluster).is_empty());
     cluster.advance(Duration::from_secs(61)).await;
     let first = format!("tick-{}", START + 1);
@@ -270,7 +270,7 @@ async fn a_job_each_minute() {
     let second = format!("tick-{}", START + 2);
     assert_eq!(names(&cluster), [first.clone(), second.clone()]);
     finish(&cluster, &second);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(names(&cluster), std::slice::from_ref(&second), "the history is short");
     let cron: CronJob = cluster.get("ns", "tick").unwrap();
     assert!(cron.status.active.is_empty() && cron.status.last_successful_time.is_some());
@@ -302,7 +302,7 @@ async fn forbidden_or_replaced() {
     assert_eq!(told, 1, "equal events are one: {:?}", cluster.events());
     // When there is room again, the time that was missed last is made up for.
     finish(&cluster, &first);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(names(&cluster), [first.clone(), format!("tick-{}", START + 3)]);
     cluster.edit::<CronJob>("ns", "tick", |cron| {
         cron["spec"]["concurrencyPolicy"] = json!("Replace")
@@ -318,7 +318,7 @@ async fn killed_between_the_job_and_the_status_it_starts_once() {
     let cluster = Cluster::new();
     cluster.put(every_minute(json!({"concurrencyPolicy": "Forbid"})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     cluster.kill_after_writes(1);
     cluster.advance(Duration::from_secs(70)).await;
     assert_eq!(names(&cluster), [format!("tick-{}", START + 1)]);
@@ -334,7 +334,7 @@ async fn the_clock_jumps() {
     let cluster = Cluster::new();
     cluster.put(every_minute(json!({"schedule": "0 12 * * *"})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     // Somebody sets the clock: it is noticed within a minute, and the start of noon made up for.
     cluster.clock.advance(Duration::from_secs(13 * 3600));
     cluster.advance(Duration::from_secs(61)).await;

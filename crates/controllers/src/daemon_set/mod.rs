@@ -55,7 +55,7 @@ struct Controller {
 struct Placements(Mutex<FxHashMap<Key, (String, i64, Arc<Placement>)>>);
 
 impl Placements {
-    fn of(&self, set: &DaemonSet) -> Arc<Placement> {
+    fn placement(&self, set: &DaemonSet) -> Arc<Placement> {
         let meta = &set.metadata;
         let mut known = self.0.lock();
         if let Some((uid, generation, placement)) = known.get(&Key::from_object(set))
@@ -63,7 +63,7 @@ impl Placements {
         {
             return placement.clone();
         }
-        let placement = Arc::new(Placement::of(&set.spec.template));
+        let placement = Arc::new(Placement::from_template(&set.spec.template));
         known.insert(
             Key::from_object(set),
             (meta.uid.clone(), meta.generation, placement.clone()),
@@ -99,7 +99,7 @@ fn start(setup: &Setup) {
             return;
         }
         for set in known.list() {
-            let placement = placements.of(&set);
+            let placement = placements.placement(&set);
             let fit = |node: Option<&Arc<Node>>| node.map(|node| placement.fit(node));
             if fit(old) != fit(new) {
                 wake.add(Key::from_object(&*set));
@@ -144,7 +144,7 @@ impl Reconcile for Controller {
         let plan = plan::plan(&View {
             set: &set,
             hash: plan::hash_of(&present),
-            placement: &self.placements.of(&set),
+            placement: &self.placements.placement(&set),
             nodes: &self.nodes.list_in(""),
             pods: &pods,
             failures: &self.failures.lock(),

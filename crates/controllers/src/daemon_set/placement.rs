@@ -34,7 +34,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    pub(super) fn of(template: &Value) -> Placement {
+    pub(super) fn from_template(template: &Value) -> Placement {
         let spec = &template["spec"];
         let affinity = &spec["affinity"]["nodeAffinity"];
         let required = [IGNORED_DURING_EXECUTION, REQUIRED_DURING_EXECUTION];
@@ -290,7 +290,11 @@ mod tests {
                 Fit::Runs,
             ),
         ] {
-            assert_eq!(Placement::of(&json!({"spec": spec})).fit(&node), fit, "{case}");
+            assert_eq!(
+                Placement::from_template(&json!({"spec": spec})).fit(&node),
+                fit,
+                "{case}"
+            );
         }
     }
 

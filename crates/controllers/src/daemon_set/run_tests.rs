@@ -71,7 +71,7 @@ fn history(cluster: &Cluster) -> String {
 async fn pods_follow_the_nodes() {
     let cluster = cluster(1);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(nodes_with_pods(&cluster), ["node-0", "node-1", "node-2"]);
     let set: DaemonSet = cluster.get("ns", "d").unwrap();
     let status = &set.status;
@@ -98,7 +98,7 @@ async fn pods_follow_the_nodes() {
     // One comes, one goes, and one is no longer meant for it.
     cluster.put(node("node-3"));
     cluster.edit::<Node>("", "node-1", |node| node["metadata"]["labels"] = json!({}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(nodes_with_pods(&cluster), ["node-0", "node-2", "node-3"]);
     let set: DaemonSet = cluster.get("ns", "d").unwrap();
     assert_eq!(
@@ -110,7 +110,7 @@ async fn pods_follow_the_nodes() {
     cluster.edit_status::<Node>("", "node-0", |node| {
         node["status"]["conditions"] = json!([{"type": "Ready"}])
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(cluster.writes().len(), writes);
 }
 
@@ -118,21 +118,21 @@ async fn pods_follow_the_nodes() {
 async fn updates_leave_a_history_to_go_back_to() {
     let cluster = cluster(2);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     set_image(&cluster, "two");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (images(&cluster), history(&cluster).as_str()),
         (["two".to_string()].into(), "1=one 2=two")
     );
     set_image(&cluster, "one");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (images(&cluster), history(&cluster).as_str()),
         (["one".to_string()].into(), "2=two 3=one")
     );
     set_image(&cluster, "three");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(history(&cluster), "3=one 4=three");
     let set: DaemonSet = cluster.get("ns", "d").unwrap();
     assert_eq!(
@@ -145,7 +145,7 @@ async fn updates_leave_a_history_to_go_back_to() {
 async fn a_name_that_is_taken_is_not_used() {
     let cluster = cluster(3);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let taken = cluster.list::<ControllerRevision>("ns")[0].metadata.name.clone();
     cluster.kill();
     cluster.edit::<ControllerRevision>("ns", &taken, |r| {
@@ -153,7 +153,7 @@ async fn a_name_that_is_taken_is_not_used() {
             json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "x", "controller": true}]);
     });
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let set: DaemonSet = cluster.get("ns", "d").unwrap();
     let names: Vec<String> = cluster
         .list::<ControllerRevision>("ns")
@@ -171,7 +171,7 @@ async fn a_name_that_is_taken_is_not_used() {
 async fn failed_pods_are_replaced_later_and_later() {
     let cluster = cluster(4);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let fail = || {
         let pod = cluster
             .list::<Pod>("ns")
@@ -182,7 +182,7 @@ async fn failed_pods_are_replaced_later_and_later() {
         pod.metadata.name
     };
     let first = fail();
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(cluster.get::<Pod>("ns", &first).is_none());
     let note =
         format!("Warning FailedDaemonPod Found failed daemon pod ns/{first} on node node-0, will try to kill it");
@@ -211,10 +211,10 @@ async fn with_faults_and_restarts_there_is_one_pod_a_node_in_the_end() {
         });
         cluster.run(&[&DEF]);
         cluster.kill_after_writes(1 + seed as u32 % 6);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         set_image(&cluster, "two");
         cluster.kill_after_writes(1 + seed as u32 % 4);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         cluster.calm().await;
         assert_eq!(nodes_with_pods(&cluster), ["node-0", "node-1", "node-2"], "seed {seed}");
         assert_eq!(images(&cluster), ["two".to_string()].into(), "seed {seed}");

@@ -82,7 +82,7 @@ fn planned(set: &DaemonSet, nodes: &[Arc<Node>], pods: &[Arc<Pod>], failures: &F
     plan::plan(&View {
         set,
         hash: "h2",
-        placement: &Placement::of(&set.spec.template),
+        placement: &Placement::from_template(&set.spec.template),
         nodes,
         pods,
         failures,
@@ -397,7 +397,7 @@ impl World {
         };
         let set = set(strategy, if random.below(3) == 0 { 5 } else { 0 });
         let mut world = World {
-            placement: Placement::of(&set.spec.template),
+            placement: Placement::from_template(&set.spec.template),
             random,
             set,
             nodes: BTreeMap::new(),

@@ -1,7 +1,7 @@
 //! Deployments: pods of one template, replaced step by step by pods of another when it changes.
 //!
 //! A Deployment has a ReplicaSet for each template it had; rolling out is giving replicas to one and taking them from the
-//! others. `sizes` says how many each gets now, `history` what they remember, `status` what people are told.
+//! others. `sizes` says how many each gets now, `history` what they remember, `status` what is reported.
 // Upstream: pkg/controller/deployment (v1.36)
 
 mod history;
@@ -92,7 +92,7 @@ impl Reconcile for Controller {
             return self.refuse_to_select_all(writer, &deployment).await;
         };
         let sets = ownership::claim(writer, &*deployment, Some(&selector), &self.sets).await?;
-        let sets = Sets::of(&deployment, sets);
+        let sets = Sets::classify(&deployment, sets);
         let plan = plan::plan(&deployment, &sets, self.old_pods_run(&sets));
         let (made, failed) = self.apply(writer, &deployment, &plan).await;
         match (failed, &made) {

@@ -148,7 +148,7 @@ impl Plan {
         changed.or_else(has).cloned()
     }
 
-    /// The number of replicas that all sets will be told to have.
+    /// The sum of the replicas in the specs of all sets.
     pub(crate) fn total(&self, sets: &Sets) -> i64 {
         let planned = |set: &Arc<ReplicaSet>| {
             let update = self.updates.iter().find(|update| Arc::ptr_eq(&update.set, set));

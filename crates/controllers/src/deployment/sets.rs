@@ -17,7 +17,7 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    pub(crate) fn of(deployment: &Deployment, mut sets: Vec<Arc<ReplicaSet>>) -> Sets {
+    pub(crate) fn classify(deployment: &Deployment, mut sets: Vec<Arc<ReplicaSet>>) -> Sets {
         sets.sort_by(|a, b| age(a).cmp(&age(b)));
         // Of several with the template the oldest is the one, whoever asks.
         let place = sets

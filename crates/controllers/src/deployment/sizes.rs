@@ -1,9 +1,9 @@
 //! How many replicas each ReplicaSet should have now.
 //!
 //! Two limits hold at every step: no more pods than wanted and the surge together, no fewer available ones than wanted
-//! without those that may be missing. A set that was told to shrink still has the pods that its status tells of; and while a
-//! set has not seen what it was told, nobody knows what it is about to do, so the others wait for it.
-// Upstream: pkg/controller/deployment/{rolling,recreate,sync}.go. Differs in that upstream counts what sets are told to have,
+//! without those that may be missing. A set that was scaled down still has the pods of its status; and while a
+//! set has not observed its spec, nobody knows what it is about to do, so the others wait for it.
+// Upstream: pkg/controller/deployment/{rolling,recreate,sync}.go. Differs in that upstream counts the replicas in the specs of sets,
 // not what they have: it may have more pods, or fewer available ones, for a moment.
 
 use std::cmp::Reverse;
@@ -53,7 +53,7 @@ pub(super) fn plan_sizes(deployment: &Deployment, sets: &Sets, old_pods_run: boo
     }
 }
 
-/// Whether it is known what the set has been up to: it has seen what it was told, or was told one thing only.
+/// Whether it is known what the set has been up to: it has observed its generation, or has only had one.
 fn is_settled(set: &ReplicaSet) -> bool {
     is_observed(set) || set.metadata.generation <= 1
 }

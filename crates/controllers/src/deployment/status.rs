@@ -61,7 +61,7 @@ pub(crate) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) ->
         && status.observed_generation >= deployment.metadata.generation
 }
 
-/// `total`: the replicas that all sets are told to have.
+/// `total`: the replicas in the specs of all sets.
 pub(crate) fn status(
     deployment: &Deployment,
     sets: &Sets,

@@ -255,7 +255,7 @@ fn progressing(cluster: &Cluster) -> (String, String, String) {
 #[tokio::test(start_paused = true)]
 async fn a_deployment_comes_up_and_says_so() {
     let cluster = start_cluster(json!({}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let d = the_deployment(&cluster);
     assert_eq!(images(&cluster), ["one:3"]);
     let s = &d.status;
@@ -301,10 +301,10 @@ async fn rollouts_are_undone_and_remembered() {
     cluster.edit::<Deployment>(NS, "web", |d| {
         d["metadata"]["annotations"] = json!({"kubernetes.io/change-cause": "first"})
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     for (image, revision) in [("two", "2"), ("one", "3"), ("three", "4"), ("four", "5")] {
         set_image(&cluster, image);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(images(&cluster), [format!("{image}:3")]);
         let d = the_deployment(&cluster);
         assert_eq!(d.metadata.annotation(history::REVISION), Some(revision), "{image}");
@@ -325,9 +325,9 @@ async fn rollouts_are_undone_and_remembered() {
 #[tokio::test(start_paused = true)]
 async fn a_rollout_that_gets_stuck_says_so_and_keeps_serving() {
     let cluster = start_cluster(json!({"progressDeadlineSeconds": 60}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     set_image(&cluster, "broken");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(images(&cluster), ["broken:1", "one:3"]);
     assert_eq!(progressing(&cluster).1, "ReplicaSetUpdated");
     cluster.advance(Duration::from_secs(70)).await;
@@ -335,7 +335,7 @@ async fn a_rollout_that_gets_stuck_says_so_and_keeps_serving() {
     assert_eq!((&*status, &*reason), ("False", "ProgressDeadlineExceeded"));
     assert!(message.ends_with("has timed out progressing."), "{message}");
     set_image(&cluster, "one");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (images(&cluster), progressing(&cluster).1),
         (vec!["one:3".to_string()], "NewReplicaSetAvailable".into())
@@ -345,13 +345,13 @@ async fn a_rollout_that_gets_stuck_says_so_and_keeps_serving() {
 #[tokio::test(start_paused = true)]
 async fn while_paused_only_the_size_changes() {
     let cluster = start_cluster(json!({}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     cluster.edit::<Deployment>(NS, "web", |d| {
         d["spec"]["paused"] = json!(true);
         d["spec"]["replicas"] = json!(5);
     });
     set_image(&cluster, "two");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(images(&cluster), ["one:5"]);
     let paused = (
         "Unknown".into(),
@@ -361,7 +361,7 @@ async fn while_paused_only_the_size_changes() {
     assert_eq!(progressing(&cluster), paused);
     assert_eq!(the_deployment(&cluster).status.updated_replicas, 0);
     cluster.edit::<Deployment>(NS, "web", |d| d["spec"]["paused"] = json!(false));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (images(&cluster), progressing(&cluster).1),
         (vec!["two:5".to_string()], "NewReplicaSetAvailable".into())
@@ -372,9 +372,9 @@ async fn while_paused_only_the_size_changes() {
 async fn recreating_never_runs_both() {
     let cluster = start_cluster(json!({"strategy": {"type": "Recreate", "rollingUpdate": null}}));
     cluster.change_nodes(|nodes| nodes.stop_after = Duration::from_secs(10));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     set_image(&cluster, "two");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     // They take their time to end: quiet, but not over.
     assert_eq!(images(&cluster), ["one:3"]);
     assert_eq!(the_deployment(&cluster).status.terminating_replicas, Some(3));
@@ -385,7 +385,7 @@ async fn recreating_never_runs_both() {
 #[tokio::test(start_paused = true)]
 async fn pods_count_only_after_their_first_seconds() {
     let cluster = start_cluster(json!({"minReadySeconds": 30, "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let status = the_deployment(&cluster).status;
     assert_eq!((status.ready_replicas, status.available_replicas), (3, 0));
     cluster.advance(Duration::from_secs(31)).await;
@@ -416,7 +416,7 @@ async fn sets_are_adopted_and_released_by_their_labels() {
     cluster.put(foreign.clone());
     cluster.put(deployment(json!({})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let owner = |name: &str| {
         let set: ReplicaSet = cluster.get(NS, name).unwrap();
         set.metadata.controller().map(|owner| owner.name.clone())
@@ -435,7 +435,7 @@ async fn sets_are_adopted_and_released_by_their_labels() {
     );
     assert_eq!(progressing(&cluster).1, "FoundNewReplicaSet");
     cluster.edit::<ReplicaSet>(NS, "older", |set| set["metadata"]["labels"] = json!({"app": "other"}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(owner("older"), None);
 }
 
@@ -451,7 +451,7 @@ async fn a_taken_name_is_a_collision() {
     );
     cluster.put(deployment(json!({})));
     cluster.run(&[&DEF, &REPLICA_SET]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(the_deployment(&cluster).status.collision_count, Some(1));
     assert_eq!(
         (images(&cluster), cluster.list::<ReplicaSet>(NS).len()),
@@ -483,7 +483,7 @@ async fn what_keeps_pods_from_being_made_is_told() {
 #[tokio::test(start_paused = true)]
 async fn selecting_everything_is_refused() {
     let cluster = start_cluster(json!({"selector": {"matchLabels": null}}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(cluster.list::<ReplicaSet>(NS).is_empty());
     assert_eq!(the_deployment(&cluster).status.observed_generation, 1);
     assert!(

@@ -86,7 +86,7 @@ fn set_allowed(status: &mut BudgetStatus, answer: &str, reason: &str, message: &
         message: message.to_string(),
         ..Condition::default()
     };
-    condition::put(&mut status.conditions, allowed, now);
+    condition::set(&mut status.conditions, allowed, now);
 }
 
 /// How many pods there should be, and how many of them healthy.
@@ -168,7 +168,7 @@ pub(super) fn without_target(pod: &Pod, now: Timestamp) -> Vec<Condition> {
         observed_generation: Some(pod.metadata.generation).filter(|generation| *generation != 0),
         ..Condition::default()
     };
-    condition::put(&mut conditions, target, now);
+    condition::set(&mut conditions, target, now);
     conditions
 }
 

@@ -229,12 +229,12 @@ async fn budgets_follow_pods_and_owners() {
     }
     cluster.put(web_budget(json!({"maxUnavailable": "25%"})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(counts(&cluster), [4, 4, 3, 1]);
     cluster.edit_status::<Pod>("ns", "c", |pod| {
         pod["status"]["conditions"][0]["status"] = json!("False")
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(counts(&cluster), [4, 3, 3, 0]);
     // A StatefulSet's pod, one of a kind that nobody here knows, and one of nobody.
     let others = cluster.put(json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
@@ -255,7 +255,7 @@ async fn budgets_follow_pods_and_owners() {
     });
     cluster.put(owned("g", true, owner("example.com/v1", "Gizmo", "g", &json!("g1"))));
     cluster.put(owned("nobodys", true, None));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(counts(&cluster), [4 + 2 + 5, 3 + 3, 8, 0]);
     assert!(
         cluster
@@ -278,7 +278,7 @@ async fn budgets_follow_pods_and_owners() {
         ("SyncFailed", said)
     );
     cluster.remove::<Pod>("ns", "plain");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(counts(&cluster), [11, 6, 8, 0]);
 }
 
@@ -298,7 +298,7 @@ async fn dropped_evictions_are_taken_back() {
         pod["status"]["conditions"].as_array_mut().unwrap().push(target);
     });
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(counts(&cluster), [3, 1, 1, 0]);
     cluster.delete::<Pod>("ns", "b");
     cluster.advance(Duration::from_secs(110)).await;

@@ -24,7 +24,7 @@ pub(super) type ZoneShares = BTreeMap<String, f64>;
 
 /// How a service wants its traffic to flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum HintMode {
     Anywhere,
     SameZone,
     SameNode,
@@ -32,19 +32,19 @@ pub(super) enum Wish {
     Auto,
 }
 
-impl Wish {
-    pub(super) fn of(service: &Service) -> Wish {
+impl HintMode {
+    pub(super) fn from_service(service: &Service) -> HintMode {
         let mode = service
             .metadata
             .annotation("service.kubernetes.io/topology-aware-hints");
         let mode = mode.or_else(|| service.metadata.annotation("service.kubernetes.io/topology-mode"));
         if matches!(mode, Some("Auto" | "auto")) {
-            return Wish::Auto;
+            return HintMode::Auto;
         }
         match service.spec.traffic_distribution.as_deref() {
-            Some("PreferClose" | "PreferSameZone") => Wish::SameZone,
-            Some("PreferSameNode") => Wish::SameNode,
-            _ => Wish::Anywhere,
+            Some("PreferClose" | "PreferSameZone") => HintMode::SameZone,
+            Some("PreferSameNode") => HintMode::SameNode,
+            _ => HintMode::Anywhere,
         }
     }
 }

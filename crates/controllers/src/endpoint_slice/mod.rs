@@ -22,7 +22,7 @@ use orlop_client::{Error, Result};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashSet;
 
-use self::hints::{Wish, ZONE, ZoneShares};
+use self::hints::{HintMode, ZONE, ZoneShares};
 use self::plan::{CONTROLLER, Plan, ServiceSnapshot};
 use crate::backends::{self, TriggerTimes};
 use crate::objects::endpoint_slice::TRIGGER_TIME;
@@ -144,7 +144,7 @@ impl Reconcile for Topologist {
         if *self.zones.read() != shares {
             *self.zones.write() = shares;
             let all = self.services.list().into_iter();
-            let to_spread = all.filter(|service| Wish::of(service) == Wish::Auto);
+            let to_spread = all.filter(|service| HintMode::from_service(service) == HintMode::Auto);
             to_spread.for_each(|service| self.queue.add(Key::from_object(&*service)));
         }
         Ok(Next::Done)
@@ -161,7 +161,7 @@ impl Reconcile for Controller {
         if !service.has_pods() {
             return Ok(Next::Done);
         }
-        let pods = backends::of_service(&self.pods, &service, true);
+        let pods = backends::select_pods(&self.pods, &service, true);
         let trigger = self.triggers.observe(&service, &pods);
         let plan = self.plan(key, &service, &pods);
         for remark in &plan.remarks {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::hints::{self, Wish, ZONE, ZoneShares};
+use super::hints::{self, HintMode, ZONE, ZoneShares};
 use super::pack::{Draft, pack};
 use crate::backends;
 use crate::objects::endpoint_slice::{
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub delete: Vec<Arc<EndpointSlice>>,
     /// Whether the endpoints are now spread over the zones.
     pub is_spread: bool,
-    /// What to tell people about that.
+    /// Events to record about that.
     pub remarks: Vec<Remark>,
 }
 
@@ -188,15 +188,15 @@ fn hint(seen: &ServiceSnapshot<'_>, family: &str, drafts: &mut [Draft], plan: &m
         });
     };
     let (enabled, disabled) = ("TopologyAwareHintsEnabled", "TopologyAwareHintsDisabled");
-    let wish = Wish::of(seen.service);
-    if wish != Wish::Auto && seen.was_spread {
+    let wish = HintMode::from_service(seen.service);
+    if wish != HintMode::Auto && seen.was_spread {
         remark(true, disabled, "Topology Aware Hints has been disabled");
     }
     match wish {
-        Wish::Anywhere => hints::clear(drafts),
-        Wish::SameZone => hints::keep_close(drafts, false),
-        Wish::SameNode => hints::keep_close(drafts, true),
-        Wish::Auto => match hints::spread(drafts, seen.zones) {
+        HintMode::Anywhere => hints::clear(drafts),
+        HintMode::SameZone => hints::keep_close(drafts, false),
+        HintMode::SameNode => hints::keep_close(drafts, true),
+        HintMode::Auto => match hints::spread(drafts, seen.zones) {
             Ok(()) => {
                 if !seen.was_spread {
                     remark(false, enabled, "Topology Aware Hints has been enabled");

@@ -116,15 +116,15 @@ async fn nodes_and_selectors_come_and_go() {
     cluster.remove::<Node>("", "n1");
     (0..3).for_each(|n| drop(cluster.put(pod(n, "web", true))));
     cluster.run_with(&[&DEF, &endpoints::DEF, &endpoint_slice_mirroring::DEF], settings);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(addresses(&cluster, "web"), ["10.1.0.0", "10.1.0.2"]);
     cluster.put(node("n1", "b"));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(addresses(&cluster, "web").len(), 3);
     cluster.edit::<Node>("", "n1", |n| {
         n["metadata"]["labels"]["topology.kubernetes.io/zone"] = json!("z")
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let zones = cluster
         .list::<EndpointSlice>("ns")
         .into_iter()
@@ -138,10 +138,10 @@ async fn nodes_and_selectors_come_and_go() {
     cluster.edit::<Endpoints>("ns", "web", |endpoints| {
         endpoints["subsets"] = json!([{"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 1, "protocol": "TCP"}]}]);
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(addresses(&cluster, "web").contains(&"192.0.2.1".to_string()));
     cluster.remove::<Service>("ns", "web");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(cluster.get::<Endpoints>("ns", "web").is_none());
     let mirrored = |slice: &EndpointSlice| {
         slice

@@ -88,7 +88,7 @@ impl Reconcile for Controller {
         if !service.has_pods() {
             return Ok(Next::Done);
         }
-        let pods = backends::of_service(&self.pods, &service, service.spec.publish_not_ready_addresses);
+        let pods = backends::select_pods(&self.pods, &service, service.spec.publish_not_ready_addresses);
         let trigger = self.triggers.observe(&service, &pods);
         let Some(wanted) = plan::plan(&service, &pods, existing.as_deref(), trigger) else {
             return Ok(Next::Done);

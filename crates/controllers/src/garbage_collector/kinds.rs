@@ -17,7 +17,7 @@ pub(super) struct Kinds(FxHashMap<Type, (String, bool)>);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Path(String),
-    /// Nobody serves the kind, or nobody has told of it yet.
+    /// The kind is not served, or discovery does not know it yet.
     UnknownKind,
     /// Objects of the kind live in namespaces, and the one who refers to it lives in none: there is no such object.
     NoNamespace,

@@ -1,4 +1,4 @@
-//! The garbage collector: what has owners goes after the last of them, and owners go as they were told to: before their
+//! The garbage collector: what has owners goes after the last of them, and owners are deleted by their propagation policy: before their
 //! dependents (background), after them (foreground), or without them (orphan).
 //!
 //! `monitors` watches every kind that can be deleted, those that appear later included, and keeps the `graph` of owners and
@@ -129,7 +129,7 @@ impl Collector {
 
     async fn judge(&self, api: &Api, item: &Item, mut verdicts: Vec<OwnerState>) -> ReconcileResult {
         for (owner, verdict) in item.owners.iter().zip(&mut verdicts) {
-            // An owner that waited may have been told to go another way since then.
+            // An owner that waited may have got another propagation policy since then.
             if !matches!(verdict, OwnerState::Unsure | OwnerState::Waiting) {
                 continue;
             }

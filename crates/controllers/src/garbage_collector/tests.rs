@@ -208,7 +208,7 @@ async fn after(policy: &str) -> (Cluster, Vec<String>) {
     cluster.nodes(Nodes::new(1));
     cluster.change_nodes(|nodes| nodes.stop_after = Duration::from_secs(2));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(cluster.writes(), [""; 0], "nothing to collect yet");
     cluster.delete_with::<ReplicaSet>("ns", "set", json!({"propagationPolicy": policy}));
     cluster.advance(Duration::from_secs(5)).await;
@@ -304,7 +304,7 @@ async fn wrong_references() {
 async fn kinds_come_and_go() {
     let (cluster, served) = cluster(1);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     served.lock().push(("example.com/v1", "crons", "Cron", true));
     let mut cron = owned("Cron", "cron", &[]);
     cron["apiVersion"] = "example.com/v1".into();
@@ -342,7 +342,7 @@ async fn faults_and_restarts() {
             });
             cluster.run(&[&DEF]);
             cluster.kill_after_writes(1 + seed as u32 % 5);
-            cluster.settle().await;
+            cluster.wait_until_idle().await;
             cluster.delete_with::<ReplicaSet>("ns", "set", json!({"propagationPolicy": policy}));
             cluster.advance(Duration::from_secs(90)).await;
             cluster.calm().await;

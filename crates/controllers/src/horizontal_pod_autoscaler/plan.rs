@@ -72,7 +72,7 @@ impl Plan {
         }
     }
 
-    fn say(&mut self, kind: &str, state: &str, (reason, message): (&str, &str), now: Timestamp) {
+    fn set_condition(&mut self, kind: &str, state: &str, (reason, message): (&str, &str), now: Timestamp) {
         set_condition(&mut self.status.conditions, kind, state, reason, message, now);
     }
 
@@ -84,11 +84,11 @@ impl Plan {
         });
     }
 
-    /// There is no scale to be had.
+    /// The scale subresource could not be read.
     pub(super) fn without_scale(mut self, error: &str, now: Timestamp) -> Plan {
         self.warn("FailedGetScale", error);
         let message = format!("the HPA controller was unable to get the target's current scale: {error}");
-        self.say("AbleToScale", "False", ("FailedGetScale", &message), now);
+        self.set_condition("AbleToScale", "False", ("FailedGetScale", &message), now);
         self
     }
 
@@ -98,7 +98,7 @@ impl Plan {
             return;
         };
         let message = format!("the HPA controller was able to update the target scale to {to}");
-        self.say("AbleToScale", "True", ("SucceededRescale", &message), now);
+        self.set_condition("AbleToScale", "True", ("SucceededRescale", &message), now);
         self.notes.push(Note {
             warning: false,
             reason: "SuccessfulRescale",
@@ -118,7 +118,7 @@ impl Plan {
             format!("New size: {to}; reason: {reason}; error: {error}"),
         );
         let message = format!("the HPA controller was unable to update the target scale: {error}");
-        self.say("AbleToScale", "False", ("FailedUpdateScale", &message), now);
+        self.set_condition("AbleToScale", "False", ("FailedUpdateScale", &message), now);
         self.status.desired_replicas = hpa.status.desired_replicas;
     }
 }
@@ -137,7 +137,7 @@ pub(super) fn plan(
         "SucceededGetScale",
         "the HPA controller was able to get the target's current scale",
     );
-    plan.say("AbleToScale", "True", able, now);
+    plan.set_condition("AbleToScale", "True", able, now);
     if memory.recommendations.is_empty() {
         memory.recommendations.push((current, now));
     }
@@ -168,7 +168,7 @@ fn by_bounds(plan: &mut Plan, hpa: &HorizontalPodAutoscaler, current: i64, now: 
     let (min, max) = (min_replicas(hpa), hpa.spec.max_replicas);
     if current == 0 {
         let message = "scaling is disabled since the replica count of the target is zero";
-        plan.say("ScalingActive", "False", ("ScalingDisabled", message), now);
+        plan.set_condition("ScalingActive", "False", ("ScalingDisabled", message), now);
         return Some((0, String::new()));
     }
     let (to, reason) = match current > max {
@@ -178,7 +178,7 @@ fn by_bounds(plan: &mut Plan, hpa: &HorizontalPodAutoscaler, current: i64, now: 
     Some((to, reason.to_string()))
 }
 
-/// None if it can't be told.
+/// None if it can't be determined.
 fn by_metrics(
     plan: &mut Plan,
     hpa: &HorizontalPodAutoscaler,
@@ -209,13 +209,13 @@ fn by_metrics(
     };
     let limited = limits::limit(sizes, hpa.spec.behavior.as_ref(), config.down_window, memory, now);
     let ready = ("ReadyForNewScale", "recommended size matches current size");
-    plan.say("AbleToScale", "True", limited.stabilized.unwrap_or(ready), now);
+    plan.set_condition("AbleToScale", "True", limited.stabilized.unwrap_or(ready), now);
     let state = if limited.is_limited { "True" } else { "False" };
-    plan.say("ScalingLimited", state, limited.why, now);
+    plan.set_condition("ScalingLimited", state, limited.why, now);
     Some((limited.replicas, reason))
 }
 
-/// The largest size that a metric asks for, and its name. If some metrics are not to be had, the others may still ask for
+/// The largest size that a metric asks for, and its name. If some metrics are unavailable, the others may still ask for
 /// more pods, but not for fewer.
 fn propose(
     plan: &mut Plan,
@@ -248,12 +248,12 @@ fn propose(
     match (best, first_error) {
         (Some((replicas, name)), error) if error.is_none() || !fewer => {
             let message = format!("the HPA was able to successfully calculate a replica count from {name}");
-            plan.say("ScalingActive", "True", ("ValidMetricFound", &message), now);
+            plan.set_condition("ScalingActive", "True", ("ValidMetricFound", &message), now);
             Ok((replicas, name))
         }
         (_, Some((reason, inner, error))) => {
             let message = format!("the HPA was unable to compute the replica count: {inner}");
-            plan.say("ScalingActive", "False", (reason, &message), now);
+            plan.set_condition("ScalingActive", "False", (reason, &message), now);
             let all = hpa.spec.metrics.len();
             Err(format!(
                 "invalid metrics ({failures} invalid out of {all}), first error is: {error}"
@@ -268,13 +268,13 @@ fn check_selector(plan: &mut Plan, scale: &Scale, observed: &Observed<'_>, now: 
     if selector.is_empty() {
         plan.warn("SelectorRequired", "selector is required");
         let message = "the HPA target's scale is missing a selector";
-        plan.say("ScalingActive", "False", ("InvalidSelector", message), now);
+        plan.set_condition("ScalingActive", "False", ("InvalidSelector", message), now);
         return Err("selector is required".to_string());
     }
     if let Err(why) = LabelSelector::parse(selector) {
         let text = format!("couldn't convert selector into a corresponding internal selector object: {why}");
         plan.warn("InvalidSelector", text.clone());
-        plan.say("ScalingActive", "False", ("InvalidSelector", &text), now);
+        plan.set_condition("ScalingActive", "False", ("InvalidSelector", &text), now);
         return Err(text);
     }
     if observed.autoscalers.len() > 1 {
@@ -288,7 +288,7 @@ fn check_selector(plan: &mut Plan, scale: &Scale, observed: &Observed<'_>, now: 
             keys.join(" ")
         );
         plan.warn("AmbiguousSelector", text.clone());
-        plan.say("ScalingActive", "False", ("AmbiguousSelector", &text), now);
+        plan.set_condition("ScalingActive", "False", ("AmbiguousSelector", &text), now);
         return Err(text);
     }
     Ok(())

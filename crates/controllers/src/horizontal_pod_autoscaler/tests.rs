@@ -448,7 +448,7 @@ async fn scales_up_and_down() {
     let cluster = cluster(3, json!({}));
     let used = serve_metrics(&cluster, 3);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(replicas(&cluster), 6);
     let hpa: HorizontalPodAutoscaler = cluster.get("ns", "web").unwrap();
     assert_eq!((hpa.status.current_replicas, hpa.status.desired_replicas), (3, 6));
@@ -494,7 +494,7 @@ async fn without_metrics_it_says_so() {
         })
     });
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(replicas(&cluster), 3);
     let error = "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from \
                  resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)";
@@ -531,7 +531,7 @@ async fn bounds_hold_without_metrics() {
     ] {
         let cluster = cluster(size, json!({}));
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(replicas(&cluster), wanted);
         match said {
             "" => assert!(conditions(&cluster)[1].starts_with("ScalingActive False ScalingDisabled")),
@@ -551,7 +551,7 @@ async fn targets_that_are_not_there_and_rivals() {
                        "metadata": {"name": "lost", "namespace": "ns"}, "spec": missing}),
     );
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let lost: HorizontalPodAutoscaler = cluster.get("ns", "lost").unwrap();
     let able = condition::find(&lost.status.conditions, "AbleToScale").unwrap();
     assert_eq!((&*able.status, &*able.reason), ("False", "FailedGetScale"));
@@ -560,7 +560,7 @@ async fn targets_that_are_not_there_and_rivals() {
         hpa["spec"]["scaleTargetRef"]["name"] = json!("web");
         hpa["spec"]["maxReplicas"] = json!(8);
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let lost: HorizontalPodAutoscaler = cluster.get("ns", "lost").unwrap();
     let active = condition::find(&lost.status.conditions, "ScalingActive").unwrap();
     assert_eq!(active.reason, "AmbiguousSelector");

@@ -149,7 +149,7 @@ impl Question<'_> {
         Ok(proposal(if backwards { self.current } else { wanted }))
     }
 
-    /// Careful guesses for those of whom nothing is known.
+    /// Conservative assumptions for pods without metrics.
     fn fill_in(&self, samples: &mut Samples, requests: &BTreeMap<String, i64>, groups: &Groups, ratio: f64) {
         let mut guess = |name: &String, value: i64| {
             let sample = Sample {
@@ -199,7 +199,7 @@ impl Question<'_> {
         groups
     }
 
-    /// Its CPU tells of its start rather than of its work.
+    /// Its CPU usage reflects its start rather than its work.
     fn is_warming_up(&self, pod: &Pod, sample: &Sample) -> bool {
         let (Some(ready), Some(start)) = (condition::find(&pod.status.conditions, "Ready"), pod.status.start_time)
         else {

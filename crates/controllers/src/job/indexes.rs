@@ -18,10 +18,10 @@ impl Indexes {
             let last = last.min(completions - 1);
             (0 <= first && first <= last).then_some((first, last))
         });
-        Indexes::of_runs(runs.collect())
+        Indexes::from_runs(runs.collect())
     }
 
-    fn of_runs(mut runs: Vec<(i64, i64)>) -> Indexes {
+    fn from_runs(mut runs: Vec<(i64, i64)>) -> Indexes {
         runs.sort_unstable();
         let mut joined: Vec<(i64, i64)> = Vec::with_capacity(runs.len());
         for (first, last) in runs {
@@ -34,7 +34,7 @@ impl Indexes {
     }
 
     pub(super) fn union(&self, other: &Indexes) -> Indexes {
-        Indexes::of_runs(self.runs.iter().chain(&other.runs).copied().collect())
+        Indexes::from_runs(self.runs.iter().chain(&other.runs).copied().collect())
     }
 
     pub(super) fn has(&self, index: i64) -> bool {
@@ -81,7 +81,7 @@ impl Indexes {
 
 impl FromIterator<i64> for Indexes {
     fn from_iter<I: IntoIterator<Item = i64>>(indexes: I) -> Indexes {
-        Indexes::of_runs(indexes.into_iter().map(|i| (i, i)).collect())
+        Indexes::from_runs(indexes.into_iter().map(|i| (i, i)).collect())
     }
 }
 

@@ -52,7 +52,7 @@ async fn a_job_from_beginning_to_end() {
     cluster.nodes(Nodes::new(2));
     cluster.put(job(json!({})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let made: Job = cluster.get("ns", "j").unwrap();
     assert_eq!((made.status.active, made.status.ready), (3, Some(3)));
     let before = cluster.writes().len();
@@ -60,7 +60,7 @@ async fn a_job_from_beginning_to_end() {
         for pod in active(&cluster) {
             end(&cluster, &pod, 0);
         }
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
     }
     let done: Job = cluster.get("ns", "j").unwrap();
     assert!(done.is_complete() && done.status.succeeded == 6 && done.status.completion_time.is_some());
@@ -96,7 +96,7 @@ async fn with_faults_and_restarts_each_pod_is_counted_once() {
             };
             cluster.faults(if round < 20 { faults } else { Faults::default() });
             cluster.kill_after_writes(((seed * 7 + round * 3) % 11) as u32);
-            cluster.settle().await;
+            cluster.wait_until_idle().await;
             for (n, pod) in active(&cluster).iter().enumerate() {
                 let code = i32::from(round < 4 && (seed + round + n as u64).is_multiple_of(3));
                 if end(&cluster, pod, code) && code == 1 {
@@ -129,7 +129,7 @@ async fn pods_that_lost_their_job_lose_the_finalizer() {
     let cluster = Cluster::new();
     cluster.put(job(json!({})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(held(&cluster), 3);
     // A pod of somebody else keeps what it has.
     let other = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true});
@@ -138,7 +138,7 @@ async fn pods_that_lost_their_job_lose_the_finalizer() {
         "finalizers": [FINALIZER], "ownerReferences": [other]}}),
     );
     cluster.remove::<Job>("ns", "j");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(held(&cluster), 1);
 }
 
@@ -152,13 +152,13 @@ async fn pods_are_adopted_with_the_finalizer() {
     cluster.put(lone("a"));
     cluster.put(job(json!({"parallelism": 2, "completions": 2})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let pods = cluster.list::<Pod>("ns");
     assert_eq!((pods.len(), held(&cluster)), (2, 2));
     for pod in &pods {
         end(&cluster, pod, 0);
     }
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let job: Job = cluster.get("ns", "j").unwrap();
     assert_eq!((job.is_complete(), job.status.succeeded), (true, 2));
 }
@@ -168,6 +168,6 @@ async fn what_others_manage_is_left_alone() {
     let cluster = Cluster::new();
     cluster.put(job(json!({"managedBy": "example.com/other"})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!((cluster.list::<Pod>("ns").len(), cluster.writes().len()), (0, 0));
 }

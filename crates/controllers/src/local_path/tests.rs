@@ -123,7 +123,7 @@ async fn a_claim_lives_and_dies() {
     cluster.put(claim("a"));
     cluster.put(claim("b"));
     start_in(&cluster, &scratch);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let class = cluster.get::<StorageClass>("", "local-path").unwrap();
     assert!(class.is_default() && class.waits_for_consumer());
     let get = |name: &str| cluster.get::<PersistentVolumeClaim>("ns", name).unwrap();
@@ -134,7 +134,7 @@ async fn a_claim_lives_and_dies() {
     );
     choose(&cluster, "a", "here");
     choose(&cluster, "b", "there");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let volume_of = |name: &str| {
         cluster
             .get::<PersistentVolume>("", &get(name).spec.volume_name)
@@ -155,7 +155,7 @@ async fn a_claim_lives_and_dies() {
     // The end.
     cluster.delete::<PersistentVolumeClaim>("ns", "a");
     cluster.delete::<PersistentVolumeClaim>("ns", "b");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(!path.exists());
     let left = cluster.list::<PersistentVolume>("");
     assert_eq!(left.len(), 1);
@@ -173,7 +173,7 @@ async fn a_claim_lives_and_dies() {
     );
     assert!(events.contains(&expected), "{events:?}");
     cluster.delete::<PersistentVolume>("", &left[0].metadata.name);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(cluster.list::<PersistentVolume>("").is_empty());
 }
 
@@ -186,13 +186,13 @@ async fn being_killed_at_any_write_loses_nothing() {
         choose(&cluster, "a", "here");
         start_in(&cluster, &scratch);
         cluster.kill_after_writes(writes);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let bound = cluster.get::<PersistentVolumeClaim>("ns", "a").unwrap();
         assert_eq!(bound.status.phase, "Bound", "killed after {writes} writes");
         assert_eq!(cluster.list::<PersistentVolume>("").len(), 1);
         cluster.kill_after_writes(writes);
         cluster.delete::<PersistentVolumeClaim>("ns", "a");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(
             cluster.list::<PersistentVolume>("").is_empty(),
             "killed after {writes} writes"
@@ -213,7 +213,7 @@ async fn a_node_that_went_is_chosen_anew() {
     cluster.put(wants);
     choose(&cluster, "a", "gone");
     start_in(&cluster, &scratch);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let class = cluster.get::<StorageClass>("", "local-path").unwrap();
     assert!(!class.is_default());
     let claim = cluster.get::<PersistentVolumeClaim>("ns", "a").unwrap();

@@ -1,10 +1,10 @@
 //! The end of namespaces: all that is in them goes first, pods before everything else that they may still need.
 //!
-//! A reconcile looks into every kind that lives in namespaces, tells what it finds to go, and looks again. What then is left
+//! A reconcile looks into every kind that lives in namespaces, deletes what it finds, and looks again. What then is left
 //! (pods that take their time, objects that somebody's finalizer holds) is watched until it is gone. When nothing is left
 //! the namespace itself is let go of.
 // Upstream: pkg/controller/namespace (v1.36, with ordered deletion). Differs in that leftovers are watched, that kinds of
-// which there is nothing are not told to go, and that the conditions tell of pods that are left, too.
+// which there is nothing get no delete request, and that the conditions name pods that are left, too.
 
 mod leftovers;
 mod plan;
@@ -168,7 +168,7 @@ impl Controller {
         })
     }
 
-    /// Writes how it stands, if there is something to tell. Gives back the namespace as it is then.
+    /// Writes the status, if it has changed. Gives back the namespace as it is then.
     async fn report(&self, api: &Api, key: &Key, mut live: Value, report: &Report) -> Result<Value> {
         let old: Namespace = serde_json::from_value(live.clone()).unwrap_or_default();
         let others = old.spec.finalizers.len() > 1 || !old.metadata.finalizers.is_empty();
@@ -201,7 +201,7 @@ fn in_order(found: &Discovered) -> (Vec<Resource>, Vec<Resource>) {
     deletable.cloned().partition(is_pods)
 }
 
-/// Discovery may tell of what is not (or no longer) there: then there is nothing of it.
+/// Discovery may list what is not (or no longer) served: then there is nothing of it.
 async fn list(api: &Api, resource: &Resource, collection: &str) -> Result<Vec<Held>> {
     if !resource.can(&["list"]) {
         return Ok(vec![]);

@@ -50,7 +50,7 @@ impl Default for Phase {
     }
 }
 
-/// What is left of a resource after it was told to go.
+/// What is left of a resource after its deletion was requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Left {
     pub count: usize,

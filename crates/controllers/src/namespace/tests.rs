@@ -170,7 +170,7 @@ async fn pods_go_first_then_the_rest_then_the_namespace() {
     cluster.nodes(Nodes::new(1));
     cluster.change_nodes(|nodes| nodes.stop_after = Duration::from_secs(8));
     cluster.run_with(&[&DEF], quick());
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     cluster.delete::<Namespace>("", "one");
     cluster.advance(Duration::from_secs(2)).await;
     let namespace = cluster.get::<Namespace>("", "one").expect("its pods are still there");
@@ -206,7 +206,7 @@ async fn finalizers_hold_it_and_are_named() {
         json!({"metadata": {"finalizers": ["example.com/hold"]}}),
     ));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     cluster.delete::<Namespace>("", "ns");
     cluster.advance(Duration::from_secs(2)).await;
     assert_eq!(count(&cluster, "configmaps", "ns").await, 4, "left alone at first");
@@ -230,7 +230,7 @@ async fn finalizers_hold_it_and_are_named() {
     let patch = json!({"metadata": {"finalizers": null}});
     api.patch_merge::<Value>(&path, &patch).await.unwrap();
     let _ = api.delete(&path, &DeleteOptions::default()).await;
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(cluster.get::<Namespace>("", "ns").is_none());
 }
 

@@ -75,7 +75,7 @@ impl Reconcile for Controller {
         };
         let reserved = self.ranges.lock().reserve(&key.name);
         let Some(ranges) = reserved else {
-            self.say(&node, "CIDRNotAvailable");
+            self.record_event(&node, "CIDRNotAvailable");
             return Err(ReconcileError::NotYet("no pod CIDR is left to allocate".to_string()));
         };
         let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
@@ -91,7 +91,7 @@ impl Reconcile for Controller {
                 if matches!(error, Error::NotFound(_)) {
                     return Ok(Next::Done);
                 }
-                self.say(&node, "CIDRAssignmentFailed");
+                self.record_event(&node, "CIDRAssignmentFailed");
                 Err(error.into())
             }
         }
@@ -99,7 +99,7 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    fn say(&self, node: &Node, reason: &'static str) {
+    fn record_event(&self, node: &Node, reason: &'static str) {
         let note = format!("Node {} status is now: {reason}", node.metadata.name);
         self.recorder.normal(node, reason, note);
     }
@@ -134,12 +134,12 @@ mod tests {
         let cluster = Cluster::new();
         put_node(&cluster, "a");
         cluster.run_with(&[&DEF], settings(false, "10.244.0.0/23"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cidrs(&cluster, "a").is_empty(), "off unless asked for");
         cluster.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"},
                            "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]}}));
         cluster.run_with(&[&DEF], settings(true, "10.244.0.0/23,fd00::/60"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cidrs(&cluster, "a"), ["10.244.1.0/24", "fd00::/64"]);
         put_node(&cluster, "c");
         cluster.advance(Duration::from_secs(2)).await;

@@ -27,21 +27,28 @@ struct Slots {
     next: u128,
 }
 
+/// Cluster CIDRs that no node CIDR can be allocated from.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CidrError {
+    #[error("--cluster-cidr must be given if --allocate-node-cidrs is set")]
+    NoClusterCidr,
+    #[error("mask size of cluster CIDR {cluster} must be less than or equal to the node CIDR mask size {prefix}")]
+    MaskTooSmall { cluster: IpNet, prefix: u8 },
+    #[error(
+        "the node CIDR mask size {prefix} is too large for cluster CIDR {cluster}: at most {SLOTS_BITS_MAX} bits more"
+    )]
+    MaskTooLarge { cluster: IpNet, prefix: u8 },
+}
+
 impl Slots {
-    fn new(cluster: IpNet, prefix: u8) -> Result<Slots, String> {
+    fn new(cluster: IpNet, prefix: u8) -> Result<Slots, CidrError> {
         let cluster = cluster.trunc();
         let bits = prefix
             .checked_sub(cluster.prefix_len())
             .filter(|_| prefix <= cluster.max_prefix_len());
-        let bits = bits.ok_or_else(|| {
-            format!(
-                "mask size of cluster CIDR {cluster} must be less than or equal to the node CIDR mask size {prefix}"
-            )
-        })?;
+        let bits = bits.ok_or(CidrError::MaskTooSmall { cluster, prefix })?;
         if cluster.addr().is_ipv6() && bits > SLOTS_BITS_MAX {
-            return Err(format!(
-                "the node CIDR mask size {prefix} is too large for cluster CIDR {cluster}: at most {SLOTS_BITS_MAX} bits more"
-            ));
+            return Err(CidrError::MaskTooLarge { cluster, prefix });
         }
         Ok(Slots {
             cluster,
@@ -131,11 +138,15 @@ pub(super) struct Ranges {
 
 impl Ranges {
     /// `services`: addresses that are not for pods.
-    pub(super) fn new(clusters: &[IpNet], prefix: impl Fn(&IpNet) -> u8, services: &[IpNet]) -> Result<Ranges, String> {
+    pub(super) fn new(
+        clusters: &[IpNet],
+        prefix: impl Fn(&IpNet) -> u8,
+        services: &[IpNet],
+    ) -> Result<Ranges, CidrError> {
         if clusters.is_empty() {
-            return Err("--cluster-cidr must be given if --allocate-node-cidrs is set".to_string());
+            return Err(CidrError::NoClusterCidr);
         }
-        let families: Result<Vec<Slots>, String> = clusters.iter().map(|c| Slots::new(*c, prefix(c))).collect();
+        let families: Result<Vec<Slots>, CidrError> = clusters.iter().map(|c| Slots::new(*c, prefix(c))).collect();
         let mut families = families?;
         for slots in &mut families {
             slots.kept = services.iter().filter_map(|service| slots.touched(service)).collect();
@@ -197,7 +208,7 @@ mod tests {
         text.split_whitespace().map(|t| t.parse().unwrap()).collect()
     }
 
-    fn ranges(clusters: &str, v4: u8, v6: u8, services: &str) -> Result<Ranges, String> {
+    fn ranges(clusters: &str, v4: u8, v6: u8, services: &str) -> Result<Ranges, CidrError> {
         let prefix = |net: &IpNet| if net.addr().is_ipv4() { v4 } else { v6 };
         Ranges::new(&nets(clusters), prefix, &nets(services))
     }
@@ -216,7 +227,7 @@ mod tests {
             ("fd00::/48", 24, 65, "too large"),
         ] {
             assert!(
-                ranges(clusters, v4, v6, "").unwrap_err().contains(expected),
+                ranges(clusters, v4, v6, "").unwrap_err().to_string().contains(expected),
                 "{clusters}"
             );
         }

@@ -195,7 +195,7 @@ impl Reconcile for Controller {
             let patch = status_patch(&node.metadata, &json!({"conditions": conditions}));
             writer.patch_status::<Node>(&node.metadata, &patch).await?;
             if node.condition("Ready").is_some_and(|ready| ready.is_true()) {
-                self.say(&node.metadata.name, &node.metadata.uid, "NodeNotReady", |name| {
+                self.record_event(&node.metadata.name, &node.metadata.uid, "NodeNotReady", |name| {
                     format!("Node {name} status is now: NodeNotReady")
                 });
             }
@@ -274,7 +274,7 @@ impl Controller {
         let (name, uid) = (&node.metadata.name, &node.metadata.uid);
         let before = self.known.lock().insert(name.clone(), uid.clone());
         if before.is_none_or(|before| before != *uid) {
-            self.say(name, uid, "RegisteredNode", |name| {
+            self.record_event(name, uid, "RegisteredNode", |name| {
                 format!("Node {name} event: Registered Node {name} in Controller")
             });
         }
@@ -282,13 +282,13 @@ impl Controller {
 
     fn removed(&self, name: &str) {
         if let Some(uid) = self.known.lock().remove(name) {
-            self.say(name, &uid, "RemovingNode", |name| {
+            self.record_event(name, &uid, "RemovingNode", |name| {
                 format!("Node {name} event: Removing Node {name} from Controller")
             });
         }
     }
 
-    fn say(&self, name: &str, uid: &str, reason: &'static str, note: impl Fn(&str) -> String) {
+    fn record_event(&self, name: &str, uid: &str, reason: &'static str, note: impl Fn(&str) -> String) {
         let node = ObjectReference {
             api_version: "v1".into(),
             kind: "Node".into(),

@@ -184,7 +184,7 @@ pub(super) fn unready(pod: &Pod, now: Timestamp) -> Option<Vec<Condition>> {
     let ready = pod.condition("Ready").filter(|ready| ready.status != "False")?.clone();
     let mut conditions = pod.status.conditions.clone();
     let status = "False".to_string();
-    condition::put(&mut conditions, Condition { status, ..ready }, now);
+    condition::set(&mut conditions, Condition { status, ..ready }, now);
     Some(conditions)
 }
 

@@ -211,7 +211,7 @@ async fn if_all_are_silent_nobody_leaves() {
             condition["status"] = json!(if condition["type"] == "Ready" { "True" } else { "False" });
         }
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let evicting = |node: &str| taints(&cluster, node).contains("NoExecute");
     assert_eq!(
         [evicting("a"), evicting("b"), evicting("c")]
@@ -238,7 +238,7 @@ async fn a_node_that_never_reports_becomes_unknown() {
     let reasons: Vec<&str> = node.status.conditions.iter().map(|c| c.reason.as_str()).collect();
     assert_eq!(reasons, ["NodeStatusNeverUpdated"; 4]);
     cluster.remove::<Node>("", "a");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     for event in [
         "Normal RegisteredNode Node a event: Registered Node a in Controller",
         "Normal RemovingNode Node a event: Removing Node a from Controller",
@@ -258,7 +258,7 @@ async fn pods_of_a_node_that_is_gone_end() {
     // Nobody ends what has no kubelet.
     cluster.change_nodes(|nodes| nodes.partitioned = ["a".to_string(), "never".to_string()].into());
     cluster.run(&[&pod_gc::DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     cluster.remove::<Node>("", "a");
     cluster.advance(30 * SECOND).await;
     assert_eq!(pods(&cluster), ["p", "q", "r"]);
@@ -287,12 +287,12 @@ async fn too_many_ended_pods_go() {
         ..crate::Settings::default()
     };
     cluster.run_with(&[&pod_gc::DEF], settings);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(pods(&cluster), ["p15", "p16", "p17", "p18", "p19"]);
     cluster.put(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "deleted", "namespace": "ns", "finalizers": ["x/y"], "deletionGracePeriodSeconds": 0,
                      "deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Pending"}}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(cluster.get::<Pod>("ns", "deleted").unwrap().status.phase, "Failed");
 }
 

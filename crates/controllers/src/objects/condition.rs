@@ -46,7 +46,7 @@ pub fn whole_seconds(t: Timestamp) -> Timestamp {
 
 /// Puts the condition in the place of the one of its type. Its transition time is `now` if the status changes, else that
 /// of the old one. False if nothing changes.
-pub fn put(conditions: &mut Vec<Condition>, mut new: Condition, now: Timestamp) -> bool {
+pub fn set(conditions: &mut Vec<Condition>, mut new: Condition, now: Timestamp) -> bool {
     let old = conditions.iter_mut().find(|c| c.r#type == new.r#type);
     new.last_transition_time = match &old {
         Some(old) if old.status == new.status => old.last_transition_time,

@@ -248,7 +248,7 @@ impl Pod {
             message: message.to_string(),
             ..Condition::default()
         };
-        condition::put(&mut conditions, target, now).then_some(conditions)
+        condition::set(&mut conditions, target, now).then_some(conditions)
     }
 
     /// Like `restarts`, of init containers that go on running.

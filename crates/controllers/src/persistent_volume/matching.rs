@@ -50,7 +50,7 @@ pub(super) fn best(
     if waits {
         return None;
     }
-    let selector = Selector::of(claim);
+    let selector = Selector::from_claim(claim);
     let fits = usable().filter(|volume| {
         volume.spec.claim_ref.is_none()
             && volume.status.phase == "Available"
@@ -102,7 +102,7 @@ enum Selector {
 }
 
 impl Selector {
-    fn of(claim: &PersistentVolumeClaim) -> Selector {
+    fn from_claim(claim: &PersistentVolumeClaim) -> Selector {
         if claim.spec.selector.is_null() {
             return Selector::Any;
         }

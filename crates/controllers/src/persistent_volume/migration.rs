@@ -1,4 +1,4 @@
-//! Volume plugins that once were part of Kubernetes: CSI drivers do their work now, and annotations tell them so.
+//! Volume plugins that once were part of Kubernetes: CSI drivers do their work now, and annotations say so.
 // Upstream: updateMigrationAnnotations, modifyDeletionFinalizers in pkg/controller/volume/persistentvolume (v1.36)
 
 use serde_json::{Value, json};

@@ -62,8 +62,8 @@ fn start(setup: &Setup) {
     let pods = setup.cache::<Pod>();
     let (claim_queue, volume_queue) = (setup.queue("claims"), setup.queue("volumes"));
     let binder = Arc::new(Binder {
-        claims_by: Index::of(&claims, |claim| vec![claim_index(claim)]),
-        volumes_by: Index::of(&volumes, |volume| vec![volume_index(volume)]),
+        claims_by: Index::new(&claims, |claim| vec![claim_index(claim)]),
+        volumes_by: Index::new(&volumes, |volume| vec![volume_index(volume)]),
         pods_by_claim: pods_by_claim(&pods),
         claims: claims.clone(),
         volumes: volumes.clone(),
@@ -207,7 +207,7 @@ struct ReservedVolume<'a> {
 }
 
 impl ReservedVolume<'_> {
-    fn take(&mut self, name: &str) {
+    fn reserve(&mut self, name: &str) {
         if self.name.is_none() && self.of.lock().insert(name.to_string()) {
             self.name = Some(name.to_string());
         }
@@ -235,7 +235,7 @@ impl Binder {
             let mut refused = None;
             let done = match step {
                 Step::Volume(volume, patch) => {
-                    choice.take(&volume.metadata.name);
+                    choice.reserve(&volume.metadata.name);
                     let volume = writer.patch::<PersistentVolume>(&volume.metadata, &patch).await;
                     volume.map(|volume| around.settle_on(volume))
                 }
@@ -256,12 +256,12 @@ impl Binder {
                     Ok(())
                 }
                 Step::Nothing | Step::WakeClaim | Step::DeleteHostPath(_) => {
-                    self.tell(&*claim, event);
+                    self.record_event(&*claim, event);
                     return Ok(Next::Done);
                 }
             };
             match done {
-                Ok(()) => self.tell(&*claim, event),
+                Ok(()) => self.record_event(&*claim, event),
                 Err(Error::NotFound(_)) => return Ok(Next::Done),
                 Err(error) => return Err(error.into()),
             }
@@ -325,9 +325,9 @@ impl Binder {
                     if event.is_some()
                         && let Some(claim) = &owner
                     {
-                        self.tell(&**claim, Some(plan::mode_mismatch(&volume)));
+                        self.record_event(&**claim, Some(plan::mode_mismatch(&volume)));
                     }
-                    self.tell(&*volume, event);
+                    self.record_event(&*volume, event);
                     return Ok(Next::Done);
                 }
             };
@@ -336,7 +336,7 @@ impl Binder {
                 Err(Error::NotFound(_)) => return Ok(Next::Done),
                 Err(error) => return Err(error.into()),
             }
-            self.tell(&*volume, event);
+            self.record_event(&*volume, event);
         }
         Err(ReconcileError::NotYet(format!(
             "sync of volume {} did not converge",
@@ -376,7 +376,7 @@ impl Binder {
                     .patch_status::<PersistentVolume>(&volume.metadata, &patch)
                     .await?;
             }
-            self.tell(&**volume, event);
+            self.record_event(&**volume, event);
             return Err(ReconcileError::NotYet(message));
         }
         let meta = &volume.metadata;
@@ -396,7 +396,7 @@ impl Binder {
         }
     }
 
-    fn tell<T: Kind>(&self, object: &T, event: Option<Event>) {
+    fn record_event<T: Kind>(&self, object: &T, event: Option<Event>) {
         match event {
             Some(event) if event.warning => self.recorder.warning(object, event.reason, event.message),
             Some(event) => self.recorder.normal(object, event.reason, event.message),

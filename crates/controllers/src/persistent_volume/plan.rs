@@ -41,7 +41,7 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub step: Step,
-    /// To tell of once the step is done.
+    /// Recorded once the step is done.
     pub event: Option<Event>,
 }
 
@@ -140,7 +140,7 @@ fn waiting(pods: &[String]) -> Event {
     }
 }
 
-/// Somebody else makes the volume, reserved for the claim: they are told by annotations.
+/// Somebody else makes the volume, reserved for the claim: annotations request it.
 fn provision(claim: &PersistentVolumeClaim, around: &Around) -> Plan {
     if !around.provisioning {
         return Step::Nothing.into();

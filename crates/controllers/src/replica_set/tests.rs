@@ -59,14 +59,14 @@ async fn pods_are_adopted_and_released_by_their_labels() {
     cluster.put(pod("foreign", "Running", web.clone(), Some("somebody")));
     cluster.put(pod("ended", "Succeeded", web, None));
     cluster.run(&[&REPLICA_SET]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let mine = managed(&cluster);
     assert!(mine.len() == 2 && mine[0] == "orphan", "{mine:?}");
     let status = the_set(&cluster).status;
     // It lacks a label of the template.
     assert_eq!((status.replicas, status.fully_labeled_replicas), (2, 1));
     cluster.edit::<Pod>(NS, "orphan", |pod| pod["metadata"]["labels"] = json!({"app": "debug"}));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let mine = managed(&cluster);
     assert!(mine.len() == 2 && mine[0] != "orphan", "{mine:?}");
     assert_eq!(cluster.list::<Pod>(NS).len(), 6, "nobody else's pod is touched");
@@ -75,11 +75,11 @@ async fn pods_are_adopted_and_released_by_their_labels() {
 #[tokio::test(start_paused = true)]
 async fn pods_that_end_are_replaced_and_no_longer_counted() {
     let cluster = start_cluster(3);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let names = managed(&cluster);
     cluster.edit_status::<Pod>(NS, &names[0], |pod| pod["status"]["phase"] = json!("Failed"));
     cluster.delete::<Pod>(NS, &names[1]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let status = the_set(&cluster).status;
     assert_eq!(
         (status.replicas, status.ready_replicas, status.terminating_replicas),
@@ -92,11 +92,11 @@ async fn pods_that_end_are_replaced_and_no_longer_counted() {
 #[tokio::test(start_paused = true)]
 async fn too_many_go_with_those_first_that_are_missed_least() {
     let cluster = start_cluster(4);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let unready = managed(&cluster)[2].clone();
     cluster.edit_status::<Pod>(NS, &unready, |pod| pod["status"]["conditions"] = json!([]));
     cluster.edit::<ReplicaSet>(NS, "web", |set| set["spec"]["replicas"] = json!(3));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let left = managed(&cluster);
     assert!(left.len() == 3 && !left.contains(&unready), "{left:?}");
     let deleted = format!("Normal SuccessfulDelete Deleted pod: {unready}");
@@ -145,7 +145,7 @@ async fn nothing_is_made_where_all_is_to_end() {
     ending["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
     cluster.put(ending);
     cluster.run(&[&REPLICA_SET]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(cluster.list::<Pod>(NS).is_empty());
 }
 
@@ -153,7 +153,7 @@ async fn nothing_is_made_where_all_is_to_end() {
 async fn pods_count_as_available_after_their_first_seconds() {
     let cluster = start_cluster(2);
     cluster.edit::<ReplicaSet>(NS, "web", |set| set["spec"]["minReadySeconds"] = json!(60));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let status = the_set(&cluster).status;
     assert_eq!((status.ready_replicas, status.available_replicas), (2, 0));
     cluster.advance(Duration::from_secs(61)).await;
@@ -163,7 +163,7 @@ async fn pods_count_as_available_after_their_first_seconds() {
 #[tokio::test(start_paused = true)]
 async fn many_come_in_bursts_and_the_status_is_written_sparingly() {
     let cluster = start_cluster(1200);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let status = the_set(&cluster).status;
     assert_eq!((status.replicas, status.ready_replicas), (1200, 1200));
     let writes = cluster.writes();
@@ -182,7 +182,7 @@ async fn replication_controllers_are_the_same() {
                  "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "a"}]}}},
     }));
     cluster.run(&[&REPLICA_SET, &REPLICATION_CONTROLLER]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let made: ReplicationController = cluster.get(NS, "web").unwrap();
     assert_eq!(
         (made.status.ready_replicas, made.status.terminating_replicas),

@@ -43,7 +43,7 @@ struct Claims(Arc<Controller>);
 fn start(setup: &Setup) {
     let pods = setup.cache::<Pod>();
     let controller = Arc::new(Controller {
-        users: Index::of(&pods, references),
+        users: Index::new(&pods, references),
         pods,
         claims: setup.cache(),
         templates: setup.cache(),

@@ -44,7 +44,7 @@ async fn a_claim_comes_and_goes_with_its_pod() {
         cluster.events()
     );
     cluster.put(template());
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let claims = made(&cluster);
     assert_eq!(claims.len(), 1);
     let meta = &claims[0].metadata;
@@ -57,10 +57,10 @@ async fn a_claim_comes_and_goes_with_its_pod() {
     );
     // It is allocated, used, and the pod ends.
     allocate(&cluster, &meta.name, "p");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(made(&cluster)[0].status.reserved_for.len(), 1);
     cluster.edit_status::<Pod>("ns", "p", |pod| pod["status"]["phase"] = json!("Succeeded"));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(made(&cluster).is_empty());
 }
 
@@ -75,19 +75,19 @@ async fn shared_claims_are_freed_by_their_last_user() {
     }
     allocate(&cluster, "s", "p");
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     // The other one got its node without the scheduler.
     let shared = || cluster.get::<ResourceClaim>("ns", "s").unwrap();
     assert_eq!(shared().status.reserved_for.len(), 2);
     cluster.remove::<Pod>("ns", "p");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(shared().status.reserved_for[0].name, "q");
     cluster.kill_after_writes(1);
     cluster.remove::<Pod>("ns", "q");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(shared().status.allocation.is_none() && shared().status.reserved_for.is_empty());
     cluster.delete::<ResourceClaim>("ns", "s");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert!(cluster.get::<ResourceClaim>("ns", "s").is_none());
 }
 
@@ -101,7 +101,7 @@ async fn being_killed_at_any_write_makes_no_claim_twice() {
         for name in ["p", "q"] {
             cluster.put(pod(name, ""));
         }
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(made(&cluster).len(), 2, "killed after {writes} writes");
         for name in ["p", "q"] {
             assert_eq!(

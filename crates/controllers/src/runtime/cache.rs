@@ -124,10 +124,6 @@ impl<T: Kind> Cache<T> {
         }));
     }
 
-    pub fn is_synced(&self) -> bool {
-        self.objects.progress.borrow().is_some()
-    }
-
     /// Waits until everything up to this revision is in; 0 waits for the first whole state.
     pub fn reached(&self, revision: u64) -> BoxFuture<'static, ()> {
         self.objects.clone().reached(revision)
@@ -390,6 +386,12 @@ impl Caches {
             shutdown,
             by_type: Arc::default(),
         }
+    }
+
+    /// Whether every cache that a controller has asked for holds its first whole state.
+    pub fn are_synced(&self) -> bool {
+        let by_type = self.by_type.lock();
+        by_type.values().all(|cache| cache.progress.borrow().is_some())
     }
 
     /// With the permissions of the manager itself, which reads everything: for what is needed too rarely to be kept in a cache.

@@ -73,7 +73,7 @@ mod tests {
         }
         cluster.edit_status::<Namespace>("", "b", |b| b["status"]["phase"] = json!("Terminating"));
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let names = || -> Vec<String> {
             let accounts = cluster.list::<ServiceAccount>("").into_iter();
             accounts
@@ -82,7 +82,7 @@ mod tests {
         };
         assert_eq!(names(), ["a/default"]);
         cluster.delete::<ServiceAccount>("a", DEFAULT);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(names(), ["a/default"]);
         assert_eq!(cluster.writes().len(), 2);
     }

@@ -295,7 +295,7 @@ mod tests {
             "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "mounted"}}]}}]}}),
         );
         cluster.run(&[&DEF]);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let label = |name: &str| {
             cluster
                 .get::<Secret>("ns", name)

@@ -129,20 +129,20 @@ mod tests {
             ..Settings::default()
         };
         cluster.run_with(&[&DEF], settings);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(cluster.writes().len(), 1, "what is right stays: {:?}", cluster.writes());
         assert_eq!(
             cluster.value::<ConfigMap>("a", ROOT_CA).unwrap()["data"],
             json!({"ca.crt": "PEM"})
         );
         cluster.edit::<ConfigMap>("b", ROOT_CA, |map| map["data"]["more"] = json!("x"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert_eq!(
             cluster.value::<ConfigMap>("b", ROOT_CA).unwrap()["data"],
             json!({"ca.crt": "PEM"})
         );
         cluster.delete::<ConfigMap>("a", ROOT_CA);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<ConfigMap>("a", ROOT_CA).is_some());
     }
 }

@@ -226,14 +226,14 @@ impl Reconcile for References {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
+    use crate::settings::{Settings, SigningError};
     use crate::testing::Cluster;
 
     #[derive(Debug)]
     struct Readable;
 
     impl TokenSigner for Readable {
-        fn token(&self, namespace: &str, account: &str, uid: &str, secret: &str) -> Result<String, String> {
+        fn token(&self, namespace: &str, account: &str, uid: &str, secret: &str) -> Result<String, SigningError> {
             Ok(format!("{namespace}/{account}/{uid}/{secret}"))
         }
     }
@@ -268,7 +268,7 @@ mod tests {
         let cluster = running();
         cluster.put(account("robot", "r1"));
         cluster.put(secret("t", "robot"));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         let filled = cluster.value::<Secret>("ns", "t").unwrap();
         assert_eq!(decoded(&filled["data"]["ca.crt"]), "PEM");
         assert_eq!(decoded(&filled["data"]["namespace"]), "ns");
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(decoded(&filled["data"]["token"]), "ns/robot/r1/t");
         assert_eq!(cluster.writes().len(), 1);
         cluster.delete::<ServiceAccount>("ns", "robot");
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<Secret>("ns", "t").is_none());
     }
 
@@ -289,7 +289,7 @@ mod tests {
         cluster.put(of_former);
         cluster.put(json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
                            "metadata": {"name": "mine", "namespace": "ns", "annotations": {ACCOUNT_NAME: "nobody"}}}));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         assert!(cluster.get::<Secret>("ns", "t").is_none());
         assert!(cluster.get::<Secret>("ns", "mine").is_some());
         let account = cluster.value::<ServiceAccount>("ns", "robot").unwrap();

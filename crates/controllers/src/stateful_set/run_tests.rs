@@ -61,7 +61,7 @@ fn status(cluster: &Cluster) -> crate::objects::stateful_set::StatefulSetStatus 
 async fn pods_come_and_go_in_order() {
     let cluster = cluster(1, stateful_set(3));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(pods(&cluster), "web-0=one web-1=one web-2=one");
     let names: Vec<String> = claims(&cluster).into_iter().map(|c| c.metadata.name).collect();
     assert_eq!(names, ["www-web-0", "www-web-1", "www-web-2"]);
@@ -76,7 +76,7 @@ async fn pods_come_and_go_in_order() {
         cluster.list::<ControllerRevision>("ns")[0].metadata.name
     );
     edit(&cluster, |spec| spec["replicas"] = json!(1));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!((pods(&cluster).as_str(), claims(&cluster).len()), ("web-0=one", 3));
     let events = cluster.events();
     let pods: Vec<&str> = events
@@ -96,30 +96,30 @@ async fn pods_come_and_go_in_order() {
 async fn updates_go_down_to_the_partition_and_back() {
     let cluster = cluster(2, stateful_set(3));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     edit(&cluster, |spec| {
         spec["updateStrategy"]["rollingUpdate"]["partition"] = json!(2)
     });
     set_image(&cluster, "two");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(pods(&cluster), "web-0=one web-1=one web-2=two");
     let now = status(&cluster);
     assert_eq!((now.current_replicas, now.updated_replicas), (2, 1));
     assert_ne!(now.current_revision, now.update_revision);
     // A pod below the partition comes back as it was.
     cluster.delete::<Pod>("ns", "web-0");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(pods(&cluster), "web-0=one web-1=one web-2=two");
     edit(&cluster, |spec| {
         spec["updateStrategy"]["rollingUpdate"]["partition"] = json!(0)
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(pods(&cluster), "web-0=two web-1=two web-2=two");
     let now = status(&cluster);
     assert_eq!((now.current_replicas, now.updated_replicas), (3, 3));
     assert_eq!(now.current_revision, now.update_revision);
     set_image(&cluster, "one");
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(pods(&cluster), "web-0=one web-1=one web-2=one");
     let mut numbers: Vec<i64> = cluster
         .list::<ControllerRevision>("ns")
@@ -136,7 +136,7 @@ async fn claims_have_the_owners_that_the_policy_wants() {
     set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({"whenScaled": "Delete", "whenDeleted": "Delete"});
     let cluster = cluster(3, set);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let owners = |cluster: &Cluster| -> Vec<String> {
         let owner = |c: &PersistentVolumeClaim| c.metadata.controller().map_or(String::new(), |o| o.kind.clone());
         claims(cluster).iter().map(owner).collect()
@@ -144,15 +144,15 @@ async fn claims_have_the_owners_that_the_policy_wants() {
     assert_eq!(owners(&cluster), ["StatefulSet", "StatefulSet"]);
     let old: Pod = cluster.get("ns", "web-1").unwrap();
     edit(&cluster, |spec| spec["replicas"] = json!(1));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(owners(&cluster), ["StatefulSet", "Pod"]);
     assert_eq!(claims(&cluster)[1].metadata.controller().unwrap().uid, old.metadata.uid);
     // While the old claim is still there (the garbage collector has it), there is no new pod; then there is.
     edit(&cluster, |spec| spec["replicas"] = json!(2));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(pods(&cluster), "web-0=one");
     assert!(cluster.remove::<PersistentVolumeClaim>("ns", "www-web-1"));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (pods(&cluster).as_str(), owners(&cluster).len()),
         ("web-0=one web-1=one", 2)
@@ -160,7 +160,7 @@ async fn claims_have_the_owners_that_the_policy_wants() {
     edit(&cluster, |spec| {
         spec["persistentVolumeClaimRetentionPolicy"] = json!({"whenScaled": "Retain", "whenDeleted": "Retain"})
     });
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(owners(&cluster), ["", ""]);
 }
 
@@ -175,7 +175,7 @@ async fn only_pods_of_its_name_are_taken() {
     cluster.put(pod("web-7", json!({"app": "other"})));
     cluster.put(pod("web-5", json!({"app": "web"})));
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     // One is taken, and as there is no place for it, deleted.
     assert_eq!(pods(&cluster), "stranger=mine web-0=one web-7=mine");
     let stranger: Pod = cluster.get("ns", "stranger").unwrap();
@@ -188,7 +188,7 @@ async fn failed_pods_come_back_and_available_takes_its_time() {
     set["spec"]["minReadySeconds"] = json!(10);
     let cluster = cluster(5, set);
     cluster.run(&[&DEF]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(
         (pods(&cluster).as_str(), status(&cluster).available_replicas),
         ("web-0=one", 0)
@@ -200,7 +200,7 @@ async fn failed_pods_come_back_and_available_takes_its_time() {
     );
     let before: Pod = cluster.get("ns", "web-0").unwrap();
     cluster.edit_status::<Pod>("ns", "web-0", |pod| pod["status"]["phase"] = json!("Failed"));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     let after: Pod = cluster.get("ns", "web-0").unwrap();
     assert_ne!(before.metadata.uid, after.metadata.uid);
 }
@@ -220,12 +220,12 @@ async fn with_faults_and_restarts_they_come_to_the_same_end() {
         });
         cluster.run(&[&DEF]);
         cluster.kill_after_writes(1 + seed as u32 % 6);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         set_image(&cluster, "two");
         cluster.kill_after_writes(1 + seed as u32 % 4);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         edit(&cluster, |spec| spec["replicas"] = json!(3));
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         cluster.calm().await;
         assert_eq!(pods(&cluster), "web-0=two web-1=two web-2=two", "seed {seed}");
         assert_eq!(status(&cluster).updated_replicas, 3, "seed {seed}");

@@ -7,7 +7,7 @@
 //!     cluster.nodes(Nodes::new(2));                        // optional: pods get bound, ready, and end when deleted
 //!     cluster.put(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {…}, …}));
 //!     cluster.run(&[&REPLICA_SET]);
-//!     cluster.settle().await;                              // until nobody has asked or written anything for a second
+//!     cluster.wait_until_idle().await;                              // until nobody has asked or written anything for a second
 //!     assert_eq!(cluster.list::<Pod>("ns").len(), 3);
 //! }
 //! ```
@@ -43,7 +43,7 @@ use self::store::{Collection, ListSelector};
 pub(crate) use self::store::{ObjectPath, Refusal, Store, StoreResult};
 use crate::objects::Kind;
 use crate::run::Options;
-use crate::runtime::{Def, Metrics};
+use crate::runtime::Def;
 use crate::settings::Settings;
 
 /// Nothing asked, answered or watched for this long means that all is done.
@@ -132,7 +132,8 @@ impl Cluster {
             settings: running.settings.clone(),
             election: None,
             clock: self.clock.clone(),
-            metrics: Arc::new(Metrics::default()),
+            metrics: Arc::default(),
+            health: Arc::default(),
             shutdown: running.shutdown.clone(),
         };
         tokio::spawn(crate::run::run(options));
@@ -147,7 +148,7 @@ impl Cluster {
         }
     }
 
-    /// After so many more writes the controllers are killed; `settle` starts them again.
+    /// After so many more writes the controllers are killed; `wait_until_idle` starts them again.
     pub(crate) fn kill_after_writes(&self, writes: u32) {
         if let Some(running) = &*self.running.lock() {
             let left = i64::from(writes.max(1));
@@ -176,7 +177,7 @@ impl Cluster {
     }
 
     /// Until nothing has happened for `QUIET`.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         let began = tokio::time::Instant::now();
         let mut changed = (0, began);
         loop {
@@ -200,7 +201,7 @@ impl Cluster {
     /// Lets time go by, in steps, and then all come to rest.
     pub(crate) async fn advance(&self, by: Duration) {
         self.pass(by).await;
-        self.settle().await;
+        self.wait_until_idle().await;
     }
 
     /// Nothing goes wrong any more, and whoever waits for the next try has had it.

@@ -20,13 +20,13 @@ async fn controllers_run_on_it() {
     cluster.nodes(Nodes::new(2));
     cluster.put(replica_set(3));
     cluster.run(&[&REPLICA_SET]);
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(cluster.list::<Pod>("ns").len(), 3);
     let set: ReplicaSet = cluster.get("ns", "web").unwrap();
     assert_eq!((set.status.ready_replicas, set.status.observed_generation), (3, 1));
     assert_eq!(cluster.events().len(), 3, "{:?}", cluster.events());
     cluster.edit::<ReplicaSet>("ns", "web", |set| set["spec"]["replicas"] = json!(1));
-    cluster.settle().await;
+    cluster.wait_until_idle().await;
     assert_eq!(cluster.list::<Pod>("ns").len(), 1);
     let set: ReplicaSet = cluster.get("ns", "web").unwrap();
     assert_eq!((set.status.replicas, set.status.observed_generation), (1, 2));
@@ -45,7 +45,7 @@ async fn with_faults_and_restarts_they_come_to_the_same_end() {
         cluster.put(replica_set(5));
         cluster.run(&[&REPLICA_SET]);
         cluster.kill_after_writes(seed as u32 % 5);
-        cluster.settle().await;
+        cluster.wait_until_idle().await;
         cluster.calm().await;
         assert_eq!(cluster.list::<Pod>("ns").len(), 5, "seed {seed}");
     }

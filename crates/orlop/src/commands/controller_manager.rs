@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context as _, bail};
 use orlop_base::{Clock, Shutdown, task};
 use orlop_client::{Api, transport};
-use orlop_controllers::{Def, Metrics, Options, Settings};
+use orlop_controllers::{Def, Health, Metrics, Options, Settings};
 use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
 use orlop_serving::{Page, Pages};
@@ -64,10 +64,11 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
         anyhow::Ok(Api::new(client, NAME))
     };
     let api = connect(args.kubeconfig.as_deref()).await?;
-    let metrics = Arc::new(Metrics::default());
+    let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
     let pages = Arc::new(ManagerPages {
         metrics: metrics.clone(),
-        elected: election.is_some(),
+        health: health.clone(),
+        leader_elect: election.is_some(),
         shutdown: shutdown.clone(),
     });
     let connect = |path: PathBuf| async move { connect(Some(&path)).await };
@@ -93,6 +94,7 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
         election,
         clock: Clock::System,
         metrics,
+        health,
         shutdown: shutdown.clone(),
     }));
     let outcome = outcome.await;
@@ -108,10 +110,11 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
     }
 }
 
-/// What the controllers show on their own port.
+/// What the controller manager serves on its own port: metrics and health.
 pub(crate) struct ManagerPages {
     pub metrics: Arc<Metrics>,
-    pub elected: bool,
+    pub health: Arc<Health>,
+    pub leader_elect: bool,
     pub shutdown: Shutdown,
 }
 
@@ -123,13 +126,14 @@ impl Pages for ManagerPages {
             process::write(&mut text);
             return Some(Page::metrics(text));
         }
-        let check = |name, at, passes| Check { name, at, passes };
-        let mut checks = vec![check("ping", &["healthz", "livez"][..], true)];
-        if self.elected {
-            // One that loses its lease stops at once, so whoever answers has not lost it.
-            checks.push(check("leaderElection", &["healthz", "readyz"][..], true));
-        }
-        checks.push(check("shutdown", &["readyz"][..], !self.shutdown.is_triggered()));
+        let checks = self.health.checks(self.leader_elect, &self.shutdown);
+        let checks: Vec<Check> = (checks.into_iter())
+            .map(|check| Check {
+                name: check.name,
+                at: check.endpoints,
+                passes: check.passes,
+            })
+            .collect();
         health::respond(&checks, path, query).map(|(code, text)| Page::plain(code, text))
     }
 }

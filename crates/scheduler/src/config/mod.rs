@@ -71,6 +71,7 @@ pub struct Config {
     pub extenders: Vec<Extender>,
 }
 
+/// `leaderElection`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
     pub leader_elect: bool,
@@ -83,6 +84,7 @@ pub struct LeaderElection {
     pub resource_name: String,
 }
 
+/// `clientConnection`; only `kubeconfig` has an effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientConnection {
     /// Empty: none given.

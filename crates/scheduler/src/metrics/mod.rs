@@ -51,6 +51,7 @@ const PLUGIN: Buckets = Buckets {
     count: 20,
 };
 
+/// The metrics of one scheduler, under kube-scheduler's names, and what its health checks need to know.
 pub struct Metrics {
     lease: String,
     leading: AtomicBool,

@@ -33,11 +33,13 @@ use crate::plugins::ProfileError;
 
 /// What a scheduler is started with, beside its configuration.
 pub struct Options {
+    /// With the permissions of `system:kube-scheduler`.
     pub api: Api,
     pub config: Config,
     pub clock: Clock,
     /// Ties are broken by it; the same seed gives the same choices.
     pub seed: u64,
+    /// Filled while the scheduler runs; health checks read them, too.
     pub metrics: Arc<Metrics>,
     /// Who we are among candidates of the same lease; None for a name of our own.
     pub identity: Option<String>,
