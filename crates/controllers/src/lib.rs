@@ -48,7 +48,6 @@ pub mod run;
 pub mod runtime;
 mod selection;
 mod service_account;
-pub mod serving;
 pub mod settings;
 mod stateful_set;
 mod taint_eviction;
@@ -62,7 +61,6 @@ pub use health::Health;
 pub use run::{Options, RunError, run};
 pub use runtime::{Def, Metrics};
 pub use selection::{UnknownController, select};
-pub use serving::ControllerManagerPages;
 pub use settings::Settings;
 
 /// All controllers, in the order in which they start.

@@ -131,7 +131,7 @@ impl Components {
             };
             let metrics = Arc::new(orlop_controllers::Metrics::default());
             let health = Arc::new(orlop_controllers::Health::default());
-            let pages = Arc::new(ControllerManagerPages {
+            let pages = Arc::new(ManagerPages {
                 metrics: metrics.clone(),
                 health: health.clone(),
                 leader_elect: false,

@@ -101,7 +101,7 @@ impl Reconcile for Budgets {
         }
         match self.plan(writer, &budget, &pods).await {
             Ok(plan) => self.apply(writer, &budget, plan).await,
-            Err(OwnerError::Told(message)) => self.admit(writer, &budget, message).await,
+            Err(OwnerError::Reported(message)) => self.admit(writer, &budget, message).await,
             Err(trouble) => {
                 let failure = ReconcileError::from(trouble);
                 self.admit(writer, &budget, failure.to_string()).await.and(Err(failure))
@@ -125,7 +125,7 @@ impl Budgets {
                 please set \".spec.minAvailable\" field of the PDB to an integer value.";
             self.recorder.warning(budget, "UnmanagedPods", note);
         }
-        plan::plan(budget, pods, wanted.pods, self.clock.now()).map_err(OwnerError::Told)
+        plan::plan(budget, pods, wanted.pods, self.clock.now()).map_err(OwnerError::Reported)
     }
 
     async fn apply(&self, writer: &Writer, budget: &PodDisruptionBudget, plan: Plan) -> ReconcileResult {

@@ -41,7 +41,7 @@ pub(super) struct ExpectedPods {
 /// Why the owners can't be summed up.
 pub enum OwnerError {
     /// Reported in an event and a condition of the budget.
-    Told(String),
+    Reported(String),
     Api(Error),
 }
 
@@ -54,7 +54,7 @@ impl From<Error> for OwnerError {
 impl From<OwnerError> for ReconcileError {
     fn from(trouble: OwnerError) -> ReconcileError {
         match trouble {
-            OwnerError::Told(message) => ReconcileError::NotYet(message),
+            OwnerError::Reported(message) => ReconcileError::NotYet(message),
             OwnerError::Api(error) => ReconcileError::Api(error),
         }
     }
@@ -127,7 +127,7 @@ impl Owners {
                 Some((uid, replicas)) => wants.insert(uid, replicas),
                 None => {
                     let message = format!("found no controllers for pod {:?}", pod.metadata.name);
-                    return Err(OwnerError::Told(message));
+                    return Err(OwnerError::Reported(message));
                 }
             };
         }
@@ -179,7 +179,7 @@ impl Owners {
                 .split_once('/')
                 .map_or(String::new(), |(group, _)| format!(".{group}"));
             let message = format!("{}{group} does not implement the scale subresource", resource.plural);
-            return Err(OwnerError::Told(message));
+            return Err(OwnerError::Reported(message));
         }
         let at = path::subresource(&owner.api_version, Some(ns), &resource.plural, &owner.name, "scale");
         match writer.api().get::<Scale>(&at).await {
@@ -196,7 +196,7 @@ impl Owners {
         }
         let unknown = || {
             let (kind, version) = (&owner.kind, &owner.api_version);
-            OwnerError::Told(format!("no matches for kind {kind:?} in version {version:?}"))
+            OwnerError::Reported(format!("no matches for kind {kind:?} in version {version:?}"))
         };
         // The path of a version's resources is that of a collection without its name.
         let at = path::collection(&owner.api_version, None, "");

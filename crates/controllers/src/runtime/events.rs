@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use orlop_client::{Event, EventType, ObjectReference};
 
-use crate::objects::Kind;
+use crate::objects::{Kind, Meta};
 
 /// Controllers whose events have another source than their own name.
 /// Upstream: what each passes to `NewRecorder`.
@@ -34,6 +34,7 @@ pub fn event_source(controller: &'static str) -> &'static str {
     other.map_or(controller, |(_, event_source)| event_source)
 }
 
+/// Records the events of one controller.
 #[derive(Clone)]
 pub struct Recorder {
     inner: orlop_client::Recorder,
@@ -70,10 +71,13 @@ impl Recorder {
 }
 
 pub fn reference<T: Kind>(object: &T) -> ObjectReference {
-    let meta = object.meta();
+    reference_of_kind(T::API_VERSION, T::KIND, object.meta())
+}
+
+fn reference_of_kind(api_version: &'static str, kind: &'static str, meta: &Meta) -> ObjectReference {
     ObjectReference {
-        api_version: T::API_VERSION.into(),
-        kind: T::KIND.into(),
+        api_version: api_version.into(),
+        kind: kind.into(),
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
         uid: meta.uid.clone(),

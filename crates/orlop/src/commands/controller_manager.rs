@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, bail};
-use orlop_base::{Clock, task};
+use orlop_base::{Clock, Shutdown, task};
 use orlop_client::{Api, transport};
-use orlop_controllers::{ControllerManagerPages, Def, Health, Metrics, Options, Settings};
+use orlop_controllers::{Def, Health, Metrics, Options, Settings};
+use orlop_serving::health::{self, Check};
+use orlop_serving::metrics::process;
+use orlop_serving::{Page, Pages};
 
 use super::controllers::ControllersArgs;
 use super::election::ElectionArgs;
@@ -62,7 +65,7 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
     };
     let api = connect(args.kubeconfig.as_deref()).await?;
     let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
-    let pages = Arc::new(ControllerManagerPages {
+    let pages = Arc::new(ManagerPages {
         metrics: metrics.clone(),
         health: health.clone(),
         leader_elect: election.is_some(),
@@ -104,5 +107,33 @@ async fn manage(args: Args, controllers: Vec<&'static Def>, settings: Settings) 
         Err(panic) => bail!("a task of the controllers panicked: {panic}"),
         Ok(Err(error)) => bail!(error),
         Ok(Ok(())) => bail!("the controllers stopped by themselves"),
+    }
+}
+
+/// What the controller manager serves on its own port: metrics and health.
+pub(crate) struct ManagerPages {
+    pub metrics: Arc<Metrics>,
+    pub health: Arc<Health>,
+    pub leader_elect: bool,
+    pub shutdown: Shutdown,
+}
+
+impl Pages for ManagerPages {
+    fn show(&self, path: &str, query: &str) -> Option<Page> {
+        if path == "/metrics" {
+            let mut text = String::new();
+            self.metrics.render(&mut text);
+            process::write(&mut text);
+            return Some(Page::metrics(text));
+        }
+        let checks = self.health.checks(self.leader_elect, &self.shutdown);
+        let checks: Vec<Check> = (checks.into_iter())
+            .map(|check| Check {
+                name: check.name,
+                at: check.endpoints,
+                passes: check.passes,
+            })
+            .collect();
+        health::respond(&checks, path, query).map(|(code, text)| Page::plain(code, text))
     }
 }
