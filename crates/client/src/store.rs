@@ -14,9 +14,9 @@ use crate::informer::{self, Delta, Selection};
 /// Deltas that may wait between the informer and the store.
 const QUEUE: usize = 256;
 
-/// What a store must know of an object.
+/// What a store needs to know of an object.
 pub trait Object: DeserializeOwned + Send + Sync + 'static {
-    /// Empty for objects that live in none.
+    /// Empty for cluster-scoped objects.
     fn namespace(&self) -> &str;
     fn name(&self) -> &str;
     fn resource_version(&self) -> &str;
@@ -82,6 +82,7 @@ pub fn reflect<T: Object>(api: Api, selection: Selection, shutdown: Shutdown) ->
 }
 
 impl<T: Object> Writer<T> {
+    /// Takes in a change; readers see all of it or nothing.
     pub fn observe(&mut self, delta: Delta<T>) {
         let revision = match delta {
             Delta::Reset(items) => {
@@ -144,6 +145,7 @@ fn remove<T: Object>(objects: &mut Objects<T>, item: &T) {
 }
 
 impl<T: Object> Store<T> {
+    /// The newest known state of an object.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
         self.shared.objects.read().get(namespace)?.get(name).cloned()
     }
@@ -167,6 +169,7 @@ impl<T: Object> Store<T> {
         *self.progress.borrow()
     }
 
+    /// Whether the first whole state is in.
     pub fn is_synced(&self) -> bool {
         self.revision().is_some()
     }

@@ -9,7 +9,7 @@ use orlop_apiserver::{NodesInside, Pipe, Running};
 use orlop_base::supervisor::Start;
 use orlop_base::{BoxFuture, Clock, Random, Shutdown, Supervisor};
 use orlop_client::Api;
-use orlop_controllers::{ControllerManagerPages, Def, Settings};
+use orlop_controllers::{Def, Settings};
 use orlop_kubelet::{agent, fleet};
 use orlop_runtime::Runtime;
 use orlop_scheduler::config::Config as SchedulerConfig;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use orlop_client::{Api, path};
 use serde_json::{Value, json};
 
-use crate::reviews::{Certified, Lasting, Reviews, User, bearer};
+use crate::reviews::{CertificateIdentity, ReviewTtls, Reviews, User, bearer};
 
 /// How long the API server's answers are cached.
 const CACHE_TTL: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(super) struct Access {
 impl Access {
     pub(crate) fn new(authentication: Api, authorization: Api, always: Vec<String>) -> Access {
         Access {
-            reviews: Reviews::new(authentication, authorization, Lasting::all(CACHE_TTL)),
+            reviews: Reviews::new(authentication, authorization, ReviewTtls::all(CACHE_TTL)),
             always,
         }
     }
@@ -46,7 +46,7 @@ impl Access {
     /// certificate is no good.
     pub(crate) async fn check(
         &self,
-        certified: &Certified,
+        certified: &CertificateIdentity,
         header: Option<&str>,
         verb: &str,
         path: &str,

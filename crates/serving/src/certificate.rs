@@ -65,7 +65,7 @@ pub enum Certificate {
 }
 
 /// TLS 1.2 or later, and these protocols above it; client certificates are asked for if there is an
-/// authority for them, and not required. Whether one is good is for `reviews::Certified` to find out.
+/// authority for them, and not required. Whether one is good is for `reviews::CertificateIdentity` to find out.
 pub fn server_config(
     certificate: &Certificate,
     name: &str,

@@ -7,9 +7,9 @@
 //! /metrics/slis, /metrics/resources, the front proxy's headers; files and authorities are read once, at the start.
 
 mod access;
+mod busy_body;
 pub mod certificate;
 pub mod health;
-mod held;
 pub mod plain;
 pub mod reviews;
 #[cfg(test)]
@@ -38,12 +38,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use access::{Access, Denial};
+pub use busy_body::BusyBody;
 pub use certificate::{Certificate, CertificateError};
-pub use held::Held;
 pub use orlop_base::metrics;
 use orlop_x509::AuthorityError;
 pub use orlop_x509::{AnyCertificate, ClientAuthority};
-use reviews::Certified;
+use reviews::CertificateIdentity;
 
 /// Paths that need no authorization by default.
 pub const ALWAYS_ALLOWED: [&str; 3] = ["/healthz", "/readyz", "/livez"];
@@ -220,7 +220,11 @@ async fn connection(
         return Ok(());
     };
     let chain = tls.get_ref().1.peer_certificates();
-    let certified = Arc::new(Certified::new(server.clients.as_ref(), chain, server.clock.now()));
+    let certified = Arc::new(CertificateIdentity::new(
+        server.clients.as_ref(),
+        chain,
+        server.clock.now(),
+    ));
     let (shutdown, requests) = (server.shutdown.clone(), peer.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, certified, requests) = (server.clone(), certified.clone(), requests.clone());
@@ -230,7 +234,7 @@ async fn connection(
             if response.status() != StatusCode::UNAUTHORIZED && is_credited(&request, &certified) {
                 requests.authenticated();
             }
-            Ok::<_, Infallible>(response.map(|body| Held::new(body, busy)))
+            Ok::<_, Infallible>(response.map(|body| BusyBody::new(body, busy)))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -251,15 +255,15 @@ async fn connection(
 
 /// Whether a client whose request was not refused is authenticated: by its certificate, or by a token where one is
 /// checked.
-pub fn is_credited<B>(request: &Request<B>, certified: &Certified) -> bool {
+pub fn is_credited<B>(request: &Request<B>, certified: &CertificateIdentity) -> bool {
     let is_open = ALWAYS_ALLOWED.iter().any(|path| request.uri().path().starts_with(path));
-    matches!(certified, Certified::User { .. }) || (!is_open && request.headers().contains_key(AUTHORIZATION))
+    matches!(certified, CertificateIdentity::User { .. }) || (!is_open && request.headers().contains_key(AUTHORIZATION))
 }
 
 type PageResponse = Response<Full<Bytes>>;
 
 impl Server {
-    async fn respond<B>(&self, request: &Request<B>, certified: &Certified) -> PageResponse {
+    async fn respond<B>(&self, request: &Request<B>, certified: &CertificateIdentity) -> PageResponse {
         let header = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
         let verb = request.method().as_str().to_ascii_lowercase();
         let path = request.uri().path();

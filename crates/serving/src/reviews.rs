@@ -56,7 +56,7 @@ impl User {
 
 /// Whom a connection's client certificate identifies. Made once a connection.
 #[derive(Clone, Debug, Default)]
-pub enum Certified {
+pub enum CertificateIdentity {
     /// No certificate was shown, or it names nobody.
     #[default]
     Nobody,
@@ -69,23 +69,27 @@ pub enum Certified {
     },
 }
 
-impl Certified {
+impl CertificateIdentity {
     /// From what the client showed, the leaf first.
-    pub fn new(clients: Option<&ClientAuthority>, chain: Option<&[CertificateDer<'_>]>, now: Timestamp) -> Certified {
+    pub fn new(
+        clients: Option<&ClientAuthority>,
+        chain: Option<&[CertificateDer<'_>]>,
+        now: Timestamp,
+    ) -> CertificateIdentity {
         let (Some(clients), Some(chain)) = (clients, chain) else {
-            return Certified::Nobody;
+            return CertificateIdentity::Nobody;
         };
         match clients.verify(chain, now) {
             Err(why) => {
                 tracing::debug!(err = %why, "failed to verify client certificate");
-                Certified::Invalid
+                CertificateIdentity::Invalid
             }
             Ok(certificate) => match User::of_certificate(&certificate) {
-                Some(user) => Certified::User {
+                Some(user) => CertificateIdentity::User {
                     user,
                     valid: certificate.valid,
                 },
-                None => Certified::Nobody,
+                None => CertificateIdentity::Nobody,
             },
         }
     }
@@ -93,9 +97,9 @@ impl Certified {
     /// Who it is: nobody without a certificate, an error with one that is not, or no longer, good.
     pub fn user(&self, now: Timestamp) -> Result<Option<&User>, InvalidCertificate> {
         match self {
-            Certified::Nobody => Ok(None),
-            Certified::User { user, valid } if valid.contains(&now.as_second()) => Ok(Some(user)),
-            Certified::User { .. } | Certified::Invalid => Err(InvalidCertificate),
+            CertificateIdentity::Nobody => Ok(None),
+            CertificateIdentity::User { user, valid } if valid.contains(&now.as_second()) => Ok(Some(user)),
+            CertificateIdentity::User { .. } | CertificateIdentity::Invalid => Err(InvalidCertificate),
         }
     }
 }
@@ -106,17 +110,17 @@ pub struct InvalidCertificate;
 
 /// How long answers are cached.
 #[derive(Clone, Copy, Debug)]
-pub struct Lasting {
+pub struct ReviewTtls {
     pub known_token: Duration,
     pub refused_token: Duration,
     pub allowed: Duration,
     pub denied: Duration,
 }
 
-impl Lasting {
+impl ReviewTtls {
     /// The same for all answers.
-    pub const fn all(duration: Duration) -> Lasting {
-        Lasting {
+    pub const fn all(duration: Duration) -> ReviewTtls {
+        ReviewTtls {
             known_token: duration,
             refused_token: duration,
             allowed: duration,
@@ -129,18 +133,18 @@ impl Lasting {
 pub struct Reviews {
     authentication: Api,
     authorization: Api,
-    lasting: Lasting,
+    ttls: ReviewTtls,
     users: TtlCache<String, Option<User>>,
     permissions: TtlCache<(User, String), bool>,
 }
 
 impl Reviews {
     /// Requests time out after ten seconds whatever the clients' own limit.
-    pub fn new(authentication: Api, authorization: Api, lasting: Lasting) -> Reviews {
+    pub fn new(authentication: Api, authorization: Api, ttls: ReviewTtls) -> Reviews {
         Reviews {
             authentication: authentication.with_timeout(TIMEOUT),
             authorization: authorization.with_timeout(TIMEOUT),
-            lasting,
+            ttls,
             users: TtlCache::default(),
             permissions: TtlCache::default(),
         }
@@ -168,8 +172,8 @@ impl Reviews {
             .then(|| serde_json::from_value(review["status"]["user"].clone()).ok())
             .flatten();
         let ttl = match user {
-            Some(_) => self.lasting.known_token,
-            None => self.lasting.refused_token,
+            Some(_) => self.ttls.known_token,
+            None => self.ttls.refused_token,
         };
         self.users.keep(token.to_string(), user.clone(), now, ttl);
         user
@@ -195,11 +199,7 @@ impl Reviews {
         let answer: Result<Value, Error> = self.authorization.create(&at, &body).await;
         let review = answer?;
         let allowed = review["status"]["allowed"] == true;
-        let ttl = if allowed {
-            self.lasting.allowed
-        } else {
-            self.lasting.denied
-        };
+        let ttl = if allowed { self.ttls.allowed } else { self.ttls.denied };
         self.permissions.keep(question, allowed, now, ttl);
         Ok(allowed)
     }

@@ -78,7 +78,7 @@ fn server(log: &Arc<Mutex<Vec<String>>>, pages: Arc<dyn Pages>) -> Server {
     }
 }
 
-async fn get(server: &Server, path: &str, token: &str, certified: &Certified) -> (u16, String) {
+async fn get(server: &Server, path: &str, token: &str, certified: &CertificateIdentity) -> (u16, String) {
     let mut request = Request::get(path);
     if !token.is_empty() {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -100,10 +100,10 @@ async fn who_may_see_what() {
             groups: vec!["system:masters".to_string()],
             ..reviews::User::default()
         };
-        Certified::User { user, valid }
+        CertificateIdentity::User { user, valid }
     };
     let (admin, expired) = (admin(0..=i64::MAX), admin(0..=1));
-    let (none, invalid) = (Certified::Nobody, Certified::Invalid);
+    let (none, invalid) = (CertificateIdentity::Nobody, CertificateIdentity::Invalid);
     let unauthorized = || "Unauthorized".to_string();
     let forbidden = |user: &str, path: &str| format!("forbidden: User \\\"{user}\\\" cannot get path \\\"{path}\\\"");
     let cases = [

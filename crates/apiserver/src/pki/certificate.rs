@@ -1,33 +1,38 @@
-//! Making X.509 certificates. Names, extensions and times are x509-cert's types; the outer structure is put together
-//! here, because that crate's builder wants key types of its own and rcgen keeps only the last organisation of a
-//! subject, which would lose groups.
+//! Making X.509 certificates. They are put together here from a few lines of DER (`der.rs`): rcgen, which has the keys,
+//! keeps only the last organisation of a subject, which would lose groups.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use orlop_x509::{AlternativeNames, DistinguishedName};
-use rcgen::{KeyPair, PublicKeyData, SigningKey};
-use x509_cert::attr::AttributeTypeAndValue;
-use x509_cert::der::asn1::{Any, Ia5String, ObjectIdentifier, OctetString, SetOfVec, Utf8StringRef};
-use x509_cert::der::oid::AssociatedOid;
-use x509_cert::der::oid::db::rfc4519::{COMMON_NAME, ORGANIZATION_NAME};
-use x509_cert::der::oid::db::rfc5280::{ID_KP_CLIENT_AUTH, ID_KP_SERVER_AUTH};
-use x509_cert::der::oid::db::rfc5912::{ECDSA_WITH_SHA_256, SHA_256_WITH_RSA_ENCRYPTION};
-use x509_cert::der::pem::LineEnding;
-use x509_cert::der::{DateTime, Encode, asn1::Null};
-use x509_cert::ext::Extension;
-use x509_cert::ext::pkix::name::GeneralName;
-use x509_cert::ext::pkix::{
-    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
-    SubjectKeyIdentifier,
-};
-use x509_cert::serial_number::SerialNumber;
-use x509_cert::spki::AlgorithmIdentifierOwned;
-use x509_cert::time::{Time, Validity};
-
 use super::PkiError;
+use super::der::{self, EncodingError};
+use jiff::Timestamp;
+use orlop_x509::{AlternativeNames, COMMON_NAME, DistinguishedName, ORGANIZATION};
+use rcgen::{KeyPair, PublicKeyData, SigningKey};
+
+/// Object identifiers of extensions, of what they say, and of signatures.
+pub(super) const SUBJECT_KEY_IDENTIFIER: &str = "2.5.29.14";
+pub(super) const KEY_USAGE: &str = "2.5.29.15";
+pub(super) const SUBJECT_ALT_NAME: &str = "2.5.29.17";
+pub(super) const BASIC_CONSTRAINTS: &str = "2.5.29.19";
+pub(super) const AUTHORITY_KEY_IDENTIFIER: &str = "2.5.29.35";
+pub(super) const EXTENDED_KEY_USAGE: &str = "2.5.29.37";
+pub(super) const SERVER_AUTH: &str = "1.3.6.1.5.5.7.3.1";
+pub(super) const CLIENT_AUTH: &str = "1.3.6.1.5.5.7.3.2";
+const ECDSA_WITH_SHA256: &str = "1.2.840.10045.4.3.2";
+const SHA256_WITH_RSA: &str = "1.2.840.113549.1.1.11";
+
+/// Flags of the extension for key usages, in the standard's order from the lowest.
+pub(super) const DIGITAL_SIGNATURE: u16 = 1;
+pub(super) const NON_REPUDIATION: u16 = 1 << 1;
+pub(super) const KEY_ENCIPHERMENT: u16 = 1 << 2;
+pub(super) const DATA_ENCIPHERMENT: u16 = 1 << 3;
+pub(super) const KEY_AGREEMENT: u16 = 1 << 4;
+pub(super) const KEY_CERT_SIGN: u16 = 1 << 5;
+pub(super) const CRL_SIGN: u16 = 1 << 6;
+pub(super) const ENCIPHER_ONLY: u16 = 1 << 7;
+pub(super) const DECIPHER_ONLY: u16 = 1 << 8;
 
 /// Certificates are valid from a little earlier than now, for clients whose clocks run behind.
 pub(super) const BACKDATED: Duration = Duration::from_secs(300);
@@ -45,8 +50,8 @@ impl Purpose {
     pub(super) fn extended_usages(self) -> BTreeSet<String> {
         match self {
             Purpose::Authority => BTreeSet::new(),
-            Purpose::Server => [ID_KP_SERVER_AUTH.to_string()].into(),
-            Purpose::Client => [ID_KP_CLIENT_AUTH.to_string()].into(),
+            Purpose::Server => [SERVER_AUTH.to_string()].into(),
+            Purpose::Client => [CLIENT_AUTH.to_string()].into(),
         }
     }
 }
@@ -123,7 +128,7 @@ pub(super) fn sign(request: &Request<'_>, issuer: &Issuer<'_>, now: Timestamp) -
         subject: &name_der(&request.subject)?,
         public_key: &request.public_key,
     };
-    sign_for(&holder, extensions(request, issuer)?, request.validity, issuer, now)
+    sign_for(&holder, &extensions(request, issuer)?, request.validity, issuer, now)
 }
 
 /// Whom a certificate is about, in DER.
@@ -132,139 +137,137 @@ pub(super) struct Holder<'a> {
     pub public_key: &'a [u8],
 }
 
-/// A certificate signed by an authority, in PEM, valid for so long from now on.
+/// A certificate signed by an authority, in PEM, valid for so long from now on. Extensions are in DER.
 pub(super) fn sign_for(
     holder: &Holder<'_>,
-    extensions: Vec<Extension>,
+    extensions: &[Vec<u8>],
     valid: Duration,
     issuer: &Issuer<'_>,
     now: Timestamp,
 ) -> Result<String, PkiError> {
-    let algorithm = signature_algorithm(issuer.key)?.to_der()?;
-    let validity: Validity = Validity::new(time(now, Duration::ZERO, BACKDATED)?, time(now, valid, Duration::ZERO)?);
-    let tbs = sequence(&[
+    let algorithm = signature_algorithm(issuer.key)?;
+    let (start, end) = (time(now, Duration::ZERO, BACKDATED)?, time(now, valid, Duration::ZERO)?);
+    let tbs = der::sequence(&[
         &[0xa0, 3, 2, 1, 2], // version 3
-        &serial_number()?.to_der()?,
+        &serial_number()?,
         &algorithm,
         &issuer.name,
-        &validity.to_der()?,
+        &der::sequence(&[&start, &end]),
         holder.subject,
         holder.public_key,
-        &tlv(0xa3, &[&extensions.to_der()?]),
+        &der::tlv(0xa3, &[&list(extensions)]),
     ]);
     let signature = issuer.key.sign(&tbs).map_err(PkiError::Key)?;
-    let certificate = sequence(&[&tbs, &algorithm, &tlv(0x03, &[&[0], &signature])]);
-    Ok(
-        x509_cert::der::pem::encode_string("CERTIFICATE", LineEnding::LF, &certificate)
-            .expect("a certificate fits the limits of PEM"),
-    )
+    let certificate = der::sequence(&[&tbs, &algorithm, &der::bit_string(&signature)]);
+    Ok(der::pem("CERTIFICATE", &certificate))
 }
 
-fn extensions(request: &Request<'_>, issuer: &Issuer<'_>) -> Result<Vec<Extension>, PkiError> {
+fn list(items: &[Vec<u8>]) -> Vec<u8> {
+    let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
+    der::sequence(&items)
+}
+
+fn extensions(request: &Request<'_>, issuer: &Issuer<'_>) -> Result<Vec<Vec<u8>>, EncodingError> {
     let authority = request.purpose == Purpose::Authority;
     let usage = match request.purpose {
-        Purpose::Authority => KeyUsages::DigitalSignature | KeyUsages::KeyEncipherment | KeyUsages::KeyCertSign,
-        Purpose::Server | Purpose::Client => KeyUsages::DigitalSignature | KeyUsages::KeyEncipherment,
+        Purpose::Authority => DIGITAL_SIGNATURE | KEY_ENCIPHERMENT | KEY_CERT_SIGN,
+        Purpose::Server | Purpose::Client => DIGITAL_SIGNATURE | KEY_ENCIPHERMENT,
     };
-    let mut list = vec![extension(true, &KeyUsage(usage))?];
+    let mut list = vec![key_usage(usage)?];
     match request.purpose {
         Purpose::Authority => {}
-        Purpose::Server => list.push(extension(false, &ExtendedKeyUsage(vec![ID_KP_SERVER_AUTH]))?),
-        Purpose::Client => list.push(extension(false, &ExtendedKeyUsage(vec![ID_KP_CLIENT_AUTH]))?),
+        Purpose::Server => list.push(extended_key_usage([SERVER_AUTH])?),
+        Purpose::Client => list.push(extended_key_usage([CLIENT_AUTH])?),
     }
-    let constraints = BasicConstraints {
-        ca: authority,
-        path_len_constraint: None,
-    };
-    list.push(extension(true, &constraints)?);
-    list.push(extension(
-        false,
-        &SubjectKeyIdentifier(OctetString::new(key_id(&request.public_key))?),
-    )?);
+    list.push(basic_constraints(authority)?);
+    let key_id = der::octet_string(&key_id(&request.public_key));
+    list.push(der::extension(SUBJECT_KEY_IDENTIFIER, false, &key_id)?);
     if !authority {
         list.push(issuer_key(issuer)?);
     }
     if !request.sans.is_empty() {
-        let names = request.sans.iter().map(general_name).collect::<Result<_, PkiError>>()?;
-        list.push(extension(false, &SubjectAltName(names))?);
+        let names: Result<Vec<_>, _> = request.sans.iter().map(general_name).collect();
+        list.push(subject_alt_name(false, &names?)?);
     }
     Ok(list)
 }
 
+pub(super) fn key_usage(flags: u16) -> Result<Vec<u8>, EncodingError> {
+    der::extension(KEY_USAGE, true, &der::named_bits(flags))
+}
+
+pub(super) fn extended_key_usage<'a>(usages: impl IntoIterator<Item = &'a str>) -> Result<Vec<u8>, EncodingError> {
+    let usages: Result<Vec<_>, _> = usages.into_iter().map(der::object_identifier).collect();
+    der::extension(EXTENDED_KEY_USAGE, false, &list(&usages?))
+}
+
+pub(super) fn basic_constraints(is_authority: bool) -> Result<Vec<u8>, EncodingError> {
+    der::extension(BASIC_CONSTRAINTS, true, &der::basic_constraints(is_authority))
+}
+
 /// By which key the issuer is to be found.
-pub(super) fn issuer_key(issuer: &Issuer<'_>) -> Result<Extension, PkiError> {
-    let identifier = AuthorityKeyIdentifier {
-        key_identifier: Some(OctetString::new(issuer.key_id.clone())?),
-        ..Default::default()
-    };
-    extension(false, &identifier)
+pub(super) fn issuer_key(issuer: &Issuer<'_>) -> Result<Vec<u8>, EncodingError> {
+    let identifier = der::sequence(&[&der::tlv(0x80, &[&issuer.key_id])]);
+    der::extension(AUTHORITY_KEY_IDENTIFIER, false, &identifier)
 }
 
-pub(super) fn extension<E: AssociatedOid + Encode>(critical: bool, extension: &E) -> Result<Extension, PkiError> {
-    Ok(Extension {
-        extn_id: E::OID,
-        critical,
-        extn_value: OctetString::new(extension.to_der()?)?,
-    })
+fn subject_alt_name(critical: bool, names: &[Vec<u8>]) -> Result<Vec<u8>, EncodingError> {
+    der::extension(SUBJECT_ALT_NAME, critical, &list(names))
 }
 
-fn general_name(san: &San) -> Result<GeneralName, PkiError> {
-    Ok(match san {
-        San::Dns(name) => GeneralName::DnsName(Ia5String::new(name)?),
-        San::Ip(ip) => GeneralName::from(*ip),
-    })
+fn general_name(san: &San) -> Result<Vec<u8>, EncodingError> {
+    match san {
+        San::Dns(name) => der::ia5_string(DNS_NAME, name),
+        San::Ip(ip) => Ok(ip_address(*ip)),
+    }
+}
+
+/// Tags of a GeneralName.
+const RFC822_NAME: u8 = 0x81;
+const DNS_NAME: u8 = 0x82;
+const URI: u8 = 0x86;
+const IP_ADDRESS: u8 = 0x87;
+
+fn ip_address(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => der::tlv(IP_ADDRESS, &[&ip.octets()]),
+        IpAddr::V6(ip) => der::tlv(IP_ADDRESS, &[&ip.octets()]),
+    }
 }
 
 /// Names beside the subject.
-pub(super) fn alternative_names(critical: bool, names: &AlternativeNames) -> Result<Extension, PkiError> {
+pub(super) fn alternative_names(critical: bool, names: &AlternativeNames) -> Result<Vec<u8>, EncodingError> {
     let mut list = vec![];
     for name in &names.dns_names {
-        list.push(GeneralName::DnsName(Ia5String::new(name)?));
+        list.push(der::ia5_string(DNS_NAME, name)?);
     }
     for name in &names.emails {
-        list.push(GeneralName::Rfc822Name(Ia5String::new(name)?));
+        list.push(der::ia5_string(RFC822_NAME, name)?);
     }
-    list.extend(names.addresses.iter().map(|ip| GeneralName::from(*ip)));
+    list.extend(names.addresses.iter().copied().map(ip_address));
     for name in &names.uris {
-        list.push(GeneralName::UniformResourceIdentifier(Ia5String::new(name)?));
+        list.push(der::ia5_string(URI, name)?);
     }
-    extension(critical, &SubjectAltName(list))
+    subject_alt_name(critical, &list)
 }
 
 /// A name that was read elsewhere, written anew: each attribute in an RDN of its own, all of one type of string.
-pub(super) fn distinguished_name(name: &DistinguishedName) -> Result<Vec<u8>, PkiError> {
-    let rdns = name
-        .attributes()
-        .iter()
-        .map(|attribute| {
-            rdn(
-                ObjectIdentifier::new(&attribute.oid).map_err(der_error)?,
-                &attribute.value,
-            )
-        })
-        .collect::<Result<Vec<_>, PkiError>>()?;
-    Ok(rdns.to_der()?)
-}
-
-fn der_error(error: x509_cert::der::oid::Error) -> PkiError {
-    PkiError::Encoding(error.into())
+pub(super) fn distinguished_name(name: &DistinguishedName) -> Result<Vec<u8>, EncodingError> {
+    rdns(name.attributes().iter().map(|a| (a.oid.as_str(), a.value.as_str())))
 }
 
 /// One RDN per organisation and one for the common name.
-pub(super) fn name_der(subject: &Subject<'_>) -> Result<Vec<u8>, PkiError> {
-    let organizations = subject.organizations.iter().map(|o| (ORGANIZATION_NAME, *o));
-    let attributes = organizations.chain([(COMMON_NAME, subject.common_name)]);
-    let rdns = attributes
-        .map(|(oid, text)| rdn(oid, text))
-        .collect::<Result<Vec<_>, PkiError>>()?;
-    Ok(rdns.to_der()?)
+pub(super) fn name_der(subject: &Subject<'_>) -> Result<Vec<u8>, EncodingError> {
+    let organizations = subject.organizations.iter().map(|o| (ORGANIZATION, *o));
+    rdns(organizations.chain([(COMMON_NAME, subject.common_name)]))
 }
 
-fn rdn(oid: ObjectIdentifier, text: &str) -> Result<SetOfVec<AttributeTypeAndValue>, PkiError> {
-    let value = Any::encode_from(&Utf8StringRef::new(text)?)?;
-    let mut set = SetOfVec::new();
-    set.insert(AttributeTypeAndValue { oid, value })?;
-    Ok(set)
+fn rdns<'a>(attributes: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Vec<u8>, EncodingError> {
+    let rdns = attributes.map(|(oid, text)| {
+        let attribute = der::sequence(&[&der::object_identifier(oid)?, &der::utf8_string(text)]);
+        Ok(der::set_of_one(&attribute))
+    });
+    Ok(list(&rdns.collect::<Result<Vec<_>, EncodingError>>()?))
 }
 
 /// Key identifiers only need to tell keys apart: 20 bytes of the SHA-256 of the public key.
@@ -272,51 +275,28 @@ fn key_id(public_key: &[u8]) -> Vec<u8> {
     super::sha256(public_key)[..20].to_vec()
 }
 
-fn serial_number() -> Result<SerialNumber, PkiError> {
+fn serial_number() -> Result<Vec<u8>, PkiError> {
     let mut bytes = [0u8; 16];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| PkiError::Random)?;
     // Positive and of full length.
     bytes[0] = (bytes[0] & 0x7f) | 0x40;
-    Ok(SerialNumber::new(&bytes)?)
+    Ok(der::positive_integer(&bytes))
 }
 
-fn time(now: Timestamp, after: Duration, before: Duration) -> Result<Time, PkiError> {
+fn time(now: Timestamp, after: Duration, before: Duration) -> Result<Vec<u8>, EncodingError> {
     let seconds = now
         .as_second()
         .saturating_add(after.as_secs() as i64)
         .saturating_sub(before.as_secs() as i64);
-    let date = DateTime::from_unix_duration(Duration::from_secs(seconds.max(0) as u64))?;
-    Ok(Time::from(date))
+    der::time(seconds.max(0))
 }
 
-fn signature_algorithm(key: &KeyPair) -> Result<AlgorithmIdentifierOwned, PkiError> {
-    let (oid, parameters) = if key.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256) {
-        (ECDSA_WITH_SHA_256, None)
+fn signature_algorithm(key: &KeyPair) -> Result<Vec<u8>, PkiError> {
+    if key.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256) {
+        Ok(der::sequence(&[&der::object_identifier(ECDSA_WITH_SHA256)?]))
     } else if key.is_compatible(&rcgen::PKCS_RSA_SHA256) {
-        (SHA_256_WITH_RSA_ENCRYPTION, Some(Any::from(Null)))
+        Ok(der::sequence(&[&der::object_identifier(SHA256_WITH_RSA)?, &[5, 0]]))
     } else {
-        return Err(PkiError::UnsupportedKey);
-    };
-    Ok(AlgorithmIdentifierOwned { oid, parameters })
-}
-
-fn sequence(parts: &[&[u8]]) -> Vec<u8> {
-    tlv(0x30, parts)
-}
-
-/// Tag, length, value in DER.
-pub(super) fn tlv(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let length: usize = parts.iter().map(|p| p.len()).sum();
-    let mut out = vec![tag];
-    match length {
-        0..0x80 => out.push(length as u8),
-        _ => {
-            let bytes = length.to_be_bytes();
-            let bytes = &bytes[bytes.iter().take_while(|b| **b == 0).count()..];
-            out.push(0x80 | bytes.len() as u8);
-            out.extend_from_slice(bytes);
-        }
+        Err(PkiError::UnsupportedKey)
     }
-    parts.iter().for_each(|p| out.extend_from_slice(p));
-    out
 }

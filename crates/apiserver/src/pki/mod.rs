@@ -5,6 +5,7 @@
 //! Leaf certificates are renewed when the server starts, if they run out within 30 days or no longer fit.
 
 mod certificate;
+mod der;
 mod files;
 mod request;
 mod tls;
@@ -24,6 +25,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use certificate::{Purpose, San, Subject};
+pub use der::EncodingError;
 use files::Directory;
 pub use orlop_x509::{Attribute, COMMON_NAME, CertificateRequest, ORGANIZATION};
 
@@ -66,7 +68,7 @@ pub enum PkiError {
     #[error("the signing key of service accounts must be ECDSA P-256")]
     ServiceAccountKey,
     #[error("cannot encode a certificate")]
-    Encoding(#[from] x509_cert::der::Error),
+    Encoding(#[from] EncodingError),
     #[error("cannot use a key")]
     Key(#[source] rcgen::Error),
     #[error("cannot set up TLS")]

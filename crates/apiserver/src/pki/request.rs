@@ -6,19 +6,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use orlop_x509::{CertificateContent, CertificateRequest};
-use x509_cert::der::asn1::ObjectIdentifier;
-use x509_cert::der::flagset::FlagSet;
-use x509_cert::der::oid::AssociatedOid;
-use x509_cert::der::oid::db::rfc5280;
-use x509_cert::ext::Extension;
-use x509_cert::ext::pkix::{
-    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
-};
-
 use super::Authority;
 use super::certificate::{self, BACKDATED, Holder};
+use super::der::EncodingError;
+use jiff::Timestamp;
+use orlop_x509::{CertificateContent, CertificateRequest};
 
 /// Certificates of less than this are valid for the whole of what was asked; of others the time before now is taken off.
 const SHORT: Duration = Duration::from_secs(8 * 3600);
@@ -48,7 +40,7 @@ impl Authority {
             valid.saturating_sub(BACKDATED)
         };
         let valid = valid.min(Duration::from_secs(left));
-        let failed = |e: super::PkiError| e.to_string();
+        let failed = |e: EncodingError| super::PkiError::from(e).to_string();
         let holder = Holder {
             subject: &certificate::distinguished_name(&judged.subject).map_err(failed)?,
             public_key: &judged.public_key,
@@ -56,18 +48,14 @@ impl Authority {
         let issuer = self.issuer();
         let usages = Usages::parse(usages)?;
         let mut extensions = usages.extensions().map_err(failed)?;
-        let constraints = BasicConstraints {
-            ca: false,
-            path_len_constraint: None,
-        };
-        extensions.push(certificate::extension(true, &constraints).map_err(failed)?);
+        extensions.push(certificate::basic_constraints(false).map_err(failed)?);
         extensions.push(certificate::issuer_key(&issuer).map_err(failed)?);
         if !judged.alternative_names.is_empty() {
             // Who has no name but these is known by them alone.
             let critical = judged.subject.attributes().is_empty();
             extensions.push(certificate::alternative_names(critical, &judged.alternative_names).map_err(failed)?);
         }
-        let signed = certificate::sign_for(&holder, extensions, valid, &issuer, now).map_err(failed)?;
+        let signed = certificate::sign_for(&holder, &extensions, valid, &issuer, now).map_err(|e| e.to_string())?;
         check(&signed, judged, &usages, self.facts.not_after)?;
         Ok(signed)
     }
@@ -78,22 +66,24 @@ fn check(signed: &str, judged: &CertificateRequest, usages: &Usages, not_after_m
     let content = CertificateContent::from_pem(signed).map_err(|e| e.to_string())?;
     let wanted: BTreeSet<String> = usages.extended.iter().map(|oid| oid.to_string()).collect();
     let known = [
-        KeyUsage::OID,
-        ExtendedKeyUsage::OID,
-        BasicConstraints::OID,
-        AuthorityKeyIdentifier::OID,
-        SubjectAltName::OID,
-    ]
-    .map(|oid| oid.to_string());
+        certificate::KEY_USAGE,
+        certificate::EXTENDED_KEY_USAGE,
+        certificate::BASIC_CONSTRAINTS,
+        certificate::AUTHORITY_KEY_IDENTIFIER,
+        certificate::SUBJECT_ALT_NAME,
+    ];
     let differs = [
         ("subject", content.subject != judged.subject),
         ("subjectAltNames", content.alternative_names != judged.alternative_names),
         ("key", content.public_key != judged.public_key),
-        ("key usage", content.key_usage != usages.plain.map(|plain| plain.bits())),
+        ("key usage", content.key_usage != usages.plain),
         ("extended key usage", content.extended_key_usages != wanted),
         ("CA flag", content.is_authority),
         ("validity", *content.valid.end() > not_after_max),
-        ("extensions", content.extensions.iter().any(|oid| !known.contains(oid))),
+        (
+            "extensions",
+            content.extensions.iter().any(|oid| !known.contains(&oid.as_str())),
+        ),
     ];
     match differs.iter().find(|(_, differs)| *differs) {
         Some((what, _)) => Err(format!("the certificate's {what} is not what was judged")),
@@ -103,8 +93,10 @@ fn check(signed: &str, judged: &CertificateRequest, usages: &Usages, not_after_m
 
 /// What a key may be used for.
 struct Usages {
-    plain: Option<FlagSet<KeyUsages>>,
-    extended: BTreeSet<ObjectIdentifier>,
+    /// Flags of the extension.
+    plain: Option<u16>,
+    /// Object identifiers with dots.
+    extended: BTreeSet<&'static str>,
 }
 
 impl Usages {
@@ -125,48 +117,47 @@ impl Usages {
         Ok(parsed)
     }
 
-    fn extensions(&self) -> Result<Vec<Extension>, super::PkiError> {
+    fn extensions(&self) -> Result<Vec<Vec<u8>>, EncodingError> {
         let mut list = vec![];
         if let Some(plain) = self.plain {
-            list.push(certificate::extension(true, &KeyUsage(plain))?);
+            list.push(certificate::key_usage(plain)?);
         }
         if !self.extended.is_empty() {
-            let extended = self.extended.iter().copied().collect();
-            list.push(certificate::extension(false, &ExtendedKeyUsage(extended))?);
+            list.push(certificate::extended_key_usage(self.extended.iter().copied())?);
         }
         Ok(list)
     }
 }
 
-fn key_usage(name: &str) -> Option<KeyUsages> {
+fn key_usage(name: &str) -> Option<u16> {
     Some(match name {
-        "signing" | "digital signature" => KeyUsages::DigitalSignature,
-        "content commitment" => KeyUsages::NonRepudiation,
-        "key encipherment" => KeyUsages::KeyEncipherment,
-        "key agreement" => KeyUsages::KeyAgreement,
-        "data encipherment" => KeyUsages::DataEncipherment,
-        "cert sign" => KeyUsages::KeyCertSign,
-        "crl sign" => KeyUsages::CRLSign,
-        "encipher only" => KeyUsages::EncipherOnly,
-        "decipher only" => KeyUsages::DecipherOnly,
+        "signing" | "digital signature" => certificate::DIGITAL_SIGNATURE,
+        "content commitment" => certificate::NON_REPUDIATION,
+        "key encipherment" => certificate::KEY_ENCIPHERMENT,
+        "key agreement" => certificate::KEY_AGREEMENT,
+        "data encipherment" => certificate::DATA_ENCIPHERMENT,
+        "cert sign" => certificate::KEY_CERT_SIGN,
+        "crl sign" => certificate::CRL_SIGN,
+        "encipher only" => certificate::ENCIPHER_ONLY,
+        "decipher only" => certificate::DECIPHER_ONLY,
         _ => return None,
     })
 }
 
-fn extended_usage(name: &str) -> Option<ObjectIdentifier> {
+fn extended_usage(name: &str) -> Option<&'static str> {
     Some(match name {
-        "any" => rfc5280::ANY_EXTENDED_KEY_USAGE,
-        "server auth" => rfc5280::ID_KP_SERVER_AUTH,
-        "client auth" => rfc5280::ID_KP_CLIENT_AUTH,
-        "code signing" => rfc5280::ID_KP_CODE_SIGNING,
-        "email protection" | "s/mime" => rfc5280::ID_KP_EMAIL_PROTECTION,
-        "ipsec end system" => ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.5"),
-        "ipsec tunnel" => ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.6"),
-        "ipsec user" => ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.7"),
-        "timestamping" => rfc5280::ID_KP_TIME_STAMPING,
-        "ocsp signing" => rfc5280::ID_KP_OCSP_SIGNING,
-        "microsoft sgc" => ObjectIdentifier::new_unwrap("1.3.6.1.4.1.311.10.3.3"),
-        "netscape sgc" => ObjectIdentifier::new_unwrap("2.16.840.1.113730.4.1"),
+        "any" => "2.5.29.37.0",
+        "server auth" => certificate::SERVER_AUTH,
+        "client auth" => certificate::CLIENT_AUTH,
+        "code signing" => "1.3.6.1.5.5.7.3.3",
+        "email protection" | "s/mime" => "1.3.6.1.5.5.7.3.4",
+        "ipsec end system" => "1.3.6.1.5.5.7.3.5",
+        "ipsec tunnel" => "1.3.6.1.5.5.7.3.6",
+        "ipsec user" => "1.3.6.1.5.5.7.3.7",
+        "timestamping" => "1.3.6.1.5.5.7.3.8",
+        "ocsp signing" => "1.3.6.1.5.5.7.3.9",
+        "microsoft sgc" => "1.3.6.1.4.1.311.10.3.3",
+        "netscape sgc" => "2.16.840.1.113730.4.1",
         _ => return None,
     })
 }
@@ -176,7 +167,7 @@ mod tests {
     use rcgen::{CertificateParams, DnType, DnValue, KeyPair, PublicKeyData, SanType, SigningKey};
     use x509_parser::prelude::{FromDer, X509Certificate};
 
-    use super::super::{AUTHORITY_VALIDITY, Purpose, Subject};
+    use super::super::{AUTHORITY_VALIDITY, Purpose, Subject, der};
     use super::*;
 
     fn authority(now: Timestamp) -> Authority {
@@ -264,27 +255,22 @@ mod tests {
         let (_, mut block) = x509_parser::pem::parse_x509_pem(request.as_bytes()).unwrap();
         let last = block.contents.len() - 1;
         block.contents[last] ^= 1;
-        let forged = x509_cert::der::pem::encode_string(
-            "CERTIFICATE REQUEST",
-            x509_cert::der::pem::LineEnding::LF,
-            &block.contents,
-        )
-        .unwrap();
+        let forged = der::pem("CERTIFICATE REQUEST", &block.contents);
         assert!(sign(&forged, "client auth", now).starts_with("unable to verify certificate request signature"));
     }
     /// A request with exactly this subject, signed by its key.
     fn request_for(subject: &[u8]) -> String {
         let key = KeyPair::generate().unwrap();
-        let tlv = certificate::tlv;
+        let tlv = der::tlv;
         let info = tlv(0x30, &[&[2, 1, 0], subject, &key.subject_public_key_info(), &[0xa0, 0]]);
         let algorithm = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
         let signature = tlv(3, &[&[0], &key.sign(&info).unwrap()]);
-        let der = tlv(0x30, &[&info, &algorithm, &signature]);
-        x509_cert::der::pem::encode_string("CERTIFICATE REQUEST", x509_cert::der::pem::LineEnding::LF, &der).unwrap()
+        let request = tlv(0x30, &[&info, &algorithm, &signature]);
+        der::pem("CERTIFICATE REQUEST", &request)
     }
 
     fn attribute(last: u8, tag: u8, value: &[u8]) -> Vec<u8> {
-        let tlv = certificate::tlv;
+        let tlv = der::tlv;
         tlv(0x30, &[&tlv(6, &[&[0x55, 4, last]]), &tlv(tag, &[value])])
     }
 
@@ -298,7 +284,7 @@ mod tests {
             .chars()
             .flat_map(|c| (c as u32).to_be_bytes())
             .collect();
-        let set = |attributes: &[&[u8]]| certificate::tlv(0x31, attributes);
+        let set = |attributes: &[&[u8]]| der::tlv(0x31, attributes);
         let hidden = [
             (30, wide.as_slice()),
             (28, &wider),
@@ -312,14 +298,14 @@ mod tests {
                 [set(&[&nodes]), set(&[&masters]), set(&[&node])].concat(),
                 [set(&[&nodes, &masters]), set(&[&node])].concat(),
             ] {
-                let pem = request_for(&certificate::tlv(0x30, &[&subject]));
+                let pem = request_for(&der::tlv(0x30, &[&subject]));
                 let refused = CertificateRequest::from_pem(pem.as_bytes()).unwrap_err().to_string();
                 assert!(
                     refused.starts_with("subject attribute 2.5.4.10 can't be read"),
                     "{refused}"
                 );
                 // Nor if somebody judged what a laxer reader would see.
-                let seen = request_for(&certificate::tlv(0x30, &[&set(&[&nodes]), &set(&[&node])]));
+                let seen = request_for(&der::tlv(0x30, &[&set(&[&nodes]), &set(&[&node])]));
                 let seen = CertificateRequest::from_pem(seen.as_bytes()).unwrap();
                 let usages = ["client auth".to_string()];
                 assert!(
@@ -356,11 +342,7 @@ mod tests {
             ..judged.clone()
         };
         let mut renamed = CertificateRequest::from_pem(
-            request_for(&certificate::tlv(
-                0x30,
-                &[&certificate::tlv(0x31, &[&attribute(3, 12, b"a")])],
-            ))
-            .as_bytes(),
+            request_for(&der::tlv(0x30, &[&der::tlv(0x31, &[&attribute(3, 12, b"a")])])).as_bytes(),
         )
         .unwrap();
         renamed.public_key = judged.public_key.clone();

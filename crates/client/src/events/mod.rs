@@ -71,7 +71,7 @@ pub struct ObjectReference {
     pub api_version: Cow<'static, str>,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub kind: Cow<'static, str>,
-    /// Empty for objects that live in none; their events go to `default`.
+    /// Empty for cluster-scoped objects; their events go to `default`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -15,7 +15,7 @@ pub(super) async fn write_once(api: &Api, report: &Report) -> Result<()> {
     let group = report.group();
     if report.count > 1 {
         let path = path::object(group, namespace, "events", &report.name);
-        let answer = match &report.source.api {
+        let written = match &report.source.api {
             EventApi::CoreV1 { .. } => {
                 api.patch_strategic::<IgnoredAny>(&path, &CountPatch::from(report))
                     .await
@@ -25,13 +25,13 @@ pub(super) async fn write_once(api: &Api, report: &Report) -> Result<()> {
                 api.patch_strategic::<IgnoredAny>(&path, &patch).await
             }
         };
-        match answer {
+        match written {
             Err(Error::NotFound(_)) => {}
-            answer => return answer.map(|_| ()),
+            written => return written.map(|_| ()),
         }
     }
     let path = path::collection(group, namespace, "events");
-    let answer = match &report.source.api {
+    let written = match &report.source.api {
         EventApi::CoreV1 { host } => {
             let event = CoreV1Event::of(report, host);
             api.create::<IgnoredAny>(&path, &event).await
@@ -41,7 +41,7 @@ pub(super) async fn write_once(api: &Api, report: &Report) -> Result<()> {
             api.create::<IgnoredAny>(&path, &event).await
         }
     };
-    answer.map(|_| ())
+    written.map(|_| ())
 }
 
 #[derive(Serialize)]

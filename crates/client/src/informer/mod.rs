@@ -75,6 +75,7 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// Every object of a collection.
     pub fn all(path: impl Into<String>) -> Selection {
         Selection {
             path: path.into(),
@@ -82,11 +83,13 @@ impl Selection {
         }
     }
 
+    /// Only what this field selector matches.
     pub fn with_fields(mut self, selector: &str) -> Selection {
         self.field_selector = selector.to_string();
         self
     }
 
+    /// Only what this label selector matches.
     pub fn with_labels(mut self, selector: &str) -> Selection {
         self.label_selector = selector.to_string();
         self

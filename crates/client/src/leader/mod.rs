@@ -26,6 +26,7 @@ use crate::reachability::Failures;
 /// Candidates wait up to this much longer, in parts of the retry period, so that they do not all try at once.
 const JITTER: f64 = 1.2;
 
+/// The lease, and the times of the election.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Of the lease.
@@ -33,8 +34,11 @@ pub struct Config {
     pub name: String,
     /// Ours; no two candidates may have the same.
     pub identity: String,
+    /// After this long without a renewal others may take the lease.
     pub lease_duration: Duration,
+    /// A leader that can't renew for this long gives up.
     pub renew_deadline: Duration,
+    /// Between two tries to acquire or renew.
     pub retry_period: Duration,
     /// Give the lease up at shutdown, so that another can lead at once. Only for those whose work is over by then.
     pub release_on_shutdown: bool,
@@ -66,13 +70,14 @@ impl Config {
         } else if self.lease_duration < Duration::from_secs(1) || self.retry_period.is_zero() {
             Some("leaseDuration must be at least a second, retryPeriod greater than zero")
         } else if self.identity.is_empty() {
-            Some("the identity is empty")
+            Some("identity must not be empty")
         } else {
             None
         }
     }
 }
 
+/// Who leads, as this candidate knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leadership {
     /// Somebody else leads (empty: not known yet).
@@ -80,7 +85,7 @@ pub enum Leadership {
         leader: String,
     },
     Leading,
-    /// We led and do not any more, or were told to stop. Final.
+    /// The lease was lost, or the shutdown came. Final.
     Lost,
 }
 
@@ -92,6 +97,7 @@ pub struct Election {
 }
 
 impl Election {
+    /// The state right now.
     pub fn current(&self) -> Leadership {
         self.state.borrow().clone()
     }

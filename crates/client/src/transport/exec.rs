@@ -296,7 +296,11 @@ impl ExecCredentials {
                     field: self.plugin.field.clone(),
                     source,
                 })?,
-                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // The runtime is going down, and this task with it.
+                    Err(_) => std::future::pending().await,
+                },
             };
         }
         Ok(Current {

@@ -195,8 +195,8 @@ pub struct Client {
 
 struct Shared {
     server: Uri,
-    /// Of every request: the user agent, and whom to impersonate.
-    headers: Vec<(HeaderName, HeaderValue)>,
+    user_agent: HeaderValue,
+    impersonate: Vec<(HeaderName, HeaderValue)>,
     tls: TlsSource,
     credentials: Credentials,
     connections: Mutex<Connections>,
@@ -222,7 +222,8 @@ fn warn_of_proxy(server: &Uri) {
 
 impl Client {
     async fn start(config: ClusterConfig, user_agent: &str, clock: Clock) -> Result<Client, StartError> {
-        let agent = HeaderValue::from_str(user_agent).map_err(|_| StartError::UserAgent(user_agent.to_string()))?;
+        let wrong = |_| StartError::UserAgent(user_agent.to_string());
+        let user_agent = HeaderValue::from_str(user_agent).map_err(wrong)?;
         let credentials = Credentials::start(config.credentials, clock).await;
         let credentials = credentials.map_err(StartError::Credentials)?;
         let current = credentials.current().await.map_err(StartError::Credentials)?;
@@ -246,12 +247,11 @@ impl Client {
             generation: current.generation,
             checked: Instant::now(),
         };
-        let mut headers = vec![(USER_AGENT, agent)];
-        headers.extend(config.impersonate);
         Ok(Client {
             shared: Arc::new(Shared {
                 server: config.server,
-                headers,
+                user_agent,
+                impersonate: config.impersonate,
                 tls,
                 credentials,
                 connections: Mutex::new(connections),
@@ -263,7 +263,7 @@ impl Client {
     /// sends it. There is no time limit but for the connection. A request that is refused with 401 is sent once more if
     /// there are new credentials by then.
     ///
-    /// An `Authorization` header that is there already stays.
+    /// An `Authorization` or `User-Agent` header that is there already stays.
     pub fn send(&self, request: Request<Full<Bytes>>) -> BoxFuture<'_, Result<Response<ResponseBody>, TransportError>> {
         Box::pin(self.shared.send(request))
     }
@@ -272,8 +272,10 @@ impl Client {
 impl Shared {
     async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, TransportError> {
         *request.uri_mut() = join(&self.server, request.uri());
-        for (name, value) in &self.headers {
-            request.headers_mut().append(name, value.clone());
+        let headers = request.headers_mut();
+        headers.entry(USER_AGENT).or_insert_with(|| self.user_agent.clone());
+        for (name, value) in &self.impersonate {
+            headers.append(name, value.clone());
         }
         let current = self.credentials.current().await?;
         let again = self.credentials.can_change().then(|| request.clone());
@@ -303,30 +305,37 @@ impl Shared {
     /// The connections to use: new ones if certificate or authority changed. What is under way on the old ones goes on.
     fn http(&self, current: &Current) -> Result<HttpClient, TlsError> {
         let mut connections = self.connections.lock();
-        let has_changed = connections.generation != current.generation;
+        // A request may come late, with credentials that were replaced meanwhile.
+        let is_late = current.generation < connections.generation;
+        let has_changed = current.generation > connections.generation;
         let is_due = self.tls.has_files() && connections.checked.elapsed() >= TLS_FILES_PERIOD;
-        if has_changed || is_due {
-            connections.checked = Instant::now();
-            let material = self.tls.read(current.identity.as_deref());
-            let renewed = material.and_then(|material| match material == connections.material {
+        if is_late || !(has_changed || is_due) {
+            return Ok(connections.http.clone());
+        }
+        let is_tls = self.server.scheme() == Some(&Scheme::HTTPS);
+        let identity = current.identity.as_deref().filter(|_| is_tls);
+        let renewed = self
+            .tls
+            .read(identity)
+            .and_then(|material| match material == connections.material {
                 true => Ok(None),
                 false => Ok(Some((http_client(&self.tls, &material)?, material))),
             });
-            match renewed {
-                Ok(None) => connections.generation = current.generation,
-                Ok(Some((http, material))) => {
-                    connections.generation = current.generation;
-                    connections.http = http;
-                    connections.material = material;
-                }
-                Err(error) if has_changed => return Err(error),
-                // Perhaps one of two files is written and the other is not yet.
-                Err(error) => {
-                    let err = crate::error::chain(&error);
-                    tracing::warn!(err, "failed to reload TLS certificates; using the previous ones");
-                }
+        match renewed {
+            Ok(None) => {}
+            Ok(Some((http, material))) => {
+                connections.http = http;
+                connections.material = material;
+            }
+            Err(error) if has_changed && identity.is_some() => return Err(error),
+            // Perhaps one of two files is written and the other is not yet.
+            Err(error) => {
+                let err = crate::error::chain(&error);
+                tracing::warn!(err, "failed to reload TLS certificates; using the previous ones");
             }
         }
+        connections.generation = current.generation;
+        connections.checked = Instant::now();
         Ok(connections.http.clone())
     }
 
@@ -365,7 +374,7 @@ fn join(server: &Uri, path: &Uri) -> Uri {
     let mut parts = server.clone().into_parts();
     let below = path.path_and_query().map_or("/", PathAndQuery::as_str);
     parts.path_and_query = match server.path().trim_end_matches('/') {
-        "" => path.path_and_query().cloned(),
+        "" => path.path_and_query().cloned().or(Some(PathAndQuery::from_static("/"))),
         prefix => format!("{prefix}{below}").parse().ok(),
     };
     Uri::from_parts(parts).expect("scheme, host and path are all there")

@@ -76,6 +76,7 @@ impl Server {
             whom => format!("{line} as {whom}"),
         };
         assert_eq!(header("user-agent"), "test/1");
+        assert_eq!(request.headers().get_all("user-agent").iter().count(), 1);
         self.seen.lock().push(line);
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let good = self.token.lock().clone();
@@ -244,6 +245,7 @@ async fn servers_may_have_a_path_and_callers_a_header() {
         .unwrap();
     let request = Request::get("/api")
         .header(AUTHORIZATION, "Bearer own")
+        .header(USER_AGENT, "test/1")
         .body(Full::default())
         .unwrap();
     client.send(request).await.unwrap();

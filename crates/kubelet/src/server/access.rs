@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_client::Api;
-use orlop_serving::reviews::{Certified, Lasting, Reviews, User, bearer};
+use orlop_serving::reviews::{CertificateIdentity as Certified, ReviewTtls, Reviews, User, bearer};
 use serde_json::json;
 
 use crate::config::{AuthorizationMode, Config};
@@ -37,7 +37,7 @@ pub struct Access {
 
 impl Access {
     pub fn new(api: Option<Api>, node: &str, config: &Config) -> Access {
-        let lasting = Lasting {
+        let lasting = ReviewTtls {
             known_token: config.authentication.webhook.cache_ttl,
             refused_token: REFUSED_TOKEN,
             allowed: config.authorization.webhook.cache_authorized_ttl,

@@ -36,8 +36,8 @@ use orlop_runtime::Runtime;
 pub use orlop_serving::Certificate;
 use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
-use orlop_serving::reviews::Certified;
-use orlop_serving::{ClientAuthority, Held, certificate};
+use orlop_serving::reviews::CertificateIdentity as Certified;
+use orlop_serving::{BusyBody, ClientAuthority, certificate};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -217,7 +217,7 @@ async fn connection(
             if is_credited && answer.status() != StatusCode::UNAUTHORIZED {
                 requests.authenticated();
             }
-            Ok::<_, Infallible>(answer.map(|body| Held::new(body, busy)))
+            Ok::<_, Infallible>(answer.map(|body| BusyBody::new(body, busy)))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();

@@ -7,19 +7,19 @@ use hyper::body::{Body, Frame, SizeHint};
 use orlop_base::Busy;
 
 /// A response body that keeps its connection busy until it is sent or dropped.
-pub struct Held<B> {
+pub struct BusyBody<B> {
     body: B,
     _busy: Busy,
 }
 
-impl<B> Held<B> {
+impl<B> BusyBody<B> {
     /// `busy` is released with the body.
-    pub fn new(body: B, busy: Busy) -> Held<B> {
-        Held { body, _busy: busy }
+    pub fn new(body: B, busy: Busy) -> BusyBody<B> {
+        BusyBody { body, _busy: busy }
     }
 }
 
-impl<B: Body + Unpin> Body for Held<B> {
+impl<B: Body + Unpin> Body for BusyBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
