@@ -136,9 +136,9 @@ fn stale_flows_are_deleted_from_the_kernel() {
             ..udp("dns", "fd00:96::10", &["[fd00:1::2]:5353"])
         };
         let first = plan([right.clone(), v6.clone()]);
-        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap(), 1);
+        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap().v4, 1);
         assert_eq!(listed("ipv4"), ["10.1.0.3:9999", "10.96.0.10:53", "10.96.0.11:53"]);
-        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap(), 0);
+        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap().v4, 0);
         let before = listed("ipv6").len();
 
         // Another endpoint: flows to the old one go, unless it still serves.
@@ -147,14 +147,14 @@ fn stale_flows_are_deleted_from_the_kernel() {
         let second = plan([moved, v6]);
         let both = |port: &ServicePort| [planned(port), planned(&right)].concat();
         let change = Change::Keys(vec![key]);
-        assert_eq!(clean_stale(&second, &change, both).unwrap(), 0);
-        assert_eq!(clean_stale(&second, &Change::Keys(vec![]), planned).unwrap(), 0);
-        assert_eq!(clean_stale(&second, &change, planned).unwrap(), 1);
+        assert_eq!(clean_stale(&second, &change, both).unwrap().v4, 0);
+        assert_eq!(clean_stale(&second, &Change::Keys(vec![]), planned).unwrap().v4, 0);
+        assert_eq!(clean_stale(&second, &change, planned).unwrap().v4, 1);
         assert_eq!(listed("ipv4"), ["10.1.0.3:9999", "10.96.0.11:53"]);
 
         assert_eq!(listed("ipv6").len(), before);
         let third = plan([udp("dns", "fd00:96::10", &["[fd00:1::3]:5353"])]);
-        assert_eq!(clean_stale(&third, &Change::All, planned).unwrap(), before);
+        assert_eq!(clean_stale(&third, &Change::All, planned).unwrap().v4, before);
         assert_eq!(listed("ipv6").len(), 0);
     });
 }

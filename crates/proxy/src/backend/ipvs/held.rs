@@ -100,7 +100,7 @@ impl Ipvs {
     }
 
     /// No new connections; those under way go on, and with the last of them everything goes.
-    pub(super) fn take_away(&mut self) -> Result<Cleaned> {
+    pub(super) fn remove_all(&mut self) -> Result<Cleaned> {
         let link = self
             .route
             .link(DEVICE)

@@ -153,7 +153,7 @@ impl Backend for Ipvs {
         self.link = None;
         self.wanted = DesiredState::new(self.settings.masquerade_bit);
         self.leaving.clear();
-        self.take_away()
+        self.remove_all()
     }
 }
 
@@ -185,7 +185,7 @@ impl Ipvs {
             .ensure_dummy(DEVICE)
             .map_err(|e| Error(format!("failed to create device {DEVICE}: {e}")))?;
         self.ensure_tables()?;
-        self.take_in(plan, link.index)?;
+        self.set_desired_state(plan, link.index)?;
         let held = self.held(link.index)?;
         self.leaving.clear();
         self.counts = held.counts();
@@ -217,7 +217,7 @@ impl Ipvs {
     }
 
     /// Everything the plan asks for.
-    fn take_in(&mut self, plan: &Plan, link: u32) -> Result<()> {
+    fn set_desired_state(&mut self, plan: &Plan, link: u32) -> Result<()> {
         let all = self
             .route
             .reachable_addresses(&[link])
