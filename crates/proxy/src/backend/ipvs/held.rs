@@ -82,7 +82,7 @@ impl Ipvs {
 
     /// Made by us, in this process or an earlier one, or wanted now.
     fn is_ours(&self, key: ServerKey, held: &KernelState) -> bool {
-        if self.wanted.value(&KernelObject::Server(key)).is_some() {
+        if self.desired.value(&KernelObject::Server(key)).is_some() {
             return true;
         }
         match key {
