@@ -93,15 +93,15 @@ async fn ensure(api: &Api, resources: &Resources) -> Result<bool, Error> {
     if selector.is_some_and(|selector| !selector.is_empty()) {
         return Ok(false);
     }
-    put(api, &resources.service, found).await?;
+    apply(api, &resources.service, found).await?;
     for slice in &resources.slices {
         let found = read(api, slice).await?;
-        put(api, slice, found).await?;
+        apply(api, slice, found).await?;
     }
     Ok(true)
 }
 
-async fn put(api: &Api, wanted: &Value, found: Option<Value>) -> Result<(), Error> {
+async fn apply(api: &Api, wanted: &Value, found: Option<Value>) -> Result<(), Error> {
     let Some(found) = found else {
         let (version, resource) = collection(wanted);
         let collection = path::collection(version, Some(text(wanted, "namespace")), resource);

@@ -494,3 +494,56 @@ impl Follower {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use ::http::{Request, Response};
+    use bytes::Bytes;
+    use http_body_util::Full;
+
+    use super::*;
+
+    fn follower(health: &Arc<Health>) -> Follower {
+        let zone = Arc::new(Zone::new("cluster.local", vec![]).unwrap());
+        let metrics = Arc::new(Metrics::default());
+        Follower {
+            directory: Directory::new(zone.clone()),
+            zone,
+            host: ResolverConfig {
+                forward: Forward::new(metrics.clone()),
+                resolv_conf: "/nonexistent".into(),
+                resolvers: vec![],
+                stubs: Stubs::default(),
+                own: vec![],
+            },
+            metrics,
+            clock: Clock::manual("2026-01-01T00:00:00Z".parse().unwrap()),
+            changed: Arc::default(),
+            synced: watch::channel(false).0,
+            health: health.clone(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_loop_is_alive_without_an_api_server_and_stalled_once_it_ended() {
+        let lost = tower::service_fn(|_: Request<Full<Bytes>>| async {
+            let response = Response::builder().status(503).body(Full::<Bytes>::default());
+            Ok::<_, Infallible>(response.expect("a response"))
+        });
+        let api = Api::in_process(lost, "test");
+        let health = Arc::new(Health::default());
+        for _ in 0..2 {
+            let following = tokio::spawn(follower(&health).follow(api.clone(), Shutdown::default()));
+            for _ in 0..20 {
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                assert_eq!(health.check(), Ok(()));
+            }
+            following.abort();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            let problem = health.check().unwrap_err().to_string();
+            assert!(problem.starts_with("informer loop has been stalled"), "{problem}");
+        }
+    }
+}

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use orlop_apiserver::Config as ServerConfig;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Error, path};
+use orlop_proxy::backend::ParseModeError;
 use orlop_proxy::{CONFIG_KEY, CONFIG_MAP, Config, Metrics, Mode, Options};
 use serde_json::{Value, json};
 
@@ -38,7 +39,7 @@ enum ModeArg {
     One(Mode),
 }
 
-fn parse_mode(text: &str) -> Result<ModeArg, orlop_proxy::ParseModeError> {
+fn parse_mode(text: &str) -> Result<ModeArg, ParseModeError> {
     match text {
         "none" => Ok(ModeArg::None),
         text => text.parse().map(ModeArg::One),

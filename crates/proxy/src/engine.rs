@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use crate::backend::{self, Backend, Cleaned, Mode, Report};
-use crate::conntrack;
+use crate::conntrack::{self, DeletedFlows};
 use crate::plan::{Change, Key, Plan, Planner, Refusal, ServicePort};
 use crate::settings::Settings;
 
@@ -24,6 +24,8 @@ pub struct Engine {
     /// Modes whose leftovers of an earlier process are yet to be looked for.
     leftovers: Vec<Mode>,
     no_local: NoLocalEndpoints,
+    /// Modes whose rules could not be removed, since somebody last asked.
+    failed_cleanups: Vec<Mode>,
 }
 
 /// Service ports under a policy Local whose endpoints are all on other nodes; kept up to date with each change, so that a
@@ -73,7 +75,7 @@ pub struct SyncResult {
     /// Service ports under internal and external policy Local that have endpoints on other nodes only.
     pub no_local: (usize, usize),
     /// Stale flows that were deleted, and how long that took.
-    pub flows: Option<(usize, Duration)>,
+    pub flows: Option<(DeletedFlows, Duration)>,
     /// Everything was compared with what the kernel holds, not only what changed.
     pub was_full: bool,
     /// When the changes of endpoints that are now in place came about.
@@ -102,6 +104,7 @@ impl Engine {
             needs_full_sync: true,
             leftovers: Mode::ALL.into_iter().filter(|other| *other != mode).collect(),
             no_local: NoLocalEndpoints::default(),
+            failed_cleanups: vec![],
         })
     }
 
@@ -117,6 +120,7 @@ impl Engine {
             needs_full_sync: true,
             leftovers: vec![],
             no_local: NoLocalEndpoints::default(),
+            failed_cleanups: vec![],
         }
     }
 
@@ -167,7 +171,7 @@ impl Engine {
     }
 
     /// Flows of UDP would go on to endpoints that are gone. How many there were, and how long that took.
-    fn clean_flows(&self, change: &Change) -> Option<(usize, Duration)> {
+    fn clean_flows(&self, change: &Change) -> Option<(DeletedFlows, Duration)> {
         // In userspace mode the kernel translates nothing.
         if self.mode() == Mode::Userspace {
             return None;
@@ -216,14 +220,21 @@ impl Engine {
 
     /// Removes what modes switched away from have left. Those that still have connections are tried again later.
     pub fn retire(&mut self) {
+        let failed = &mut self.failed_cleanups;
         self.retiring.retain_mut(|old| match old.cleanup() {
             Ok(Cleaned::Whole) => false,
             Ok(Cleaned::Draining) => true,
             Err(error) => {
                 tracing::warn!(mode = %old.mode(), err = %error, "failed to clean up rules of another proxy mode");
+                failed.push(old.mode());
                 true
             }
         });
+    }
+
+    /// The modes whose cleanup failed since the last call, once for each failure.
+    pub fn take_failed_cleanups(&mut self) -> Vec<Mode> {
+        std::mem::take(&mut self.failed_cleanups)
     }
 
     /// Looks, once, for what earlier processes have left in other modes.
@@ -256,4 +267,58 @@ pub fn clean_up(settings: &Settings, runtime: &Handle) -> Vec<String> {
         }
     }
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::plan::{Endpoint, Family, Protocol};
+
+    fn port(name: &str, internal_local: bool, external_local: bool, is_here: bool) -> ServicePort {
+        let key = Key {
+            family: Family::V4,
+            namespace: "default".into(),
+            name: name.into(),
+            port: "".into(),
+        };
+        let endpoint = Endpoint {
+            address: "10.244.1.1:80".parse().unwrap(),
+            is_local: is_here,
+        };
+        ServicePort {
+            node_port: Some(30_000),
+            internal_local,
+            external_local,
+            cluster: vec![endpoint],
+            local: Vec::from_iter(is_here.then_some(endpoint)),
+            has_endpoints: true,
+            ..ServicePort::bare(key, Protocol::Tcp, "10.96.0.1".parse().unwrap(), 80)
+        }
+    }
+
+    #[test]
+    fn services_without_local_endpoints_are_counted() {
+        let mut plan = Plan::default();
+        let mut counts = NoLocalEndpoints::default();
+        let mut put = |plan: &mut Plan, port: ServicePort| {
+            let change = Change::Keys(vec![port.key.clone()]);
+            plan.ports.insert(port.key.clone(), Arc::new(port));
+            counts.update(plan, &change);
+            (counts.internal.len(), counts.external.len())
+        };
+        assert_eq!(put(&mut plan, port("a", true, false, false)), (1, 0));
+        assert_eq!(put(&mut plan, port("b", true, true, false)), (2, 1));
+        assert_eq!(put(&mut plan, port("c", false, false, false)), (2, 1));
+        assert_eq!(put(&mut plan, port("b", true, true, true)), (1, 0));
+        let gone = plan.ports.pop_first().expect("there are some").0;
+        counts.update(&plan, &Change::Keys(vec![gone]));
+        assert!(counts.internal.is_empty());
+        plan.ports.clear();
+        let external = port("d", false, true, false);
+        plan.ports.insert(external.key.clone(), Arc::new(external));
+        counts.update(&plan, &Change::All);
+        assert_eq!((counts.internal.len(), counts.external.len()), (0, 1));
+    }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use orlop_base::metrics::process;
 use orlop_base::metrics::series::{Buckets, Histogram, Series};
-use orlop_base::metrics::text::{header, line};
+use orlop_base::metrics::text::{header, label, line};
 use parking_lot::Mutex;
 
 use crate::backend::{Mode, Report};
+use crate::conntrack::DeletedFlows;
 
 /// The proxy's metrics. Shared by the sync loop, which counts, and the metrics port, which renders.
 pub struct Metrics {
@@ -25,7 +26,7 @@ pub struct Metrics {
 struct Counts {
     families: Vec<&'static str>,
     mode: Option<Mode>,
-    conntrack_deleted: u64,
+    conntrack_deleted: DeletedFlows,
     last_synced: f64,
     last_queued: f64,
     endpoint_changes: Changes,
@@ -208,9 +209,11 @@ impl Metrics {
     }
 
     /// A run of the conntrack cleanup.
-    pub fn flows_cleaned(&self, took: Duration, deleted: usize) {
+    pub fn flows_cleaned(&self, took: Duration, deleted: DeletedFlows) {
         self.conntrack.observe(took.as_secs_f64());
-        self.counts.lock().conntrack_deleted += deleted as u64;
+        let mut counts = self.counts.lock();
+        counts.conntrack_deleted.v4 += deleted.v4;
+        counts.conntrack_deleted.v6 += deleted.v6;
     }
 
     /// Service ports under a policy Local that have endpoints on other nodes only.
@@ -356,8 +359,13 @@ impl Counts {
             "counter",
             "Cumulative conntrack flows deleted by conntrack reconciler",
         );
-        let deleted = self.conntrack_deleted;
-        self.each_family().for_each(|family| line(out, name, &family, deleted));
+        for family in &self.families {
+            let deleted = match *family {
+                "IPv6" => self.conntrack_deleted.v6,
+                _ => self.conntrack_deleted.v4,
+            };
+            line(out, name, &label("ip_family", family), deleted);
+        }
     }
 
     fn write_rules(&self, out: &mut String) {
@@ -411,7 +419,7 @@ mod tests {
     fn each_metric_is_what_its_type_says() {
         let metrics = used();
         metrics.set_mode(Mode::Ipvs, vec!["IPv4", "IPv6"]);
-        metrics.flows_cleaned(Duration::from_millis(1), 3);
+        metrics.flows_cleaned(Duration::from_millis(1), DeletedFlows { v4: 3, v6: 0 });
         let families = exposition::parse(&metrics.render()).unwrap();
         assert!(families.values().all(|family| !family.help.is_empty()));
         assert_eq!(
@@ -420,6 +428,9 @@ mod tests {
         );
         let changes = &families["kubeproxy_sync_proxy_rules_service_changes_total"];
         assert_eq!(changes.value(&[]), Some(1.0));
+        let deleted = &families["kubeproxy_conntrack_reconciler_deleted_entries_total"];
+        assert_eq!(deleted.value(&[("ip_family", "IPv4")]), Some(3.0));
+        assert_eq!(deleted.value(&[("ip_family", "IPv6")]), Some(0.0));
         exposition::parse(&Metrics::default().render()).unwrap();
     }
 

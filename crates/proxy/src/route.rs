@@ -88,7 +88,7 @@ impl Route {
         message.text(LINK_NAME, name);
         let mut found = None;
         match self.connection.request(message, |response| found = link(response)) {
-            Err(e) if is(&e, nix::libc::ENODEV) => Ok(None),
+            Err(e) if has_code(&e, nix::libc::ENODEV) => Ok(None),
             Err(e) => Err(e),
             Ok(()) => Ok(found),
         }
@@ -104,7 +104,7 @@ impl Route {
             info.text(LINK_INFO_KIND, "dummy");
         });
         match self.connection.request(message, |_| {}) {
-            Err(e) if !is(&e, nix::libc::EEXIST) => return Err(e),
+            Err(e) if !has_code(&e, nix::libc::EEXIST) => return Err(e),
             _ => {}
         }
         let found = self.link(name)?;
@@ -153,7 +153,7 @@ impl Route {
             match change {
                 AddressChange::Add(ip) => match present_is_fine(outcome) {
                     // The link itself is gone.
-                    Err(e) if is(&e, nix::libc::ENODEV) => return Err(e),
+                    Err(e) if has_code(&e, nix::libc::ENODEV) => return Err(e),
                     Err(e) => refused.push((*ip, e)),
                     Ok(()) => {}
                 },
@@ -187,7 +187,7 @@ impl Route {
                 .dump(message, |response| found.extend(our_route(response)));
             match outcome {
                 // A kernel without IPv6 has no routes of it.
-                Err(e) if family == Family::V6 && is(&e, nix::libc::EOPNOTSUPP) => {}
+                Err(e) if family == Family::V6 && has_code(&e, nix::libc::EOPNOTSUPP) => {}
                 outcome => outcome?,
             }
         }
@@ -203,13 +203,13 @@ pub fn is_reachable(ip: IpAddr) -> bool {
     }
 }
 
-fn is(error: &io::Error, code: i32) -> bool {
+fn has_code(error: &io::Error, code: i32) -> bool {
     error.raw_os_error() == Some(code)
 }
 
 fn present_is_fine(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
-        Err(e) if is(&e, nix::libc::EEXIST) => Ok(()),
+        Err(e) if has_code(&e, nix::libc::EEXIST) => Ok(()),
         outcome => outcome,
     }
 }
@@ -219,7 +219,7 @@ fn absent_is_fine(outcome: io::Result<()>) -> io::Result<()> {
         Err(e)
             if [nix::libc::ENODEV, nix::libc::EADDRNOTAVAIL, nix::libc::ESRCH]
                 .iter()
-                .any(|c| is(&e, *c)) =>
+                .any(|c| has_code(&e, *c)) =>
         {
             Ok(())
         }

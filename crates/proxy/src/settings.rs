@@ -1,4 +1,4 @@
-//! What a proxy is told and does not learn from the cluster.
+//! Settings of a proxy that come from its configuration, not from the cluster.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub struct IpvsSettings {
     pub exclude_ranges: Vec<IpNet>,
 }
 
-/// What the userspace mode may be told; a KubeProxyConfiguration has none of it.
+/// Settings of the userspace mode; a KubeProxyConfiguration has none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserspaceSettings {
     /// How long a UDP client may be silent.
@@ -104,7 +104,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Services of this family are to be brought about.
+    /// Whether services of this family are synced.
     pub fn does(&self, family: Family) -> bool {
         match family {
             Family::V4 => self.v4,

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::forward::Stubs;
+use crate::health::Health;
 use crate::testing::{Manner, Resolver, addresses, ask_tcp, ask_udp, exchange_udp, query};
 use crate::zone::Directory;
 
@@ -155,6 +156,31 @@ async fn what_is_refused() {
     // Noise that has the shape of a header.
     let answer = exchange_udp(server.address, &[7; 100][..]).await;
     assert_eq!(answer.len(), 12);
+}
+
+#[tokio::test]
+async fn health_knows_which_listeners_are_served() {
+    let (handler, health) = (handler(None), Arc::new(Health::default()));
+    let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let (address, shutdown) = (listener.address, Shutdown::default());
+    serve(&handler, listener, &health, &shutdown);
+    assert_eq!(
+        addresses(&ask_udp(address, &query(WEB, RecordType::A)).await),
+        ["10.96.0.7"]
+    );
+    assert_eq!(health.check(), Ok(()));
+    shutdown.trigger();
+    let is_free = || std::net::UdpSocket::bind(address).is_ok() && std::net::TcpListener::bind(address).is_ok();
+    while health.check_listeners().is_ok() || !is_free() {
+        tokio::task::yield_now().await;
+    }
+    let again = listen(address).await.unwrap();
+    serve(&handler, again, &health, &Shutdown::default());
+    assert_eq!(health.check(), Ok(()));
+    assert_eq!(
+        addresses(&ask_udp(address, &query(WEB, RecordType::A)).await),
+        ["10.96.0.7"]
+    );
 }
 
 #[tokio::test]

@@ -115,7 +115,7 @@ impl Zone {
         let mut chain: Vec<Record> = vec![];
         let mut at = name.clone();
         loop {
-            let target = match self.look(&at, kind) {
+            let target = match self.look_up(&at, kind) {
                 Here::Alias(target) => target,
                 here => {
                     let mut found = self.found(&at, kind, here, &self.domain);
@@ -148,7 +148,7 @@ impl Zone {
         }
     }
 
-    fn look(&self, name: &Name, kind: RecordType) -> Here {
+    fn look_up(&self, name: &Name, kind: RecordType) -> Here {
         let lower = name.to_lowercase();
         let depth = self.domain.iter().len();
         // From the right, without those of the domain. What is no text is no name of ours.

@@ -28,21 +28,27 @@ pub fn clean_stale(
     plan: &Plan,
     change: &Change,
     serving: impl Fn(&ServicePort) -> Vec<SocketAddr>,
-) -> io::Result<usize> {
-    let wanted = ServiceFlows::new(changed(plan, change), serving);
-    if wanted.is_empty() {
-        return Ok(0);
+) -> io::Result<DeletedFlows> {
+    let expected = ServiceFlows::new(changed(plan, change), serving);
+    let mut deleted = DeletedFlows::default();
+    if expected.is_empty() {
+        return Ok(deleted);
     }
     let mut conntrack = Conntrack::open()?;
-    let mut deleted = 0;
-    for family in Family::ALL
-        .into_iter()
-        .filter(|family| wanted.families.contains(family))
-    {
-        let stale = conntrack.flows(family, Protocol::Udp, |flow| wanted.is_stale(flow))?;
-        deleted += conntrack.delete(family, &stale)?;
+    for (family, count) in [(Family::V4, &mut deleted.v4), (Family::V6, &mut deleted.v6)] {
+        if expected.families.contains(&family) {
+            let stale = conntrack.flows(family, Protocol::Udp, |flow| expected.is_stale(flow))?;
+            *count = conntrack.delete(family, &stale)?;
+        }
     }
     Ok(deleted)
+}
+
+/// How many flows were deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeletedFlows {
+    pub v4: usize,
+    pub v6: usize,
 }
 
 fn changed<'a>(plan: &'a Plan, change: &'a Change) -> Box<dyn Iterator<Item = &'a ServicePort> + 'a> {

@@ -128,6 +128,7 @@ fn stale_flows_are_deleted_from_the_kernel() {
         }
         assert_eq!(listed("ipv4").len(), 4);
 
+        let deleted = |v4, v6| DeletedFlows { v4, v6 };
         // The endpoint is right; the flow by the node port was made when there was none.
         let right = udp("dns", "10.96.0.10", &["10.1.0.2:5353"]);
         let v6 = ServicePort {
@@ -136,9 +137,9 @@ fn stale_flows_are_deleted_from_the_kernel() {
             ..udp("dns", "fd00:96::10", &["[fd00:1::2]:5353"])
         };
         let first = plan([right.clone(), v6.clone()]);
-        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap(), 1);
+        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap(), deleted(1, 0));
         assert_eq!(listed("ipv4"), ["10.1.0.3:9999", "10.96.0.10:53", "10.96.0.11:53"]);
-        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap(), 0);
+        assert_eq!(clean_stale(&first, &Change::All, planned).unwrap(), deleted(0, 0));
         let before = listed("ipv6").len();
 
         // Another endpoint: flows to the old one go, unless it still serves.
@@ -147,14 +148,17 @@ fn stale_flows_are_deleted_from_the_kernel() {
         let second = plan([moved, v6]);
         let both = |port: &ServicePort| [planned(port), planned(&right)].concat();
         let change = Change::Keys(vec![key]);
-        assert_eq!(clean_stale(&second, &change, both).unwrap(), 0);
-        assert_eq!(clean_stale(&second, &Change::Keys(vec![]), planned).unwrap(), 0);
-        assert_eq!(clean_stale(&second, &change, planned).unwrap(), 1);
+        assert_eq!(clean_stale(&second, &change, both).unwrap(), deleted(0, 0));
+        assert_eq!(
+            clean_stale(&second, &Change::Keys(vec![]), planned).unwrap(),
+            deleted(0, 0)
+        );
+        assert_eq!(clean_stale(&second, &change, planned).unwrap(), deleted(1, 0));
         assert_eq!(listed("ipv4"), ["10.1.0.3:9999", "10.96.0.11:53"]);
 
         assert_eq!(listed("ipv6").len(), before);
         let third = plan([udp("dns", "fd00:96::10", &["[fd00:1::3]:5353"])]);
-        assert_eq!(clean_stale(&third, &Change::All, planned).unwrap(), before);
+        assert_eq!(clean_stale(&third, &Change::All, planned).unwrap(), deleted(0, before));
         assert_eq!(listed("ipv6").len(), 0);
     });
 }

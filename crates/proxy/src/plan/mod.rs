@@ -1,4 +1,4 @@
-//! What packets to a service should meet with on this node, apart from how a kernel is told.
+//! Where packets to a service go on this node, whatever the back end.
 //!
 //! Each service port stands on its own, once for each address family, so that a change costs what changed. Two services
 //! that claim the same address and port (external and load balancer addresses, node ports) are told apart here: the

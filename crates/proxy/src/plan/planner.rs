@@ -25,7 +25,7 @@ impl ServiceName {
     }
 }
 
-/// What load balancers that ask a service's health check node port are told.
+/// What a service's health check node port reports to load balancers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     pub port: u16,

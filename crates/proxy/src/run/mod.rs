@@ -620,11 +620,14 @@ impl Shell {
 
     async fn retire(&mut self) {
         let Some(mut engine) = self.engine.take() else { return };
-        let engine = blocking(move || {
+        let mut engine = blocking(move || {
             engine.clean_leftovers();
             engine
         })
         .await;
+        for mode in engine.take_failed_cleanups() {
+            self.options.metrics.cleanup_failed(mode);
+        }
         self.timing.next_retire = engine.is_retiring().then(|| Instant::now().later(RETIRE));
         self.engine = Some(engine);
     }

@@ -15,7 +15,7 @@ use crate::plan::{Change, Plan};
 
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Fails when it is told to, and waits for a word each time if it has somebody to wait for.
+/// Fails on request, and waits at its gate in each sync if it has one.
 struct FakeBackend {
     mode: Mode,
     fails: Arc<AtomicBool>,

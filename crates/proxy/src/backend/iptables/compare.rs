@@ -13,7 +13,7 @@ use crate::plan::ServicePort;
 /// More changes than this to a chain, and more than half of it: it is written anew.
 const MANY: usize = 100;
 
-/// How many rules there are once a plan is brought about.
+/// How many rules there are once a plan is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub nat: usize,

@@ -3,7 +3,7 @@
 //! `iptables-nft-save` takes time that grows with the square of the chains: most of a minute for 10,000 services. The
 //! kernel itself lists their rules in a fraction of a second, as expressions; those of which our rules are made are
 //! turned back into the text that `iptables-save` would show. A rule that has others is no rule of ours: of it only
-//! where it leads to is told. Should some version of iptables make ours in another way, `is_told` says so, and the
+//! where it leads to is shown. Should some version of iptables make ours in another way, `is_known` says so, and the
 //! program is asked.
 
 use std::io;
@@ -25,7 +25,7 @@ const GET_RULE: u16 = wire::SUBSYSTEM | wire::GET_RULE;
 /// What stands for a rule, or a part of it, that is not ours.
 const UNKNOWN: &str = "?";
 
-/// The tables of a family; none if a chain of ours has a rule that can't be told.
+/// The tables of a family; none if a chain of ours has a rule with unknown expressions.
 pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
     let mut connection = Connection::open(NETLINK_NETFILTER)?;
     let header = [family_number(family), 0, 0, 0];
@@ -41,7 +41,7 @@ pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
         );
     })?;
     let mut tables = Table::ALL.map(|table| (table, Chains::default()));
-    let mut is_told = true;
+    let mut is_known = true;
     // Chain by chain: the kernel finds its place in a list of all rules by counting from the start, for every few dozen.
     for (table, name) in places {
         let mut message = Message::new(GET_RULE, 0, &header);
@@ -52,7 +52,7 @@ pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
         }
-        is_told &= !(is_ours(table, &name) && rules.iter().any(|rule| rule.starts_with(UNKNOWN)));
+        is_known &= !(is_ours(table, &name) && rules.iter().any(|rule| rule.starts_with(UNKNOWN)));
         let (_, chains) = tables
             .iter_mut()
             .find(|(of, _)| *of == table)
@@ -63,7 +63,7 @@ pub(super) fn read(family: Family) -> io::Result<Option<Saved>> {
     for (table, chains) in tables {
         saved.insert(table, chains);
     }
-    Ok(is_told.then_some(saved))
+    Ok(is_known.then_some(saved))
 }
 
 /// A rule's text.
@@ -77,7 +77,7 @@ fn read_rule(response: &Response, family: Family) -> Option<String> {
     for (_, item) in attributes(expressions) {
         let name = attributes(item).get(expression::NAME).map(text).unwrap_or_default();
         let data = attributes(item).get(expression::DATA).unwrap_or_default();
-        is_known &= decoder.take(name, data).is_some();
+        is_known &= decoder.read_expression(name, data).is_some();
     }
     Some(match is_known && decoder.loaded.is_none() {
         true => decoder.finish(),
@@ -126,7 +126,7 @@ impl Decoder {
     }
 
     /// None: this is not of ours.
-    fn take(&mut self, name: &str, bytes: &[u8]) -> Option<()> {
+    fn read_expression(&mut self, name: &str, bytes: &[u8]) -> Option<()> {
         let field = |kind| attributes(bytes).get(kind);
         let number = |kind| field(kind).and_then(be32);
         let value = |kind| attributes(field(kind)?).get(data::VALUE);

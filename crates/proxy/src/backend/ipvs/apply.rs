@@ -176,7 +176,7 @@ impl Ipvs {
     }
 }
 
-/// Operations by what they are told to, each in its order.
+/// Operations by the part of the kernel they change, each in its order.
 #[derive(Default)]
 struct Steps {
     first: Vec<Element>,

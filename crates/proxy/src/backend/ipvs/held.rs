@@ -82,7 +82,7 @@ impl Ipvs {
 
     /// Made by us, in this process or an earlier one, or wanted now.
     fn is_ours(&self, key: ServerKey, held: &KernelState) -> bool {
-        if self.wanted.value(&KernelObject::Server(key)).is_some() {
+        if self.desired.value(&KernelObject::Server(key)).is_some() {
             return true;
         }
         match key {
@@ -100,7 +100,7 @@ impl Ipvs {
     }
 
     /// No new connections; those under way go on, and with the last of them everything goes.
-    pub(super) fn take_away(&mut self) -> Result<Cleaned> {
+    pub(super) fn remove_all(&mut self) -> Result<Cleaned> {
         let link = self
             .route
             .link(DEVICE)

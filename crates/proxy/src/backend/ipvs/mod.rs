@@ -2,7 +2,7 @@
 //! endpoints, all service addresses on the dummy device kube-ipvs0, and a small table of rules for what IPVS can't say.
 //!
 //! ```text
-//!  ServicePort ─ render ─► things asked for ─ wanted ─► all things ─ operations ─► what to do, in order ─ apply ─► kernel
+//!  ServicePort ─ render ─► things asked for ─ desired ─► all things ─ operations ─► what to do, in order ─ apply ─► kernel
 //! ```
 //!
 //! Upstream: pkg/proxy/ipvs (v1.36).
@@ -74,7 +74,7 @@ pub fn new(settings: Settings) -> Result<Ipvs> {
         kernel: Kernel::open().map_err(failed("failed to open IPVS"))?,
         route: Route::open().map_err(failed("failed to open a route socket"))?,
         nft: Nft::open().map_err(failed("failed to open a netfilter socket"))?,
-        wanted: DesiredState::new(settings.masquerade_bit),
+        desired: DesiredState::new(settings.masquerade_bit),
         scheduling,
         leaving: Leaving::new(),
         looked: Instant::now(),
@@ -92,7 +92,7 @@ pub struct Ipvs {
     kernel: Kernel,
     route: Route,
     nft: Nft,
-    wanted: DesiredState,
+    desired: DesiredState,
     /// Real servers without weight, which go when they have no connections.
     leaving: Leaving,
     /// When they were last looked at.
@@ -151,9 +151,9 @@ impl Backend for Ipvs {
 
     fn cleanup(&mut self) -> Result<Cleaned> {
         self.link = None;
-        self.wanted = DesiredState::new(self.settings.masquerade_bit);
+        self.desired = DesiredState::new(self.settings.masquerade_bit);
         self.leaving.clear();
-        self.take_away()
+        self.remove_all()
     }
 }
 
@@ -162,10 +162,10 @@ impl Ipvs {
         let mut touched = Touched::default();
         let settings = &self.settings;
         for key in keys.iter().filter(|key| settings.does(key.family)) {
-            self.wanted
+            self.desired
                 .set(key, plan.ports.get(key).map(|port| &**port), &mut touched);
         }
-        let operations = change(touched, &self.wanted, &self.leaving, &self.scheduling);
+        let operations = change(touched, &self.desired, &self.leaving, &self.scheduling);
         let mut report = self.apply(operations, link)?;
         if self.looked.elapsed() >= LOOK_AGAIN {
             self.look_at_leaving()?;
@@ -185,11 +185,11 @@ impl Ipvs {
             .ensure_dummy(DEVICE)
             .map_err(|e| Error(format!("failed to create device {DEVICE}: {e}")))?;
         self.ensure_tables()?;
-        self.take_in(plan, link.index)?;
+        self.set_desired_state(plan, link.index)?;
         let held = self.held(link.index)?;
         self.leaving.clear();
         self.counts = held.counts();
-        let operations = repair(&held, &self.wanted, &self.scheduling);
+        let operations = repair(&held, &self.desired, &self.scheduling);
         let mut report = self.apply(operations, link.index)?;
         self.looked = Instant::now();
         self.link = Some(link.index);
@@ -217,7 +217,7 @@ impl Ipvs {
     }
 
     /// Everything the plan asks for.
-    fn take_in(&mut self, plan: &Plan, link: u32) -> Result<()> {
+    fn set_desired_state(&mut self, plan: &Plan, link: u32) -> Result<()> {
         let all = self
             .route
             .reachable_addresses(&[link])
@@ -228,19 +228,19 @@ impl Ipvs {
             .collect();
         let host = host(&self.settings, plan, addresses);
         let mut touched = Touched::default();
-        self.wanted.set_host(host, &mut touched);
+        self.desired.set_host(host, &mut touched);
         let gone: Vec<Key> = self
-            .wanted
+            .desired
             .keys()
             .filter(|key| !plan.ports.contains_key(key))
             .cloned()
             .collect();
         for key in &gone {
-            self.wanted.set(key, None, &mut touched);
+            self.desired.set(key, None, &mut touched);
         }
         let settings = &self.settings;
         for (key, port) in plan.ports.iter().filter(|(key, _)| settings.does(key.family)) {
-            self.wanted.set(key, Some(port), &mut touched);
+            self.desired.set(key, Some(port), &mut touched);
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ pub enum Operation {
     DeleteElement(Element),
 }
 
-/// As `ipvsadm`, `ip` and `nft` would be told.
+/// As commands of `ipvsadm`, `ip` and `nft`.
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = |value: &Value| match value {

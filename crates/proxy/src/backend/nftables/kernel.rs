@@ -1,4 +1,4 @@
-//! What the kernel holds of our tables, and how it is told to change.
+//! What the kernel holds of our tables, and how it is changed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,7 +24,7 @@ use crate::plan::Family;
 pub(super) struct Snapshot {
     /// There, and not put to sleep.
     pub awake: bool,
-    pub chains: FxHashMap<Name, SeenChain>,
+    pub chains: FxHashMap<Name, FoundChain>,
     pub sets: FxHashMap<Name, Shape>,
     /// Of the containers only.
     pub elements: FxHashMap<ElementKey, Value>,
@@ -40,21 +40,21 @@ impl Snapshot {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct SeenChain {
-    pub hook: Option<SeenHook>,
-    pub rules: Vec<SeenRule>,
+pub(super) struct FoundChain {
+    pub hook: Option<FoundHook>,
+    pub rules: Vec<FoundRule>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SeenHook {
+pub(super) struct FoundHook {
     kind: String,
     number: u32,
     priority: i32,
     policy: u32,
 }
 
-impl SeenHook {
-    pub(super) fn is(&self, hook: Hook) -> bool {
+impl FoundHook {
+    pub(super) fn equals(&self, hook: Hook) -> bool {
         self.kind == hook.kind
             && self.number == hook.number
             && self.priority == hook.priority
@@ -64,7 +64,7 @@ impl SeenHook {
 
 /// A rule that is not one of ours has neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SeenRule {
+pub(super) struct FoundRule {
     pub tag: Option<u64>,
     pub range: Option<Range>,
 }
@@ -115,13 +115,13 @@ impl Kernel {
         found.awake = flags == 0;
         let ask = |kind| encode::message(family, kind, 0);
         let mut whole = self.dump(family, "chains", ask(wire::GET_CHAIN), |response| {
-            see_chain(response, &mut found)
+            read_chain(response, &mut found)
         })?;
         whole &= self.dump(family, "rules", ask(wire::GET_RULE), |response| {
-            see_rule(response, &mut found)
+            read_rule(response, &mut found)
         })?;
         whole &= self.dump(family, "sets", ask(wire::GET_SET), |response| {
-            see_set(response, &mut found)
+            read_set(response, &mut found)
         })?;
         let shards: Vec<u32> = found.shards().collect();
         let shards = shards.into_iter().map(|shard| (Container::ServiceEndpoints, shard));
@@ -136,7 +136,7 @@ impl Kernel {
             }
             let mut message = ask(wire::GET_ELEMENTS);
             message.text(elements::SET, &name);
-            let see = |response: Response<'_>| see_elements(response, set.0, &mut found);
+            let see = |response: Response<'_>| read_elements(response, set.0, &mut found);
             whole &= self.dump(family, &name, message, see)?;
         }
         Ok((found, whole))
@@ -173,12 +173,12 @@ impl Kernel {
 
     /// Takes the steps, but for the deletion of stale chains.
     pub(super) fn apply(&mut self, family: Family, script: &Script) -> Result<()> {
-        self.take(family, script)
+        self.apply_units(family, script)
             .map_err(|(_, refused)| refused.into_error(family, &script.ops))
     }
 
     /// In as many transactions as it takes. With an error comes the step up to which all is done.
-    fn take(&mut self, family: Family, script: &Script) -> Result<(), (usize, Refused)> {
+    fn apply_units(&mut self, family: Family, script: &Script) -> Result<(), (usize, Refused)> {
         let mut from = 0;
         while from < script.ops.len() {
             let limit = if script.whole {
@@ -210,7 +210,7 @@ impl Kernel {
         for chain in std::mem::take(chains) {
             script.unit([Op::DeleteChain(chain)]);
         }
-        match self.take(family, &script) {
+        match self.apply_units(family, &script) {
             Ok(()) => Ok(()),
             Err((done, Refused { error, .. })) if error.raw_os_error() == Some(nix::libc::EBUSY) => {
                 chains.extend(script.ops.into_iter().skip(done).filter_map(|op| match op {
@@ -357,7 +357,7 @@ fn number(value: &[u8]) -> u32 {
     be32(value).unwrap_or_default()
 }
 
-fn see_chain(response: Response<'_>, found: &mut Snapshot) {
+fn read_chain(response: Response<'_>, found: &mut Snapshot) {
     let (mut ours, mut name) = (false, None);
     let (mut kind, mut policy, mut hook) = (String::new(), wire::ACCEPT, None);
     for (attribute, value) in response.attributes(wire::HEADER) {
@@ -374,7 +374,7 @@ fn see_chain(response: Response<'_>, found: &mut Snapshot) {
         }
     }
     if let (true, Some(name)) = (ours, name) {
-        let hook = hook.map(|(number, priority)| SeenHook {
+        let hook = hook.map(|(number, priority)| FoundHook {
             kind,
             number,
             priority,
@@ -384,14 +384,14 @@ fn see_chain(response: Response<'_>, found: &mut Snapshot) {
     }
 }
 
-fn see_rule(response: Response<'_>, found: &mut Snapshot) {
+fn read_rule(response: Response<'_>, found: &mut Snapshot) {
     let (mut ours, mut name) = (false, "");
-    let mut seen = SeenRule::default();
+    let mut seen = FoundRule::default();
     for (attribute, value) in response.attributes(wire::HEADER) {
         match attribute {
             rule::TABLE => ours = text(value) == TABLE,
             rule::CHAIN => name = text(value),
-            rule::USERDATA => seen = see_userdata(value),
+            rule::USERDATA => seen = read_userdata(value),
             _ => {}
         }
     }
@@ -401,7 +401,7 @@ fn see_rule(response: Response<'_>, found: &mut Snapshot) {
     match found.chains.get_mut(name) {
         Some(chain) => chain.rules.push(seen),
         None => {
-            let chain = SeenChain {
+            let chain = FoundChain {
                 hook: None,
                 rules: vec![seen],
             };
@@ -410,8 +410,8 @@ fn see_rule(response: Response<'_>, found: &mut Snapshot) {
     }
 }
 
-fn see_userdata(bytes: &[u8]) -> SeenRule {
-    let mut seen = SeenRule::default();
+fn read_userdata(bytes: &[u8]) -> FoundRule {
+    let mut seen = FoundRule::default();
     for (kind, value) in nft::read_udata(bytes) {
         match kind {
             UDATA_TAG => seen.tag = value.try_into().ok().map(u64::from_ne_bytes),
@@ -425,7 +425,7 @@ fn see_userdata(bytes: &[u8]) -> SeenRule {
     seen
 }
 
-fn see_set(response: Response<'_>, found: &mut Snapshot) {
+fn read_set(response: Response<'_>, found: &mut Snapshot) {
     let (mut ours, mut name, mut shape) = (false, "", Shape::default());
     for (attribute, value) in response.attributes(wire::HEADER) {
         match attribute {
@@ -449,10 +449,10 @@ fn see_set(response: Response<'_>, found: &mut Snapshot) {
     }
 }
 
-fn see_elements(response: Response<'_>, container: Container, found: &mut Snapshot) {
+fn read_elements(response: Response<'_>, container: Container, found: &mut Snapshot) {
     for parts in nft::read_elements(response) {
         let value = Value {
-            data: see_data(parts.data, container),
+            data: read_data(parts.data, container),
             comment: parts.comment.map(Arc::from),
         };
         let key = KeyBytes::from_slice(parts.key);
@@ -460,7 +460,7 @@ fn see_elements(response: Response<'_>, container: Container, found: &mut Snapsh
     }
 }
 
-fn see_data(data: ElementData, container: Container) -> Data {
+fn read_data(data: ElementData, container: Container) -> Data {
     match data {
         ElementData::Value(bytes) if container.value() == ValueKind::Endpoint => {
             Data::Endpoint(KeyBytes::from_slice(bytes))

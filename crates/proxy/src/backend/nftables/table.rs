@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::base::{self, NodePorts};
 use super::encode;
-use super::kernel::{SeenChain, Snapshot};
+use super::kernel::{FoundChain, Snapshot};
 use super::names::Names;
 use super::ruleset::{Chain, Container, Data, Element, ElementKey, Name, Op, Range, Rule, Script, Value, slot_key};
 use super::ruleset::{endpoint_of, family_name, set_name};
@@ -151,7 +151,7 @@ fn replace_slots(phases: &mut Phases, before: &[Element], after: &[Element]) {
         .extend(gone.map(|(place, _)| Op::DeleteElement(place.clone())));
 }
 
-/// Why a service port can't be brought about at all.
+/// Why a service port can't be synced at all.
 fn problem(port: &ServicePort) -> Option<String> {
     let family = port.key.family;
     let ips = [port.cluster_ip].into_iter().chain(port.external_ips.iter().copied());
@@ -403,8 +403,8 @@ impl Table {
     fn is_compatible(&self, snapshot: &Snapshot, chains: &[Chain]) -> bool {
         let same_hook = |chain: &Chain| match (snapshot.chains.get(&chain.name), chain.hook) {
             (None, _) => true,
-            (Some(SeenChain { hook: Some(seen), .. }), Some(hook)) => seen.is(hook),
-            (Some(SeenChain { hook, .. }), wanted) => hook.is_none() && wanted.is_none(),
+            (Some(FoundChain { hook: Some(seen), .. }), Some(hook)) => seen.equals(hook),
+            (Some(FoundChain { hook, .. }), wanted) => hook.is_none() && wanted.is_none(),
         };
         let same_shape = |container: &Container| {
             let seen = snapshot.sets.get(container.name());
@@ -415,7 +415,7 @@ impl Table {
         let endpoints = encode::shape(self.family, Container::ServiceEndpoints);
         let prefix = Container::ServiceEndpoints.name();
         let mut shards = snapshot.sets.iter().filter(|(name, _)| name.starts_with(prefix));
-        let service_hook = |(name, chain): (&Name, &SeenChain)| name.contains('/') && chain.hook.is_some();
+        let service_hook = |(name, chain): (&Name, &FoundChain)| name.contains('/') && chain.hook.is_some();
         chains.iter().all(same_hook)
             && Container::FIXED.iter().all(same_shape)
             && shards.all(|(_, shape)| *shape == endpoints)
@@ -532,7 +532,7 @@ impl Table {
         if seen.is_none() {
             phases.creations.unit([without_rules(chain)]);
         }
-        let same = |seen: &SeenChain| {
+        let same = |seen: &FoundChain| {
             let wanted = chain.rules.iter().map(|rule| Some(encode::tag(self.family, rule)));
             seen.rules.len() == chain.rules.len() && wanted.eq(seen.rules.iter().map(|rule| rule.tag))
         };
