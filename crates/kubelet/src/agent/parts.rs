@@ -26,8 +26,8 @@ use crate::images::{ImageSettings, Images};
 use crate::metrics::Metrics;
 use crate::node::{self, Keeper, RuntimeView, resources};
 use crate::objects::Objects;
-use crate::pod::memory::Pace;
 use crate::pod::node_tools::{Admission, NodeTools, RefreshNode};
+use crate::pod::worker_state::Pace;
 use crate::pod::workers::Workers;
 use crate::pod::writer::Writer;
 use crate::probes::Probes;
@@ -315,7 +315,7 @@ async fn look_around(
     let driver: Option<CgroupDriver> = match options.runtime.cgroup_driver().await {
         Ok(driver) => driver,
         Err(error) => {
-            tracing::warn!("the runtime does not say how it names control groups: {error}");
+            tracing::warn!(err = %error, "failed to get the cgroup driver from the runtime");
             None
         }
     };
