@@ -20,6 +20,7 @@ use orlop_serving::{ALWAYS_ALLOWED, Certificate, Pages};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use crate::commands::controller_manager::ManagerPages;
 use crate::node::NodePlan;
 use crate::services::{self, ServicesPlan};
 use crate::signing;

@@ -3,7 +3,7 @@
 mod apiserver;
 mod bench;
 mod component;
-mod controller_manager;
+pub(crate) mod controller_manager;
 mod controllers;
 mod election;
 mod kubelet;
