@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_client::events::{Event, EventType, ObjectReference, Recorder};
 
 /// Where events go: to the API server's recorder, or, where there is no API server, to the log. Cheap to clone.

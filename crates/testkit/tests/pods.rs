@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::core::{ContainerStatus, Pod, PodStatus};
+use orlop_api::types::meta::Time;
 use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_kubelet::cgroups::{Cgroups, Tree};

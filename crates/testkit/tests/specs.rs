@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::Pod;
 use orlop_kubelet::cgroups::{Cgroups, Tree};
 use orlop_kubelet::objects::Objects;
 use orlop_kubelet::spec::{self, CgroupLayout, ContainerInput, ContainerKind, NodeFacts, Swap, files};

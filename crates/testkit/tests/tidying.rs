@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_base::{Clock, Shutdown};
 use orlop_kubelet::events::Events;
 use orlop_kubelet::gc::images::ImagePolicy;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_base::Shutdown;
 
 use super::parts::Parts;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_base::{Clock, Random};
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages::CgroupDriver;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Service;
+use orlop_api::types::core::Service;
 use orlop_base::Shutdown;
 use orlop_client::{Api, Delta, Selection, path};
 use parking_lot::RwLock;

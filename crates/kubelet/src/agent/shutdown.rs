@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::core::{Pod, PodCondition};
+use orlop_api::types::meta::Time;
 use orlop_base::{Clock, Shutdown, join_all};
 use orlop_client::events::EventType;
 
@@ -201,7 +201,7 @@ mod tests {
     fn pod(name: &str, priority: i32) -> Arc<Pod> {
         let pod = json!({"metadata": {"name": name}, "spec": {"priority": priority, "containers": [],
                          "terminationGracePeriodSeconds": 15}});
-        Arc::new(crate::json::from_value(&pod).unwrap())
+        Arc::new(orlop_api::types::from_value(pod).unwrap())
     }
 
     fn shown(turns: &[Turn]) -> Vec<(u64, Vec<&str>)> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
 use orlop_api::quantity::Quantity;
 use orlop_api::resources::{CPU, MEMORY, ResourceList};
+use orlop_api::types::core::{Container, Pod};
 
 use crate::spec::resources::{
     self, MIN_SHARES, QosClass, milli_cpu_to_quota, milli_cpu_to_shares, pod_requests, qos_class,
@@ -91,7 +91,7 @@ fn is_limited(pod: &Pod, name: &str) -> bool {
     let Some(spec) = pod.spec.as_ref() else {
         return false;
     };
-    let has = |resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>| {
+    let has = |resources: Option<&orlop_api::types::core::ResourceRequirements>| {
         let limits = resources::quantities(resources.and_then(|r| r.limits.as_ref()));
         limits.get(name).is_some_and(|q| !q.is_zero())
     };

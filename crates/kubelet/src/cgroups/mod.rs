@@ -24,8 +24,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use orlop_api::resources::ResourceList;
+use orlop_api::types::core::Pod;
 use orlop_runtime::cri::messages::CgroupDriver;
 
 use crate::cpus::Cpus;

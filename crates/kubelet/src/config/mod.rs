@@ -17,9 +17,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Taint;
 use orlop_api::duration::parse_duration;
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::Taint;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,7 @@
 //! Which CPUs a pod gets, and whether what a former agent left can be so. Pure.
 
-use k8s_openapi::api::core::v1::{Container, Pod};
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::{Container, Pod};
 
 use super::state::State;
 use super::take::take;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

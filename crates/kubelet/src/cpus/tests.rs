@@ -21,7 +21,7 @@ fn pod(uid: &str, cpus: &[&str]) -> Pod {
     };
     let (init, regular): (Vec<_>, Vec<_>) = cpus.iter().enumerate().partition(|(_, cpu)| cpu.ends_with('*'));
     let list = |all: Vec<(usize, &&str)>| all.into_iter().map(container).collect::<Vec<_>>();
-    crate::json::from_value(&json!({
+    orlop_api::types::from_value(json!({
         "metadata": {"name": uid, "uid": uid},
         "spec": {"initContainers": list(init), "containers": list(regular)},
     }))

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::{Container, Pod};
 use orlop_base::Shutdown;
 use orlop_runtime::cri::messages as cri;
 use parking_lot::Mutex;

@@ -187,7 +187,7 @@ fn pod(uid: &str, counts: &[&str]) -> Pod {
     };
     let (init, regular): (Vec<_>, Vec<_>) = counts.iter().enumerate().partition(|(_, c)| c.ends_with('*'));
     let list = |all: Vec<(usize, &&str)>| all.into_iter().map(container).collect::<Vec<_>>();
-    crate::json::from_value(&json!({
+    orlop_api::types::from_value(json!({
         "metadata": {"name": uid, "uid": uid},
         "spec": {"initContainers": list(init), "containers": list(regular)},
     }))

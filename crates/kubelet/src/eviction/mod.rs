@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use orlop_api::types::core::{Pod, PodCondition};
 use orlop_base::clock::Shift;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::events::{EventType, ObjectReference};

@@ -5,10 +5,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use orlop_api::quantity::{Format, Quantity};
 use orlop_api::resources::{PodResourceOptions, pod_limits, pod_requests};
+use orlop_api::types::core::{Container, Pod};
+use orlop_api::types::meta::Quantity as Text;
 use serde_json::Value;
 
 use super::signals::{FileSystem, Kind, Layout, Observations, Signal, Threshold};
@@ -121,7 +121,7 @@ fn disk_use(pod: &Pod, used: &PodUse, signal: Signal, layout: Layout) -> DiskUse
     sum
 }
 
-fn is_local_ephemeral(volume: &k8s_openapi::api::core::v1::Volume) -> bool {
+fn is_local_ephemeral(volume: &orlop_api::types::core::Volume) -> bool {
     let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();
     let empty_dir = volume.empty_dir.as_ref().is_some_and(|dir| on_disk(&dir.medium));
     empty_dir || volume.git_repo.is_some() || volume.config_map.is_some()
@@ -133,7 +133,7 @@ fn requested(pod: &Pod, name: &str) -> i128 {
 }
 
 fn json(pod: &Pod) -> Value {
-    crate::json::to_value(pod).expect("pods are plain data")
+    orlop_api::types::to_value(pod)
 }
 
 fn bytes(amount: u64) -> Quantity {
@@ -206,7 +206,7 @@ pub fn has_local_limits(pod: &Pod) -> bool {
         let limits = c.resources.as_ref().and_then(|r| r.limits.as_ref());
         limits.is_some_and(|limits| limits.contains_key("ephemeral-storage"))
     };
-    let sized = |dir: &k8s_openapi::api::core::v1::EmptyDirVolumeSource| dir.size_limit.is_some();
+    let sized = |dir: &orlop_api::types::core::EmptyDirVolumeSource| dir.size_limit.is_some();
     spec.containers
         .iter()
         .chain(spec.init_containers.iter().flatten())

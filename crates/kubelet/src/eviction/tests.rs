@@ -164,7 +164,9 @@ impl World {
         let pod = serde_json::json!({
             "metadata": {"name": name, "namespace": "n", "uid": name}, "spec": spec,
         });
-        self.pods.lock().push(Arc::new(crate::json::from_value(&pod).unwrap()));
+        self.pods
+            .lock()
+            .push(Arc::new(orlop_api::types::from_value(pod).unwrap()));
     }
 
     fn evicted(&self) -> Vec<(String, Eviction)> {
@@ -325,7 +327,7 @@ async fn what_pods_use_is_read_anew_for_each_decision() {
         "metadata": {"name": "idle", "namespace": "n", "uid": "idle"},
         "spec": {"containers": [{"name": "c"}], "volumes": [{"name": "e", "emptyDir": {"sizeLimit": "1Mi"}}]},
     });
-    *world.pods.lock() = vec![Arc::new(crate::json::from_value(&limited).unwrap())];
+    *world.pods.lock() = vec![Arc::new(orlop_api::types::from_value(limited).unwrap())];
     *world.volume.lock() = 2 << 20;
     tokio::time::sleep(Duration::from_secs(31)).await;
     assert_eq!(world.evictor.synchronize().await.unwrap(), ["idle"]);

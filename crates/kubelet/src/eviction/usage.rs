@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages::{ContainerStats, ContainerStatsFilter, PodSandboxStatsFilter, UInt64Value};
 

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
+use orlop_api::resources::{self, ResourceList};
+use orlop_api::types::core::{
     Affinity, Container, ContainerPort, Node, NodeAffinity, NodeSpec, NodeStatus, Pod, PodOS, PodSpec,
     ResourceRequirements, Taint, Toleration,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use orlop_api::resources::{self, ResourceList};
+use orlop_api::types::meta::ObjectMeta;
+use orlop_api::types::meta::Quantity as ApiQuantity;
 use serde::Deserialize;
 
 use super::behaviour::Fault;

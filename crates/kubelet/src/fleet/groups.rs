@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Taint;
 use orlop_api::names;
 use orlop_api::quantity::Quantity;
 use orlop_api::resources;
+use orlop_api::types::core::Taint;
 use serde::Deserialize;
 
 use crate::images::name::with_tag;

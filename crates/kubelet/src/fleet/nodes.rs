@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Taint;
+use orlop_api::types::core::Taint;
 use orlop_base::clock::{rfc3339, rfc3339_micro};
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Delta, Error, Selection, path};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PodOS, Toleration};
+use orlop_api::types::core::{PodOS, Toleration};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use k8s_openapi::api::core::v1::Secret;
+use orlop_api::types::core::Secret;
 use orlop_runtime::cri::messages::AuthConfig;
 use serde::{Deserialize, Serialize};
 
@@ -272,7 +272,7 @@ mod tests {
 
     fn secret(kind: &str, key: &str, text: &str) -> Secret {
         let data = STANDARD.encode(text);
-        crate::json::from_value(&serde_json::json!({
+        orlop_api::types::from_value(serde_json::json!({
             "metadata": {"name": "s", "namespace": "n", "uid": "u"}, "type": kind, "data": {key: data},
         }))
         .unwrap()

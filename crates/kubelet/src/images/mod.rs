@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod, Secret};
 use orlop_api::duration::duration_text;
+use orlop_api::types::core::{Container, ImageVolumeSource, Pod, Secret};
 use orlop_base::Clock;
 use orlop_client::events::EventType::{self, Normal, Warning};
 use orlop_runtime::cri::messages::{Image, ImageSpec, PodSandboxConfig};

@@ -27,7 +27,7 @@ fn world(settings: ImageSettings) -> World {
                 "metadata": {"name": name, "namespace": namespace, "uid": name},
                 "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": data},
             });
-            Ok(Arc::new(crate::json::from_value(&secret).unwrap()))
+            Ok(Arc::new(orlop_api::types::from_value(secret).unwrap()))
         }
         .boxed()
     });
@@ -48,7 +48,7 @@ fn world(settings: ImageSettings) -> World {
 
 fn pod(uid: &str, image: &str, policy: &str, secrets: &[&str]) -> Pod {
     let secrets: Vec<_> = secrets.iter().map(|name| serde_json::json!({"name": name})).collect();
-    crate::json::from_value(&serde_json::json!({
+    orlop_api::types::from_value(serde_json::json!({
         "metadata": {"name": "p", "namespace": "n", "uid": uid},
         "spec": {"imagePullSecrets": secrets,
             "containers": [{"name": "c", "image": image, "imagePullPolicy": policy}]},

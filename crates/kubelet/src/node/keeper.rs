@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, NodeStatus};
+use orlop_api::types::coordination::Lease;
+use orlop_api::types::core::{Node, NodeStatus};
 use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::events::{Event, EventType, Recorder};

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use orlop_api::types::coordination::{Lease, LeaseSpec};
+use orlop_api::types::core::{Node, NodeSpec, NodeStatus};
+use orlop_api::types::meta::{MicroTime, ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
 use super::{Identity, OS, architecture};

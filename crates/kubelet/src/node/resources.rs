@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use orlop_api::quantity::{Format, Quantity};
+use orlop_api::types::meta::Quantity as ApiQuantity;
 
 use super::Machine;
 use crate::config::{Config, Threshold, parse_threshold};

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
+use orlop_api::types::core::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
     NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::meta::Quantity;
+use orlop_api::types::meta::Time;
 use orlop_runtime::cri::messages::{Image, RuntimeCondition, RuntimeHandlerFeatures, StatusResponse, VersionResponse};
 
 use super::{Identity, KUBELET_VERSION, Machine, OS, architecture, resources};

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use orlop_api::types::meta::Quantity;
 use orlop_runtime::cri::messages::{RuntimeFeatures, RuntimeHandler, RuntimeStatus};
 
 use super::*;

@@ -12,8 +12,8 @@ mod tokens;
 
 use std::sync::Arc;
 
-use k8s_openapi::api::authentication::v1::TokenRequestSpec;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use orlop_api::types::authentication::TokenRequestSpec;
+use orlop_api::types::core::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use orlop_base::Clock;
 use orlop_client::{Api, path};
 use serde::de::DeserializeOwned;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn pod(uid: &str) -> Pod {
-        crate::json::from_value(&json!({
+        orlop_api::types::from_value(json!({
             "metadata": {"name": uid, "namespace": "a", "uid": uid},
             "spec": {"containers": [], "volumes": [{"name": "v", "configMap": {"name": "c"}}]},
         }))

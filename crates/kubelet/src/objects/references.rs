@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Pod, PodSpec, Volume};
+use orlop_api::types::core::{EnvFromSource, EnvVar, Pod, PodSpec, Volume};
 use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,7 +157,7 @@ mod tests {
                 ],
             })
         };
-        let pod: Pod = crate::json::from_value(&json!({
+        let pod: Pod = orlop_api::types::from_value(json!({
             "metadata": {"namespace": "a", "uid": "p"},
             "spec": {
                 "initContainers": [container(1)], "containers": [container(2)], "ephemeralContainers": [container(3)],

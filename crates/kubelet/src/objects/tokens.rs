@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::authentication::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use orlop_api::types::core::Pod;
 use orlop_base::Clock;
 use orlop_base::clock::Shift;
 use orlop_client::{Api, path};
@@ -196,7 +196,7 @@ mod tests {
 
     async fn ask(objects: &Objects) -> String {
         let pod: Pod =
-            crate::json::from_value(&json!({"metadata": {"name": "p", "namespace": "a", "uid": "u"}})).unwrap();
+            orlop_api::types::from_value(json!({"metadata": {"name": "p", "namespace": "a", "uid": "u"}})).unwrap();
         let spec = TokenRequestSpec {
             audiences: Some(vec!["vault".into()]),
             expiration_seconds: Some(3600),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
+use orlop_api::types::core::{Pod, PodCondition, PodStatus};
 use orlop_base::clock::Shift;
 
 use super::observed::ObservedPod;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Service};
+use orlop_api::types::core::{Container, HTTPGetAction, Pod, Service};
 use orlop_base::{BoxFuture, Random};
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;

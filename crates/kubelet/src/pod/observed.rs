@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::LifecycleHandler;
+use orlop_api::types::core::LifecycleHandler;
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages as cri;
 

@@ -1,6 +1,6 @@
 //! What a pod's spec says about its containers: which kind they are, whether they start again, who they are.
 
-use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod, PodSpec};
+use orlop_api::types::core::{Container, ContainerRestartRule, Pod, PodSpec};
 
 /// The three lists of containers in a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

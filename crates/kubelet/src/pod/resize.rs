@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use orlop_api::quantity::{Format, Quantity as Amount};
+use orlop_api::types::core::{Container, Pod, ResourceRequirements};
+use orlop_api::types::meta::Quantity;
 
 use super::memory::PodMemory;
 use super::policy;
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn of_pod(pod: &mut Pod, resources: serde_json::Value) {
-        pod.spec.as_mut().unwrap().resources = Some(crate::json::from_value(&resources).unwrap());
+        pod.spec.as_mut().unwrap().resources = Some(orlop_api::types::from_value(resources).unwrap());
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
             }],
             "resources": {"requests": {"cpu": "3"}},
         });
-        desired.status = Some(crate::json::from_value(&status).unwrap());
+        desired.status = Some(orlop_api::types::from_value(status).unwrap());
         let allocated = adopted(&Arc::new(desired));
         let applied = Applied::of(policy::regular_containers(&allocated)[0].resources.as_ref());
         assert_eq!((applied.cpu_request_milli, applied.memory_limit), (1000, 1 << 30));

@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
+use orlop_api::types::core::{
     Container, ContainerResizePolicy, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EphemeralContainer,
     Lifecycle, LifecycleHandler, Pod, PodReadinessGate, PodSpec, Probe, ResourceRequirements, SleepAction,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::meta::Quantity;
+use orlop_api::types::meta::Time;
 use orlop_base::clock::Shift;
 
 use super::memory::{Backoff, Ending, Eviction, Failure, Hook, PodMemory, Probed};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod};
+use orlop_api::types::core::{Container, HTTPGetAction, Pod};
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
 

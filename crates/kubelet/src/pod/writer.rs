@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use orlop_api::types::core::{Pod, PodStatus};
 use orlop_base::Shutdown;
 use orlop_base::clock::Shift;
 use orlop_client::{Api, DeleteOptions, Error, Preconditions, path};
@@ -355,8 +355,8 @@ const FOREIGN: [&str; 5] = [
 
 /// What of a status is to be sent so that the server has it; empty if nothing is.
 fn patch_of(server: &PodStatus, wanted: &PodStatus) -> Map<String, Value> {
-    let object = |status: &PodStatus| match crate::json::to_value(status) {
-        Ok(Value::Object(map)) => map,
+    let object = |status: &PodStatus| match orlop_api::types::to_value(status) {
+        Value::Object(map) => map,
         _ => Map::new(),
     };
     let (server, wanted) = (object(server), object(wanted));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Container;
 use orlop_api::duration::duration_text;
+use orlop_api::types::core::Container;
 use orlop_runtime::{Code, Runtime};
 
 use super::run::Outcome;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ::http::uri::PathAndQuery;
-use k8s_openapi::api::core::v1::GRPCAction;
 use orlop_api::duration::duration_text;
+use orlop_api::types::core::GRPCAction;
 use orlop_base::clock::Shift;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};

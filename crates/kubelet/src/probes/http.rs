@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use orlop_api::types::core::{Container, HTTPGetAction};
 use orlop_base::clock::Shift;
 use orlop_serving::AnyCertificate;
 use rustls::ClientConfig;

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Probe;
+use orlop_api::types::core::Probe;
 use orlop_base::Random;
 use orlop_base::clock::Shift;
 use tokio::time::Instant;

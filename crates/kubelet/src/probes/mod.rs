@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_api::types::core::{Container, Pod};
 use orlop_base::clock::Shift;
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::events::{EventType, ObjectReference};
@@ -284,7 +284,7 @@ fn probed<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
         .then_some(container)
 }
 
-fn probe_of(container: &Container, kind: Kind) -> Option<&k8s_openapi::api::core::v1::Probe> {
+fn probe_of(container: &Container, kind: Kind) -> Option<&orlop_api::types::core::Probe> {
     match kind {
         Kind::Liveness => container.liveness_probe.as_ref(),
         Kind::Readiness => container.readiness_probe.as_ref(),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, TCPSocketAction};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use orlop_api::types::core::{Container, TCPSocketAction};
+use orlop_api::types::meta::IntOrString;
 use orlop_runtime::Runtime;
 use tokio::net::TcpStream;
 

@@ -172,7 +172,7 @@ async fn a_deleted_pod_is_asked_for_readiness_only() {
     probes.update(&pod, &[target("c", "1", &clock)], None);
     tokio::time::sleep(Duration::from_secs(25)).await;
     let before = (script.asked(Kind::Liveness), script.asked(Kind::Readiness));
-    pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(clock.now()));
+    pod.metadata.deletion_timestamp = Some(orlop_api::types::meta::Time(clock.now()));
     probes.update(&pod, &[target("c", "1", &clock)], None);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(script.asked(Kind::Liveness), before.0);

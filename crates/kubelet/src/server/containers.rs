@@ -12,7 +12,7 @@ use http::Response;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use orlop_api::types::core::{ContainerStatus, Pod};
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages as cri;
 use tokio::sync::mpsc;
@@ -243,7 +243,7 @@ pub(crate) fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Re
         .into_iter()
         .find(|s| s.name == container)
         .ok_or(format!("{named} is not available"))?;
-    let ended = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
+    let ended = |state: &Option<orlop_api::types::core::ContainerState>| {
         let id = state.as_ref()?.terminated.as_ref()?.container_id.clone()?;
         Some(id).filter(|id| !id.is_empty())
     };
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn which_container_a_log_is_of() {
         let pod = |status: Value| -> Pod {
-            crate::json::from_value(&json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}}))
+            orlop_api::types::from_value(json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}}))
                 .unwrap()
         };
         let status = |state: Value, last: Value| {

@@ -29,7 +29,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_base::{Clock, Connections, Limits, Peer, Shutdown};
 use orlop_client::Api;
 use orlop_runtime::Runtime;
@@ -345,7 +345,7 @@ impl Server {
         let mut list: Value = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}});
         // Go leaves out the kind of each item of a list.
         let items = pods.iter().map(|pod| {
-            let mut item = crate::json::to_value(&**pod).expect("a pod is plain JSON");
+            let mut item = orlop_api::types::to_value(&**pod);
             if let Some(map) = item.as_object_mut() {
                 map.remove("kind");
                 map.remove("apiVersion");

@@ -16,7 +16,7 @@ impl Pods for NoPods {
     fn pods(&self) -> Vec<Arc<Pod>> {
         let pod =
             json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}});
-        vec![Arc::new(crate::json::from_value(&pod).unwrap())]
+        vec![Arc::new(orlop_api::types::from_value(pod).unwrap())]
     }
 
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {

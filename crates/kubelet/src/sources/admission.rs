@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
 use orlop_api::quantity::Quantity;
 use orlop_api::resources;
+use orlop_api::types::core::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
 
 use super::preemption::{self, Lack};
 use crate::node::Pressure;
@@ -360,7 +360,7 @@ mod tests {
         for (key, value) in spec.as_object().unwrap() {
             whole[key] = value.clone();
         }
-        crate::json::from_value(&json!({"metadata": {"name": "p"}, "spec": whole})).unwrap()
+        orlop_api::types::from_value(json!({"metadata": {"name": "p"}, "spec": whole})).unwrap()
     }
 
     fn asking(cpu: &str, memory: &str) -> Value {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn node() -> Node {
-        crate::json::from_value(&json!({
+        orlop_api::types::from_value(json!({
             "metadata": {"name": "n", "labels": {"kubernetes.io/os": "linux", "disk": "ssd", "size": "5"}},
             "spec": {"taints": [{"key": "gone", "effect": "NoExecute"}, {"key": "soft", "effect": "NoSchedule"}]},
             "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3"}},

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_client::Delta;
 
 use super::{CONFIG_MIRROR, Origin, PodUpdate};
@@ -119,7 +119,7 @@ fn lean(mut pod: Pod) -> Arc<Pod> {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use orlop_api::types::meta::ObjectMeta;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 
 use super::Origin;
 use super::manifest::{self, LENGTH_MAX, Place};

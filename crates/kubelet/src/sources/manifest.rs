@@ -2,9 +2,9 @@
 // Upstream: pkg/kubelet/config/common.go, pkg/api/pod/util.go HasAPIObjectReference (v1.36)
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use orlop_api::core::pod;
 use orlop_api::schema::{self, TypeRef};
+use orlop_api::types::core::Pod;
 use orlop_api::{Cursor, Problems, Value, meta};
 use serde_json::json;
 
@@ -82,7 +82,7 @@ fn one_pod(value: Value, place: &Place<'_>, now: Timestamp) -> Result<Pod, Strin
     if let Some(resource) = reference(&value) {
         return Err(format!("static pods may not reference {resource}"));
     }
-    crate::json::from_value(&value).map_err(|e| format!("invalid pod: {e}"))
+    orlop_api::types::from_value(value).map_err(|e| format!("invalid pod: {e}"))
 }
 
 /// Name, identity and marks of a static pod.

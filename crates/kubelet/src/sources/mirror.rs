@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use orlop_api::types::core::{Node, Pod};
+use orlop_api::types::meta::OwnerReference;
 use orlop_base::Shutdown;
 use orlop_client::api::{DeleteOptions, Preconditions};
 use orlop_client::{Api, Error, Failures, path};
@@ -216,9 +216,8 @@ mod tests {
         let b = pod("b", "hb", (CONFIG_HASH, "hb"));
         let mirror = |name: &str, hash: &str| pod(name, &format!("m{name}"), (CONFIG_MIRROR, hash));
         let mut ending = Pod::clone(&mirror("a", "ha"));
-        ending.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
-            "2026-01-01T00:00:00Z".parse().unwrap(),
-        ));
+        ending.metadata.deletion_timestamp =
+            Some(orlop_api::types::meta::Time("2026-01-01T00:00:00Z".parse().unwrap()));
         let cases = [
             (vec![&a, &b], vec![], "+a +b"),
             (vec![&a, &b], vec![mirror("a", "ha"), mirror("b", "old")], "-b/mb"),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_api::types::core::{Node, Pod};
 use orlop_base::clock::Shift;
 use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, Delta, Selection, path};

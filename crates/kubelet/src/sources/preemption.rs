@@ -7,7 +7,7 @@
 
 use std::cmp::Ordering;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 
 use crate::spec::resources::{QosClass, amount_of, is_critical, pod_requests, qos_class};
 
@@ -152,7 +152,7 @@ mod tests {
             QosClass::Burstable => json!({"requests": amounts}),
             QosClass::BestEffort => json!({}),
         };
-        crate::json::from_value(&json!({
+        orlop_api::types::from_value(json!({
             "spec": {"priority": priority, "containers": [{"name": "c", "resources": resources}]},
             "status": {"qosClass": class.as_str()},
         }))

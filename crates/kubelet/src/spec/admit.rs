@@ -1,6 +1,6 @@
 //! What this node cannot do or does not allow: pods that ask for it fail at once, they are not tried again.
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
+use orlop_api::types::core::{AppArmorProfile, Container, Pod};
 
 use super::resources::{QosClass, may_swap, qos_class, quantities};
 use super::{NodeFacts, Notice, containers, is_host_network, security, spec_flag};

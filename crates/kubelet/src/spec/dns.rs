@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
+use orlop_api::types::core::{Pod, PodDNSConfig};
 use orlop_runtime::cri::messages::DNSConfig;
 
 use super::{NodeFacts, Notice, SpecError, describe, is_host_network, namespace};

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_api::types::core::{Container, Pod};
 
 use super::{NodeFacts, SpecError, hosts_file, is_host_network, pod_log_dir, uid};
 

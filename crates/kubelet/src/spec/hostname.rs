@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use k8s_openapi::api::core::v1::Pod;
 use orlop_api::names;
+use orlop_api::types::core::Pod;
 
 use super::{NodeFacts, SpecError, is_host_network, name, namespace};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler, Pod};
+use orlop_api::types::core::{Container, ContainerPort, LifecycleHandler, Pod};
 
 use orlop_runtime::cri::messages::ImageSpec;
 

@@ -25,7 +25,7 @@ mod users;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use orlop_api::types::core::{Container, EphemeralContainer, Pod, PodSpec};
 
 pub use admit::{never_resized, refusal};
 pub use container::{ContainerInput, container_config};
@@ -158,7 +158,7 @@ pub(crate) mod testing {
         if pod["spec"].get("containers").is_none() {
             pod["spec"]["containers"] = json!([{"name": "c", "image": "busybox"}]);
         }
-        crate::json::from_value(&pod).unwrap()
+        orlop_api::types::from_value(pod).unwrap()
     }
 
     pub(crate) fn container(container: Value) -> Container {
@@ -166,7 +166,7 @@ pub(crate) mod testing {
         for (key, value) in container.as_object().unwrap() {
             c[key] = value.clone();
         }
-        crate::json::from_value(&c).unwrap()
+        orlop_api::types::from_value(c).unwrap()
     }
 }
 
@@ -204,8 +204,8 @@ mod tests {
             "volumeMounts": [{"name": "v", "mountPath": "/v"}], "volumeDevices": [{"name": "d", "devicePath": "/d"}],
             "securityContext": {"privileged": true},
         });
-        let ephemeral: EphemeralContainer = crate::json::from_value(&all.clone()).unwrap();
-        let expected: Container = crate::json::from_value(&all).unwrap();
+        let ephemeral: EphemeralContainer = orlop_api::types::from_value(all.clone()).unwrap();
+        let expected: Container = orlop_api::types::from_value(all).unwrap();
         assert_eq!(as_container(&ephemeral), expected);
     }
 

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use orlop_api::quantity::Quantity;
 use orlop_api::resources::{self as rules, CPU, MEMORY, PodResourceOptions, ResourceList};
+use orlop_api::types::core::{Container, Pod, PodSpec, ResourceRequirements};
+use orlop_api::types::meta::Quantity as ApiQuantity;
 use orlop_runtime::cri::messages as cri;
 use serde_json::{Value, json};
 

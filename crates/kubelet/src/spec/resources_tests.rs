@@ -45,7 +45,7 @@ fn classes() {
         assert_eq!(qos_class(&testing::pod(spec.clone())), expected, "{spec}");
     }
     let mut pod = testing::pod(json!({}));
-    pod.status = Some(crate::json::from_value(&json!({"qosClass": "Guaranteed"})).unwrap());
+    pod.status = Some(orlop_api::types::from_value(json!({"qosClass": "Guaranteed"})).unwrap());
     assert_eq!(qos_class(&pod), QosClass::Guaranteed);
     assert_eq!(qos_class(&Pod::default()), QosClass::BestEffort);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_api::types::core::{Container, Pod};
 use orlop_runtime::cri::messages as cri;
 
 use super::{

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Capabilities, Container, Pod, SELinuxOptions, SeccompProfile};
+use orlop_api::types::core::{AppArmorProfile, Capabilities, Container, Pod, SELinuxOptions, SeccompProfile};
 use orlop_runtime::cri::messages as cri;
 
 use super::{NodeFacts, SpecError, describe, spec_flag};
@@ -49,8 +49,8 @@ impl ImageUser {
 fn effective<T>(
     pod: &Pod,
     container: &Container,
-    of_container: impl Fn(&k8s_openapi::api::core::v1::SecurityContext) -> Option<T>,
-    of_pod: impl Fn(&k8s_openapi::api::core::v1::PodSecurityContext) -> Option<T>,
+    of_container: impl Fn(&orlop_api::types::core::SecurityContext) -> Option<T>,
+    of_pod: impl Fn(&orlop_api::types::core::PodSecurityContext) -> Option<T>,
 ) -> Option<T> {
     let own = container.security_context.as_ref().and_then(of_container);
     own.or_else(|| pod.spec.as_ref()?.security_context.as_ref().and_then(of_pod))

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_runtime::cri::messages as cri;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};

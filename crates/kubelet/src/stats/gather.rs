@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use orlop_api::types::core::{Pod, PodStatus};
 use orlop_base::Clock;
 use orlop_base::clock::rfc3339;
 use orlop_runtime::Runtime;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_base::clock::rfc3339;
 
 use super::host;

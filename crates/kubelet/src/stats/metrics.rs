@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 
 use super::summary::{ContainerStats, Fs, PodStats, Summary};
 

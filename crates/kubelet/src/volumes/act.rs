@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 
 use super::atomic;
 use super::block::Mapping;

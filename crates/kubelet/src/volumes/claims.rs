@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use orlop_api::types::core::{PersistentVolume, PersistentVolumeClaim, Pod};
 
 use crate::objects::Objects;
 
@@ -96,7 +96,7 @@ mod tests {
     #[tokio::test]
     async fn every_way_a_claim_can_be_useless() {
         let pod: Pod =
-            crate::json::from_value(&json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).unwrap();
+            orlop_api::types::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).unwrap();
         let bound = json!({"metadata": {"uid": "c"}, "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
         let with = |path: &str, value: Value| {
             let mut claim = bound.clone();

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use k8s_openapi::api::core::v1::{Container, DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as QuantityText;
 use orlop_api::names;
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::{Container, DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
+use orlop_api::types::meta::Quantity as QuantityText;
 
 use super::error::together;
 use super::payload::{File, Payload};
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn pod() -> Pod {
-        crate::json::from_value(&json!({
+        orlop_api::types::from_value(json!({
             "metadata": {
                 "name": "p", "namespace": "n", "uid": "u",
                 "labels": {"b": "2", "a": "1"},

@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as QuantityText;
 use nix::errno::Errno;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::{EmptyDirVolumeSource, Pod, PodSpec};
+use orlop_api::types::meta::Quantity as QuantityText;
 
 use super::downward::Allocatable;
 use super::error::said;
@@ -68,7 +68,7 @@ fn pod_memory_limit(pod: &Pod) -> Option<i64> {
     if let Some(limit) = of_pod {
         return bytes(limit).ok();
     }
-    let limit = |resources: &Option<k8s_openapi::api::core::v1::ResourceRequirements>| {
+    let limit = |resources: &Option<orlop_api::types::core::ResourceRequirements>| {
         let limits = resources.as_ref().and_then(|r| r.limits.as_ref());
         limits.and_then(|l| l.get("memory")).and_then(|q| bytes(q).ok())
     };
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn pod(spec: Value) -> Pod {
-        crate::json::from_value(&json!({"metadata": {}, "spec": spec})).unwrap()
+        orlop_api::types::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
     }
 
     fn with_limits(limits: &[&str]) -> Value {

@@ -4,7 +4,7 @@
 //! of the two that are known, those that are too old are refused; all others are believed.
 // Upstream: pkg/kubelet/kuberuntime getImageVolumes (v1.36)
 
-use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
+use orlop_api::types::core::{Container, ImageVolumeSource, Pod};
 use orlop_runtime::cri::messages::VersionResponse;
 
 /// Runtimes, and the first versions that can mount images.
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn images_that_a_container_mounts() {
-        let pod: Pod = crate::json::from_value(&json!({"spec": {
+        let pod: Pod = orlop_api::types::from_value(json!({"spec": {
             "containers": [{"name": "c", "volumeMounts": [{"name": "b", "mountPath": "/b"}, {"name": "d", "mountPath": "/d"}]}],
             "volumes": [
                 {"name": "a", "image": {"reference": "one"}},

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use orlop_api::types::core::{Container, Pod, Volume};
 use orlop_base::{Clock, Shutdown, join_all};
 use orlop_runtime::cri::messages::{Device, ImageSpec, KeyValue, Mount};
 use parking_lot::{Mutex, RwLock};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use orlop_api::types::core::{Container, VolumeMount};
 use orlop_runtime::cri::messages::{Device, ImageSpec, KeyValue, Mount, MountPropagation};
 
 use super::act::Ready;
@@ -255,7 +255,7 @@ mod tests {
     fn shown(mount: Value, read_only: bool, supported: bool) -> String {
         let mut full = json!({"name": "v", "mountPath": "/m"});
         full.as_object_mut().unwrap().extend(mount.as_object().unwrap().clone());
-        let container: Container = crate::json::from_value(&json!({"name": "c", "volumeMounts": [full]})).unwrap();
+        let container: Container = orlop_api::types::from_value(json!({"name": "c", "volumeMounts": [full]})).unwrap();
         let image = ImageSpec {
             image: "sha256:1".into(),
             user_specified_image: "data:1".into(),
@@ -374,7 +374,7 @@ mod tests {
     fn devices_as_containers_get_them() {
         let shown = |device: Value, read_only: bool| {
             let container: Container =
-                crate::json::from_value(&json!({"name": "c", "volumeDevices": [device]})).unwrap();
+                orlop_api::types::from_value(json!({"name": "c", "volumeDevices": [device]})).unwrap();
             match devices(&container, &ready(read_only)) {
                 Ok(list) => format!(
                     "{} {} {}",

@@ -1,6 +1,6 @@
 //! Volumes mounted inside other volumes: the directories that must be there to mount on. No I/O.
 
-use k8s_openapi::api::core::v1::{Pod, VolumeMount};
+use orlop_api::types::core::{Pod, VolumeMount};
 
 /// The lists of mounts of all containers of the pod.
 pub(super) fn container_mounts(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]> {
@@ -97,7 +97,7 @@ mod tests {
         ];
         for (list, expected) in cases {
             let spec = json!({"containers": [{"name": "c", "volumeMounts": list}]});
-            let pod: Pod = crate::json::from_value(&json!({"metadata": {}, "spec": spec})).unwrap();
+            let pod: Pod = orlop_api::types::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
             let found = mount_points(&pod, "v").map_or_else(|e| e, |points| points.join(" "));
             assert_eq!(found, expected);
         }

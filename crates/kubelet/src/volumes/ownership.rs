@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{Pod, SecurityContext};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{Gid, fchownat};
+use orlop_api::types::core::{Pod, SecurityContext};
 
 use super::error::said;
 use super::mount_table::held;
@@ -226,7 +226,7 @@ mod tests {
             ),
         ];
         for (spec, expected) in cases {
-            let pod: Pod = crate::json::from_value(&json!({"metadata": {}, "spec": spec})).unwrap();
+            let pod: Pod = orlop_api::types::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
             assert_eq!(Ownership::of(&pod).user, expected);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, KeyToPath, Secret};
+use orlop_api::types::core::{ConfigMap, KeyToPath, Secret};
 
 /// The mode of files where nobody says.
 pub(super) const DEFAULT_MODE: i32 = 0o644;
@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn keys_become_files() {
         let config: ConfigMap =
-            crate::json::from_value(&json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "Mw=="}})).unwrap();
-        let secret: Secret = crate::json::from_value(&json!({"data": {"a": "MQ=="}})).unwrap();
+            orlop_api::types::from_value(json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "Mw=="}})).unwrap();
+        let secret: Secret = orlop_api::types::from_value(json!({"data": {"a": "MQ=="}})).unwrap();
         let cases = [
             (json!([]), false, "a=1:644 b=2:644 c=3:644", "a=1:644"),
             (
@@ -170,7 +170,7 @@ mod tests {
             (json!([{"key": "z", "path": "x"}]), true, "", ""),
         ];
         for (items, optional, of_map, of_the_secret) in cases {
-            let items: Vec<KeyToPath> = crate::json::from_value(&items).unwrap();
+            let items: Vec<KeyToPath> = orlop_api::types::from_value(items).unwrap();
             let projection = Projection {
                 items: &items,
                 default_mode: DEFAULT_MODE,

@@ -1,11 +1,11 @@
 //! What a volume of a pod is to become: its source looked up, nothing on disk touched.
 
-use k8s_openapi::api::authentication::v1::TokenRequestSpec;
-use k8s_openapi::api::core::v1::{
+use orlop_api::types::ToJson;
+use orlop_api::types::authentication::TokenRequestSpec;
+use orlop_api::types::core::{
     ConfigMap, HostPathVolumeSource, KeyToPath, PersistentVolume, Pod, ProjectedVolumeSource, Secret,
     ServiceAccountTokenProjection, Volume, VolumeDevice, VolumeProjection,
 };
-use serde::Serialize;
 
 use super::claims::{self, ClaimRef};
 use super::csi;
@@ -383,8 +383,8 @@ const UNSUPPORTED: [&str; 20] = [
 ];
 
 /// The name of such a source of a volume, be it a pod's or a persistent one.
-fn unsupported(volume: &impl Serialize) -> Option<&'static str> {
-    let fields = crate::json::to_value(volume).ok()?;
+fn unsupported(volume: &impl ToJson) -> Option<&'static str> {
+    let fields = orlop_api::types::to_value(volume);
     UNSUPPORTED.into_iter().find(|kind| fields.get(kind).is_some())
 }
 
@@ -398,7 +398,7 @@ fn refused(kind: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::PersistentVolumeSpec;
+    use orlop_api::types::core::PersistentVolumeSpec;
     use serde_json::json;
 
     use super::*;
@@ -411,8 +411,8 @@ mod tests {
                 "iscsi" => json!({"targetPortal": "p", "iqn": "i", "lun": 0}),
                 _ => json!({"lun": 1}),
             };
-            let volume: Volume = crate::json::from_value(&json!({"name": "v", kind: source})).unwrap();
-            let persistent: PersistentVolumeSpec = crate::json::from_value(&json!({kind: source})).unwrap();
+            let volume: Volume = orlop_api::types::from_value(json!({"name": "v", kind: source})).unwrap();
+            let persistent: PersistentVolumeSpec = orlop_api::types::from_value(json!({kind: source})).unwrap();
             assert_eq!(
                 (unsupported(&volume), unsupported(&persistent)),
                 (Some(kind), Some(kind))

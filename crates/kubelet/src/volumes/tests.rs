@@ -83,7 +83,7 @@ fn pod(volumes: Value, extra: Value) -> Pod {
         .collect();
     let mut spec = json!({"containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes});
     spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    crate::json::from_value(&json!({
+    orlop_api::types::from_value(json!({
         "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"app": "x"}},
         "spec": spec,
     }))
@@ -138,7 +138,7 @@ async fn files_come_follow_and_go() {
         let mut pod = files_pod();
         let allocatable = json!({"cpu": "2"});
         node.volumes
-            .set_allocatable(crate::json::from_value(&allocatable).unwrap());
+            .set_allocatable(orlop_api::types::from_value(allocatable).unwrap());
         let failed = node.set_up(&pod).await;
         for text in [
             "MountVolume.SetUp failed for volume \"config\" : configmap \"config\" not found",
@@ -220,7 +220,7 @@ async fn the_group_and_the_user_get_what_is_theirs() {
     put_token(&node, "t1");
     let mut pod = files_pod();
     let context = json!({"fsGroup": 4711, "runAsUser": 1234});
-    pod.spec.as_mut().unwrap().security_context = Some(crate::json::from_value(&context).unwrap());
+    pod.spec.as_mut().unwrap().security_context = Some(orlop_api::types::from_value(context).unwrap());
     assert_eq!(node.set_up(&pod).await, "");
     let shown = |path: &str| {
         let metadata = fs::metadata(node.at(path)).unwrap();
@@ -359,7 +359,7 @@ async fn sub_paths() {
             {"name": "disk", "mountPath": "/e", "subPathExpr": "$(NAME)"},
         ]);
         let container = json!({"name": "c", "volumeMounts": mounts});
-        pod.spec.as_mut().unwrap().containers[0] = crate::json::from_value(&container).unwrap();
+        pod.spec.as_mut().unwrap().containers[0] = orlop_api::types::from_value(container).unwrap();
         let container = pod.spec.as_ref().unwrap().containers[0].clone();
         let env = [KeyValue {
             key: "NAME".into(),
@@ -563,7 +563,7 @@ async fn a_block_device_of_the_node() {
     let container = &mut with_device.spec.as_mut().unwrap().containers[0];
     container.volume_mounts = None;
     container.volume_devices = Some(vec![
-        crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
+        orlop_api::types::from_value(json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
     ]);
     let container = container.clone();
 

@@ -7,7 +7,7 @@ const MI: u64 = 1 << 20;
 
 /// A pod with one container `c`; priority, requests of memory and of disk.
 fn pod(name: &str, priority: i32, memory: &str, disk: &str) -> Pod {
-    crate::json::from_value(&serde_json::json!({
+    orlop_api::types::from_value(serde_json::json!({
         "metadata": {"name": name, "uid": name},
         "spec": {"priority": priority, "containers": [{"name": "c", "resources": {"requests":
             {"memory": memory, "ephemeral-storage": disk}}}],
@@ -204,7 +204,7 @@ fn what_pods_are_told() {
 
 #[test]
 fn limits_of_local_disk() {
-    let pod: Pod = crate::json::from_value(&serde_json::json!({
+    let pod: Pod = orlop_api::types::from_value(serde_json::json!({
         "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "c", "resources": {"limits": {"ephemeral-storage": "10Mi"}}},
                 {"name": "d", "resources": {"limits": {"ephemeral-storage": "20Mi"}}}],

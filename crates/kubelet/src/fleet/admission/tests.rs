@@ -88,7 +88,7 @@ proptest! {
         gpus in proptest::option::of(0..5u32),
     ) {
         let view = |pod: &Value| serde_json::from_value::<RawPod>(pod.clone()).unwrap().view();
-        let whole = |pod: &Value| crate::json::from_value::<Pod>(pod).unwrap();
+        let whole = |pod: &Value| orlop_api::types::from_value::<Pod>(pod.clone()).unwrap();
         let traits = traits(tainted, gpus);
         let node = traits.clone().node("n");
         let pods: Vec<Pod> = others.iter().map(whole).collect();

@@ -18,8 +18,8 @@ use aws_lc_rs::digest;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use jiff::Timestamp;
-use k8s_openapi::api::authentication::v1::TokenRequestSpec;
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use orlop_api::types::authentication::TokenRequestSpec;
+use orlop_api::types::core::{Pod, ServiceAccount};
 use orlop_base::Clock;
 use parking_lot::Mutex;
 

@@ -86,7 +86,7 @@ fn response(more: Value) -> Value {
 }
 
 fn pod(account: &str) -> Pod {
-    crate::json::from_value(&json!({
+    orlop_api::types::from_value(json!({
         "metadata": {"name": "p", "namespace": "n", "uid": "pod-uid"},
         "spec": {"serviceAccountName": account, "containers": []},
     }))

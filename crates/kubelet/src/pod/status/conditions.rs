@@ -1,8 +1,8 @@
 //! The conditions of a pod that the agent owns, beside those of others.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::core::{ContainerStatus, Pod, PodCondition, PodStatus};
+use orlop_api::types::meta::Time;
 
 use super::{restarting_all, whole_seconds};
 use crate::pod::memory::PodMemory;

@@ -1,10 +1,10 @@
 //! The statuses of containers: what each does now, what it did before, and why it waits.
 
-use k8s_openapi::api::core::v1::{
+use orlop_api::types::core::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     ContainerUser, LinuxContainerUser, Pod, PodStatus, ResourceRequirements, VolumeMountStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::meta::Time;
 
 use super::{Host, restarting_all, whole_seconds};
 use crate::pod::memory::PodMemory;
@@ -301,7 +301,7 @@ impl Maker<'_> {
 
     fn volume_mounts(&self, container: &Container) -> Option<Vec<VolumeMountStatus>> {
         let mounts = container.volume_mounts.as_deref().unwrap_or_default();
-        let status = |mount: &k8s_openapi::api::core::v1::VolumeMount| {
+        let status = |mount: &orlop_api::types::core::VolumeMount| {
             let read_only = mount.read_only == Some(true);
             let recursive = match mount.recursive_read_only.as_deref() {
                 Some("Enabled") => true,

@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, HostIP, Pod, PodIP, PodStatus, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::core::{ContainerStateTerminated, HostIP, Pod, PodIP, PodStatus, ResourceRequirements};
+use orlop_api::types::meta::Quantity;
+use orlop_api::types::meta::Time;
 
 use orlop_api::resources::{ResourceList, pod_limits, pod_requests};
 
@@ -213,7 +213,7 @@ fn totals(status: &mut PodStatus, pod: &Pod, memory: &PodMemory) {
         spec: pod.spec.clone(),
         ..Default::default()
     };
-    let Ok(spec) = crate::json::to_value(&spec) else { return };
+    let spec = orlop_api::types::to_value(&spec);
     let class = || orlop_api::resources::qos_class(&spec).to_string();
     status.qos_class = status.qos_class.take().or_else(|| Some(class()));
     let list = |amounts: ResourceList| {

@@ -1,6 +1,6 @@
 //! The phase: one word for a pod, told from the statuses of its containers.
 
-use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod};
+use orlop_api::types::core::{Container, ContainerState, ContainerStatus, Pod};
 
 use super::containers::{RESTARTING_ALL, Statuses};
 use crate::pod::policy;

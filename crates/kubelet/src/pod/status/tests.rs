@@ -1,6 +1,6 @@
 //! Golden cases: pod, what the runtime shows, what is remembered; and the status in short.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition};
+use orlop_api::types::core::{ContainerState, ContainerStatus, PodCondition};
 
 use super::*;
 use crate::pod::memory::Eviction;
@@ -488,7 +488,7 @@ fn gates_and_conditions_of_others_are_kept() {
     let mut of = |status: &str| {
         let claims = serde_json::json!({"conditions": [{"type": "Ready", "status": "Unknown"}],
             "resourceClaimStatuses": [{"name": "gpu"}]});
-        let mut api: PodStatus = crate::json::from_value(&claims).unwrap();
+        let mut api: PodStatus = orlop_api::types::from_value(claims).unwrap();
         api.conditions.as_mut().unwrap().push(foreign(status));
         pod.status = Some(api);
         pod_status(&pod, &seen, &memory(&pod, "").0, &host(), at(100))
@@ -506,7 +506,7 @@ fn gates_and_conditions_of_others_are_kept() {
             .count(),
         1
     );
-    assert_eq!(status.resource_claim_statuses.unwrap()[0].name, "gpu");
+    assert_eq!(status.resource_claim_statuses.unwrap()[0]["name"], "gpu");
 }
 
 #[test]

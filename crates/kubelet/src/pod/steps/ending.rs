@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_base::clock::{Shift, elapsed, seconds};
 
 use super::GRACE_MIN;

@@ -1,7 +1,7 @@
 //! Init containers: one after the other, each to its end; sidecars among them until they have started, and from then on
 //! for as long as the pod lives.
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_api::types::core::{Container, Pod};
 
 use super::{Kill, kill, own_grace, unknown};
 use crate::pod::memory::PodMemory;

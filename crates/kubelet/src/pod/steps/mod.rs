@@ -20,7 +20,7 @@ mod tests;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_api::types::core::{Container, Pod};
 
 use super::memory::{Backoff, Ending, Failure, PodMemory};
 use super::observed::{ObservedContainer, ObservedPod, State};
@@ -562,7 +562,7 @@ pub(super) fn identity(container: &Container) -> String {
     format!("{} {resources}", container.image.as_deref().unwrap_or_default())
 }
 
-fn own_grace(probe: &Option<k8s_openapi::api::core::v1::Probe>) -> Option<i64> {
+fn own_grace(probe: &Option<orlop_api::types::core::Probe>) -> Option<i64> {
     probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_api::types::core::{Container, Pod};
 use orlop_base::clock::{Shift, seconds};
 use orlop_client::EventType::{Normal, Warning};
 use orlop_runtime::cri::messages as cri;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use orlop_api::types::core::{Pod, PodCondition};
 use orlop_base::clock::seconds;
 use orlop_client::EventType::{Normal, Warning};
 

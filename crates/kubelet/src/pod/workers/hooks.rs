@@ -1,6 +1,6 @@
 //! Lifecycle hooks: what a container asks for right after its start and right before its end.
 
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
+use orlop_api::types::core::{Container, LifecycleHandler, Pod};
 use orlop_base::clock::seconds;
 use orlop_runtime::Runtime;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use parking_lot::Mutex;
 
 use crate::pod::resize;

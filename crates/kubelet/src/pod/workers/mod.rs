@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use orlop_api::types::core::{Pod, PodStatus};
 use orlop_base::{Clock, Shutdown};
 use orlop_runtime::Runtime;
 use parking_lot::Mutex;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use orlop_api::types::core::{Pod, PodSpec};
 use orlop_base::clock::Shift;
 use orlop_runtime::Event;
 use orlop_runtime::cri::messages as cri;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_api::types::core::{Container, Pod};
 use orlop_base::clock::Shift;
 use orlop_client::EventType::{Normal, Warning};
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Node};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use orlop_api::types::core::{Container, HTTPGetAction, Node};
+use orlop_api::types::meta::Time;
 use orlop_base::Random;
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
@@ -312,7 +312,7 @@ impl World {
     fn has_cpus(&self, cpus: u32) {
         let node =
             serde_json::json!({"status": {"allocatable": {"cpu": cpus.to_string(), "memory": "8Gi", "pods": "110"}}});
-        self.tools.state.lock().node = Some(crate::json::from_value(&node).unwrap());
+        self.tools.state.lock().node = Some(orlop_api::types::from_value(node).unwrap());
         self.workers.sources_ready();
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use orlop_api::types::core::{Pod, PodStatus};
 use orlop_base::clock::Shift;
 use orlop_client::EventType::{self, Normal};
 use parking_lot::Mutex;

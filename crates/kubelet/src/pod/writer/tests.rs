@@ -117,7 +117,7 @@ fn no_mirrors() -> Mirrors {
 }
 
 fn status(text: Value) -> PodStatus {
-    crate::json::from_value(&text).unwrap()
+    orlop_api::types::from_value(text).unwrap()
 }
 
 fn pending() -> PodStatus {

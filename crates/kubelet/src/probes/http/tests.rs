@@ -77,7 +77,7 @@ fn action(port: u16, path: &str, headers: &[(&str, &str)]) -> HTTPGetAction {
         .iter()
         .map(|(name, value)| serde_json::json!({"name": name, "value": value}))
         .collect();
-    crate::json::from_value(&serde_json::json!({"port": port, "path": path, "httpHeaders": headers})).unwrap()
+    orlop_api::types::from_value(serde_json::json!({"port": port, "path": path, "httpHeaders": headers})).unwrap()
 }
 
 #[tokio::test]

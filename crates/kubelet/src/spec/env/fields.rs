@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use orlop_api::quantity::Quantity;
 use orlop_api::resources::{CPU, EPHEMERAL_STORAGE, MEMORY, ResourceList, is_pod_level};
+use orlop_api::types::core::{Container, Pod, ResourceFieldSelector};
 use orlop_api::{ip, names};
 
 use crate::spec::{NodeFacts, SpecError, name, namespace, resources, uid};
@@ -288,7 +288,7 @@ mod tests {
                     s[key] = Value::from(value);
                 }
             }
-            crate::json::from_value(&s).unwrap()
+            orlop_api::types::from_value(s).unwrap()
         };
         for (container, resource, divisor, expected) in [
             (None, "requests.cpu", None, Ok("1")),

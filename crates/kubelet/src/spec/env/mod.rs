@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, FileKeySelector, Pod, Secret, Service};
+use orlop_api::types::core::{ConfigMap, Container, EnvVarSource, FileKeySelector, Pod, Secret, Service};
 use orlop_runtime::cri::messages::KeyValue;
 
 use super::{NodeFacts, SpecError, expand, namespace, uid};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Service;
+use orlop_api::types::core::Service;
 
 /// Variables of the API server's service, and with `links` of all services in the namespace.
 pub fn service_variables<'a>(
@@ -74,7 +74,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn service(namespace: &str, name: &str, spec: Value) -> Service {
-        crate::json::from_value(&json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec})).unwrap()
+        orlop_api::types::from_value(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec})).unwrap()
     }
 
     fn shown(services: &[Service], namespace: &str, links: bool) -> Vec<String> {

@@ -163,7 +163,7 @@ fn secrets_stay_bytes() {
 
 #[test]
 fn services_fill_in_what_is_left() {
-    let service: Service = crate::json::from_value(&json!({
+    let service: Service = orlop_api::types::from_value(json!({
         "metadata": {"name": "db", "namespace": "default"}, "spec": {"clusterIP": "1.2.3.4", "ports": [{"port": 5432}]},
     }))
     .unwrap();

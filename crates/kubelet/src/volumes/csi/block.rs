@@ -12,7 +12,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 
 use super::super::act::Ready;
 use super::super::block::{self, Mapping};

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::{PersistentVolumeClaim, Pod};
 use orlop_client::events::{EventType, ObjectReference};
 use orlop_client::path;
 use serde_json::Value;

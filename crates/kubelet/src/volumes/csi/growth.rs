@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimStatus};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as QuantityText;
 use orlop_api::quantity::Quantity;
+use orlop_api::types::core::{PersistentVolumeClaim, PersistentVolumeClaimStatus};
+use orlop_api::types::meta::Quantity as QuantityText;
 use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
 
@@ -325,7 +325,7 @@ mod tests {
             .as_object_mut()
             .unwrap()
             .extend(status.as_object().unwrap().clone());
-        crate::json::from_value(&claim).unwrap()
+        orlop_api::types::from_value(claim).unwrap()
     }
 
     fn size(text: &str) -> Quantity {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, VolumeNodeResources};
+use orlop_api::types::core::Node;
+use orlop_api::types::storage::{CSINode, CSINodeDriver, VolumeNodeResources};
 use serde_json::{Value, json};
 
 use super::messages::NodeInfo;
@@ -122,10 +122,10 @@ mod tests {
 
     #[test]
     fn drivers_come_and_go() {
-        let node: Node = crate::json::from_value(&json!({"metadata": {"name": "n", "uid": "1"}})).unwrap();
-        let csi_node: CSINode = crate::json::from_value(&empty(&node)).unwrap();
+        let node: Node = orlop_api::types::from_value(json!({"metadata": {"name": "n", "uid": "1"}})).unwrap();
+        let csi_node: CSINode = orlop_api::types::from_value(empty(&node)).unwrap();
         assert!(is_owned(&csi_node, &node));
-        let other: Node = crate::json::from_value(&json!({"metadata": {"name": "n", "uid": "2"}})).unwrap();
+        let other: Node = orlop_api::types::from_value(json!({"metadata": {"name": "n", "uid": "2"}})).unwrap();
         assert!(!is_owned(&csi_node, &other));
         let with = with_driver(&csi_node, "d", &info("a", "z")).unwrap();
         assert_eq!(
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn the_node_is_patched_with_what_changed() {
         let node = |annotation: &str, zone: &str| -> Node {
-            crate::json::from_value(&json!({"metadata": {
+            orlop_api::types::from_value(json!({"metadata": {
                 "annotations": {NODE_ID: annotation}, "labels": {"zone": zone}}}))
             .unwrap()
         };

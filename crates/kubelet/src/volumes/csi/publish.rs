@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use k8s_openapi::api::authentication::v1::TokenRequestSpec;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment};
+use orlop_api::types::authentication::TokenRequestSpec;
+use orlop_api::types::core::Pod;
+use orlop_api::types::storage::{CSIDriver, CSIDriverSpec, VolumeAttachment};
 use orlop_base::Clock;
 use orlop_base::clock::rfc3339;
 use serde_json::json;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::CSINode;
+use orlop_api::types::core::Node;
+use orlop_api::types::storage::CSINode;
 use orlop_base::{Shutdown, join_all};
 use orlop_client::{Api, DeleteOptions, path};
 use serde::de::IgnoredAny;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
+use orlop_api::quantity::Quantity;
+use orlop_api::types::core::{
     CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolumeSpec, Pod, SecretReference, Volume,
 };
-use k8s_openapi::api::storage::v1::CSIDriverSpec;
-use orlop_api::quantity::Quantity;
+use orlop_api::types::storage::CSIDriverSpec;
 
 use super::client::Capabilities;
 use super::messages::{AccessMode, AccessModeKind, BlockVolume, MountVolume, VolumeCapability};
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn persistent(modes: Value, fs_type: &str, read_only: bool) -> Target {
-        let spec: PersistentVolumeSpec = crate::json::from_value(&json!({
+        let spec: PersistentVolumeSpec = orlop_api::types::from_value(json!({
             "accessModes": modes, "mountOptions": ["noatime"],
             "csi": {"driver": "d", "volumeHandle": "h", "fsType": fs_type,
                     "nodeStageSecretRef": {"namespace": "n", "name": "s"}},
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn driver(spec: Value) -> CSIDriverSpec {
-        crate::json::from_value(&spec).unwrap()
+        orlop_api::types::from_value(spec).unwrap()
     }
 
     #[test]
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn lifecycles() {
-        let pod: Pod = crate::json::from_value(&json!({"metadata": {"uid": "u", "namespace": "n"}})).unwrap();
-        let volume: Volume = crate::json::from_value(&json!({"name": "v", "csi": {"driver": "d"}})).unwrap();
+        let pod: Pod = orlop_api::types::from_value(json!({"metadata": {"uid": "u", "namespace": "n"}})).unwrap();
+        let volume: Volume = orlop_api::types::from_value(json!({"name": "v", "csi": {"driver": "d"}})).unwrap();
         let inline = Target::inline(&pod, &volume, volume.csi.as_ref().unwrap());
         // The SHA-256 of "uv".
         assert!(inline.handle.starts_with("csi-") && inline.handle.len() == 68);

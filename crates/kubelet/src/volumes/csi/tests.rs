@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use orlop_api::types::core::Pod;
 use orlop_base::{Clock, Shutdown};
 use serde_json::{Value, json};
 
@@ -126,7 +126,7 @@ impl Node {
 fn pod(uid: &str, source: Value) -> Pod {
     let mut volume = source;
     volume["name"] = json!("v");
-    crate::json::from_value(&json!({
+    orlop_api::types::from_value(json!({
         "metadata": {"name": "p", "namespace": "n", "uid": uid},
         "spec": {
             "serviceAccountName": "robot",
@@ -146,7 +146,7 @@ fn with_device(uid: &str) -> Pod {
     let container = &mut pod.spec.as_mut().unwrap().containers[0];
     container.volume_mounts = None;
     container.volume_devices = Some(vec![
-        crate::json::from_value(&json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
+        orlop_api::types::from_value(json!({"name": "v", "devicePath": "/dev/x"})).unwrap(),
     ]);
     pod
 }

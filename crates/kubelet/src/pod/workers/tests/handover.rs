@@ -74,7 +74,7 @@ fn pod_of(index: usize, ask: &Ask) -> Arc<Pod> {
     pod.metadata.uid = Some(format!("u{index}"));
     if ask.host_port {
         let port = serde_json::json!([{"containerPort": 80, "hostPort": 8080}]);
-        pod.spec.as_mut().unwrap().containers[0].ports = Some(crate::json::from_value(&port).unwrap());
+        pod.spec.as_mut().unwrap().containers[0].ports = Some(orlop_api::types::from_value(port).unwrap());
     }
     let delay = format!("{}ms", ask.stop_delay);
     let run_for = ask.runs_for.map(|ms| format!("{ms}ms"));
@@ -329,7 +329,7 @@ async fn a_refusal_is_thought_over_with_the_node_as_it_is_now() {
             "metadata": {"labels": {"disk": label}},
             "status": {"allocatable": {"cpu": cpus.to_string(), "memory": "8Gi", "pods": "110"}},
         });
-        crate::json::from_value(&node).unwrap()
+        orlop_api::types::from_value(node).unwrap()
     };
     let wanting = |name: &str, cpu: u32, label: &str| {
         let mut pod = pod(&format!("containers=a a.requests=cpu:{cpu}"));

@@ -16,7 +16,7 @@ fn again(pod: &Pod, cpu: u32) -> Arc<Pod> {
     let mut pod = pod.clone();
     pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
     let resources = pod.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
-    let amount = k8s_openapi::apimachinery::pkg::api::resource::Quantity(cpu.to_string());
+    let amount = orlop_api::types::meta::Quantity(cpu.to_string());
     resources.requests.as_mut().unwrap().insert("cpu".into(), amount);
     Arc::new(pod)
 }
@@ -176,7 +176,7 @@ async fn the_pod_as_a_whole_is_resized() {
         let mut pod = pod("containers=a,b a.limits=memory:1Gi");
         pod.metadata.generation = Some(generation);
         let resources = serde_json::json!({"requests": {"cpu": "1"}, "limits": {"memory": memory}});
-        pod.spec.as_mut().unwrap().resources = Some(crate::json::from_value(&resources).unwrap());
+        pod.spec.as_mut().unwrap().resources = Some(orlop_api::types::from_value(resources).unwrap());
         Arc::new(pod)
     };
     world.workers.update(with("2Gi", 1));
@@ -201,7 +201,7 @@ async fn the_pod_as_a_whole_is_resized() {
     let world = world.restarted().await;
     let mut shown = (*with("3Gi", 2)).clone();
     shown.status = Some(
-        crate::json::from_value(&serde_json::json!({
+        orlop_api::types::from_value(serde_json::json!({
             "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
             "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "3Gi"}},
         }))
