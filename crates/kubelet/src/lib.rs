@@ -5,6 +5,7 @@
 //! picture. A pod that is stuck holds up nobody else.
 
 pub mod agent;
+mod blocking;
 pub mod cgroups;
 pub mod config;
 pub mod cpus;

@@ -78,7 +78,7 @@ async fn tell(range: &str, runtime: &dyn Runtime, directory: Option<PathBuf>) ->
         let mut network = Network::new(range.split(','));
         network.mtu = cni::host_mtu();
         let shown = directory.display().to_string();
-        let written = tokio::task::spawn_blocking(move || cni::write(&directory, &network)).await;
+        let written = crate::blocking::run(move || cni::write(&directory, &network)).await;
         match written {
             Ok(Ok(Written::New)) => tracing::info!("pods of this node are in {range}"),
             Ok(Ok(Written::Unchanged)) => {}

@@ -124,7 +124,7 @@ impl Cgroups {
     /// The kernel may take its time: not on the threads of the async runtime.
     async fn files<T: Send + 'static>(&self, work: impl FnOnce(&Tree) -> T + Send + 'static) -> T {
         let tree = Arc::clone(&self.tree);
-        tokio::task::spawn_blocking(move || work(&tree))
+        crate::blocking::run(move || work(&tree))
             .await
             .expect("work on files does not panic")
     }

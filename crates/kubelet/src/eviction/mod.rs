@@ -390,7 +390,7 @@ impl Inner {
             }
             seen
         };
-        tokio::task::spawn_blocking(look).await.map_err(io::Error::other)
+        crate::blocking::run(look).await.map_err(io::Error::other)
     }
 }
 

@@ -116,7 +116,7 @@ fn log_folder(pod_logs: &Path, pod: &Pod) -> PathBuf {
 
 async fn add_logs(used: &mut PodUse, folder: PathBuf) {
     let names: Vec<String> = used.containers.iter().map(|c| c.name.clone()).collect();
-    let sizes = tokio::task::spawn_blocking(move || {
+    let sizes = crate::blocking::run(move || {
         let sizes = names.iter().map(|name| disk_use(&folder.join(name)));
         sizes.collect::<Vec<_>>()
     });

@@ -473,7 +473,7 @@ impl Inner {
 
 /// File work that may take long, off the threads that everything else runs on.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, GcError> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = crate::blocking::run(work).await;
     Ok(done.map_err(|error| GcError(error.to_string()))??)
 }
 

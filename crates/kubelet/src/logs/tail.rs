@@ -110,7 +110,7 @@ async fn successor(file: &File, path: &Path) -> io::Result<Option<File>> {
 
 async fn open(path: &Path, tail_lines: Option<u64>) -> io::Result<File> {
     let path = path.to_path_buf();
-    let opened = tokio::task::spawn_blocking(move || {
+    let opened = crate::blocking::run(move || {
         let mut file = std::fs::File::open(&path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::other(format!("{} is no file", path.display())));

@@ -125,7 +125,7 @@ impl NodeTools {
 
 /// File systems may take their time: not on the threads of the async runtime.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    match tokio::task::spawn_blocking(work).await {
+    match crate::blocking::run(work).await {
         Ok(answer) => answer,
         Err(error) => Err(error.to_string()),
     }

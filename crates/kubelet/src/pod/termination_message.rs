@@ -31,7 +31,7 @@ pub(super) async fn read(status: &ContainerStatus) -> String {
     if file.is_none() && log.is_none() {
         return String::new();
     }
-    let reading = tokio::task::spawn_blocking(move || read_files(file.as_deref(), log.as_deref()));
+    let reading = crate::blocking::run(move || read_files(file.as_deref(), log.as_deref()));
     reading.await.unwrap_or_default()
 }
 

@@ -18,7 +18,7 @@ const ENTRIES_MAX: usize = 10_000;
 
 pub(super) async fn serve(root: &Path, path: &str) -> Answer {
     let (root, wanted) = (root.to_path_buf(), path.to_string());
-    let found = tokio::task::spawn_blocking(move || find(&root, &wanted)).await;
+    let found = crate::blocking::run(move || find(&root, &wanted)).await;
     match found {
         Ok(Some(Found::Folder(page))) => answer(200, "text/html; charset=utf-8", page),
         Ok(Some(Found::File(path))) => file(path).await,

@@ -248,7 +248,7 @@ async fn look_at_folder(mut folder: Folder, every: Duration, clock: Clock, sink:
             thorough_at = Instant::now().later(every);
         }
         let now: Timestamp = clock.now();
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = crate::blocking::run(move || {
             let pods = folder.look(thorough, now);
             (folder, pods)
         });

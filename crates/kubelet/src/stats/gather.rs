@@ -136,7 +136,7 @@ impl Gatherer {
     /// There may be many files: not on the threads of the async runtime.
     async fn files<T: Send + 'static>(&self, work: impl FnOnce(&Shared) -> T + Send + 'static) -> T {
         let shared = self.shared.clone();
-        tokio::task::spawn_blocking(move || work(&shared))
+        crate::blocking::run(move || work(&shared))
             .await
             .expect("reading files does not panic")
     }

@@ -542,7 +542,7 @@ fn uses(volumes: &Path, names: &HashMap<String, String>) -> Vec<VolumeUse> {
 
 /// Work on disk, which may take long, away from the tasks that must not wait.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
+    match crate::blocking::run(work).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }

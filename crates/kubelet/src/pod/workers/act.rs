@@ -121,8 +121,7 @@ impl Worker {
         if paths.is_empty() {
             return;
         }
-        let removed =
-            tokio::task::spawn_blocking(move || paths.iter().try_for_each(|path| rotation::remove_logs(path)));
+        let removed = crate::blocking::run(move || paths.iter().try_for_each(|path| rotation::remove_logs(path)));
         if let Ok(Err(error)) = removed.await {
             tracing::warn!("logs of removed containers can't be removed: {error}");
         }

@@ -1,0 +1,13 @@
+//! Work that blocks, off the threads of the async runtime: file systems and the kernel may take their time.
+
+use std::any::Any;
+
+use tokio::task::JoinError;
+
+/// Runs it to its end, even if nobody waits for that any more. An error says that it panicked.
+pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    // Boxed, so that tokio's part is compiled once and not for each closure.
+    let work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(move || Box::new(work()));
+    let done = tokio::task::spawn_blocking(work).await?;
+    Ok(*done.downcast().expect("the value that the work returned"))
+}
