@@ -32,7 +32,12 @@ impl Events {
                 note,
                 ..
             } = event;
-            tracing::info!("{}/{}: {reason}: {note}", regarding.namespace, regarding.name);
+            tracing::info!(
+                object = format!("{}/{}", regarding.namespace, regarding.name),
+                reason = %reason,
+                note = %note,
+                "event occurred"
+            );
         })
     }
 

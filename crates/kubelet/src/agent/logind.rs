@@ -154,7 +154,7 @@ impl Logind {
             match message.and_then(|message| message.body().deserialize::<bool>()) {
                 Ok(goes_down) => Some(goes_down),
                 Err(error) => {
-                    tracing::warn!("a signal of logind can't be read: {error}");
+                    tracing::warn!(err = %error, "failed to decode a signal of logind");
                     None
                 }
             }

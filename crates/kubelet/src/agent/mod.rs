@@ -113,8 +113,8 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
     let unused = config.without_effect();
     if !unused.is_empty() {
         tracing::warn!(
-            "the configuration has fields without effect here: {}",
-            unused.join(", ")
+            fields = unused.join(", "),
+            "ignored configuration fields that have no effect"
         );
     }
     if options.control_groups {
@@ -185,10 +185,10 @@ fn show_config(path: &Path, config: &Config) {
 fn settle_process(config: &Config) {
     let score = config.oom_score_adj.to_string();
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", &score) {
-        tracing::debug!("the agent's oom_score_adj can't be {score}: {error}");
+        tracing::debug!(score, err = %error, "failed to set oom_score_adj");
     }
     if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, config.max_open_files, config.max_open_files) {
-        tracing::debug!("the agent may not have {} open files: {error}", config.max_open_files);
+        tracing::debug!(limit = config.max_open_files, err = %error, "failed to set the limit of open files");
     }
 }
 

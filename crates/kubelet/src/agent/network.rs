@@ -80,13 +80,13 @@ async fn tell(range: &str, runtime: &dyn Runtime, directory: Option<PathBuf>) ->
         let shown = directory.display().to_string();
         let written = crate::blocking::run(move || cni::write(&directory, &network)).await;
         match written {
-            Ok(Ok(Written::New)) => tracing::info!("pods of this node are in {range}"),
+            Ok(Ok(Written::New)) => tracing::info!(cidr = %range, "configured the pod network"),
             Ok(Ok(Written::Unchanged)) => {}
             Ok(Ok(Written::SomebodyElses(file))) => {
-                tracing::info!("the pod network is {}'s: {range} is not used", file.display());
+                tracing::info!(file = %file.display(), cidr = %range, "kept the pod network that is configured already");
             }
             Ok(Err(error)) => {
-                tracing::error!("the pod network can't be configured in {shown}: {error}");
+                tracing::error!(path = %shown, err = %error, "failed to configure the pod network");
                 return false;
             }
             Err(_) => return false,
@@ -95,7 +95,7 @@ async fn tell(range: &str, runtime: &dyn Runtime, directory: Option<PathBuf>) ->
     match runtime.update_runtime_config(range).await {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!("the runtime does not take the range of pods {range}: {error}");
+            tracing::warn!(cidr = %range, err = %error, "failed to update pod CIDR of the runtime");
             false
         }
     }

@@ -43,7 +43,7 @@ impl NodeLevel {
     /// Whether all is as it should be.
     pub(super) async fn set_up(&mut self) -> bool {
         if let Err(error) = self.cgroups.ensure_node_level().await {
-            tracing::error!("the control groups of pods can't be set up: {error}");
+            tracing::error!(err = %error, "failed to set up the cgroups of pods");
             let why = format!("failed to set up the control groups of pods: {error}");
             self.keeper.set_trouble(Some(why));
             let note = format!("Failed to update Node Allocatable Limits: {error}");

@@ -315,7 +315,7 @@ async fn look_around(
     let driver: Option<CgroupDriver> = match options.runtime.cgroup_driver().await {
         Ok(driver) => driver,
         Err(error) => {
-            tracing::warn!("the runtime does not say how it names control groups: {error}");
+            tracing::warn!(err = %error, "failed to get the cgroup driver from the runtime");
             None
         }
     };

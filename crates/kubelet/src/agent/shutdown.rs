@@ -131,7 +131,7 @@ impl Ender {
                     Err(error) => error.to_string(),
                 };
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("pods won't be ended in order when this machine goes down: {error}");
+                    tracing::warn!(err = %error, "failed to start the node shutdown manager");
                 }
                 tokio::time::sleep(pause).await;
                 pause = pause.saturating_mul(2).min(AGAIN_LAST);
@@ -150,7 +150,7 @@ impl Ender {
         let mut lock = Some(logind.lock().await?);
         let mut signals = logind.signals().await?;
         (*pause, *told) = (AGAIN_FIRST, false);
-        tracing::info!("pods have {:?} when this machine goes down", whole(&self.graces));
+        tracing::info!(grace = ?whole(&self.graces), "started the node shutdown manager");
         while let Some(goes_down) = signals.next().await {
             self.keeper.set_shutting_down(goes_down);
             if goes_down {
@@ -176,16 +176,13 @@ impl Ender {
                 self.workers.freed(policy::uid(pod))
             });
             if tokio::time::timeout(turn.grace, join_all(ended)).await.is_err() {
-                tracing::warn!(
-                    "pods have not ended within {:?}; the machine goes down all the same",
-                    turn.grace
-                );
+                tracing::warn!(grace = ?turn.grace, "failed to terminate all pods before shutdown");
             }
         }
     }
 
     fn tell(&self, note: &str) {
-        tracing::info!("{note}");
+        tracing::info!(note, "recorded node shutdown event");
         let node = node::reference(&self.keeper.identity().name);
         self.events.record(node, EventType::Normal, "NodeShutdown", note);
     }

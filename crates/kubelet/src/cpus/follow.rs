@@ -49,7 +49,9 @@ pub async fn follow(
                     done.insert(id, wanted);
                 }
                 // It may have ended meanwhile; if not, the next turn tries again.
-                Err(error) => tracing::debug!("container {id} can't be moved to CPUs {wanted}: {error}"),
+                Err(error) => {
+                    tracing::debug!(container = %id, cpus = %wanted, err = %error, "failed to update container cpuset")
+                }
             }
         }
         tokio::select! {

@@ -120,11 +120,7 @@ impl Cpus {
         let rules = Rules::new(config, kept_milli, Topology::read(system)?)?;
         let state = rules.check(left.unwrap_or_default())?;
         state::save(&file, policy, &state).map_err(|e| format!("{} can't be written: {e}", file.display()))?;
-        tracing::info!(
-            "CPUs {} are shared, {} are kept for the system",
-            state.shared,
-            rules.reserved
-        );
+        tracing::info!(shared = %state.shared, reserved = %rules.reserved, "started the CPU manager");
         let inner = Inner {
             rules,
             file,
@@ -150,7 +146,7 @@ impl Cpus {
         new.shared = &new.shared | &freed;
         if let Err(error) = self.replace(&mut state, new.clone()) {
             // What the file says too much is found out at the next start, and freed.
-            tracing::warn!("{error}");
+            tracing::warn!(err = %error, "failed to write the CPU manager state");
             *state = new;
             self.inner.changed.notify_one();
         }

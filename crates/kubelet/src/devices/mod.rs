@@ -90,7 +90,7 @@ impl Devices {
         };
         // A folder with too long a name for a socket, say: the rest of the agent can do without plugins.
         if let Err(error) = register::listen(devices.clone()) {
-            tracing::error!("device plugins can't register: {error}");
+            tracing::error!(err = %error, "failed to start the device plugin registration server");
         }
         Ok(devices)
     }
@@ -122,7 +122,7 @@ impl Devices {
 
     fn change_or_warn(&self, change: impl FnOnce(&mut Book)) {
         if let Err(error) = self.change(change) {
-            tracing::warn!("devices: {error}");
+            tracing::warn!(err = %error, "failed to write the device plugin checkpoint");
         }
     }
 
@@ -157,7 +157,7 @@ impl Devices {
             state.plugins.insert(resource_name.clone(), plugin.clone());
             plugin
         };
-        tracing::info!("a plugin for {resource_name} has registered at {endpoint}");
+        tracing::info!(resource = %resource_name, endpoint = %endpoint, "registered device plugin");
         let (devices, shutdown) = (self.clone(), self.inner.shutdown.clone());
         orlop_base::spawn(async move {
             tokio::select! {
@@ -181,8 +181,9 @@ impl Devices {
             return;
         }
         tracing::warn!(
-            "the plugin for {resource} is away: {}",
-            told.err().unwrap_or("it ended".into())
+            resource,
+            err = told.err().unwrap_or("the stream ended".into()),
+            "lost the connection to device plugin"
         );
         self.change_or_warn(|book| book.lose(resource));
         tokio::time::sleep(AWAY).await;

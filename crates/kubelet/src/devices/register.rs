@@ -51,7 +51,7 @@ async fn accept(listener: UnixListener, devices: Devices) {
                 });
             }
             Err(error) => {
-                tracing::warn!("plugins can't register: {error}");
+                tracing::warn!(err = %error, "failed to accept a device plugin's connection");
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             }
         }
@@ -62,10 +62,10 @@ async fn serve(stream: UnixStream, devices: Devices) {
     let answer = |message: &[u8]| {
         let request = Register::decode(message).map_err(|error| error.to_string())?;
         devices.add_plugin(request).inspect_err(|error| {
-            tracing::warn!("a device plugin was refused: {error}");
+            tracing::warn!(err = %error, "rejected device plugin registration");
         })
     };
     if let Err(error) = wire::serve(stream, answer).await {
-        tracing::debug!("a plugin's connection broke: {error}");
+        tracing::debug!(err = %error, "lost a device plugin's connection");
     }
 }

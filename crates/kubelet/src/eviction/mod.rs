@@ -143,7 +143,7 @@ impl Evictor {
                     Ok(evicted) if evicted.is_empty() => tokio::time::sleep(PERIOD).await,
                     Ok(evicted) => self.wait_for(&evicted).await,
                     Err(error) => {
-                        tracing::warn!("watching what is left on the node: {error}");
+                        tracing::warn!(err = %error, "failed to observe node resources for eviction");
                         tokio::time::sleep(PERIOD).await;
                     }
                 }
@@ -189,7 +189,7 @@ impl Evictor {
             .events
             .record(inner.node.clone(), EventType::Warning, "EvictionThresholdMet", note);
         if self.tidy(threshold.signal, &plan).await? {
-            tracing::info!("enough {} was freed without ending pods", threshold.signal.resource());
+            tracing::info!(resource = %threshold.signal.resource(), "reduced resource pressure without evicting pods");
             return Ok(Vec::new());
         }
         self.evict_one(threshold, &met, &observations, &plan).await
@@ -199,10 +199,10 @@ impl Evictor {
     async fn tidy(&self, signal: Signal, plan: &Plan) -> Result<bool, io::Error> {
         let (containers, images) = reclaims(signal, plan.layout);
         if containers && let Err(error) = self.inner.collector.collect_containers(true).await {
-            tracing::warn!("removing dead containers: {error}");
+            tracing::warn!(err = %error, "failed to remove dead containers");
         }
         if images && let Err(error) = self.inner.collector.delete_unused_images().await {
-            tracing::warn!("removing unused images: {error}");
+            tracing::warn!(err = %error, "failed to remove unused images");
         }
         if !containers && !images {
             return Ok(false);
@@ -235,7 +235,7 @@ impl Evictor {
             .collect();
         rank::rank(&mut candidates, threshold.signal, plan.layout);
         let Some(candidate) = candidates.first() else {
-            tracing::warn!("too little {} is left and no pod may go", threshold.signal.resource());
+            tracing::warn!(resource = %threshold.signal.resource(), "failed to reclaim resource: no pods are candidates for eviction");
             return Ok(Vec::new());
         };
         let message = rank::message(threshold.signal, candidate, met, observations);
@@ -297,7 +297,7 @@ impl Evictor {
                 return;
             }
         }
-        tracing::warn!("pods that were to end to free resources are still there");
+        tracing::warn!("timed out waiting for evicted pods to be cleaned up");
     }
 }
 
@@ -334,7 +334,7 @@ impl Inner {
         let (logs, volumes) = (&self.settings.pod_logs, &self.hooks.volumes);
         let measured = measure(&*self.runtime, pods, depth, logs, volumes, &self.hooks.groups).await;
         measured.unwrap_or_else(|error| {
-            tracing::warn!("what pods use is not known: {error}");
+            tracing::warn!(err = %error, "failed to get resource usage of pods");
             BTreeMap::new()
         })
     }
@@ -385,7 +385,9 @@ impl Inner {
             ] {
                 match disks(path) {
                     Ok(disk) => add_disk(&mut seen, &disk, available, inodes),
-                    Err(error) => tracing::debug!("{} can't be looked at: {error}", path.display()),
+                    Err(error) => {
+                        tracing::debug!(path = %path.display(), err = %error, "failed to get file system stats")
+                    }
                 }
             }
             seen

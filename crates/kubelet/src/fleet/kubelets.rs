@@ -84,7 +84,7 @@ impl Kubelets {
             });
             let builder = auto::Builder::new(TokioExecutor::new()).http1_only();
             if let Err(error) = builder.serve_connection(TokioIo::new(theirs), service).await {
-                tracing::debug!("a connection to a simulated node ended: {error}");
+                tracing::debug!(err = %error, "lost a connection to a simulated node");
             }
         });
         Some(ours)

@@ -195,7 +195,7 @@ impl Nodes {
     async fn live(&self) {
         let count = self.options.nodes.count();
         self.each(0..count, |node| self.register(node)).await;
-        tracing::info!("{count} simulated nodes are registered");
+        tracing::info!(count, "registered simulated nodes");
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut tick = 0u64;
@@ -230,7 +230,7 @@ impl Nodes {
                 // The watch tells how it stands, and what is not so any more is said then.
                 Err(Error::AlreadyExists(_)) => break self.update_capacity(node).await,
                 Err(e) if e.is_passing() => tokio::time::sleep(Duration::from_secs(1)).await,
-                Err(e) => break tracing::warn!("{} can't be registered: {}", self.name(node), e.chain()),
+                Err(e) => break tracing::warn!(node = self.name(node), err = e.chain(), "failed to register node"),
             }
         }
         self.renew(node, now).await;
@@ -269,7 +269,7 @@ impl Nodes {
             other => other,
         };
         if let Err(e) = outcome {
-            tracing::debug!("the lease of {name} is not renewed: {}", e.chain());
+            tracing::debug!(node = name, err = e.chain(), "failed to update node lease");
         }
     }
 
@@ -285,7 +285,7 @@ impl Nodes {
             Ok(stored) => {
                 self.learn(node, stored.told(holding(fault)));
             }
-            Err(e) => tracing::debug!("the status of {} is not said: {}", self.name(node), e.chain()),
+            Err(e) => tracing::debug!(node = self.name(node), err = e.chain(), "failed to update node status"),
         }
     }
 

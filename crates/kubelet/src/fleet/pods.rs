@@ -628,7 +628,11 @@ impl Pods {
                 return self.plan(uid, later);
             }
             Err(e) => {
-                tracing::debug!("{}/{} is not reported: {}", pod.namespace, pod.name, e.chain());
+                tracing::debug!(
+                    pod = format!("{}/{}", pod.namespace, pod.name),
+                    err = e.chain(),
+                    "failed to update status for pod"
+                );
                 let later = now.checked_add(RETRY).unwrap_or(Timestamp::MAX);
                 return self.plan(uid, later);
             }

@@ -212,9 +212,9 @@ impl Collector {
                 false => Ok(()),
             };
             if let Err(error) = removed {
-                tracing::warn!("the container {} could not be stopped: {error}", removal.id);
+                tracing::warn!(container = removal.id, err = %error, "failed to stop container");
             } else if let Err(error) = self.remove_container(container).await {
-                tracing::warn!("the container {} could not be removed: {error}", removal.id);
+                tracing::warn!(container = removal.id, err = %error, "failed to remove container");
             }
         }
         let containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
@@ -226,7 +226,7 @@ impl Collector {
                 error => error,
             };
             if let Err(error) = removed {
-                tracing::warn!("the sandbox {id} could not be removed: {error}");
+                tracing::warn!(sandbox = %id, err = %error, "failed to remove sandbox");
             }
         }
         // Whatever is known of its pod: the logs of what is still there stay.
@@ -275,13 +275,13 @@ impl Collector {
                     && !present.contains(uid)
                     && let Err(error) = std::fs::remove_dir_all(entry.path())
                 {
-                    tracing::warn!("{} could not be removed: {error}", entry.path().display());
+                    tracing::warn!(path = %entry.path().display(), err = %error, "failed to remove pod logs");
                 }
             }
             Ok(())
         });
         if let Err(error) = removed.await {
-            tracing::warn!("the logs of pods that are gone could not be looked at: {error}");
+            tracing::warn!(err = %error, "failed to list the pod log directories");
         }
     }
 
@@ -362,7 +362,7 @@ impl Collector {
         paths.retain(|id, _| ids.contains(id.as_str()));
         for container in &containers {
             if let Err(error) = inner.look_after_log(container, &mut paths).await {
-                tracing::warn!("the log of the container {}: {error}", container.id);
+                tracing::warn!(container = container.id, err = %error, "failed to rotate container log");
             }
         }
         Ok(())
@@ -419,7 +419,7 @@ impl Inner {
             ..ImageSpec::default()
         };
         self.runtime.remove_image(&spec).await?;
-        tracing::info!("removed the unused image {id}");
+        tracing::info!(image = %id, "removed unused image");
         self.settings.metrics.image_collected(reason);
         history.removed(id);
         Ok(())
@@ -487,7 +487,7 @@ where
     loop {
         ticks.tick().await;
         if let Err(error) = work().await {
-            tracing::warn!("tidying {what}: {error}");
+            tracing::warn!(what, err = %error, "failed to collect garbage");
         }
     }
 }

@@ -456,7 +456,7 @@ impl Images {
             match (self.inner.secrets)(namespace.clone(), name.clone()).await {
                 Ok(secret) => secrets.push(secret),
                 Err(why) => {
-                    tracing::debug!("the pull secret {namespace}/{name}: {why}");
+                    tracing::debug!(namespace, name, err = %why, "failed to get image pull secret");
                     missing.push(name);
                 }
             }
@@ -498,7 +498,9 @@ impl Inner {
             if let Ok(text) = tokio::fs::read(path).await {
                 match Keyring::from_config(&text) {
                     Ok(keyring) => return keyring,
-                    Err(why) => tracing::warn!("{} is passed over: {why}", path.display()),
+                    Err(why) => {
+                        tracing::warn!(path = %path.display(), err = %why, "failed to read registry credentials")
+                    }
                 }
             }
         }

@@ -230,7 +230,7 @@ impl Records {
         match self.write("pulled", image_ref, record) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!("the record of the pulled image {image_ref} could not be written: {error}");
+                tracing::warn!(image = %image_ref, err = %error, "failed to write image pull record");
                 false
             }
         }
@@ -321,7 +321,7 @@ impl Records {
         let Some(file) = self.file(kind, name) else { return };
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("{} could not be removed: {error}", file.display());
+                tracing::warn!(path = %file.display(), err = %error, "failed to remove image pull record");
             }
             _ => {}
         }
@@ -338,7 +338,9 @@ fn read_all<T: DeserializeOwned>(folder: &Path) -> Vec<T> {
             let text = std::fs::read(&path).ok()?;
             let value = serde_json::from_slice(&text);
             value
-                .inspect_err(|error| tracing::warn!("{} is passed over: {error}", path.display()))
+                .inspect_err(
+                    |error| tracing::warn!(path = %path.display(), err = %error, "failed to read image pull record"),
+                )
                 .ok()
         })
         .collect()

@@ -439,7 +439,7 @@ impl Tools for NodeTools {
             _ => Ok(()),
         });
         if let Err(error) = removed.await {
-            tracing::warn!("logs can't be removed: {error}");
+            tracing::warn!(err = %error, "failed to remove pod logs");
         }
     }
 

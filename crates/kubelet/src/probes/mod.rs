@@ -432,7 +432,7 @@ impl Shared {
         };
         pod.remember_times(name, kinds, times);
         if changed {
-            tracing::debug!("{kind:?} of {name} in {}/{} is {success:?}", pod.namespace, pod.name);
+            tracing::debug!(pod = format!("{}/{}", pod.namespace, pod.name), container = %name, probe = ?kind, success = ?success, "probe result changed");
             state.untold.insert(uid.to_string());
         }
         drop(state);

@@ -135,7 +135,7 @@ impl Server {
         };
         tokio::spawn(async move {
             if let Err(error) = logs::read(path.clone(), query, &source, sender).await {
-                tracing::warn!("the log {} can't be read on: {error}", path.display());
+                tracing::warn!(path = %path.display(), err = %error, "failed to read container log");
             }
         });
         let frames = futures::stream::unfold(receiver, async |mut receiver| {

@@ -181,7 +181,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, acceptor: TlsAcceptor
         async move {
             let address = peer.address;
             if let Err(e) = connection(server, acceptor, stream, peer, shutdown).await {
-                tracing::debug!(peer = %address, "connection ended: {e}");
+                tracing::debug!(peer = %address, err = %e, "lost connection");
             }
         }
     };
@@ -327,7 +327,7 @@ impl Server {
     /// A runtime that can't be asked fails no page: the page says so itself, as in Kubernetes.
     async fn measured(&self, page: &str) -> Answer {
         let pods = self.pods.pods();
-        let failed = |error: &StatsError| tracing::error!("/metrics/{page} lacks all containers: {error}");
+        let failed = |error: &StatsError| tracing::error!(page, err = %error, "failed to collect container metrics");
         let text = match page {
             "resource" => {
                 let totals = self.stats.totals(&pods).await.inspect_err(failed).ok();

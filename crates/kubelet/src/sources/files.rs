@@ -54,7 +54,7 @@ impl Folder {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.complained, true) {
-                    tracing::error!("static pods can't be read from {}: {error}", self.path.display());
+                    tracing::error!(path = %self.path.display(), err = %error, "failed to read static pods");
                 }
                 // A folder that is gone holds nothing; one that can't be read for now changes nothing.
                 match error.kind() {
@@ -100,12 +100,8 @@ impl Folder {
             }
             Err(error) => {
                 if is_news {
-                    let kept = if known.pod.is_some() {
-                        "; what it held before goes on"
-                    } else {
-                        ""
-                    };
-                    tracing::error!("the static pod {} can't be used{kept}: {error}", path.display());
+                    let kept = known.pod.is_some();
+                    tracing::error!(path = %path.display(), kept, err = %error, "failed to read static pod");
                 }
                 false
             }
@@ -145,7 +141,7 @@ impl Folder {
             if names.insert((pod.metadata.namespace.clone(), pod.metadata.name.clone())) {
                 all.push(pod.clone());
             } else {
-                tracing::error!("{} is left out: another file has a pod of that name", path.display());
+                tracing::error!(path = %path.display(), "ignored a static pod: another file has a pod of that name");
             }
         }
         all

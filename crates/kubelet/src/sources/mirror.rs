@@ -148,8 +148,8 @@ async fn apply(api: &Api, step: &Step) -> Result<(), Error> {
         Step::Create(pod) => {
             let at = path::collection("v1", pod.metadata.namespace.as_deref(), "pods");
             tracing::info!(
-                "making the mirror of static pod {}",
-                pod.metadata.name.as_deref().unwrap_or_default()
+                pod = pod.metadata.name.as_deref().unwrap_or_default(),
+                "creating mirror pod"
             );
             api.create::<IgnoredAny>(&at, pod).await.map(|_| ())
         }

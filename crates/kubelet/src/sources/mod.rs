@@ -298,7 +298,7 @@ async fn ask_address(config: Arc<Config>, node: String, clock: Clock, sink: mpsc
                 failures = failures.saturating_add(1);
                 // The same trouble every 20 seconds is no news.
                 if failures.is_power_of_two() {
-                    tracing::error!("static pods can't be had from {address} (try {failures}): {error}");
+                    tracing::error!(url = %address, failures, err = %error, "failed to read static pods from URL");
                 }
             }
         }

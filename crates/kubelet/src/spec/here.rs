@@ -101,7 +101,7 @@ pub fn read_resolv_conf(path: &str) -> Option<String> {
         return None;
     }
     let text = fs::read_to_string(path)
-        .inspect_err(|error| tracing::warn!(path, %error, "no resolver settings from the host"));
+        .inspect_err(|error| tracing::warn!(path, err = %error, "failed to read the host's resolver configuration"));
     Some(text.unwrap_or_default())
 }
 

@@ -184,7 +184,9 @@ impl Users {
                     given.insert(entry.file_name().to_string_lossy().into_owned(), mapping);
                 }
                 Ok(None) => {}
-                Err(problem) => tracing::error!("{}: {problem}", entry.path().display()),
+                Err(problem) => {
+                    tracing::error!(path = %entry.path().display(), err = %problem, "failed to read user namespace mappings")
+                }
             }
         }
         Users {

@@ -107,7 +107,7 @@ impl Disk<'_> {
 
     fn format(&self, arguments: &[String], at: &Path) -> Result<(), String> {
         let kind = self.kind();
-        tracing::info!(device = %self.device.display(), kind, "formatting an empty disk");
+        tracing::info!(device = %self.device.display(), fs_type = kind, "formatting disk");
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let failed = |code: String, output: String| {
             format!(
@@ -184,11 +184,11 @@ fn check(device: &str) -> Result<(), String> {
             shown(&output)
         )),
         Ok(output) => {
-            tracing::debug!(device, status = %output.status, "fsck");
+            tracing::debug!(device, status = %output.status, "ran fsck");
             Ok(())
         }
         Err(error) => {
-            tracing::warn!(device, %error, "the disk is not checked before it is mounted");
+            tracing::warn!(device, err = %error, "failed to run fsck; mounting without a check");
             Ok(())
         }
     }

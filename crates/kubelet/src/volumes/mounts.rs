@@ -193,7 +193,12 @@ fn expanded(expression: &str, env: &[KeyValue]) -> Result<String, String> {
 /// Opens the subPath and mounts it where only the agent can write. Messages don't tell what is on the node.
 pub(super) fn make_sub_path(wanted: &SubPath, container: &str, may_mount: bool) -> Result<PathBuf, VolumeError> {
     let hidden = |what: &str, reason: String| {
-        tracing::error!(volume = wanted.name, container, reason, "subPath");
+        tracing::error!(
+            volume = wanted.name,
+            container,
+            err = reason,
+            "failed to prepare subPath"
+        );
         let message = format!(
             "failed to {what} for volumeMount {:?} of container {container:?}",
             wanted.name

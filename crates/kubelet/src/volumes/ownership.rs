@@ -126,7 +126,7 @@ impl Walk {
         match opened.and_then(|file| self.try_give(&file)) {
             // What went away meanwhile, or became another thing, is no trouble.
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
-            Err(error) => tracing::warn!(path = %path.display(), %error, "couldn't give a file to its group"),
+            Err(error) => tracing::warn!(path = %path.display(), err = %error, "failed to set group of file"),
         }
     }
 

@@ -108,8 +108,10 @@ impl Providers {
                     }
                 }
                 Err(why) => tracing::error!(
-                    "the credential provider {} has nothing for {repository}: {why}",
-                    provider.program.name()
+                    provider = provider.program.name(),
+                    repository,
+                    err = %why,
+                    "failed to get credentials from provider"
                 ),
             }
         }

@@ -55,9 +55,10 @@ impl Worker {
             let grace = seconds(kill.grace_seconds);
             if let Err(error) = self.kill(pod, &kill.id, &kill.name, &kill.message, grace).await {
                 tracing::debug!(
-                    "container {} of pod {} was not ended: {error}",
-                    kill.name,
-                    policy::described(pod)
+                    container = kill.name,
+                    pod = %policy::described(pod),
+                    err = %error,
+                    "failed to kill container"
                 );
                 return Then::Wait(Some(self.retry_at()));
             }
@@ -76,10 +77,7 @@ impl Worker {
         let reset = run.reset.iter().map(|reset| &reset.id);
         for id in reset.chain(&run.remove) {
             if let Err(error) = self.shared.runtime.remove_container(id).await {
-                tracing::warn!(
-                    "container {id} of pod {} can't be removed: {error}",
-                    policy::described(pod)
-                );
+                tracing::warn!(container = %id, pod = %policy::described(pod), err = %error, "failed to remove container");
                 return Then::Wait(Some(self.retry_at()));
             }
         }
@@ -123,7 +121,7 @@ impl Worker {
         }
         let removed = crate::blocking::run(move || paths.iter().try_for_each(|path| rotation::remove_logs(path)));
         if let Ok(Err(error)) = removed.await {
-            tracing::warn!("logs of removed containers can't be removed: {error}");
+            tracing::warn!(err = %error, "failed to remove container logs");
         }
     }
 

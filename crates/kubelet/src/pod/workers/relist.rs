@@ -94,7 +94,7 @@ async fn relist(shared: &Arc<Shared>) {
     let containers = shared.runtime.list_containers(cri::ContainerFilter::default());
     let (sandboxes, containers) = match futures::try_join!(sandboxes, containers) {
         Ok(lists) => lists,
-        Err(error) => return tracing::debug!("the runtime can't be listed: {error}"),
+        Err(error) => return tracing::debug!(err = %error, "failed to list pods of the runtime"),
     };
     let mut pods: BTreeMap<String, Listed> = BTreeMap::new();
     let sandboxes = sandboxes.iter().map(|s| (&s.labels, &s.id, s.state));
@@ -174,7 +174,7 @@ async fn sweep_disk(shared: &Arc<Shared>) {
             in_runtime || live.pods.contains_key(&uid) || live.queued.contains_key(&uid)
         };
         if !known && let Err(error) = shared.tools.release(&uid).await {
-            tracing::warn!("what is left of pod {uid} can't be removed: {error}");
+            tracing::warn!(uid, err = %error, "failed to clean up orphaned pod");
         }
     }
 }

@@ -124,7 +124,7 @@ impl Worker {
             Operation::Hook { id, name, answer } => {
                 self.memory.hooks.insert(id, Hook::Done);
                 if let Err(error) = answer {
-                    tracing::debug!("{error}");
+                    tracing::debug!(err = %error, "failed to run preStop hook");
                     // What a server answered is not for everybody to see.
                     self.event(&pod, Some(&name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 }
@@ -167,7 +167,7 @@ impl Worker {
             let hook = hooks::run(runtime, tools, pod, &container, id, ip.as_deref(), handler);
             tokio::select! {
                 answer = tokio::time::timeout(grace, hook) => if let Err(error) = answer.unwrap_or_else(|_| hooks::late(handler.sleep.is_some())) {
-                    tracing::debug!("{error}");
+                    tracing::debug!(err = %error, "failed to run preStop hook");
                     self.event(pod, Some(name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 },
                 () = Worker::told_to_end(&mut mail) => return Err("the pod is to end".into()),

@@ -160,7 +160,7 @@ impl Worker {
     /// One look, and what follows from it.
     async fn turn(&mut self, mail: &Mail, pod: &Arc<Pod>) -> Then {
         if let Err(error) = self.look(pod).await {
-            tracing::warn!("pod {} can't be looked at: {error}", policy::described(pod));
+            tracing::warn!(pod = %policy::described(pod), err = %error, "failed to get pod status from the runtime");
             return Then::Wait(Some(self.retry_at()));
         }
         let now = self.shared.clock.now();
@@ -351,7 +351,7 @@ impl Worker {
                 Then::Again
             }
             Err(error) => {
-                tracing::warn!("what pod {} holds can't be freed: {error}", policy::described(pod));
+                tracing::warn!(pod = %policy::described(pod), err = %error, "failed to release pod resources");
                 Then::Wait(Some(self.retry_at()))
             }
         }
@@ -364,10 +364,7 @@ impl Worker {
         }
         if !self.removed {
             if let Err(error) = self.remove_remains().await {
-                tracing::warn!(
-                    "the remains of pod {} can't be removed: {error}",
-                    policy::described(pod)
-                );
+                tracing::warn!(pod = %policy::described(pod), err = %error, "failed to remove terminated pod");
                 return Then::Wait(Some(self.retry_at()));
             }
             let (namespace, name) = (policy::namespace(pod), policy::name(pod));

@@ -160,7 +160,7 @@ impl Publisher<'_> {
                 Ok(())
             }
             Outcome::Stuck => {
-                tracing::warn!(volume = site.target.name, "doesn't grow: {}", failure.reason);
+                tracing::warn!(volume = site.target.name, err = %failure.reason, "failed to expand volume");
                 self.drivers
                     .remember(site.target, |memory| memory.is_stuck_in_use = true);
                 Ok(())
@@ -175,7 +175,7 @@ impl Publisher<'_> {
         };
         // It will be said with the next failure.
         if let Err(error) = self.patch(claim, &patch).await {
-            tracing::warn!(error, "a claim's failed resize can't be told");
+            tracing::warn!(err = error, "failed to record the failed expansion in the claim");
         }
     }
 

@@ -79,7 +79,7 @@ impl Registry {
         match self.object(api).await {
             Ok(_) => true,
             Err(error) => {
-                tracing::debug!(error, "CSINode");
+                tracing::debug!(err = error, "failed to initialize CSINode");
                 false
             }
         }
@@ -112,11 +112,11 @@ impl Registry {
         for ((path, identity), outcome) in due.into_iter().zip(outcomes) {
             let next = match outcome {
                 Ok(driver) => {
-                    tracing::info!(driver, socket = %path.display(), "registered a CSI driver");
+                    tracing::info!(driver, socket = %path.display(), "registered CSI driver");
                     Known::Registered { identity, driver }
                 }
                 Err(error) => {
-                    tracing::warn!(socket = %path.display(), error, "couldn't register a plugin");
+                    tracing::warn!(socket = %path.display(), err = error, "failed to register plugin");
                     let wait = match known.get(&path) {
                         Some(Known::Failed { next_wait, .. }) => *next_wait,
                         _ => RETRY_MIN,
@@ -170,10 +170,10 @@ impl Registry {
     }
 
     async fn unregister(&self, driver: &str) {
-        tracing::info!(driver, "a CSI driver is gone");
+        tracing::info!(driver, "deregistered CSI driver");
         self.drivers.clients.lock().remove(driver);
         if let Err(error) = self.tell(driver, None).await {
-            tracing::warn!(driver, error, "couldn't take a driver out of CSINode");
+            tracing::warn!(driver, err = error, "failed to remove driver from CSINode");
         }
     }
 
