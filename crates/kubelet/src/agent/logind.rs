@@ -24,15 +24,15 @@ const ANSWER: Duration = Duration::from_secs(25);
 
 /// Where the bus is, and where logind reads its settings.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct LogindEndpoint {
     /// None: the system's bus.
     pub bus: Option<String>,
     pub settings: PathBuf,
 }
 
-impl Default for Place {
-    fn default() -> Place {
-        Place {
+impl Default for LogindEndpoint {
+    fn default() -> LogindEndpoint {
+        LogindEndpoint {
             bus: None,
             settings: "/etc/systemd/logind.conf.d".into(),
         }
@@ -55,7 +55,7 @@ pub(super) struct Logind {
 }
 
 impl Logind {
-    pub(super) async fn connect(place: &Place) -> Result<Logind, Failure> {
+    pub(super) async fn connect(place: &LogindEndpoint) -> Result<Logind, Failure> {
         let bus = match &place.bus {
             Some(address) => Builder::address(address.as_str()),
             None => Builder::system(),

@@ -33,7 +33,7 @@ use orlop_client::events::Recorder;
 use orlop_runtime::Runtime;
 use tokio::task::JoinSet;
 
-pub use self::logind::Place as Logind;
+pub use self::logind::LogindEndpoint as Logind;
 pub use self::network::NetworkConfiguration;
 use self::parts::Parts;
 use crate::config::{Config, effective};

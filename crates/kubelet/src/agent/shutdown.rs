@@ -14,12 +14,12 @@ use orlop_api::types::meta::Time;
 use orlop_base::{Clock, Shutdown, join_all};
 use orlop_client::events::EventType;
 
-use super::logind::{Failure, Logind, Place};
+use super::logind::{Failure, Logind, LogindEndpoint};
 use crate::config::{Config, PriorityGrace};
 use crate::events::Events;
 use crate::node::{self, Keeper};
-use crate::pod::memory::Eviction;
 use crate::pod::policy;
+use crate::pod::worker_state::Eviction;
 use crate::pod::workers::Workers;
 use crate::spec::resources::CRITICAL_PRIORITY;
 
@@ -114,7 +114,7 @@ pub(super) struct Ender {
     pub events: Events,
     pub clock: Clock,
     pub graces: Vec<PriorityGrace>,
-    pub place: Place,
+    pub place: LogindEndpoint,
 }
 
 impl Ender {

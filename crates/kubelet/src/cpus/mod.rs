@@ -29,7 +29,7 @@ use assign::Rules;
 pub use follow::{Running, follow};
 pub use set::CpuSet;
 use state::State;
-pub use topology::{Level, Place, Topology};
+pub use topology::{CpuLocation, Level, Topology};
 
 /// Below the agent's own folder.
 const STATE_FILE: &str = "cpu_manager_state";

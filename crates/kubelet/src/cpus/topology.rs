@@ -8,7 +8,7 @@ use super::CpuSet;
 
 /// Where a CPU is. Numbers are unique on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct CpuLocation {
     pub core: u32,
     /// The last level of cache that several cores share.
     pub cache: u32,
@@ -25,7 +25,7 @@ pub enum Level {
     Numa,
 }
 
-impl Place {
+impl CpuLocation {
     pub fn at(&self, level: Level) -> u32 {
         match level {
             Level::Core => self.core,
@@ -38,11 +38,11 @@ impl Place {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    cpus: BTreeMap<u32, Place>,
+    cpus: BTreeMap<u32, CpuLocation>,
 }
 
 impl Topology {
-    pub fn new(cpus: BTreeMap<u32, Place>) -> Topology {
+    pub fn new(cpus: BTreeMap<u32, CpuLocation>) -> Topology {
         Topology { cpus }
     }
 
@@ -60,7 +60,7 @@ impl Topology {
             let siblings = list(&own.join("topology/thread_siblings_list"));
             let socket = number(&own.join("topology/physical_package_id")).unwrap_or(0);
             let numa = numas.iter().find(|(_, cpus)| cpus.contains(cpu));
-            Place {
+            CpuLocation {
                 // The kernel counts cores anew in every socket.
                 core: siblings.and_then(|s| s.iter().next()).unwrap_or(cpu),
                 cache: last_cache(&own.join("cache")).unwrap_or(socket),
@@ -75,7 +75,7 @@ impl Topology {
         self.cpus.keys().copied().collect()
     }
 
-    pub fn place(&self, cpu: u32) -> Option<&Place> {
+    pub fn place(&self, cpu: u32) -> Option<&CpuLocation> {
         self.cpus.get(&cpu)
     }
 
@@ -137,7 +137,7 @@ pub(super) mod testing {
         let all_cores = sockets * numas * cores;
         let cpus = (0..all_cores * threads).map(|cpu| {
             let core = cpu % all_cores;
-            let place = Place {
+            let place = CpuLocation {
                 core,
                 cache: core / cores.max(2) * cores.max(2),
                 socket: core / (numas * cores),
@@ -176,7 +176,7 @@ mod tests {
         write("node/node0/cpulist", "0,2\n");
         write("node/node1/cpulist", "1,3\n");
         let topology = Topology::read(dir.path()).unwrap();
-        let second = Place {
+        let second = CpuLocation {
             core: 1,
             cache: 1,
             socket: 1,

@@ -38,7 +38,7 @@ use crate::events::Events;
 use crate::gc::{Collector, Disks, disk};
 use crate::metrics::Metrics;
 use crate::node::Pressure;
-use crate::pod::memory::Eviction;
+use crate::pod::worker_state::Eviction;
 use crate::spec::resources::is_critical;
 
 const PERIOD: Duration = Duration::from_secs(10);

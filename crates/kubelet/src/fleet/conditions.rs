@@ -30,13 +30,13 @@ impl Told {
 
 /// What is read of a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct ReportedCondition {
     #[serde(rename = "type")]
     pub kind: String,
     pub status: String,
 }
 
-pub(super) fn standing(kinds: [&str; 4], seen: &[Seen]) -> Standing {
+pub(super) fn standing(kinds: [&str; 4], seen: &[ReportedCondition]) -> Standing {
     kinds.map(|kind| match seen.iter().find(|c| c.kind == kind)?.status.as_str() {
         "True" => Some(true),
         "False" => Some(false),

@@ -25,7 +25,7 @@ use super::behaviour::{Fault, LOG, annotation};
 use super::nodes::NodeCache;
 use super::pods::{PodNow, Question};
 use crate::pod::policy;
-use crate::server::{Answer, PROMETHEUS, Query, answer, container_of_log, json_answer, segments, text};
+use crate::server::{HttpResponse, PROMETHEUS, Query, answer, container_of_log, json_answer, segments, text};
 use crate::stats::metrics;
 use crate::stats::summary::{ContainerStats, Cpu, Memory, NodeStats, PodRef, PodStats, Summary};
 
@@ -92,7 +92,7 @@ impl Kubelets {
 }
 
 impl Shared {
-    async fn answer<B>(&self, node: usize, request: &Request<B>) -> Answer {
+    async fn answer<B>(&self, node: usize, request: &Request<B>) -> HttpResponse {
         let name = self.options.nodes.name(node);
         if self.seen.fault(node) == Some(Fault::Silent) {
             return text(503, format!("{name} is told to be silent (orlop.io/fault)"));
@@ -125,7 +125,7 @@ impl Shared {
         summary(self.options.nodes.name(node), self.started, pods, self.clock.now())
     }
 
-    async fn log(&self, node: &str, namespace: &str, pod: &str, container: &str, query: &Query) -> Answer {
+    async fn log(&self, node: &str, namespace: &str, pod: &str, container: &str, query: &Query) -> HttpResponse {
         let found: Pod = match self.api.get(&path::object("v1", Some(namespace), "pods", pod)).await {
             Ok(found) => found,
             Err(Error::NotFound(_)) => return text(404, format!("pod {pod:?} does not exist")),

@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use super::admission::{Placement, PodResources};
 use super::behaviour::Behaviour;
-use super::conditions::{Seen, standing};
+use super::conditions::{ReportedCondition, standing};
 use super::report::{CONDITIONS, CONTAINERS_READY};
-use crate::pod::memory::{BACKOFF_FORGET, Pace};
+use crate::pod::worker_state::{BACKOFF_FORGET, Pace};
 
 /// What is read of a pod, once.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,7 +36,7 @@ pub(super) struct PodView {
     pub phase: String,
     pub started: Option<Timestamp>,
     pub ip: Option<String>,
-    pub conditions: Vec<Seen>,
+    pub conditions: Vec<ReportedCondition>,
     pub restarts: u32,
     /// Whether its containers run, and since when.
     pub runs: bool,

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::admission::{DECLARED_FEATURES, NodeTraits};
 use super::behaviour::{FAULT, Fault};
-use super::conditions::{Seen, Standing, Stored, Told, condition, revision, standing};
+use super::conditions::{ReportedCondition, Standing, Stored, Told, condition, revision, standing};
 use super::{Group, Groups, Options};
 
 /// Upstream: the kubelet renews its lease every ten seconds and says its status every five minutes.
@@ -131,7 +131,7 @@ struct Spec {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Status {
-    conditions: Vec<Seen>,
+    conditions: Vec<ReportedCondition>,
     allocatable: BTreeMap<String, String>,
 }
 

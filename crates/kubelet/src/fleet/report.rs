@@ -7,7 +7,7 @@ use orlop_api::duration::duration_text;
 use orlop_base::clock::rfc3339;
 use serde_json::{Value, json};
 
-use super::conditions::{Seen, Standing, condition};
+use super::conditions::{ReportedCondition, Standing, condition};
 use super::life::{InitContainer, Life, Stage};
 use super::pods::Shape;
 use crate::pod::status::is_own_condition;
@@ -105,7 +105,7 @@ pub(super) fn standing(stage: Stage, gates_hold: bool) -> Standing {
 
 /// What the readiness gates lack, in Kubernetes' words.
 // Upstream: pkg/kubelet/status GeneratePodReadyCondition (v1.36)
-pub(super) fn unmet(gates: &[String], conditions: &[Seen]) -> Option<String> {
+pub(super) fn unmet(gates: &[String], conditions: &[ReportedCondition]) -> Option<String> {
     // Of the kubelet's own conditions, a gate can only wait for those that are told before readiness is.
     let counts = |kind: &str| CONDITIONS[..READY].contains(&kind) || !is_own_condition(kind);
     let lacks = gates.iter().filter_map(|gate| {

@@ -5,7 +5,7 @@ use orlop_base::clock::Shift;
 use serde_json::json;
 
 use super::behaviour::{Behaviour, Rules};
-use super::conditions::{Seen, Standing};
+use super::conditions::{ReportedCondition, Standing};
 use super::life::{self, Deleting, Life, PodView, RestartPolicy, Stage};
 use super::nodes::pod_net;
 use super::pods::Shape;
@@ -121,7 +121,7 @@ fn what_is_there_already_is_taken_over() {
         run_began: runs.then(|| at(-7)),
         started: Some(at(-9)),
         restarts: 3,
-        conditions: vec![Seen {
+        conditions: vec![ReportedCondition {
             kind: "ContainersReady".into(),
             status: ready.into(),
         }],

@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use super::admission::{
     Amounts, ContainerResources, HostPort, OS, Placement, PlacementAffinity, PodResources, ResourceLists,
 };
-use super::conditions::{Seen, revision};
+use super::conditions::{ReportedCondition, revision};
 use super::life::{Deleting, InitContainer, PodView, RestartPolicy};
 
 #[derive(Deserialize)]
@@ -101,7 +101,7 @@ struct RawStatus {
     start_time: Option<Timestamp>,
     #[serde(rename = "podIP")]
     pod_ip: Option<String>,
-    conditions: Vec<Seen>,
+    conditions: Vec<ReportedCondition>,
     container_statuses: Vec<RawContainerStatus>,
 }
 

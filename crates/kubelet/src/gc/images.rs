@@ -34,7 +34,7 @@ impl Default for ImagePolicy {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct ImageUse {
     first: Timestamp,
     /// `None`: not since the agent started.
     last_used: Option<Timestamp>,
@@ -46,7 +46,7 @@ struct Seen {
 /// When images were first seen and last used. Bounded by the images there are.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    images: BTreeMap<String, Seen>,
+    images: BTreeMap<String, ImageUse>,
 }
 
 impl History {
@@ -67,7 +67,7 @@ impl History {
             let names = image.repo_digests.iter().chain(&image.repo_tags);
             let in_use = names.chain([&image.id]).any(|name| used.contains(name.as_str()));
             let pinned = image.pinned || holds_sandboxes(image);
-            let seen = self.images.entry(image.id.clone()).or_insert(Seen {
+            let seen = self.images.entry(image.id.clone()).or_insert(ImageUse {
                 first: now,
                 last_used: None,
                 size: 0,
@@ -105,12 +105,12 @@ impl History {
         if policy.max_age.is_zero() || now.duration_since(began) <= max_age {
             return Vec::new();
         }
-        let unused_for = |seen: &Seen| now.duration_since(seen.last_used.unwrap_or(seen.first));
+        let unused_for = |seen: &ImageUse| now.duration_since(seen.last_used.unwrap_or(seen.first));
         let old = self.unused().filter(|(_, seen)| unused_for(seen) > max_age);
         old.map(|(id, _)| id.clone()).collect()
     }
 
-    fn unused(&self) -> impl Iterator<Item = (&String, &Seen)> {
+    fn unused(&self) -> impl Iterator<Item = (&String, &ImageUse)> {
         self.images.iter().filter(|(_, seen)| !seen.in_use && !seen.pinned)
     }
 }

@@ -165,7 +165,7 @@ pub struct Images {
 }
 
 /// One container or volume that needs its image.
-struct Wanted<'a> {
+struct ImageRequest<'a> {
     pod: &'a Pod,
     /// None for a volume: what happens is told of the pod then.
     container: Option<&'a str>,
@@ -280,7 +280,7 @@ impl Images {
                     annotations: pod.metadata.annotations.clone().unwrap_or_default(),
                     ..ImageSpec::default()
                 };
-                let wanted = Wanted {
+                let wanted = ImageRequest {
                     pod,
                     container,
                     policy,
@@ -298,7 +298,11 @@ impl Images {
         }
     }
 
-    async fn ensure_named(&self, wanted: &Wanted<'_>, sandbox: &PodSandboxConfig) -> Result<PulledImage, ImageError> {
+    async fn ensure_named(
+        &self,
+        wanted: &ImageRequest<'_>,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<PulledImage, ImageError> {
         let policy = pull_policy(wanted);
         let mut credentials = None;
         if policy != "Always" {
@@ -343,7 +347,7 @@ impl Images {
 
     async fn pull_unless_backing_off(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &ImageRequest<'_>,
         credentials: Vec<Credentials>,
         sandbox: &PodSandboxConfig,
     ) -> Result<PulledImage, ImageError> {
@@ -410,7 +414,7 @@ impl Images {
     /// will again.
     async fn shared_pull(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &ImageRequest<'_>,
         credentials: Vec<Credentials>,
         sandbox: &PodSandboxConfig,
     ) -> Pull {
@@ -443,7 +447,7 @@ impl Images {
     }
 
     /// The pod's secrets and the node's own configuration, as far as they fit the image.
-    async fn credentials(&self, wanted: &Wanted<'_>) -> Result<Vec<Credentials>, ImageError> {
+    async fn credentials(&self, wanted: &ImageRequest<'_>) -> Result<Vec<Credentials>, ImageError> {
         let namespace = wanted.pod.metadata.namespace.clone().unwrap_or_default();
         let references = wanted
             .pod
@@ -480,7 +484,7 @@ impl Images {
         Ok(found)
     }
 
-    fn say(&self, wanted: &Wanted<'_>, kind: EventType, reason: &'static str, note: String) {
+    fn say(&self, wanted: &ImageRequest<'_>, kind: EventType, reason: &'static str, note: String) {
         self.say_of(wanted.pod, wanted.container, kind, reason, note);
     }
 
@@ -592,7 +596,7 @@ fn error(reason: &'static str, message: String) -> ImageError {
 }
 
 /// What the pod says, or the default for a pod that nobody filled in.
-fn pull_policy<'a>(wanted: &Wanted<'a>) -> &'a str {
+fn pull_policy<'a>(wanted: &ImageRequest<'a>) -> &'a str {
     match wanted.policy {
         Some(policy) if !policy.is_empty() => policy,
         _ if wanted.name.tag.as_deref() == Some("latest") && wanted.name.digest.is_none() => "Always",

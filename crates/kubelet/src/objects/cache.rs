@@ -31,12 +31,12 @@ struct Slot<T> {
 }
 
 struct Known<T> {
-    answer: Option<Answer<T>>,
+    answer: Option<CachedObject<T>>,
     /// Fetches with a lower ticket are too old.
     wanted: u64,
 }
 
-struct Answer<T> {
+struct CachedObject<T> {
     outcome: Result<Arc<T>>,
     at: Timestamp,
     /// For how long.
@@ -133,7 +133,7 @@ impl<T> Known<T> {
             (Err(ObjectError::Failed(_)), Some(known)) => (Ok(known), FAILED),
             (Err(error), _) => (Err(error), FAILED),
         };
-        self.answer = Some(Answer {
+        self.answer = Some(CachedObject {
             outcome: outcome.clone(),
             at: now,
             holds,

@@ -11,7 +11,6 @@
 //! woken by a changed pod, by the runtime, by probes and by its own timer. `memory` is what a worker knows beyond what
 //! can be read back from the runtime; a new agent starts with an empty one and restarts nothing.
 
-pub mod memory;
 pub mod node_tools;
 pub mod observed;
 pub mod policy;
@@ -22,5 +21,6 @@ mod termination_message;
 #[cfg(test)]
 mod testing;
 pub mod tools;
+pub mod worker_state;
 pub mod workers;
 pub mod writer;

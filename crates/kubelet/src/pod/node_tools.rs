@@ -14,10 +14,10 @@ use orlop_runtime::simulated::behaviour::INIT;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::memory::{Pace, Probed};
 use super::policy::{self, Kind};
 use super::status::Host;
-use super::tools::{Pulled, Refusal, Rejection, Running, Tools, Trouble, Wanted};
+use super::tools::{ContainerRequest, Pulled, Refusal, Rejection, Running, Tools, Trouble};
+use super::worker_state::{Pace, Probed};
 use crate::cgroups::Cgroups;
 use crate::cpus::Cpus;
 use crate::devices::Devices;
@@ -302,8 +302,8 @@ impl Tools for NodeTools {
         count.await.unwrap_or(0)
     }
 
-    async fn container_config(&self, wanted: &Wanted<'_>) -> Result<cri::ContainerConfig, String> {
-        let Wanted {
+    async fn container_config(&self, wanted: &ContainerRequest<'_>) -> Result<cri::ContainerConfig, String> {
+        let ContainerRequest {
             pod,
             container,
             pod_ips,

@@ -31,7 +31,7 @@ pub fn has_claims(pod: &Pod) -> bool {
 
 /// A container of a pod by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct ContainerRef {
     pub kind: Kind,
     pub index: usize,
 }
@@ -55,7 +55,7 @@ pub fn ephemeral_containers(pod: &Pod) -> Vec<Container> {
 }
 
 /// The container at a place; `None` if the spec has lost it.
-pub fn container_at(pod: &Pod, place: Place) -> Option<Container> {
+pub fn container_at(pod: &Pod, place: ContainerRef) -> Option<Container> {
     match place.kind {
         Kind::Init => init_containers(pod).get(place.index).cloned(),
         Kind::Regular => regular_containers(pod).get(place.index).cloned(),
@@ -69,24 +69,24 @@ pub fn container_named<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
     all.into_iter().find(|c| c.name == name)
 }
 
-pub fn place_of(pod: &Pod, name: &str) -> Option<Place> {
+pub fn place_of(pod: &Pod, name: &str) -> Option<ContainerRef> {
     let find = |list: &[Container]| list.iter().position(|c| c.name == name);
     let ephemeral = spec(pod).ephemeral_containers.as_deref().unwrap_or_default();
     None.or_else(|| {
-        find(regular_containers(pod)).map(|index| Place {
+        find(regular_containers(pod)).map(|index| ContainerRef {
             kind: Kind::Regular,
             index,
         })
     })
     .or_else(|| {
-        find(init_containers(pod)).map(|index| Place {
+        find(init_containers(pod)).map(|index| ContainerRef {
             kind: Kind::Init,
             index,
         })
     })
     .or_else(|| {
         let index = ephemeral.iter().position(|c| c.name == name)?;
-        Some(Place {
+        Some(ContainerRef {
             kind: Kind::Ephemeral,
             index,
         })

@@ -13,8 +13,8 @@ use orlop_api::quantity::{Format, Quantity as Amount};
 use orlop_api::types::core::{Container, Pod, ResourceRequirements};
 use orlop_api::types::meta::Quantity;
 
-use super::memory::PodMemory;
 use super::policy;
+use super::worker_state::WorkerState;
 use crate::spec::resources::{QosClass, amount_of, pod_requests, qos_class};
 
 /// Cpu and memory of a container, or of a pod as a whole: what can be changed while it runs. Zero is "none".
@@ -202,7 +202,7 @@ pub fn differs(pod: &Pod, allocated: &Pod) -> bool {
 }
 
 /// Whether something that runs has not yet got what it was allocated.
-pub fn in_progress(pod: &Pod, running: impl Fn(&str) -> bool, memory: &PodMemory) -> bool {
+pub fn in_progress(pod: &Pod, running: impl Fn(&str) -> bool, memory: &WorkerState) -> bool {
     let mut all = policy::init_containers(pod)
         .iter()
         .chain(policy::regular_containers(pod));

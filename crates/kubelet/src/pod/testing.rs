@@ -15,9 +15,9 @@ use orlop_api::types::meta::Quantity;
 use orlop_api::types::meta::Time;
 use orlop_base::clock::Shift;
 
-use super::memory::{Backoff, Ending, Eviction, Failure, Hook, PodMemory, Probed};
 use super::observed::{ObservedContainer, ObservedPod, ObservedSandbox, State};
 use super::resize::Applied;
+use super::worker_state::{Backoff, Ending, Eviction, Failure, Hook, Probed, WorkerState};
 use super::{policy, steps};
 
 pub(super) fn epoch() -> Timestamp {
@@ -252,8 +252,8 @@ fn observed_container(pod: &Pod, name: &str, text: &str, sandbox: String, create
 
 /// `backoff.a=20@90` (delay, since), `a.live=no`, `a.start=yes`, `failed.a=110`, `hold=110`, `applied.a=cpu:…`,
 /// `evict=5`, `removed`, `hook.a0=running`, `stop.a0=130`, `stopped=s0`, `freed`, `started=10`, `phase=…`, `now=…`.
-pub(super) fn memory(pod: &Pod, text: &str) -> (PodMemory, Timestamp) {
-    let mut memory = PodMemory {
+pub(super) fn memory(pod: &Pod, text: &str) -> (WorkerState, Timestamp) {
+    let mut memory = WorkerState {
         status: pod.status.clone().unwrap_or_default(),
         ..Default::default()
     };

@@ -10,18 +10,18 @@ use orlop_api::types::core::{Container, HTTPGetAction, Pod};
 use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
 
-use super::memory::{Pace, Probed};
-use super::policy::Place;
+use super::policy::ContainerRef;
 use super::status::Host;
+use super::worker_state::{Pace, Probed};
 use crate::metrics::Metrics;
 pub use crate::sources::admission::Rejection;
 
 /// A container to be made.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct ContainerRequest<'a> {
     pub pod: &'a Pod,
     pub container: &'a Container,
-    pub place: Place,
+    pub place: ContainerRef,
     pub restart_count: u32,
     pub image: &'a Pulled,
     pub pod_ips: &'a [String],
@@ -97,7 +97,7 @@ pub trait Tools: Send + Sync + 'static {
     -> Result<Pulled, Refusal>;
     /// How often a container was started that the runtime has forgotten: its logs tell.
     async fn restarts_from_logs(&self, pod: &Pod, container: &str) -> u32;
-    async fn container_config(&self, wanted: &Wanted<'_>) -> Result<cri::ContainerConfig, String>;
+    async fn container_config(&self, wanted: &ContainerRequest<'_>) -> Result<cri::ContainerConfig, String>;
     fn linux_resources(&self, pod: &Pod, container: &Container) -> cri::LinuxContainerResources;
     /// Lets the pod's group grow, before its containers do.
     async fn make_room(&self, pod: &Pod) -> Result<(), String>;

@@ -65,7 +65,7 @@ struct Entry {
 }
 
 /// What came of a write.
-enum Outcome {
+enum WriteResult {
     Written(Box<Pod>),
     Deleted,
     /// There is no such pod any more, or it is another one.
@@ -231,23 +231,23 @@ async fn run(shared: Arc<Shared>, api: Api, mirrors: Mirrors, shutdown: Shutdown
     }
 }
 
-fn settle(shared: &Shared, uid: &str, version: u64, outcome: Outcome) {
+fn settle(shared: &Shared, uid: &str, version: u64, outcome: WriteResult) {
     let mut entries = shared.entries.lock();
     let Some(entry) = entries.get_mut(uid) else { return };
     entry.in_flight = false;
     match outcome {
-        Outcome::Written(pod) => {
+        WriteResult::Written(pod) => {
             entry.saw(&pod);
             entry.written = version;
             entry.failures = 0;
         }
-        Outcome::Deleted | Outcome::Gone => {
-            entry.deleted |= matches!(outcome, Outcome::Deleted);
+        WriteResult::Deleted | WriteResult::Gone => {
+            entry.deleted |= matches!(outcome, WriteResult::Deleted);
             entry.written = version;
             entry.failures = 0;
         }
-        Outcome::NoPlace => entry.due = Instant::now().later(Duration::from_secs(1)),
-        Outcome::Failed => {
+        WriteResult::NoPlace => entry.due = Instant::now().later(Duration::from_secs(1)),
+        WriteResult::Failed => {
             let delay = RETRY_FIRST.saturating_mul(1 << entry.failures.min(10)).min(RETRY_MAX);
             entry.failures = entry.failures.saturating_add(1);
             entry.due = Instant::now().later(delay);
@@ -279,29 +279,29 @@ impl Job {
         }
     }
 
-    async fn run(self, api: Api, mirrors: Mirrors) -> (String, u64, Outcome) {
+    async fn run(self, api: Api, mirrors: Mirrors) -> (String, u64, WriteResult) {
         let outcome = self.write(&api, &mirrors).await;
         let outcome = outcome.unwrap_or_else(|error| match error {
-            Error::NotFound(_) => Outcome::Gone,
+            Error::NotFound(_) => WriteResult::Gone,
             // Another pod of that name, most likely: the next try looks first.
-            Error::Conflict(_) => Outcome::Failed,
+            Error::Conflict(_) => WriteResult::Failed,
             error => {
                 if !error.is_away() {
                     let pod = policy::described(&self.pod);
                     tracing::warn!(pod, err = error.chain(), "failed to update status for pod");
                 }
-                Outcome::Failed
+                WriteResult::Failed
             }
         });
         (self.uid, self.version, outcome)
     }
 
-    async fn write(&self, api: &Api, mirrors: &Mirrors) -> Result<Outcome, Error> {
+    async fn write(&self, api: &Api, mirrors: &Mirrors) -> Result<WriteResult, Error> {
         let is_static = policy::is_static(&self.pod);
         let mirror = if is_static { mirrors(&self.uid) } else { None };
         let target: &Pod = match &mirror {
             Some(mirror) => mirror,
-            None if is_static => return Ok(Outcome::NoPlace),
+            None if is_static => return Ok(WriteResult::NoPlace),
             None => &self.pod,
         };
         let (namespace, name) = (Some(policy::namespace(target)), policy::name(target));
@@ -315,7 +315,7 @@ impl Job {
             None => {
                 let pod: Pod = api.get(&path::object("v1", namespace, "pods", name)).await?;
                 if policy::uid(&pod) != uid {
-                    return Ok(Outcome::Gone);
+                    return Ok(WriteResult::Gone);
                 }
                 pod.status.unwrap_or_default()
             }
@@ -338,9 +338,9 @@ impl Job {
             };
             api.delete(&path::object("v1", namespace, "pods", name), &options)
                 .await?;
-            return Ok(Outcome::Deleted);
+            return Ok(WriteResult::Deleted);
         }
-        Ok(Outcome::Written(Box::new(written)))
+        Ok(WriteResult::Written(Box::new(written)))
     }
 }
 

@@ -6,7 +6,7 @@ use orlop_api::duration::duration_text;
 use orlop_api::types::core::Container;
 use orlop_runtime::{Code, Runtime};
 
-use super::run::Outcome;
+use super::run::ProbeResult;
 
 /// Of what the command wrote, this much is told.
 const MOST_OUTPUT: usize = 10 << 10;
@@ -16,21 +16,21 @@ pub(super) async fn probe(
     container_id: &str,
     command: Vec<String>,
     timeout: Duration,
-) -> Outcome {
+) -> ProbeResult {
     let line = command.join(" ");
     match runtime.exec_sync(container_id, command, Some(timeout)).await {
-        Ok(answer) if answer.exit_code == 0 => Outcome::Success,
+        Ok(answer) if answer.exit_code == 0 => ProbeResult::Success,
         Ok(answer) => {
             let mut output = answer.stdout.to_vec();
             output.extend_from_slice(&answer.stderr);
             output.truncate(MOST_OUTPUT);
-            Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
+            ProbeResult::Failure(String::from_utf8_lossy(&output).into_owned())
         }
         Err(error) if error.code == Code::DeadlineExceeded => {
             let timeout = duration_text(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
-            Outcome::Failure(format!("command timed out: {line:?} timed out after {timeout}"))
+            ProbeResult::Failure(format!("command timed out: {line:?} timed out after {timeout}"))
         }
-        Err(error) => Outcome::unknown(error.message),
+        Err(error) => ProbeResult::unknown(error.message),
     }
 }
 

@@ -10,7 +10,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::run::{Outcome, join_host_port};
+use super::run::{ProbeResult, join_host_port};
 
 /// How long after a refused connection the next one is tried.
 const REDIAL: Duration = Duration::from_millis(100);
@@ -47,9 +47,9 @@ impl ServingStatus {
     }
 }
 
-pub(super) async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> Outcome {
+pub(super) async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> ProbeResult {
     let Ok(port) = u16::try_from(action.port) else {
-        return Outcome::Failure(format!("error: invalid port number: {}", action.port));
+        return ProbeResult::Failure(format!("error: invalid port number: {}", action.port));
     };
     let address = join_host_port(ip, port);
     let service = action.service.clone().unwrap_or_default();
@@ -58,23 +58,23 @@ pub(super) async fn probe(ip: &str, action: &GRPCAction, timeout: Duration) -> O
     let channel = match tokio::time::timeout_at(deadline, connect(&address)).await {
         Ok(channel) => channel,
         Err(_) => {
-            return Outcome::Failure(format!(
+            return ProbeResult::Failure(format!(
                 "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
             ));
         }
     };
     match tokio::time::timeout_at(deadline, check(channel, service)).await {
-        Ok(Ok(ServingStatus::Serving)) => Outcome::Success,
-        Ok(Ok(status)) => Outcome::Failure(format!("service unhealthy (responded with {:?})", status.name())),
-        Ok(Err(status)) if status.code() == Code::Unimplemented => Outcome::Failure(format!(
+        Ok(Ok(ServingStatus::Serving)) => ProbeResult::Success,
+        Ok(Ok(status)) => ProbeResult::Failure(format!("service unhealthy (responded with {:?})", status.name())),
+        Ok(Err(status)) if status.code() == Code::Unimplemented => ProbeResult::Failure(format!(
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
             status.message()
         )),
-        Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {within}")),
+        Err(_) => ProbeResult::Failure(format!("timeout: health rpc did not complete within {within}")),
         Ok(Err(status)) if status.code() == Code::DeadlineExceeded => {
-            Outcome::Failure(format!("timeout: health rpc did not complete within {within}"))
+            ProbeResult::Failure(format!("timeout: health rpc did not complete within {within}"))
         }
-        Ok(Err(status)) => Outcome::Failure(format!(
+        Ok(Err(status)) => ProbeResult::Failure(format!(
             "error: health rpc probe failed: rpc error: code = {} desc = {}",
             code_name(status.code()),
             status.message()

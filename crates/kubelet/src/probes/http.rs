@@ -27,7 +27,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::run::{Outcome, dial_error, join_host_port, resolve_port};
+use super::run::{ProbeResult, dial_error, join_host_port, resolve_port};
 
 pub const USER_AGENT: &str = "kube-probe/1.36";
 const HOOK_USER_AGENT: &str = "kube-lifecycle/1.36";
@@ -141,15 +141,15 @@ fn escape(path: &str) -> String {
     out
 }
 
-pub async fn probe(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> Outcome {
+pub async fn probe(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> ProbeResult {
     let (target, headers) = match request(action, container, ip, USER_AGENT) {
         Ok(request) => request,
-        Err(text) => return Outcome::unknown(text),
+        Err(text) => return ProbeResult::unknown(text),
     };
     let deadline = Instant::now().later(timeout);
     match follow(target, headers, deadline).await {
         Ok(response) => judge(response, deadline).await,
-        Err(text) => Outcome::Failure(text),
+        Err(text) => ProbeResult::Failure(text),
     }
 }
 
@@ -198,20 +198,20 @@ fn next(target: &Target, response: &Response<Incoming>) -> Option<(Target, bool)
         .then_some((followed, relative))
 }
 
-async fn judge(response: Response<Incoming>, deadline: Instant) -> Outcome {
+async fn judge(response: Response<Incoming>, deadline: Instant) -> ProbeResult {
     let status = response.status();
     let body = match read(response.into_body(), deadline).await {
         Ok(body) => body,
-        Err(text) => return Outcome::Error { state: "failure", text },
+        Err(text) => return ProbeResult::Error { state: "failure", text },
     };
     if status < StatusCode::OK || status >= StatusCode::BAD_REQUEST {
         // Not with the body: it may tell what others must not know.
-        return Outcome::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16()));
+        return ProbeResult::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16()));
     }
     if status >= StatusCode::MULTIPLE_CHOICES {
-        return Outcome::Warning(format!("Probe terminated redirects, Response body: {body}"));
+        return ProbeResult::Warning(format!("Probe terminated redirects, Response body: {body}"));
     }
-    Outcome::Success
+    ProbeResult::Success
 }
 
 async fn read(mut body: Incoming, deadline: Instant) -> Result<String, String> {

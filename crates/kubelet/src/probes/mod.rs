@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use self::machine::{Adopted, KINDS, Kind, Settings, Track};
 use self::metrics::Counters;
-use self::run::{Attempt, Outcome, Question};
+use self::run::{Attempt, ProbeResult, Question};
 use crate::events::{Events, container_reference};
 
 /// Probes under way at once. Each waits for its container most of the time, and none longer than its timeout; this many
@@ -96,7 +96,7 @@ fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 
-type Prober = Arc<dyn Fn(Attempt) -> BoxFuture<'static, Outcome> + Send + Sync>;
+type Prober = Arc<dyn Fn(Attempt) -> BoxFuture<'static, ProbeResult> + Send + Sync>;
 /// Pod uid, container name, which probe.
 type Key = (Arc<str>, Arc<str>, Kind);
 
@@ -407,7 +407,7 @@ impl Shared {
         }
     }
 
-    fn finish(&self, key: &Key, container_id: &str, began: Instant, outcome: Outcome) {
+    fn finish(&self, key: &Key, container_id: &str, began: Instant, outcome: ProbeResult) {
         let (uid, name, kind) = key;
         let now = Instant::now();
         let mut state = self.state.lock();

@@ -31,7 +31,7 @@ pub(super) struct Attempt {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeResult {
     Success,
     /// Well enough, but people should know.
     Warning(String),
@@ -43,9 +43,9 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
-    pub fn unknown(text: impl Into<String>) -> Outcome {
-        Outcome::Error {
+impl ProbeResult {
+    pub fn unknown(text: impl Into<String>) -> ProbeResult {
+        ProbeResult::Error {
             state: "unknown",
             text: text.into(),
         }
@@ -53,9 +53,9 @@ impl Outcome {
 
     pub fn success(&self) -> Option<bool> {
         match self {
-            Outcome::Success | Outcome::Warning(_) => Some(true),
-            Outcome::Failure(_) => Some(false),
-            Outcome::Error { .. } => None,
+            ProbeResult::Success | ProbeResult::Warning(_) => Some(true),
+            ProbeResult::Failure(_) => Some(false),
+            ProbeResult::Error { .. } => None,
         }
     }
 
@@ -63,10 +63,10 @@ impl Outcome {
     pub fn event(&self, kind: Kind) -> Option<(&'static str, String)> {
         let kind = kind.name();
         match self {
-            Outcome::Success => None,
-            Outcome::Warning(text) => Some(("ProbeWarning", format!("{kind} probe warning: {text}"))),
-            Outcome::Failure(text) => Some(("Unhealthy", format!("{kind} probe failed: {text}"))),
-            Outcome::Error { state, text } => {
+            ProbeResult::Success => None,
+            ProbeResult::Warning(text) => Some(("ProbeWarning", format!("{kind} probe warning: {text}"))),
+            ProbeResult::Failure(text) => Some(("Unhealthy", format!("{kind} probe failed: {text}"))),
+            ProbeResult::Error { state, text } => {
                 let note = format!("{kind} probe errored and resulted in {state} state: {text}");
                 Some(("Unhealthy", note))
             }
@@ -74,10 +74,10 @@ impl Outcome {
     }
 }
 
-pub(super) async fn probe(attempt: &Attempt, runtime: &dyn Runtime) -> Outcome {
+pub(super) async fn probe(attempt: &Attempt, runtime: &dyn Runtime) -> ProbeResult {
     let mut outcome = ask(attempt, runtime).await;
     for _ in 1..TRIES {
-        if !matches!(outcome, Outcome::Error { .. }) {
+        if !matches!(outcome, ProbeResult::Error { .. }) {
             break;
         }
         outcome = ask(attempt, runtime).await;
@@ -85,10 +85,10 @@ pub(super) async fn probe(attempt: &Attempt, runtime: &dyn Runtime) -> Outcome {
     outcome
 }
 
-async fn ask(attempt: &Attempt, runtime: &dyn Runtime) -> Outcome {
+async fn ask(attempt: &Attempt, runtime: &dyn Runtime) -> ProbeResult {
     let Question { kind, container, pod } = &attempt.question;
     let Some(probe) = probe_of(container, *kind) else {
-        return Outcome::Success;
+        return ProbeResult::Success;
     };
     let timeout = Settings::of(probe).timeout;
     let ip = attempt.pod_ip.as_deref().unwrap_or_default();
@@ -102,7 +102,7 @@ async fn ask(attempt: &Attempt, runtime: &dyn Runtime) -> Outcome {
     } else if let Some(action) = &probe.grpc {
         grpc::probe(ip, action, timeout).await
     } else {
-        Outcome::unknown(format!("missing probe handler for {pod}:{}", container.name))
+        ProbeResult::unknown(format!("missing probe handler for {pod}:{}", container.name))
     }
 }
 
@@ -153,17 +153,17 @@ pub(super) fn dial_error(address: &str, error: &std::io::Error) -> String {
     format!("dial tcp {address}: {why}")
 }
 
-async fn tcp(action: &TCPSocketAction, container: &Container, ip: &str, timeout: Duration) -> Outcome {
+async fn tcp(action: &TCPSocketAction, container: &Container, ip: &str, timeout: Duration) -> ProbeResult {
     let port = match resolve_port(&action.port, container) {
         Ok(port) => port,
-        Err(text) => return Outcome::unknown(text),
+        Err(text) => return ProbeResult::unknown(text),
     };
     let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(ip);
     let address = join_host_port(host, port);
     match tokio::time::timeout(timeout, TcpStream::connect(&address)).await {
-        Ok(Ok(_)) => Outcome::Success,
-        Ok(Err(error)) => Outcome::Failure(dial_error(&address, &error)),
-        Err(_) => Outcome::Failure(format!("dial tcp {address}: i/o timeout")),
+        Ok(Ok(_)) => ProbeResult::Success,
+        Ok(Err(error)) => ProbeResult::Failure(dial_error(&address, &error)),
+        Err(_) => ProbeResult::Failure(format!("dial tcp {address}: i/o timeout")),
     }
 }
 

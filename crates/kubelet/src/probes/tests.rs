@@ -7,12 +7,12 @@ const START: &str = "2026-01-02T03:04:05Z";
 /// Answers by script, the last one for ever; counts what it was asked.
 #[derive(Clone, Default)]
 struct Script {
-    answers: Arc<Mutex<BTreeMap<(String, Kind), VecDeque<Outcome>>>>,
+    answers: Arc<Mutex<BTreeMap<(String, Kind), VecDeque<ProbeResult>>>>,
     asked: Arc<Mutex<Vec<(Instant, String, Kind)>>>,
 }
 
 impl Script {
-    fn say(&self, container: &str, kind: Kind, answers: &[Outcome]) {
+    fn say(&self, container: &str, kind: Kind, answers: &[ProbeResult]) {
         let key = (container.to_string(), kind);
         self.answers.lock().insert(key, answers.iter().cloned().collect());
     }
@@ -31,7 +31,7 @@ impl Script {
             let outcome = match queue {
                 Some(queue) if queue.len() > 1 => queue.pop_front().unwrap(),
                 Some(queue) => queue.front().cloned().unwrap(),
-                None => Outcome::Success,
+                None => ProbeResult::Success,
             };
             Box::pin(async move { outcome })
         })
@@ -92,11 +92,11 @@ async fn ready_at_once_and_unready_after_three_failures() {
     } = world();
     let mut changes = probes.changes();
     let pod = pod(&format!(r#""readinessProbe": {{{EXEC}}}"#));
-    let failure = Outcome::Failure("bad".to_string());
+    let failure = ProbeResult::Failure("bad".to_string());
     script.say(
         "c",
         Kind::Readiness,
-        &[Outcome::Success, failure.clone(), failure.clone(), failure],
+        &[ProbeResult::Success, failure.clone(), failure.clone(), failure],
     );
     let began = Instant::now();
     probes.update(&pod, &[target("c", "1", &clock)], Some("10.0.0.1"));
@@ -111,7 +111,7 @@ async fn ready_at_once_and_unready_after_three_failures() {
     assert_eq!(said.take(), [line, line, line]);
 
     // Another container: nothing is known of it yet, and of the old one nothing any more.
-    script.say("c", Kind::Readiness, &[Outcome::Success]);
+    script.say("c", Kind::Readiness, &[ProbeResult::Success]);
     probes.update(&pod, &[target("c", "2", &clock)], Some("10.0.0.1"));
     assert_eq!(probes.results("u").readiness("c", "1"), None);
     assert_eq!(probes.results("u").readiness("c", "2"), Some(false));
@@ -142,9 +142,13 @@ async fn liveness_holds_until_the_container_is_replaced() {
     } = world();
     let mut changes = probes.changes();
     let pod = pod(&format!(r#""livenessProbe": {{{EXEC}}}, "startupProbe": {{{EXEC}}}"#));
-    let failure = Outcome::Failure("bad".to_string());
+    let failure = ProbeResult::Failure("bad".to_string());
     script.say("c", Kind::Liveness, std::slice::from_ref(&failure));
-    script.say("c", Kind::Startup, &[failure, Outcome::unknown("?"), Outcome::Success]);
+    script.say(
+        "c",
+        Kind::Startup,
+        &[failure, ProbeResult::unknown("?"), ProbeResult::Success],
+    );
     probes.update(&pod, &[target("c", "1", &clock)], None);
     tokio::time::sleep(Duration::from_secs(15)).await;
     assert_eq!(script.asked(Kind::Liveness), 0, "not before startup");

@@ -18,7 +18,7 @@ use orlop_runtime::cri::messages as cri;
 use tokio::sync::mpsc;
 
 use super::query::Query;
-use super::{Answer, BoxError, Refused, Server, text};
+use super::{BoxError, HttpResponse, Refused, Server, text};
 use crate::logs::{self, Source, Streams};
 use crate::pod::observed::{CONTAINER_NAME, POD_UID};
 use crate::pod::policy;
@@ -77,7 +77,7 @@ impl Server {
     }
 
     /// Pods that have a container running, as far as the runtime tells.
-    pub(super) async fn running_pods(&self) -> Answer {
+    pub(super) async fn running_pods(&self) -> HttpResponse {
         let containers = match self.runtime.list_containers(cri::ContainerFilter::default()).await {
             Ok(containers) => containers,
             Err(error) => return text(500, error.to_string()),
@@ -92,7 +92,13 @@ impl Server {
         self.show_pods(pods)
     }
 
-    pub(super) async fn container_logs(&self, namespace: &str, pod: &str, container: &str, query: &Query) -> Answer {
+    pub(super) async fn container_logs(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        query: &Query,
+    ) -> HttpResponse {
         let now = self.clock.now();
         let (wanted, previous) = match log_query(query, now) {
             Ok(read) => read,
@@ -120,7 +126,7 @@ impl Server {
         self.stream_log(status.log_path.into(), wanted, id).await
     }
 
-    async fn stream_log(&self, path: std::path::PathBuf, query: logs::Query, id: String) -> Answer {
+    async fn stream_log(&self, path: std::path::PathBuf, query: logs::Query, id: String) -> HttpResponse {
         // What can't be opened is better said than shown as an empty log.
         if let Err(error) = tokio::fs::metadata(&path).await {
             return text(

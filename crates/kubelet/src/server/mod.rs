@@ -80,7 +80,7 @@ pub(crate) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8; e
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
-pub(crate) type Answer = Response<Body>;
+pub(crate) type HttpResponse = Response<Body>;
 
 /// The pods of this node, with their newest statuses.
 pub trait Pods: Send + Sync + 'static {
@@ -232,7 +232,7 @@ async fn connection(
 }
 
 impl Server {
-    async fn respond<B: Send>(self: Arc<Self>, request: Request<B>, certified: &Certified) -> Answer {
+    async fn respond<B: Send>(self: Arc<Self>, request: Request<B>, certified: &Certified) -> HttpResponse {
         let header = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
         let path = request.uri().path();
         let checked = self
@@ -246,7 +246,7 @@ impl Server {
     }
 
     /// Serves a request and counts it.
-    async fn served<B: Send>(self: Arc<Self>, request: Request<B>) -> Answer {
+    async fn served<B: Send>(self: Arc<Self>, request: Request<B>) -> HttpResponse {
         let method = match request.method().as_str() {
             known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE") => known.to_string(),
             _ => "other".to_string(),
@@ -260,7 +260,7 @@ impl Server {
         answer
     }
 
-    async fn serve<B: Send>(self: Arc<Self>, request: Request<B>) -> Answer {
+    async fn serve<B: Send>(self: Arc<Self>, request: Request<B>) -> HttpResponse {
         let path = request.uri().path().to_string();
         let parts = segments(&path);
         let words: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -297,7 +297,7 @@ impl Server {
         }
     }
 
-    fn health(&self, path: &str, query: &str) -> Answer {
+    fn health(&self, path: &str, query: &str) -> HttpResponse {
         let at = &["healthz", "livez", "readyz"];
         let check = |name, passes| Check { name, at, passes };
         let checks = [
@@ -311,7 +311,7 @@ impl Server {
         }
     }
 
-    async fn own_metrics(&self) -> Answer {
+    async fn own_metrics(&self) -> HttpResponse {
         let pods = self.pods.pods();
         let mut page = metrics::own(&self.node_name, &pods);
         self.metrics.write(&mut page);
@@ -325,7 +325,7 @@ impl Server {
     }
 
     /// A runtime that can't be asked fails no page: the page says so itself, as in Kubernetes.
-    async fn measured(&self, page: &str) -> Answer {
+    async fn measured(&self, page: &str) -> HttpResponse {
         let pods = self.pods.pods();
         let failed = |error: &StatsError| tracing::error!(page, err = %error, "failed to collect container metrics");
         let text = match page {
@@ -341,7 +341,7 @@ impl Server {
         answer(200, PROMETHEUS, text)
     }
 
-    fn show_pods(&self, pods: Vec<Arc<Pod>>) -> Answer {
+    fn show_pods(&self, pods: Vec<Arc<Pod>>) -> HttpResponse {
         let mut list: Value = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}});
         // Go leaves out the kind of each item of a list.
         let items = pods.iter().map(|pod| {
@@ -357,7 +357,7 @@ impl Server {
     }
 }
 
-pub(crate) fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> Answer {
+pub(crate) fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let body = Full::new(body.into()).map_err(|never: Infallible| match never {});
     let mut response = Response::new(body.boxed_unsync());
     *response.status_mut() = http::StatusCode::from_u16(code).expect("a code of HTTP");
@@ -368,7 +368,7 @@ pub(crate) fn answer(code: u16, media_type: &'static str, body: impl Into<Bytes>
 }
 
 /// As Go's `http.Error` writes it.
-pub(crate) fn text(code: u16, message: impl Into<String>) -> Answer {
+pub(crate) fn text(code: u16, message: impl Into<String>) -> HttpResponse {
     answer(code, PLAIN, message.into())
 }
 
@@ -385,18 +385,18 @@ impl Refused {
     }
 }
 
-impl From<Refused> for Answer {
-    fn from(refused: Refused) -> Answer {
+impl From<Refused> for HttpResponse {
+    fn from(refused: Refused) -> HttpResponse {
         text(refused.code, refused.message)
     }
 }
 
-pub(crate) fn json_answer(value: &impl serde::Serialize) -> Answer {
+pub(crate) fn json_answer(value: &impl serde::Serialize) -> HttpResponse {
     let body = serde_json::to_vec(value).expect("plain JSON");
     answer(200, JSON, body)
 }
 
-fn refuse(denial: &Denial) -> Answer {
+fn refuse(denial: &Denial) -> HttpResponse {
     match denial {
         Denial::Unauthenticated => text(401, "Unauthorized"),
         Denial::Forbidden {

@@ -12,7 +12,7 @@ use orlop_runtime::cri::messages::{AttachRequest, ExecRequest};
 use orlop_streaming::{Refusal, Streams, Upgrade, serve_port_forward, serve_session};
 
 use super::query::Query;
-use super::{Answer, Refused, Server, text};
+use super::{HttpResponse, Refused, Server, text};
 use crate::pod::policy;
 
 /// `/run` takes no longer than this.
@@ -53,7 +53,7 @@ impl Server {
         mut request: Request<B>,
         rest: &[&str],
         query: &Query,
-    ) -> Answer {
+    ) -> HttpResponse {
         let prepared = async {
             let (namespace, pod, uid, container) = container_path(rest)?;
             let streams = streams(query)?;
@@ -84,7 +84,7 @@ impl Server {
         mut request: Request<B>,
         rest: &[&str],
         query: &Query,
-    ) -> Answer {
+    ) -> HttpResponse {
         let prepared = async {
             let (namespace, pod, uid, name) = container_path(rest)?;
             let streams = streams(query)?;
@@ -118,7 +118,7 @@ impl Server {
         switch(serve_session(&mut request, streams, idle, open))
     }
 
-    pub(super) async fn port_forward<B: Send>(self: Arc<Self>, mut request: Request<B>, rest: &[&str]) -> Answer {
+    pub(super) async fn port_forward<B: Send>(self: Arc<Self>, mut request: Request<B>, rest: &[&str]) -> HttpResponse {
         let (namespace, pod, uid) = match rest {
             [namespace, pod] => (namespace, pod, None),
             [namespace, pod, uid] => (namespace, pod, Some(*uid)),
@@ -142,7 +142,7 @@ impl Server {
     }
 
     /// Runs a command to its end and shows what it wrote.
-    pub(super) async fn run(&self, rest: &[&str], query: &Query) -> Answer {
+    pub(super) async fn run(&self, rest: &[&str], query: &Query) -> HttpResponse {
         let prepared = async {
             let (namespace, pod, uid, container) = container_path(rest)?;
             let pod = self.find_pod(namespace, pod, uid)?;
@@ -174,7 +174,7 @@ impl Server {
 }
 
 /// Switches protocols, or says why not.
-fn switch(agreed: Result<Upgrade, Refusal>) -> Answer {
+fn switch(agreed: Result<Upgrade, Refusal>) -> HttpResponse {
     match agreed {
         Ok(upgrade) => {
             tokio::spawn(upgrade.run);

@@ -10,13 +10,13 @@ use hyper::body::Frame;
 use tokio::io::AsyncReadExt;
 
 use super::query::decode;
-use super::{Answer, BoxError, answer, text};
+use super::{BoxError, HttpResponse, answer, text};
 
 const BLOCK: usize = 64 * 1024;
 /// Entries of a folder that are shown.
 const ENTRIES_MAX: usize = 10_000;
 
-pub(super) async fn serve(root: &Path, path: &str) -> Answer {
+pub(super) async fn serve(root: &Path, path: &str) -> HttpResponse {
     let (root, wanted) = (root.to_path_buf(), path.to_string());
     let found = crate::blocking::run(move || find(&root, &wanted)).await;
     match found {
@@ -92,7 +92,7 @@ fn link(name: &str) -> String {
     out
 }
 
-async fn file(path: PathBuf) -> Answer {
+async fn file(path: PathBuf) -> HttpResponse {
     let file = match tokio::fs::File::open(path).await {
         Ok(file) => file,
         Err(_) => return text(404, "404 page not found"),

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use orlop_api::types::core::Pod;
 
 use super::Origin;
-use super::manifest::{self, LENGTH_MAX, Place};
+use super::manifest::{self, LENGTH_MAX, ManifestSource};
 
 /// What changes when a file does.
 type Stamp = (u64, i64, i64, u64);
@@ -154,7 +154,7 @@ fn read(path: &Path, node: &str, now: Timestamp) -> Result<Pod, String> {
     file.take(LENGTH_MAX as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|e| e.to_string())?;
-    let place = Place {
+    let place = ManifestSource {
         origin: Origin::File,
         name: &path.to_string_lossy(),
         node,

@@ -15,7 +15,7 @@ pub const LENGTH_MAX: usize = 10 << 20;
 
 /// Where a manifest comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct ManifestSource<'a> {
     pub origin: Origin,
     /// Path or address.
     pub name: &'a str,
@@ -23,13 +23,13 @@ pub struct Place<'a> {
 }
 
 /// The one pod of a file. `Err` says in words why it is none.
-pub fn pod(bytes: &[u8], place: &Place<'_>, now: Timestamp) -> Result<Pod, String> {
+pub fn pod(bytes: &[u8], place: &ManifestSource<'_>, now: Timestamp) -> Result<Pod, String> {
     let value = read(bytes)?;
     one_pod(value, place, now)
 }
 
 /// The pods of an answer: one, or a list of them.
-pub fn pods(bytes: &[u8], place: &Place<'_>, now: Timestamp) -> Result<Vec<Pod>, String> {
+pub fn pods(bytes: &[u8], place: &ManifestSource<'_>, now: Timestamp) -> Result<Vec<Pod>, String> {
     let mut value = read(bytes)?;
     match value["kind"].as_str() {
         Some("PodList" | "List") => {
@@ -60,7 +60,7 @@ fn pod_type() -> TypeRef {
     schema::schema().get(pod::DEF.schema).expect("pods are in the table")
 }
 
-fn one_pod(value: Value, place: &Place<'_>, now: Timestamp) -> Result<Pod, String> {
+fn one_pod(value: Value, place: &ManifestSource<'_>, now: Timestamp) -> Result<Pod, String> {
     let word = |name: &str| value[name].as_str().unwrap_or_default().to_string();
     if (word("apiVersion").as_str(), word("kind").as_str()) != ("v1", "Pod") {
         return Err(format!(
@@ -86,7 +86,7 @@ fn one_pod(value: Value, place: &Place<'_>, now: Timestamp) -> Result<Pod, Strin
 }
 
 /// Name, identity and marks of a static pod.
-fn settle(value: &mut Value, name: &str, place: &Place<'_>, now: Timestamp) {
+fn settle(value: &mut Value, name: &str, place: &ManifestSource<'_>, now: Timestamp) {
     let given = value["metadata"]["uid"].as_str().unwrap_or_default().to_string();
     let uid = match given.is_empty() {
         false => given,
@@ -218,7 +218,7 @@ impl Fnv128 {
 mod tests {
     use super::*;
 
-    const FILE: Place<'static> = Place {
+    const FILE: ManifestSource<'static> = ManifestSource {
         origin: Origin::File,
         name: "/m/web.yaml",
         node: "n1",
@@ -254,7 +254,7 @@ mod tests {
         );
         assert_eq!(web.status.unwrap().phase.as_deref(), Some("Pending"));
         // The same text later is the same pod; another text, file or node is another.
-        let uid_of = |text: &str, place: &Place<'_>| {
+        let uid_of = |text: &str, place: &ManifestSource<'_>| {
             let later = "2026-02-01T00:00:00Z".parse().unwrap();
             pod(text.as_bytes(), place, later).unwrap().metadata.uid.unwrap()
         };
@@ -263,14 +263,14 @@ mod tests {
         assert_ne!(
             uid_of(
                 WEB,
-                &Place {
+                &ManifestSource {
                     name: "/m/b.yaml",
                     ..FILE
                 }
             ),
             uid
         );
-        assert_ne!(uid_of(WEB, &Place { node: "n2", ..FILE }), uid);
+        assert_ne!(uid_of(WEB, &ManifestSource { node: "n2", ..FILE }), uid);
         let named = WEB.replace("name: web", "name: web, uid: mine, namespace: kube-system");
         assert_eq!(uid_of(&named, &FILE), "mine");
         let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn lists_from_an_address() {
-        let place = Place {
+        let place = ManifestSource {
             origin: Origin::Url,
             name: "http://x",
             node: "n1",

@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// What there is: static pods, and the pods in the API that mirror some.
 #[derive(Clone, Default)]
-pub struct Picture {
+pub struct StaticPods {
     pub static_pods: Vec<Arc<Pod>>,
     pub mirrors: Vec<Arc<Pod>>,
 }
@@ -36,7 +36,7 @@ pub enum Step {
 }
 
 /// What to do so that every static pod has its mirror and no mirror is without its pod.
-pub fn plan(picture: &Picture, node: &Node) -> Vec<Step> {
+pub fn plan(picture: &StaticPods, node: &Node) -> Vec<Step> {
     let full_name = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     let mut wanted: HashMap<_, &Arc<Pod>> = picture.static_pods.iter().map(|pod| (full_name(pod), pod)).collect();
     let mut steps = Vec::new();
@@ -93,7 +93,7 @@ fn mirror_of(pod: &Pod, node: &Node) -> Pod {
 /// Keeps mirrors true until the shutdown.
 pub async fn run(
     api: Api,
-    mut pictures: watch::Receiver<Picture>,
+    mut pictures: watch::Receiver<StaticPods>,
     mut nodes: watch::Receiver<Arc<Node>>,
     shutdown: Shutdown,
 ) {
@@ -198,7 +198,7 @@ mod tests {
         node
     }
 
-    fn shown(picture: &Picture, node: &Node) -> String {
+    fn shown(picture: &StaticPods, node: &Node) -> String {
         let mut words: Vec<String> = plan(picture, node)
             .into_iter()
             .map(|step| match step {
@@ -226,13 +226,13 @@ mod tests {
             (vec![&a], vec![mirror("a", "ha")], ""),
         ];
         for (pods, mirrors, expected) in cases {
-            let picture = Picture {
+            let picture = StaticPods {
                 static_pods: pods.into_iter().cloned().collect(),
                 mirrors,
             };
             assert_eq!(shown(&picture, &node(Some("u"))), expected);
         }
-        let picture = Picture {
+        let picture = StaticPods {
             static_pods: vec![a.clone()],
             mirrors: vec![mirror("x", "x")],
         };

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use self::desired::Desired;
 use self::files::Folder;
-use self::mirror::Picture;
+use self::mirror::StaticPods;
 use crate::config::Config;
 
 pub use desired::is_mirror;
@@ -88,7 +88,7 @@ pub struct Sources {
 
 /// Finds the mirror pod of a static pod. Cheap to clone.
 #[derive(Clone)]
-pub struct Mirrors(watch::Receiver<Picture>);
+pub struct Mirrors(watch::Receiver<StaticPods>);
 
 impl Mirrors {
     /// The pod in the API that shows the static pod of this uid, if there is one.
@@ -134,7 +134,7 @@ impl Mirrors {
 /// Starts all sources.
 pub fn start(settings: Settings) -> Sources {
     let (sender, updates) = mpsc::channel(QUEUE);
-    let (picture, pictures) = watch::channel(Picture::default());
+    let (picture, pictures) = watch::channel(StaticPods::default());
     orlop_base::spawn(async move {
         let shutdown = settings.shutdown.clone();
         tokio::select! {
@@ -151,7 +151,7 @@ pub fn start(settings: Settings) -> Sources {
 /// All static pods of an origin.
 type Pods = (Origin, Vec<Arc<Pod>>);
 
-async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::Sender<Picture>) {
+async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::Sender<StaticPods>) {
     let (pods, mut static_pods) = mpsc::channel::<Pods>(4);
     let mut awaited = Vec::new();
     let config = &settings.config;
@@ -213,8 +213,8 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::
     }
 }
 
-fn show(picture: &watch::Sender<Picture>, desired: &Desired) {
-    let new = Picture {
+fn show(picture: &watch::Sender<StaticPods>, desired: &Desired) {
+    let new = StaticPods {
         static_pods: desired.static_pods().cloned().collect(),
         mirrors: desired.mirrors().cloned().collect(),
     };
@@ -272,7 +272,7 @@ async fn ask_address(config: Arc<Config>, node: String, clock: Clock, sink: mpsc
     loop {
         turns.tick().await;
         let asked = url::fetch(address, &config.static_pod_url_header).await;
-        let place = manifest::Place {
+        let place = manifest::ManifestSource {
             origin: Origin::Url,
             name: address,
             node: &node,
@@ -318,11 +318,11 @@ mod tests {
             pod.metadata.annotations = Some([(mark.to_string(), "h".to_string())].into());
             Arc::new(pod)
         };
-        let (sender, receiver) = watch::channel(Picture::default());
+        let (sender, receiver) = watch::channel(StaticPods::default());
         let mut mirrors = Mirrors(receiver);
         let mut known = HashMap::new();
         let mut show = async |mirror: Option<&str>| {
-            sender.send_replace(Picture {
+            sender.send_replace(StaticPods {
                 static_pods: vec![pod("s", CONFIG_HASH)],
                 mirrors: mirror.map(|uid| pod(uid, CONFIG_MIRROR)).into_iter().collect(),
             });

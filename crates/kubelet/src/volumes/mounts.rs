@@ -14,7 +14,7 @@ use super::sub_path;
 
 /// What a mount of a container comes to, its subPath not looked up yet.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct MountPlan {
     pub mount: Mount,
     pub sub_path: Option<SubPath>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Given<'a> {
 }
 
 /// Decides all mounts of a container.
-pub(super) fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Wanted>, VolumeError> {
+pub(super) fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<MountPlan>, VolumeError> {
     let mounts = container.volume_mounts.iter().flatten().enumerate();
     mounts
         .map(|(index, mount)| {
@@ -69,7 +69,7 @@ pub(super) fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Wan
                     image_sub_path: path.unwrap_or_default(),
                     ..mount
                 };
-                return Ok(Wanted { mount, sub_path: None });
+                return Ok(MountPlan { mount, sub_path: None });
             }
             let sub_path = path.filter(|path| !path.is_empty()).map(|path| SubPath {
                 volume: volume.host_path.clone(),
@@ -78,7 +78,7 @@ pub(super) fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Wan
                 name: mount.name.clone(),
             });
             let mount = message(mount, volume, given.recursive_read_only).map_err(failed)?;
-            Ok(Wanted { mount, sub_path })
+            Ok(MountPlan { mount, sub_path })
         })
         .collect()
 }
@@ -275,7 +275,7 @@ mod tests {
         };
         match wanted(&container, &given) {
             Ok(list) => {
-                let Wanted { mount, sub_path } = &list[0];
+                let MountPlan { mount, sub_path } = &list[0];
                 let sub_path = sub_path
                     .as_ref()
                     .map(|s| format!(" {} at {}", s.path, s.target.display()));

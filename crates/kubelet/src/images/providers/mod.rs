@@ -119,7 +119,7 @@ impl Providers {
     }
 }
 
-type Answer = (BTreeMap<String, run::Auth>, Option<AccountSource>);
+type ProviderResponse = (BTreeMap<String, run::Auth>, Option<AccountSource>);
 
 impl Provider {
     fn new(config: ProviderConfig, program: Program, objects: Objects, clock: Clock) -> Provider {
@@ -135,7 +135,7 @@ impl Provider {
         }
     }
 
-    async fn ask(&self, repository: &str, pod: &Pod) -> Result<Answer, String> {
+    async fn ask(&self, repository: &str, pod: &Pod) -> Result<ProviderResponse, String> {
         let nothing = (BTreeMap::new(), None);
         if !self.match_images.iter().any(|pattern| fits(pattern, repository)) {
             return Ok(nothing);

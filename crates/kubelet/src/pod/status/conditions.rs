@@ -5,9 +5,9 @@ use orlop_api::types::core::{ContainerStatus, Pod, PodCondition, PodStatus};
 use orlop_api::types::meta::Time;
 
 use super::{restarting_all, whole_seconds};
-use crate::pod::memory::PodMemory;
 use crate::pod::observed::ObservedPod;
 use crate::pod::resize::Pending;
+use crate::pod::worker_state::WorkerState;
 use crate::pod::{policy, steps};
 
 /// Whether the agent alone writes conditions of this type.
@@ -37,7 +37,7 @@ type Verdict = (bool, Option<&'static str>, Option<String>);
 pub(super) fn conditions(
     pod: &Pod,
     observed: &ObservedPod,
-    memory: &PodMemory,
+    memory: &WorkerState,
     status: &PodStatus,
     now: Timestamp,
 ) -> Vec<PodCondition> {
@@ -225,7 +225,7 @@ fn initialized(pod: &Pod, old: &[PodCondition], status: &PodStatus) -> Verdict {
     }
 }
 
-fn all_restarting(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, status: &PodStatus) -> Verdict {
+fn all_restarting(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, status: &PodStatus) -> Verdict {
     match status.phase.as_deref() {
         Some("Succeeded") => (false, Some("PodCompleted"), None),
         Some("Failed") => (false, Some("PodFailed"), None),

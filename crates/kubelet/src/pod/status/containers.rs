@@ -7,11 +7,11 @@ use orlop_api::types::core::{
 use orlop_api::types::meta::Time;
 
 use super::{Host, restarting_all, whole_seconds};
-use crate::pod::memory::PodMemory;
 use crate::pod::observed::{ObservedContainer, ObservedPod, State};
 use crate::pod::policy::{self, Kind};
 use crate::pod::resize;
 use crate::pod::steps;
+use crate::pod::worker_state::WorkerState;
 
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
 const RESTARTING_ALL_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
@@ -28,7 +28,7 @@ pub(super) struct Statuses {
     pub ephemeral: Vec<ContainerStatus>,
 }
 
-pub(super) fn statuses(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, host: &Host) -> Statuses {
+pub(super) fn statuses(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, host: &Host) -> Statuses {
     let old = &memory.status;
     let maker = Maker {
         pod,
@@ -53,7 +53,7 @@ pub(super) fn statuses(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, ho
 struct Maker<'a> {
     pod: &'a Pod,
     observed: &'a ObservedPod,
-    memory: &'a PodMemory,
+    memory: &'a WorkerState,
     host: &'a Host,
     restarting: bool,
 }

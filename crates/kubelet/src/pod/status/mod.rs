@@ -20,10 +20,10 @@ use orlop_api::types::meta::Time;
 
 use orlop_api::resources::{ResourceList, pod_limits, pod_requests};
 
-use super::memory::PodMemory;
 use super::observed::{ObservedPod, State};
 use super::policy::{self, Kind};
 use super::resize::{self, Applied};
+use super::worker_state::WorkerState;
 
 pub use conditions::is_own as is_own_condition;
 use containers::Statuses;
@@ -73,7 +73,7 @@ pub struct Host {
 }
 
 /// The status to tell the API server.
-pub fn pod_status(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, host: &Host, now: Timestamp) -> PodStatus {
+pub fn pod_status(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, host: &Host, now: Timestamp) -> PodStatus {
     let old = &memory.status;
     let api = pod.status.as_ref();
     let statuses = containers::statuses(pod, observed, memory, host);
@@ -124,7 +124,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
 }
 
 /// The phase as the containers have it, before anything has been stopped.
-pub fn current_phase(pod: &Pod, observed: &ObservedPod, memory: &PodMemory) -> String {
+pub fn current_phase(pod: &Pod, observed: &ObservedPod, memory: &WorkerState) -> String {
     let statuses = containers::statuses(pod, observed, memory, &Host::default());
     told_phase(pod, observed, memory, &statuses).0
 }
@@ -133,7 +133,7 @@ pub fn current_phase(pod: &Pod, observed: &ObservedPod, memory: &PodMemory) -> S
 fn told_phase(
     pod: &Pod,
     observed: &ObservedPod,
-    memory: &PodMemory,
+    memory: &WorkerState,
     statuses: &Statuses,
 ) -> (String, Option<String>, Option<String>) {
     let old = &memory.status;
@@ -164,7 +164,7 @@ fn told_phase(
 }
 
 /// Nothing of the pod runs and nothing will: its sandboxes are stopped.
-fn is_over(observed: &ObservedPod, memory: &PodMemory) -> bool {
+fn is_over(observed: &ObservedPod, memory: &WorkerState) -> bool {
     let told = policy::is_terminal(memory.status.phase.as_deref().unwrap_or_default());
     let stopped = observed
         .sandboxes
@@ -208,7 +208,7 @@ fn wants_restart_of_all(pod: &Pod, observed: &ObservedPod, old: &PodStatus) -> b
 }
 
 /// What follows from the spec's resources: class, what is allocated in all, and what the pod as a whole has.
-fn totals(status: &mut PodStatus, pod: &Pod, memory: &PodMemory) {
+fn totals(status: &mut PodStatus, pod: &Pod, memory: &WorkerState) {
     let spec = Pod {
         spec: pod.spec.clone(),
         ..Default::default()
@@ -236,7 +236,7 @@ fn totals(status: &mut PodStatus, pod: &Pod, memory: &PodMemory) {
     };
 }
 
-fn addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, memory: &PodMemory, host: &Host) {
+fn addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, memory: &WorkerState, host: &Host) {
     let seen = if observed.ips().is_empty() {
         &memory.ips
     } else {

@@ -3,8 +3,8 @@
 use orlop_api::types::core::{ContainerState, ContainerStatus, PodCondition};
 
 use super::*;
-use crate::pod::memory::Eviction;
 use crate::pod::testing::{at, epoch, memory, observed, pod};
+use crate::pod::worker_state::Eviction;
 
 fn host() -> Host {
     Host {

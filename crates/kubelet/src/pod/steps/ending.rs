@@ -8,8 +8,8 @@ use orlop_api::types::core::Pod;
 use orlop_base::clock::{Shift, elapsed, seconds};
 
 use super::GRACE_MIN;
-use crate::pod::memory::{Ending, Hook, PodMemory};
 use crate::pod::observed::{ObservedContainer, ObservedPod, State};
+use crate::pod::worker_state::{Ending, Hook, WorkerState};
 use crate::pod::{policy, status};
 
 /// Ends what runs. Steps that were taken already are not repeated, unless the time for them has become shorter.
@@ -46,14 +46,14 @@ const DEADLINE_REASON: &str = "DeadlineExceeded";
 const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
 
 /// When the pod will have been active for too long.
-pub(super) fn active_deadline(pod: &Pod, memory: &PodMemory) -> Option<Timestamp> {
+pub(super) fn active_deadline(pod: &Pod, memory: &WorkerState) -> Option<Timestamp> {
     let allowed = policy::spec(pod).active_deadline_seconds?;
     let start = memory.status.start_time.as_ref()?.0;
     Some(start.later(seconds(allowed)))
 }
 
 /// Whether the pod ends, and how: for good once it does, with a grace that only shrinks.
-pub(super) fn ending(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, now: Timestamp) -> Option<Ending> {
+pub(super) fn ending(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, now: Timestamp) -> Option<Ending> {
     let deleted = pod.metadata.deletion_timestamp.is_some() || memory.requests.removed;
     let evict = memory.requests.evict.as_ref();
     let late = active_deadline(pod, memory).is_some_and(|deadline| now >= deadline);
@@ -97,7 +97,7 @@ pub(super) fn ending(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, now:
 pub(super) fn stop(
     pod: &Pod,
     observed: &ObservedPod,
-    memory: &PodMemory,
+    memory: &WorkerState,
     ending: Option<Ending>,
     why: StopWhy,
     now: Timestamp,
@@ -164,7 +164,7 @@ fn remaining(deadline: Timestamp, now: Timestamp) -> Duration {
 }
 
 /// A container in an unknown state may run; once it was told to end there is no more to do about it.
-fn is_alive(container: &ObservedContainer, memory: &PodMemory) -> bool {
+fn is_alive(container: &ObservedContainer, memory: &WorkerState) -> bool {
     match container.state {
         State::Running => true,
         State::Unknown => !memory.stops.contains_key(&container.id),

@@ -4,9 +4,9 @@
 use orlop_api::types::core::{Container, Pod};
 
 use super::{Kill, kill, own_grace, unknown};
-use crate::pod::memory::PodMemory;
 use crate::pod::observed::{ObservedContainer, ObservedPod, State};
 use crate::pod::policy;
+use crate::pod::worker_state::WorkerState;
 
 #[derive(Default)]
 pub(super) struct InitPlan {
@@ -21,7 +21,7 @@ pub(super) struct InitPlan {
 }
 
 /// What one init container means for the next.
-enum Outcome {
+enum InitProgress {
     /// It ran, or a sidecar has started.
     Passed,
     /// Still at it, or to be started again.
@@ -31,7 +31,7 @@ enum Outcome {
 
 /// Goes backwards: the last init container that has been created is the one that counts, since those before it may have
 /// been removed from the runtime; before it only sidecars are of interest.
-pub(super) fn plan(pod: &Pod, observed: &ObservedPod, memory: &PodMemory) -> InitPlan {
+pub(super) fn plan(pod: &Pod, observed: &ObservedPod, memory: &WorkerState) -> InitPlan {
     let containers = policy::init_containers(pod);
     let mut plan = InitPlan {
         initialized: containers.is_empty(),
@@ -63,10 +63,10 @@ pub(super) fn plan(pod: &Pod, observed: &ObservedPod, memory: &PodMemory) -> Ini
             false => outcome(&mut plan, pod, container, index, seen),
         };
         match outcome {
-            Outcome::Passed if index == last => plan.initialized = true,
-            Outcome::Passed if !passed => plan.start.push(index + 1),
-            Outcome::Passed | Outcome::Pending => {}
-            Outcome::FailedForGood => {
+            InitProgress::Passed if index == last => plan.initialized = true,
+            InitProgress::Passed if !passed => plan.start.push(index + 1),
+            InitProgress::Passed | InitProgress::Pending => {}
+            InitProgress::FailedForGood => {
                 return InitPlan {
                     kill_pod: true,
                     ..Default::default()
@@ -81,27 +81,33 @@ pub(super) fn plan(pod: &Pod, observed: &ObservedPod, memory: &PodMemory) -> Ini
     plan
 }
 
-fn outcome(plan: &mut InitPlan, pod: &Pod, container: &Container, index: usize, seen: &ObservedContainer) -> Outcome {
+fn outcome(
+    plan: &mut InitPlan,
+    pod: &Pod,
+    container: &Container,
+    index: usize,
+    seen: &ObservedContainer,
+) -> InitProgress {
     let again = match seen.state {
         State::Running => {
             plan.resizable.push(index);
-            return Outcome::Pending;
+            return InitProgress::Pending;
         }
         // The runtime could not start it.
         State::Created => true,
-        State::Exited if seen.exit_code == 0 => return Outcome::Passed,
+        State::Exited if seen.exit_code == 0 => return InitProgress::Passed,
         State::Exited => policy::restarts_after_exit(pod, container, seen.exit_code),
         State::Unknown => policy::restarts_when_killed(pod, container),
     };
     if !again {
-        return Outcome::FailedForGood;
+        return InitProgress::FailedForGood;
     }
     if seen.state == State::Unknown {
         plan.kill
             .push(kill(pod, container, seen, unknown("Init container"), None));
     }
     plan.start.push(index);
-    Outcome::Pending
+    InitProgress::Pending
 }
 
 fn sidecar_outcome(
@@ -110,8 +116,8 @@ fn sidecar_outcome(
     container: &Container,
     index: usize,
     seen: &ObservedContainer,
-    memory: &PodMemory,
-) -> Outcome {
+    memory: &WorkerState,
+) -> InitProgress {
     let name = &container.name;
     match seen.state {
         State::Running => {}
@@ -119,11 +125,11 @@ fn sidecar_outcome(
             plan.kill
                 .push(kill(pod, container, seen, unknown("Init container"), None));
             plan.start.push(index);
-            return Outcome::Pending;
+            return InitProgress::Pending;
         }
         State::Created | State::Exited => {
             plan.start.push(index);
-            return Outcome::Pending;
+            return InitProgress::Pending;
         }
     }
     let probed = memory.probed(name, &seen.id);
@@ -139,9 +145,9 @@ fn sidecar_outcome(
                     format!("Init container {name} failed startup probe"),
                     own_grace(&container.startup_probe),
                 );
-                return Outcome::Pending;
+                return InitProgress::Pending;
             }
-            None => return Outcome::Pending,
+            None => return InitProgress::Pending,
         }
     }
     // It has started, whatever comes now: the next may start.
@@ -155,5 +161,5 @@ fn sidecar_outcome(
     } else {
         plan.resizable.push(index);
     }
-    Outcome::Passed
+    InitProgress::Passed
 }

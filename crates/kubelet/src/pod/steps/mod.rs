@@ -22,11 +22,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use orlop_api::types::core::{Container, Pod};
 
-use super::memory::{Backoff, Ending, Failure, PodMemory};
 use super::observed::{ObservedContainer, ObservedPod, State};
-use super::policy::{self, Kind, Place};
+use super::policy::{self, ContainerRef, Kind};
 use super::resize::{self, Applied};
 use super::status;
+use super::worker_state::{Backoff, Ending, Failure, WorkerState};
 
 pub use ending::{Stop, StopContainer, StopWhy};
 
@@ -105,7 +105,7 @@ pub struct Resize {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    pub place: Place,
+    pub place: ContainerRef,
     pub name: String,
     /// `None` if the runtime has no container of that name: logs tell then.
     pub restart_count: Option<u32>,
@@ -115,14 +115,14 @@ pub struct Start {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    pub place: Place,
+    pub place: ContainerRef,
     pub name: String,
     pub delay: Duration,
     pub until: Timestamp,
 }
 
 /// The steps to take now.
-pub fn next_steps(pod: &Pod, observed: &ObservedPod, memory: &PodMemory, now: Timestamp) -> Steps {
+pub fn next_steps(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, now: Timestamp) -> Steps {
     if let Some(ending) = ending::ending(pod, observed, memory, now) {
         let stop = ending::stop(pod, observed, memory, Some(ending.clone()), StopWhy::Ending, now);
         return match (stop, memory.freed) {
@@ -158,7 +158,7 @@ pub fn sandbox_needed<'a>(pod: &Pod, observed: &'a ObservedPod) -> (bool, u32, O
 struct Planner<'a> {
     pod: &'a Pod,
     observed: &'a ObservedPod,
-    memory: &'a PodMemory,
+    memory: &'a WorkerState,
     now: Timestamp,
     run: Run,
     /// Init containers to start, by index; then regular ones.
@@ -167,7 +167,7 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(pod: &'a Pod, observed: &'a ObservedPod, memory: &'a PodMemory, now: Timestamp) -> Planner<'a> {
+    fn new(pod: &'a Pod, observed: &'a ObservedPod, memory: &'a WorkerState, now: Timestamp) -> Planner<'a> {
         Planner {
             pod,
             observed,
@@ -319,7 +319,7 @@ impl<'a> Planner<'a> {
             // Never started again.
             if self.observed.latest(&container.name).is_none() {
                 self.queue(
-                    Place {
+                    ContainerRef {
                         kind: Kind::Ephemeral,
                         index,
                     },
@@ -338,7 +338,7 @@ impl<'a> Planner<'a> {
         for index in init.resizable {
             self.resize(
                 &policy::init_containers(self.pod)[index],
-                Place {
+                ContainerRef {
                     kind: Kind::Init,
                     index,
                 },
@@ -387,7 +387,7 @@ impl<'a> Planner<'a> {
             } else {
                 let restarts = self.resize(
                     container,
-                    Place {
+                    ContainerRef {
                         kind: Kind::Regular,
                         index,
                     },
@@ -430,7 +430,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans a change of cpu and memory; whether it starts the container again.
-    fn resize(&mut self, container: &Container, place: Place) -> bool {
+    fn resize(&mut self, container: &Container, place: ContainerRef) -> bool {
         let Some(seen) = self
             .observed
             .latest(&container.name)
@@ -488,7 +488,7 @@ impl<'a> Planner<'a> {
         for index in init {
             let container = &policy::init_containers(self.pod)[index];
             let due = self.queue(
-                Place {
+                ContainerRef {
                     kind: Kind::Init,
                     index,
                 },
@@ -506,7 +506,7 @@ impl<'a> Planner<'a> {
         for index in regular {
             let container = &policy::regular_containers(self.pod)[index];
             self.queue(
-                Place {
+                ContainerRef {
                     kind: Kind::Regular,
                     index,
                 },
@@ -518,7 +518,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Starts a container now, or says when. Whether it is now.
-    fn queue(&mut self, place: Place, name: &str, identity: &str, once: bool) -> bool {
+    fn queue(&mut self, place: ContainerRef, name: &str, identity: &str, once: bool) -> bool {
         let latest = self.observed.latest(name).map(|seen| seen.state);
         // One that was made and ended waits as any other that ended.
         let holds = |f: &&Failure| f.retry_at > self.now && !(f.was_made && latest == Some(State::Exited));

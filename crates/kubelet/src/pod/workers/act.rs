@@ -10,16 +10,16 @@ use orlop_client::EventType::{Normal, Warning};
 use orlop_runtime::cri::messages as cri;
 use tokio::time::Instant;
 
-use super::Mail;
+use super::PodWork;
 use super::hooks;
-use super::worker::{Then, Worker};
+use super::worker::{NextSync, Worker};
 use crate::gc::rotation;
-use crate::pod::memory::Failure;
 use crate::pod::observed::ObservedSandbox;
 use crate::pod::policy::{self, Kind};
 use crate::pod::resize::{Applied, Pending};
 use crate::pod::steps::{Resize, Run, SandboxStep, Start};
-use crate::pod::tools::{Refusal, Wanted};
+use crate::pod::tools::{ContainerRequest, Refusal};
+use crate::pod::worker_state::Failure;
 
 /// Upstream: what could not be done is tried again after about this long.
 const RETRY: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ impl NotStarted {
 }
 
 impl Worker {
-    pub(super) async fn act(&mut self, mail: &Mail, pod: &Arc<Pod>, run: Run) -> Then {
+    pub(super) async fn act(&mut self, mail: &PodWork, pod: &Arc<Pod>, run: Run) -> NextSync {
         self.memory.teardown = None;
         let mut did = !run.kill.is_empty() || !run.reset.is_empty() || !run.remove.is_empty();
         for kill in &run.kill {
@@ -60,7 +60,7 @@ impl Worker {
                     err = %error,
                     "failed to kill container"
                 );
-                return Then::Wait(Some(self.retry_at()));
+                return NextSync::Wait(Some(self.retry_at()));
             }
         }
         for reset in &run.reset {
@@ -70,7 +70,7 @@ impl Worker {
                     .await
                     .is_err()
             {
-                return Then::Wait(Some(self.retry_at()));
+                return NextSync::Wait(Some(self.retry_at()));
             }
         }
         self.remove_logs(&run.remove).await;
@@ -78,7 +78,7 @@ impl Worker {
         for id in reset.chain(&run.remove) {
             if let Err(error) = self.shared.runtime.remove_container(id).await {
                 tracing::warn!(container = %id, pod = %policy::described(pod), err = %error, "failed to remove container");
-                return Then::Wait(Some(self.retry_at()));
+                return NextSync::Wait(Some(self.retry_at()));
             }
         }
         did |= self.tell_back_off(pod, &run);
@@ -91,7 +91,7 @@ impl Worker {
             return then;
         }
         let sandbox = match run.sandbox {
-            SandboxStep::None => return if did { Then::Again } else { Then::Wait(run.wake) },
+            SandboxStep::None => return if did { NextSync::Again } else { NextSync::Wait(run.wake) },
             SandboxStep::Keep { id, attempt } => (id, attempt),
             SandboxStep::Create { attempt } => {
                 did = true;
@@ -108,7 +108,7 @@ impl Worker {
             did = true;
             self.start_all(pod, &run.start, &sandbox.0, sandbox.1).await;
         }
-        if did { Then::Again } else { Then::Wait(run.wake) }
+        if did { NextSync::Again } else { NextSync::Wait(run.wake) }
     }
 
     /// Once the containers are gone, nobody knows where their logs are.
@@ -146,11 +146,11 @@ impl Worker {
     }
 
     /// Cgroup and volumes; what to do instead if they are not to be had now.
-    async fn prepare(&mut self, pod: &Pod) -> Option<Then> {
+    async fn prepare(&mut self, pod: &Pod) -> Option<NextSync> {
         let mut mail = self.mail();
         let answer = tokio::select! {
             answer = self.shared.tools.prepare(pod) => answer,
-            () = Worker::told_to_end(&mut mail) => return Some(Then::Again),
+            () = Worker::told_to_end(&mut mail) => return Some(NextSync::Again),
         };
         match answer {
             Ok(()) => {
@@ -169,12 +169,12 @@ impl Worker {
                 self.memory.mount_failures = self.memory.mount_failures.saturating_add(1);
                 let hold = self.shared.clock.now().later(delay);
                 self.memory.hold = Some(hold);
-                Some(Then::Wait(Some(hold)))
+                Some(NextSync::Wait(Some(hold)))
             }
         }
     }
 
-    async fn create_sandbox(&mut self, mail: &Mail, pod: &Arc<Pod>, attempt: u32) -> Result<String, Then> {
+    async fn create_sandbox(&mut self, mail: &PodWork, pod: &Arc<Pod>, attempt: u32) -> Result<String, NextSync> {
         let made = async {
             let handler = self.shared.tools.runtime_handler(pod).await?;
             let config = self.shared.tools.sandbox_config(pod, attempt)?;
@@ -194,7 +194,7 @@ impl Worker {
                 let hold = self.shared.clock.now().later(RETRY);
                 self.memory.hold = Some(hold);
                 // It may be there half made.
-                return Err(Then::Again);
+                return Err(NextSync::Again);
             }
         };
         match self.shared.runtime.pod_sandbox_status(&id).await {
@@ -202,7 +202,7 @@ impl Worker {
             Err(error) => {
                 let text = format!("Unable to get pod sandbox status: {}", error.with_code());
                 self.event(pod, None, Warning, "FailedPodSandBoxStatus", text);
-                return Err(Then::Wait(Some(self.retry_at())));
+                return Err(NextSync::Wait(Some(self.retry_at())));
             }
         }
         self.register();
@@ -301,7 +301,7 @@ impl Worker {
         let made = match &target {
             Err(error) => Err(error.clone()),
             Ok(target) => {
-                let wanted = Wanted {
+                let wanted = ContainerRequest {
                     pod,
                     container,
                     place: start.place,

@@ -8,11 +8,11 @@ use orlop_base::clock::seconds;
 use orlop_client::EventType::{Normal, Warning};
 
 use super::worker::Worker;
-use super::{Mail, Shared, ledger};
-use crate::pod::memory::{Ending, Eviction};
+use super::{PodWork, Shared, ledger};
 use crate::pod::policy;
 use crate::pod::resize::{self, Pending};
 use crate::pod::tools::Rejection;
+use crate::pod::worker_state::{Ending, Eviction};
 use crate::sources::preemption;
 
 /// Upstream: pods that are pushed off get half as long again as their grace, and no less than this.
@@ -231,7 +231,7 @@ impl Worker {
     }
 
     /// News for the worker: the pod to work towards, with what it has been allocated.
-    pub(super) fn take(&mut self, mail: &Mail) -> Arc<Pod> {
+    pub(super) fn take(&mut self, mail: &PodWork) -> Arc<Pod> {
         if self.memory.requests != mail.requests {
             self.memory.requests = mail.requests.clone();
         }

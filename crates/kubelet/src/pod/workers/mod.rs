@@ -29,13 +29,13 @@ use orlop_runtime::Runtime;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use super::memory::{Eviction, Requests};
 use super::observed::ObservedPod;
 use super::policy;
 use super::tools::Tools;
+use super::worker_state::{Eviction, Requests};
 use super::writer::Writer;
 use ledger::Ledger;
-use shown::Shown;
+use shown::PublishedStatus;
 use worker::Worker;
 
 /// All pods of this node. Cheap to clone.
@@ -87,22 +87,22 @@ impl Live {
 }
 
 struct Handle {
-    mail: watch::Sender<Mail>,
+    mail: watch::Sender<PodWork>,
     poke: Arc<Notify>,
     view: watch::Receiver<View>,
-    shown: Arc<Mutex<Shown>>,
+    shown: Arc<Mutex<PublishedStatus>>,
 }
 
 /// What a worker is told; the newest counts.
 #[derive(Clone, Debug)]
-pub(super) struct Mail {
+pub(super) struct PodWork {
     pub pod: Arc<Pod>,
     pub requests: Requests,
     /// A pod that no source has and the runtime does.
     pub orphan: bool,
 }
 
-impl Mail {
+impl PodWork {
     fn is_active(&self) -> bool {
         let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
         !self.requests.removed && !phase.is_some_and(policy::is_terminal)
@@ -271,7 +271,7 @@ impl Shared {
         }
         self.start(
             &mut live,
-            Mail {
+            PodWork {
                 pod,
                 requests: Requests::default(),
                 orphan: false,
@@ -279,7 +279,7 @@ impl Shared {
         );
     }
 
-    fn start(self: &Arc<Shared>, live: &mut Live, mail: Mail) {
+    fn start(self: &Arc<Shared>, live: &mut Live, mail: PodWork) {
         let uid = policy::uid(&mail.pod).to_string();
         // Only this agent makes sandboxes: of a pod that was not there at the start and is new there is nothing.
         let is_new = live.seen.as_ref().is_some_and(|seen| !seen.contains_key(&uid));
@@ -332,7 +332,7 @@ impl Shared {
             live.queued.remove(policy::uid(&next));
             self.start(
                 &mut live,
-                Mail {
+                PodWork {
                     pod: next,
                     requests: Requests::default(),
                     orphan: false,

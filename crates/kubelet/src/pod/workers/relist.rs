@@ -13,8 +13,8 @@ use orlop_runtime::Event;
 use orlop_runtime::cri::messages as cri;
 use tokio::time::Instant;
 
-use super::{Live, Mail, Shared};
-use crate::pod::memory::Requests;
+use super::{Live, PodWork, Shared};
+use crate::pod::worker_state::Requests;
 use crate::spec::labels::{POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// With events, a relist is a safety net; without, it is all there is.
@@ -138,7 +138,7 @@ fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
     for (uid, listed) in orphans {
         let pod = format!("{}/{}", listed.namespace, listed.name);
         tracing::info!(pod, uid, "killing orphaned pod");
-        let mail = Mail {
+        let mail = PodWork {
             pod: Arc::new(remnant(uid, listed)),
             requests: Requests {
                 removed: true,

@@ -8,29 +8,29 @@ use std::sync::Arc;
 use orlop_api::types::core::Pod;
 use tokio::sync::watch;
 
-use super::{Mail, Shared, View};
-use crate::pod::memory::PodMemory;
+use super::{PodWork, Shared, View};
 use crate::pod::observed::ObservedPod;
 use crate::pod::status;
+use crate::pod::worker_state::WorkerState;
 
-pub(super) struct Shown {
+pub(super) struct PublishedStatus {
     pub view: watch::Sender<View>,
     /// The worker is in the middle of a turn.
     pub busy: bool,
     /// None before the first status.
-    pub picture: Option<Picture>,
+    pub picture: Option<StatusInputs>,
 }
 
-pub(super) struct Picture {
-    pub mail: Mail,
+pub(super) struct StatusInputs {
+    pub mail: PodWork,
     pub pod: Arc<Pod>,
     pub observed: Arc<ObservedPod>,
-    pub memory: PodMemory,
+    pub memory: WorkerState,
 }
 
-impl Shown {
-    pub(super) fn new(view: watch::Sender<View>) -> Shown {
-        Shown {
+impl PublishedStatus {
+    pub(super) fn new(view: watch::Sender<View>) -> PublishedStatus {
+        PublishedStatus {
             view,
             busy: false,
             picture: None,

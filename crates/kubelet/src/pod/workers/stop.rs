@@ -8,10 +8,10 @@ use orlop_base::clock::Shift;
 use orlop_client::EventType::{Normal, Warning};
 
 use super::hooks;
-use super::worker::{Then, Worker};
-use crate::pod::memory::Hook;
+use super::worker::{NextSync, Worker};
 use crate::pod::policy;
 use crate::pod::steps::{Stop, StopContainer, StopWhy};
+use crate::pod::worker_state::Hook;
 
 /// Something that was under way and is done.
 pub(super) enum Operation {
@@ -27,7 +27,7 @@ pub(super) enum Operation {
 }
 
 impl Worker {
-    pub(super) async fn stop(&mut self, pod: &Pod, stop: Stop) -> Then {
+    pub(super) async fn stop(&mut self, pod: &Pod, stop: Stop) -> NextSync {
         if stop.why == StopWhy::SandboxChanged && self.memory.teardown.is_none() {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             self.event(pod, None, Normal, "SandboxChanged", text);
@@ -64,16 +64,16 @@ impl Worker {
                         format!("error killing pod: {error}"),
                     );
                     self.memory.hold = Some(self.retry_at());
-                    return Then::Again;
+                    return NextSync::Again;
                 }
                 _ => stopped |= self.memory.stopped_sandboxes.insert(id),
             }
         }
         if stopped {
             self.failures = 0;
-            return Then::Again;
+            return NextSync::Again;
         }
-        Then::Wait(stop.wake)
+        NextSync::Wait(stop.wake)
     }
 
     fn announce(&self, pod: &Pod, step: &StopContainer) {

@@ -19,11 +19,11 @@ use orlop_runtime::simulated::Simulated;
 
 use super::*;
 use crate::metrics::Metrics;
-use crate::pod::memory::Probed;
 use crate::pod::policy::Kind;
 use crate::pod::status::Host;
 use crate::pod::testing::epoch;
-use crate::pod::tools::{Pulled, Refusal, Rejection, Running, Trouble, Wanted};
+use crate::pod::tools::{ContainerRequest, Pulled, Refusal, Rejection, Running, Trouble};
+use crate::pod::worker_state::Probed;
 use crate::sources::admission;
 use crate::spec::labels;
 
@@ -172,7 +172,7 @@ impl Tools for FakeTools {
         0
     }
 
-    async fn container_config(&self, wanted: &Wanted<'_>) -> Result<cri::ContainerConfig, String> {
+    async fn container_config(&self, wanted: &ContainerRequest<'_>) -> Result<cri::ContainerConfig, String> {
         if let Some(error) = self.state.lock().refuse_config.clone() {
             return Err(error);
         }

@@ -11,15 +11,15 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use super::shown::{Picture, Shown};
+use super::shown::{PublishedStatus, StatusInputs};
 use super::stop::Operation;
-use super::{Mail, Shared, View};
+use super::{PodWork, Shared, View};
 use crate::metrics::Started;
-use crate::pod::memory::{Ending, PodMemory};
 use crate::pod::observed::{self, ObservedPod, State};
 use crate::pod::resize::{self, Applied};
 use crate::pod::steps::{Steps, next_steps};
 use crate::pod::tools::Running;
+use crate::pod::worker_state::{Ending, WorkerState};
 use crate::pod::{policy, status};
 
 /// After a call to the runtime failed.
@@ -31,10 +31,10 @@ const RESIZE_RETRY: Duration = Duration::from_secs(180);
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) uid: String,
-    mail: watch::Receiver<Mail>,
+    mail: watch::Receiver<PodWork>,
     poke: Arc<Notify>,
-    pub(super) shown: Arc<Mutex<Shown>>,
-    pub(super) memory: PodMemory,
+    pub(super) shown: Arc<Mutex<PublishedStatus>>,
+    pub(super) memory: WorkerState,
     pub(super) observed: ObservedPod,
     /// With what it was allocated.
     pub(super) allocated: Arc<Pod>,
@@ -63,7 +63,7 @@ pub(super) struct Starting {
 
 /// What to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Then {
+pub(super) enum NextSync {
     /// Something was done: look at once.
     Again,
     /// Wait for news, no longer than this.
@@ -74,10 +74,10 @@ pub(super) enum Then {
 impl Worker {
     pub(super) fn new(
         shared: Arc<Shared>,
-        mail: Mail,
+        mail: PodWork,
         poke: Arc<Notify>,
         is_new: bool,
-    ) -> (Worker, watch::Sender<Mail>, watch::Receiver<View>) {
+    ) -> (Worker, watch::Sender<PodWork>, watch::Receiver<View>) {
         let pod = mail.pod.clone();
         let now = shared.clock.now();
         let (view, views) = watch::channel(View {
@@ -92,10 +92,10 @@ impl Worker {
             uid: policy::uid(&pod).to_string(),
             mail: receiver,
             poke,
-            shown: Arc::new(Mutex::new(Shown::new(view))),
-            memory: PodMemory {
+            shown: Arc::new(Mutex::new(PublishedStatus::new(view))),
+            memory: WorkerState {
                 pace: shared.tools.restart_pace(),
-                ..PodMemory::new(&pod, shared.began)
+                ..WorkerState::new(&pod, shared.began)
             },
             observed: ObservedPod::default(),
             allocated: resize::adopted(&pod),
@@ -140,9 +140,9 @@ impl Worker {
             self.settle();
             self.shared.tools.metrics().turn(operation, began.elapsed());
             match then {
-                Then::Again => tokio::task::yield_now().await,
-                Then::Gone => break,
-                Then::Wait(until) => self.wait(until).await,
+                NextSync::Again => tokio::task::yield_now().await,
+                NextSync::Gone => break,
+                NextSync::Wait(until) => self.wait(until).await,
             }
         }
         self.shared.gone(&self.uid);
@@ -158,10 +158,10 @@ impl Worker {
     }
 
     /// One look, and what follows from it.
-    async fn turn(&mut self, mail: &Mail, pod: &Arc<Pod>) -> Then {
+    async fn turn(&mut self, mail: &PodWork, pod: &Arc<Pod>) -> NextSync {
         if let Err(error) = self.look(pod).await {
             tracing::warn!(pod = %policy::described(pod), err = %error, "failed to get pod status from the runtime");
-            return Then::Wait(Some(self.retry_at()));
+            return NextSync::Wait(Some(self.retry_at()));
         }
         let now = self.shared.clock.now();
         self.watch_probes(pod);
@@ -177,7 +177,7 @@ impl Worker {
             Steps::Done(ending) => self.done(mail, pod, &ending).await,
         };
         match then {
-            Then::Wait(until) if self.memory.ending.is_none() => self.refresh(pod, until).await,
+            NextSync::Wait(until) if self.memory.ending.is_none() => self.refresh(pod, until).await,
             then => then,
         }
     }
@@ -282,7 +282,7 @@ impl Worker {
     }
 
     /// Makes the status and hands it on.
-    pub(super) fn publish(&mut self, mail: &Mail, pod: &Arc<Pod>, finished: bool) {
+    pub(super) fn publish(&mut self, mail: &PodWork, pod: &Arc<Pod>, finished: bool) {
         let now = self.shared.clock.now();
         let host = self.shared.tools.host();
         let status = status::pod_status(pod, &self.observed, &self.memory, &host, now);
@@ -305,7 +305,7 @@ impl Worker {
         };
         let mut shown = self.shown.lock();
         shown.view.send_replace(view);
-        shown.picture = Some(Picture {
+        shown.picture = Some(StatusInputs {
             mail: mail.clone(),
             pod: pod.clone(),
             observed,
@@ -342,30 +342,30 @@ impl Worker {
     }
 
     /// Frees what the pod holds.
-    async fn free(&mut self, pod: &Pod) -> Then {
+    async fn free(&mut self, pod: &Pod) -> NextSync {
         match self.shared.tools.release(&self.uid).await {
             Ok(()) => {
                 self.memory.freed = true;
                 self.shared.leave(&self.uid);
                 self.failures = 0;
-                Then::Again
+                NextSync::Again
             }
             Err(error) => {
                 tracing::warn!(pod = %policy::described(pod), err = %error, "failed to release pod resources");
-                Then::Wait(Some(self.retry_at()))
+                NextSync::Wait(Some(self.retry_at()))
             }
         }
     }
 
     /// Nothing runs and nothing is held. If the pod is to go, so do its remains in the runtime, its logs and its object.
-    async fn done(&mut self, mail: &Mail, pod: &Arc<Pod>, ending: &Ending) -> Then {
+    async fn done(&mut self, mail: &PodWork, pod: &Arc<Pod>, ending: &Ending) -> NextSync {
         if !ending.deleted {
-            return Then::Wait(None);
+            return NextSync::Wait(None);
         }
         if !self.removed {
             if let Err(error) = self.remove_remains().await {
                 tracing::warn!(pod = %policy::described(pod), err = %error, "failed to remove terminated pod");
-                return Then::Wait(Some(self.retry_at()));
+                return NextSync::Wait(Some(self.retry_at()));
             }
             let (namespace, name) = (policy::namespace(pod), policy::name(pod));
             self.shared.tools.forget(namespace, name, &self.uid).await;
@@ -373,8 +373,8 @@ impl Worker {
             self.publish(mail, pod, true);
         }
         match mail.requests.removed {
-            true => Then::Gone,
-            false => Then::Wait(None),
+            true => NextSync::Gone,
+            false => NextSync::Wait(None),
         }
     }
 
@@ -390,7 +390,7 @@ impl Worker {
         Ok(())
     }
 
-    async fn refresh(&mut self, pod: &Pod, until: Option<Timestamp>) -> Then {
+    async fn refresh(&mut self, pod: &Pod, until: Option<Timestamp>) -> NextSync {
         let now = self.shared.clock.now();
         if now >= self.refresh_at {
             self.refresh_at = now.later(self.shared.tools.refresh_every());
@@ -399,7 +399,7 @@ impl Worker {
             }
         }
         let resize = self.memory.resize_pending.as_ref().map(|_| now.later(RESIZE_RETRY));
-        Then::Wait([until, Some(self.refresh_at), resize].into_iter().flatten().min())
+        NextSync::Wait([until, Some(self.refresh_at), resize].into_iter().flatten().min())
     }
 
     async fn wait(&mut self, until: Option<Timestamp>) {
@@ -438,18 +438,18 @@ impl Worker {
     }
 
     /// Whether the pod has been told to end since this turn began.
-    pub(super) fn is_told_to_end(mail: &Mail) -> bool {
+    pub(super) fn is_told_to_end(mail: &PodWork) -> bool {
         mail.pod.metadata.deletion_timestamp.is_some() || mail.requests.removed || mail.requests.evict.is_some()
     }
 
     /// Resolves when the pod is told to end.
-    pub(super) async fn told_to_end(mail: &mut watch::Receiver<Mail>) {
+    pub(super) async fn told_to_end(mail: &mut watch::Receiver<PodWork>) {
         if mail.wait_for(Worker::is_told_to_end).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    pub(super) fn mail(&self) -> watch::Receiver<Mail> {
+    pub(super) fn mail(&self) -> watch::Receiver<PodWork> {
         self.mail.clone()
     }
 

@@ -37,9 +37,9 @@ async fn server(answer: Result<i32, (u8, &'static str)>) -> i32 {
 
 #[tokio::test]
 async fn the_health_protocol() {
-    let failure = |text: &str| Outcome::Failure(text.to_string());
+    let failure = |text: &str| ProbeResult::Failure(text.to_string());
     for (answer, want) in [
-        (Ok(1), Outcome::Success),
+        (Ok(1), ProbeResult::Success),
         (Ok(2), failure(r#"service unhealthy (responded with "NOT_SERVING")"#)),
         (Ok(0), failure(r#"service unhealthy (responded with "UNKNOWN")"#)),
         (
@@ -79,6 +79,6 @@ async fn nobody_there() {
     let want = format!("timeout: failed to connect service \"{address}\" within 300ms: context deadline exceeded");
     assert_eq!(
         probe("127.0.0.1", &action, Duration::from_millis(300)).await,
-        Outcome::Failure(want)
+        ProbeResult::Failure(want)
     );
 }

@@ -84,17 +84,17 @@ fn action(port: u16, path: &str, headers: &[(&str, &str)]) -> HTTPGetAction {
 async fn answers_by_status_and_redirect() {
     let port = server().await;
     let container = Container::default();
-    let failure = |text: &str| Outcome::Failure(text.to_string());
-    let ended = Outcome::Warning("Probe terminated redirects, Response body: the body".to_string());
+    let failure = |text: &str| ProbeResult::Failure(text.to_string());
+    let ended = ProbeResult::Warning("Probe terminated redirects, Response body: the body".to_string());
     for (path, headers, want) in [
-        ("/ok", &[][..], Outcome::Success),
-        ("ok", &[], Outcome::Success),
+        ("/ok", &[][..], ProbeResult::Success),
+        ("ok", &[], ProbeResult::Success),
         ("/fail", &[], failure("HTTP probe failed with statuscode: 500")),
         ("/teapot", &[], failure("HTTP probe failed with statuscode: 418")),
         ("/away", &[], ended.clone()),
         ("/nowhere", &[], ended.clone()),
-        ("/here", &[], Outcome::Success),
-        ("/near", &[], Outcome::Success),
+        ("/here", &[], ProbeResult::Success),
+        ("/near", &[], ProbeResult::Success),
         (
             "/round",
             &[],
@@ -102,18 +102,18 @@ async fn answers_by_status_and_redirect() {
                 "Get \"http://127.0.0.1:{port}/round\": stopped after 10 redirects"
             )),
         ),
-        ("/headers", &[("X-A", "b")], Outcome::Success),
+        ("/headers", &[("X-A", "b")], ProbeResult::Success),
         (
             "/headers",
             &[("X-A", "b"), ("user-agent", "x")],
             failure("HTTP probe failed with statuscode: 500"),
         ),
-        ("/host", &[("Host", "other.example")], Outcome::Success),
-        ("/query?a=b c", &[], Outcome::Success),
+        ("/host", &[("Host", "other.example")], ProbeResult::Success),
+        ("/query?a=b c", &[], ProbeResult::Success),
         (
             "/x",
             &[("a b", "c")],
-            Outcome::unknown("net/http: invalid header field name \"a b\""),
+            ProbeResult::unknown("net/http: invalid header field name \"a b\""),
         ),
     ] {
         let got = probe(&action(port, path, headers), &container, "127.0.0.1", PLENTY).await;
@@ -129,14 +129,14 @@ async fn connections_that_fail() {
     let url = format!("http://127.0.0.1:{port}/hang");
     let want = format!("Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)");
     let got = probe(&action(port, "/hang", &[]), &container, "127.0.0.1", soon).await;
-    assert_eq!(got, Outcome::Failure(want));
+    assert_eq!(got, ProbeResult::Failure(want));
 
     let mut https = action(port, "/", &[]);
     https.scheme = Some("HTTPS".to_string());
     let want = format!("Get \"https://127.0.0.1:{port}/\": http: server gave HTTP response to HTTPS client");
     assert_eq!(
         probe(&https, &container, "127.0.0.1", PLENTY).await,
-        Outcome::Failure(want)
+        ProbeResult::Failure(want)
     );
 
     let closed = TcpListener::bind("127.0.0.1:0")
@@ -148,7 +148,7 @@ async fn connections_that_fail() {
     let address = format!("127.0.0.1:{closed}");
     let want = format!("Get \"http://{address}/\": dial tcp {address}: connect: connection refused");
     let got = probe(&action(closed, "/", &[]), &container, "127.0.0.1", PLENTY).await;
-    assert_eq!(got, Outcome::Failure(want));
+    assert_eq!(got, ProbeResult::Failure(want));
 
     // Takes the connection and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -156,7 +156,7 @@ async fn connections_that_fail() {
     tokio::spawn(async move { drop(silent.accept().await) });
     let got = probe(&action(port, "/", &[]), &container, "127.0.0.1", PLENTY).await;
     assert!(
-        matches!(&got, Outcome::Failure(text) if text.contains(": EOF") || text.contains("reset")),
+        matches!(&got, ProbeResult::Failure(text) if text.contains(": EOF") || text.contains("reset")),
         "{got:?}"
     );
 }
@@ -187,7 +187,7 @@ async fn certificates_are_not_verified() {
     https.scheme = Some("HTTPS".to_string());
     assert_eq!(
         probe(&https, &Container::default(), "127.0.0.1", PLENTY).await,
-        Outcome::Success
+        ProbeResult::Success
     );
 }
 

@@ -29,10 +29,10 @@ fn ports_by_number_name_and_text() {
 #[test]
 fn what_is_said_of_outcomes() {
     for (kind, outcome, want) in [
-        (Kind::Liveness, Outcome::Success, None),
+        (Kind::Liveness, ProbeResult::Success, None),
         (
             Kind::Readiness,
-            Outcome::Failure("HTTP probe failed with statuscode: 500".into()),
+            ProbeResult::Failure("HTTP probe failed with statuscode: 500".into()),
             Some((
                 "Unhealthy",
                 "Readiness probe failed: HTTP probe failed with statuscode: 500",
@@ -40,7 +40,7 @@ fn what_is_said_of_outcomes() {
         ),
         (
             Kind::Liveness,
-            Outcome::Warning("Probe terminated redirects, Response body: x".into()),
+            ProbeResult::Warning("Probe terminated redirects, Response body: x".into()),
             Some((
                 "ProbeWarning",
                 "Liveness probe warning: Probe terminated redirects, Response body: x",
@@ -48,7 +48,7 @@ fn what_is_said_of_outcomes() {
         ),
         (
             Kind::Startup,
-            Outcome::unknown("no"),
+            ProbeResult::unknown("no"),
             Some(("Unhealthy", "Startup probe errored and resulted in unknown state: no")),
         ),
     ] {
@@ -70,16 +70,16 @@ async fn a_port_that_listens_is_well() {
     let (container, second) = (container(r#"{"name": "c"}"#), Duration::from_secs(5));
     assert_eq!(
         tcp(&action(None), &container, "127.0.0.1", second).await,
-        Outcome::Success
+        ProbeResult::Success
     );
     assert_eq!(
         tcp(&action(Some("127.0.0.1")), &container, "", second).await,
-        Outcome::Success
+        ProbeResult::Success
     );
     drop(listener);
     let want = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
     assert_eq!(
         tcp(&action(None), &container, "127.0.0.1", second).await,
-        Outcome::Failure(want)
+        ProbeResult::Failure(want)
     );
 }

@@ -14,7 +14,7 @@ use super::super::blocking;
 use super::super::paths::{self, Plugin};
 use super::block::Places;
 use super::disk;
-use super::growth::{self, Decision, Expansion, Failure, FailureKind, Mark, Occasion, Outcome};
+use super::growth::{self, Decision, Expansion, ExpansionResult, Failure, FailureKind, Mark, Occasion};
 use super::messages::{CapacityRange, NodeExpandVolume};
 use super::publish::{Publisher, shown};
 use super::target::Target;
@@ -154,18 +154,18 @@ impl Publisher<'_> {
             self.mark_failed(claim, mark, &failure.reason).await;
         }
         match consequence.outcome {
-            Outcome::Done => {
+            ExpansionResult::Done => {
                 let size = wanted.size.clone();
                 self.drivers.remember(site.target, |memory| memory.grown(size));
                 Ok(())
             }
-            Outcome::Stuck => {
+            ExpansionResult::Stuck => {
                 tracing::warn!(volume = site.target.name, err = %failure.reason, "failed to expand volume");
                 self.drivers
                     .remember(site.target, |memory| memory.is_stuck_in_use = true);
                 Ok(())
             }
-            Outcome::Failed => Err(failure.reason),
+            ExpansionResult::Failed => Err(failure.reason),
         }
     }
 

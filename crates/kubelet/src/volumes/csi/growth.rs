@@ -223,7 +223,7 @@ impl Failure {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Consequence {
     pub mark: Option<Mark>,
-    pub outcome: Outcome,
+    pub outcome: ExpansionResult,
 }
 
 /// What the claim is to say.
@@ -235,7 +235,7 @@ pub(super) enum Mark {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ExpansionResult {
     /// As good as done: the driver has no part in it.
     Done,
     /// Not as long as pods have it; they may go on.
@@ -246,12 +246,12 @@ pub(super) enum Outcome {
 pub(super) fn consequence(kind: FailureKind, expansion: &Expansion) -> Consequence {
     let is_optional = !expansion.is_tracked || expansion.is_told;
     let outcome = match kind {
-        FailureKind::Unsupported if is_optional => Outcome::Done,
-        FailureKind::InUse => Outcome::Stuck,
-        _ => Outcome::Failed,
+        FailureKind::Unsupported if is_optional => ExpansionResult::Done,
+        FailureKind::InUse => ExpansionResult::Stuck,
+        _ => ExpansionResult::Failed,
     };
     let mark = match kind {
-        _ if !expansion.is_tracked || outcome == Outcome::Done => None,
+        _ if !expansion.is_tracked || outcome == ExpansionResult::Done => None,
         FailureKind::Passing => None,
         FailureKind::Infeasible => Some(Mark::Infeasible),
         _ if expansion.gives_up => Some(Mark::Infeasible),
@@ -432,16 +432,21 @@ mod tests {
                 "FailedPrecondition",
                 FailureKind::InUse,
                 Some(Mark::Failed),
-                Outcome::Stuck,
+                ExpansionResult::Stuck,
             ),
             (
                 "OutOfRange",
                 FailureKind::Infeasible,
                 Some(Mark::Infeasible),
-                Outcome::Failed,
+                ExpansionResult::Failed,
             ),
-            ("DeadlineExceeded", FailureKind::Passing, None, Outcome::Failed),
-            ("Internal", FailureKind::Other, Some(Mark::Failed), Outcome::Failed),
+            ("DeadlineExceeded", FailureKind::Passing, None, ExpansionResult::Failed),
+            (
+                "Internal",
+                FailureKind::Other,
+                Some(Mark::Failed),
+                ExpansionResult::Failed,
+            ),
         ];
         for (code, kind, mark, outcome) in cases {
             let said = format!("rpc error: code = {code} desc = no");
@@ -460,9 +465,9 @@ mod tests {
             let found = consequence(FailureKind::Unsupported, &expansion(is_told, is_tracked));
             (found.mark, found.outcome)
         };
-        assert_eq!(unsupported(false, true), (Some(Mark::Failed), Outcome::Failed));
-        assert_eq!(unsupported(true, true), (None, Outcome::Done));
-        assert_eq!(unsupported(false, false), (None, Outcome::Done));
+        assert_eq!(unsupported(false, true), (Some(Mark::Failed), ExpansionResult::Failed));
+        assert_eq!(unsupported(true, true), (None, ExpansionResult::Done));
+        assert_eq!(unsupported(false, false), (None, ExpansionResult::Done));
     }
 
     #[test]

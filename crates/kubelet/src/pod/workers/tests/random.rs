@@ -5,9 +5,9 @@ use orlop_runtime::{Code, Error};
 use proptest::prelude::*;
 
 use super::*;
-use crate::pod::memory::Pace;
 use crate::pod::observed;
 use crate::pod::testing::pod;
+use crate::pod::worker_state::Pace;
 
 #[derive(Clone, Debug)]
 enum Happening {

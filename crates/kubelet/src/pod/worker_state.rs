@@ -33,7 +33,7 @@ impl Default for Pace {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodMemory {
+pub struct WorkerState {
     /// The last status made, or what the API server had.
     pub status: PodStatus,
     pub pace: Pace,
@@ -81,9 +81,9 @@ pub struct PodMemory {
     pub ips: Vec<String>,
 }
 
-impl PodMemory {
-    pub fn new(pod: &Pod, agent_started: Timestamp) -> PodMemory {
-        PodMemory {
+impl WorkerState {
+    pub fn new(pod: &Pod, agent_started: Timestamp) -> WorkerState {
+        WorkerState {
             status: pod.status.clone().unwrap_or_default(),
             agent_started,
             ..Default::default()
