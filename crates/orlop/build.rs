@@ -11,4 +11,10 @@ fn main() {
     if is("CARGO_CFG_TARGET_ENV", "gnu") {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
+    // One copy of functions that became the same code: another megabyte. Where rustc links with its own lld.
+    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let is_own_linker = std::env::var_os("RUSTC_LINKER").is_none() && !flags.contains("link");
+    if is("TARGET", "x86_64-unknown-linux-gnu") && is_own_linker {
+        println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
+    }
 }

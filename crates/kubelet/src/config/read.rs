@@ -31,8 +31,8 @@ pub(super) fn complete(document: &Value) -> (Value, Vec<String>) {
     for (name, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         match document.get(name).and_then(Value::as_str) {
             Some(found) if found == wanted => {}
-            Some(found) => problems.push(format!("{name}: {found:?} is not known here, {wanted:?} is wanted")),
-            None => problems.push(format!("{name}: {wanted:?} is wanted")),
+            Some(found) => problems.push(format!("{name}: unsupported value {found:?}, must be {wanted:?}")),
+            None => problems.push(format!("{name}: must be {wanted:?}")),
         }
     }
     let mut reader = Reader { problems };
@@ -177,7 +177,7 @@ impl Reader {
         let mut wrong = orlop_api::names::qualified_name(part("key"));
         wrong.extend(orlop_api::names::label_value(part("value")));
         if part("effect").is_empty() {
-            wrong.push("an effect is wanted".to_string());
+            wrong.push("an effect is required".to_string());
         }
         for why in &wrong {
             self.wrong(path, value, why.as_str());

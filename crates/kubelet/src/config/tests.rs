@@ -158,9 +158,9 @@ fn documents_that_are_none() {
         ("", "the file is empty"),
         (
             "kind: KubeletConfiguration",
-            "apiVersion: \"kubelet.config.k8s.io/v1beta1\" is wanted",
+            "apiVersion: must be \"kubelet.config.k8s.io/v1beta1\"",
         ),
-        ("apiVersion: v1\nkind: Pod", "kind: \"Pod\" is not known here"),
+        ("apiVersion: v1\nkind: Pod", "kind: unsupported value \"Pod\""),
         ("a: [", "error converting YAML to JSON"),
         ("a: 1\na: 2", "error converting YAML to JSON"),
     ];

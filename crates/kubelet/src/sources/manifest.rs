@@ -64,7 +64,7 @@ fn one_pod(value: Value, place: &ManifestSource<'_>, now: Timestamp) -> Result<P
     let word = |name: &str| value[name].as_str().unwrap_or_default().to_string();
     if (word("apiVersion").as_str(), word("kind").as_str()) != ("v1", "Pod") {
         return Err(format!(
-            "a v1 Pod is wanted, this is {:?} {:?}",
+            "must be a v1 Pod, not {:?} {:?}",
             word("apiVersion"),
             word("kind")
         ));
@@ -287,7 +287,7 @@ mod tests {
             ("a: [", "yaml"),
             (
                 "apiVersion: v1\nkind: Service",
-                "a v1 Pod is wanted, this is \"v1\" \"Service\"",
+                "must be a v1 Pod, not \"v1\" \"Service\"",
             ),
             ("apiVersion: v1\nkind: Pod\nspec: {}", "name is needed"),
             // Half written: no image yet.

@@ -121,7 +121,7 @@ impl Site<'_> {
         let (name, read_only) = (volume.name.as_str(), volume.read_only);
         let (from, _) = self.local_path(name, &volume.path)?;
         if !self.may_mount {
-            let message = "a block device is wanted, but this node agent is not allowed to mount";
+            let message = "a block device is required, but this kubelet is not allowed to mount";
             return Err(Problem::from(message.to_string()));
         }
         let failed = |reason: String| Problem {

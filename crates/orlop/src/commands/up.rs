@@ -124,7 +124,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         if let Some(fleet) = &fleet {
             println!(
-                "{} nodes are simulated: their pods only seem to run.",
+                "{} simulated nodes: pods report Running, no containers are started.",
                 fleet.nodes.count()
             );
         }

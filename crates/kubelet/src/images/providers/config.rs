@@ -150,7 +150,7 @@ fn problems(providers: &[ProviderConfig]) -> Vec<String> {
             let versions = VERSIONS.join(", ");
             say(
                 "apiVersion",
-                format!("{:?}: one of {versions} is wanted", provider.api_version),
+                format!("{:?}: must be one of {versions}", provider.api_version),
             );
         }
         if provider.match_images.is_empty() {
@@ -202,7 +202,7 @@ fn token_problems(attributes: &TokenAttributes, version: &str, mut say: impl FnM
     }
     if !["ServiceAccount", "Token"].contains(&attributes.cache_type.as_str()) {
         let is = &attributes.cache_type;
-        say(".cacheType", format!("{is:?}: one of ServiceAccount, Token is wanted"));
+        say(".cacheType", format!("{is:?}: must be one of ServiceAccount, Token"));
     }
 }
 
