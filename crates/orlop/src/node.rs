@@ -270,8 +270,12 @@ pub(crate) fn described(plan: Option<&NodePlan>) -> String {
         Choice::Cri(endpoint) => format!("Node {name} runs containers with the runtime at {endpoint}."),
         Choice::Simulated {
             for_want_of_another: true,
-        } => format!("No container runtime was found: node {name} is simulated, pods report Running, no containers are started."),
-        Choice::Simulated { .. } => format!("Node {name} is simulated: pods report Running, no containers are started."),
+        } => format!(
+            "No container runtime was found: node {name} is simulated, pods report Running, no containers are started."
+        ),
+        Choice::Simulated { .. } => {
+            format!("Node {name} is simulated: pods report Running, no containers are started.")
+        }
     }
 }
 

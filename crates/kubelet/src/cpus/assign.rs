@@ -3,7 +3,7 @@
 use orlop_api::quantity::Quantity;
 use orlop_api::types::core::{Container, Pod};
 
-use super::state::State;
+use super::state::CpuAssignments;
 use super::take::take;
 use super::topology::{Level, Topology};
 use super::{CpuSet, Options};
@@ -95,7 +95,7 @@ impl Rules {
     }
 
     /// Whether what was left can go on here; nothing left is a fresh start.
-    pub(super) fn check(&self, mut state: State) -> Result<State, String> {
+    pub(super) fn check(&self, mut state: CpuAssignments) -> Result<CpuAssignments, String> {
         let mut all = self.topology.all();
         if self.options.strict_reservation {
             all = &all - &self.reserved;
@@ -151,7 +151,7 @@ impl Rules {
     }
 
     /// The state with what the pod's containers get.
-    pub(super) fn assign(&self, state: &State, pod: &Pod) -> Result<State, Rejection> {
+    pub(super) fn assign(&self, state: &CpuAssignments, pod: &Pod) -> Result<CpuAssignments, Rejection> {
         let mut new = state.clone();
         let uid = policy::uid(pod).to_string();
         // CPUs of init containers that have ended by then.
@@ -192,7 +192,7 @@ impl Rules {
         Ok(new)
     }
 
-    fn free(&self, state: &State) -> CpuSet {
+    fn free(&self, state: &CpuAssignments) -> CpuSet {
         &state.shared - &self.reserved
     }
 
@@ -228,7 +228,7 @@ impl Rules {
     }
 
     /// With `full-pcpus-only` nobody gets part of a core.
-    fn check_cores(&self, state: &State, count: usize) -> Result<(), Rejection> {
+    fn check_cores(&self, state: &CpuAssignments, count: usize) -> Result<(), Rejection> {
         let threads = self.topology.cpus_per_core();
         if !self.options.full_pcpus_only {
             return Ok(());

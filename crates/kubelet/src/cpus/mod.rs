@@ -28,7 +28,7 @@ pub use assign::Alignment;
 use assign::Rules;
 pub use follow::{Running, follow};
 pub use set::CpuSet;
-use state::State;
+use state::CpuAssignments;
 pub use topology::{CpuLocation, Level, Topology};
 
 /// Below the agent's own folder.
@@ -100,7 +100,7 @@ pub struct Cpus {
 struct Inner {
     rules: Rules,
     file: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<CpuAssignments>,
     changed: Notify,
 }
 
@@ -112,7 +112,7 @@ impl Cpus {
         let left = state::load(&file, policy)?;
         if policy != "static" {
             if left.is_none() {
-                let saved = state::save(&file, policy, &State::default());
+                let saved = state::save(&file, policy, &CpuAssignments::default());
                 saved.map_err(|e| format!("{} can't be written: {e}", file.display()))?;
             }
             return Ok(None);
@@ -152,7 +152,7 @@ impl Cpus {
         }
     }
 
-    fn replace(&self, state: &mut State, new: State) -> Result<(), String> {
+    fn replace(&self, state: &mut CpuAssignments, new: CpuAssignments) -> Result<(), String> {
         if *state == new {
             return Ok(());
         }

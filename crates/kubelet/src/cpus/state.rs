@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::CpuSet;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct CpuAssignments {
     /// For all containers that have none of their own.
     pub shared: CpuSet,
     /// By uid and container.
     pub own: BTreeMap<String, BTreeMap<String, CpuSet>>,
 }
 
-impl State {
+impl CpuAssignments {
     pub(super) fn of(&self, uid: &str, container: &str) -> Option<&CpuSet> {
         self.own.get(uid)?.get(container)
     }
@@ -44,7 +44,7 @@ struct File {
 }
 
 impl File {
-    fn of(policy: &str, state: &State) -> File {
+    fn of(policy: &str, state: &CpuAssignments) -> File {
         let entries = state.own.iter().map(|(uid, containers)| {
             let containers = containers.iter().map(|(name, cpus)| (name.clone(), cpus.to_string()));
             (uid.clone(), containers.collect())
@@ -74,12 +74,12 @@ impl File {
         fnv1a(text.as_bytes())
     }
 
-    fn state(&self) -> Result<State, String> {
+    fn state(&self) -> Result<CpuAssignments, String> {
         let shared = self.default_cpu_set.parse();
         let shared = shared.map_err(|e| format!("could not parse default cpu set {:?}: {e}", self.default_cpu_set))?;
-        let mut state = State {
+        let mut state = CpuAssignments {
             shared,
-            ..State::default()
+            ..CpuAssignments::default()
         };
         for (uid, containers) in &self.entries {
             for (name, text) in containers {
@@ -99,7 +99,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 }
 
 /// What a former agent wrote; none if there is no file.
-pub(super) fn load(path: &Path, policy: &str) -> Result<Option<State>, String> {
+pub(super) fn load(path: &Path, policy: &str) -> Result<Option<CpuAssignments>, String> {
     let read = || {
         let text = match std::fs::read(path) {
             Ok(text) => text,
@@ -128,7 +128,7 @@ pub(super) fn load(path: &Path, policy: &str) -> Result<Option<State>, String> {
     })
 }
 
-pub(super) fn save(path: &Path, policy: &str, state: &State) -> io::Result<()> {
+pub(super) fn save(path: &Path, policy: &str, state: &CpuAssignments) -> io::Result<()> {
     crate::json::write(path, &File::of(policy, state))
 }
 
@@ -150,7 +150,7 @@ mod tests {
         };
         assert_eq!(load(&path, "none"), Ok(None));
         let text = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
-        assert_eq!(read(text), Ok(Some(State::default())));
+        assert_eq!(read(text), Ok(Some(CpuAssignments::default())));
         let both = r#"{"policyName":"none","defaultCpuSet":"1-3",
             "entries":{"pod":{"container1":"4-6","container2":"1-3"}},"checksum":3610638499}"#;
         let state = read(both).unwrap().unwrap();
@@ -186,14 +186,14 @@ mod tests {
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cpu_manager_state");
-        let mut state = State {
+        let mut state = CpuAssignments {
             shared: set("0,4-7"),
-            ..State::default()
+            ..CpuAssignments::default()
         };
         state.own.entry("u".into()).or_default().insert("c".into(), set("1-3"));
         save(&path, "static", &state).unwrap();
         assert_eq!(load(&path, "static"), Ok(Some(state)));
-        save(&path, "none", &State::default()).unwrap();
+        save(&path, "none", &CpuAssignments::default()).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(
             text,

@@ -33,14 +33,14 @@ fn rules(topology: Topology, fields: &[(&'static str, Value)]) -> Rules {
 }
 
 /// `c0=1,5 c1=2 | 0,3-4`
-fn shown(state: &State, uid: &str) -> String {
+fn shown(state: &CpuAssignments, uid: &str) -> String {
     let own = state.own.get(uid).into_iter().flatten();
     let own = own.map(|(name, cpus)| format!("{name}={cpus} "));
     format!("{}| {}", own.collect::<String>(), state.shared)
 }
 
 fn try_all(rules: &Rules, pods: &[Pod]) -> String {
-    let mut state = rules.check(State::default()).unwrap();
+    let mut state = rules.check(CpuAssignments::default()).unwrap();
     let mut told = String::new();
     for pod in pods {
         match rules.assign(&state, pod) {
@@ -177,9 +177,9 @@ fn what_can_not_be_done_is_said() {
 fn what_was_left_must_fit_the_machine() {
     let rules = rules(machine(1, 1, 2, 2), &[]);
     let left = |shared: &str, own: &str| {
-        let mut state = State {
+        let mut state = CpuAssignments {
             shared: set(shared),
-            ..State::default()
+            ..CpuAssignments::default()
         };
         if !own.is_empty() {
             state.own.entry("u".into()).or_default().insert("c".into(), set(own));
@@ -257,7 +257,7 @@ proptest::proptest! {
     ) {
         let options = json!({"strict-cpu-reservation": strict.to_string()});
         let rules = rules(machine(2, 1, 3, 2), &[("cpuManagerPolicyOptions", options)]);
-        let mut state = rules.check(State::default()).unwrap();
+        let mut state = rules.check(CpuAssignments::default()).unwrap();
         for (uid, sizes, what) in steps {
             let uid = format!("u{uid}");
             if what == 0 {

@@ -47,14 +47,14 @@ pub struct Devices {
 
 struct Inner {
     folder: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<DeviceManagerState>,
     amounts: watch::Sender<Amounts>,
     /// Pods get their devices one after the other.
     claiming: tokio::sync::Mutex<()>,
     shutdown: Shutdown,
 }
 
-struct State {
+struct DeviceManagerState {
     book: Book,
     /// By resource; the newest registration counts.
     plugins: BTreeMap<String, Plugin>,
@@ -78,7 +78,7 @@ impl Devices {
         let devices = Devices {
             inner: Arc::new(Inner {
                 amounts: watch::Sender::new(book.amounts()),
-                state: Mutex::new(State {
+                state: Mutex::new(DeviceManagerState {
                     book,
                     plugins: BTreeMap::new(),
                     registrations: 0,

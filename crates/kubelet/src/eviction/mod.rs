@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::observe::{Places, add_disk};
-use self::pressure::{State, look};
+use self::pressure::{PressureState, look};
 use self::rank::{Candidate, PodUse};
 use self::signals::{FileSystem, Kind, Layout, Observations, Signal, Threshold};
 use self::usage::{Depth, GroupUsed, VolumesUsed, measure};
@@ -97,7 +97,7 @@ struct Inner {
     disks: Disks,
     /// Known once the runtime has said where images are.
     plan: Mutex<Option<Plan>>,
-    state: Mutex<State>,
+    state: Mutex<PressureState>,
     pressure: Mutex<Pressure>,
     local_limits_at: Mutex<Option<Instant>>,
 }

@@ -15,7 +15,7 @@ use crate::node::Pressure;
 
 /// What is remembered from one look to the next. Thresholds go by their places in the list.
 #[derive(Clone, Debug, Default)]
-pub struct State {
+pub struct PressureState {
     first_met: BTreeMap<usize, Timestamp>,
     last_seen: BTreeMap<Kind, Timestamp>,
     /// With their grace period over, and not resolved yet.
@@ -33,7 +33,7 @@ pub struct Verdict {
 pub fn look(
     observations: &Observations,
     thresholds: &[Threshold],
-    state: &mut State,
+    state: &mut PressureState,
     transition: Duration,
     now: Timestamp,
 ) -> Verdict {
@@ -115,7 +115,7 @@ mod tests {
             threshold(Signal::MemoryAvailable, "200", 30, None),
             threshold(Signal::MemoryAvailable, "50", 0, None),
         ];
-        let mut state = State::default();
+        let mut state = PressureState::default();
         for (second, memory, disk, pressure, act_on) in [
             (0, 500, 500, "", &[][..]),
             (10, 100, 500, "m", &[]), // soft: not yet
@@ -154,7 +154,7 @@ mod tests {
         let verdict = look(
             &seen(0, 0),
             &thresholds,
-            &mut State::default(),
+            &mut PressureState::default(),
             Duration::from_secs(1),
             at(0),
         );
@@ -167,7 +167,7 @@ mod tests {
         #[test]
         fn acts_only_when_short(steps in proptest::collection::vec((1i64..40, 0i64..400), 1..60), grace in 0u64..60) {
             let thresholds = [threshold(Signal::MemoryAvailable, "200", grace, Some("100"))];
-            let (mut state, mut now, mut short_since) = (State::default(), 0, None);
+            let (mut state, mut now, mut short_since) = (PressureState::default(), 0, None);
             for (step, memory) in steps {
                 now += step;
                 let verdict = look(&seen(memory, 0), &thresholds, &mut state, Duration::from_secs(300), at(now));

@@ -16,11 +16,11 @@ pub(super) type Key = (Kind, String, String);
 
 #[derive(Default)]
 pub(super) struct References {
-    state: Mutex<State>,
+    state: Mutex<ReferenceState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ReferenceState {
     pods: HashMap<String, BTreeSet<Key>>,
     counts: HashMap<Key, usize>,
 }

@@ -37,7 +37,7 @@ pub struct ObservedSandbox {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum ObservedState {
     Created,
     Running,
     Exited,
@@ -50,7 +50,7 @@ pub struct ObservedContainer {
     pub id: String,
     pub sandbox: String,
     pub name: String,
-    pub state: State,
+    pub state: ObservedState,
     pub restart_count: u32,
     pub hash: String,
     pub created_at: Timestamp,
@@ -77,7 +77,7 @@ impl ObservedPod {
     }
 
     pub fn running(&self) -> impl Iterator<Item = &ObservedContainer> {
-        self.containers.iter().filter(|c| c.state == State::Running)
+        self.containers.iter().filter(|c| c.state == ObservedState::Running)
     }
 
     /// Addresses of the newest sandbox while it is ready.
@@ -156,12 +156,12 @@ impl ObservedContainer {
     /// Without the container's own last words, which are in a file.
     pub fn of(status: &cri::ContainerStatus, sandbox: &str) -> ObservedContainer {
         let state = match cri::ContainerState::try_from(status.state) {
-            Ok(cri::ContainerState::Created) => State::Created,
-            Ok(cri::ContainerState::Running) => State::Running,
-            Ok(cri::ContainerState::Exited) => State::Exited,
-            _ => State::Unknown,
+            Ok(cri::ContainerState::Created) => ObservedState::Created,
+            Ok(cri::ContainerState::Running) => ObservedState::Running,
+            Ok(cri::ContainerState::Exited) => ObservedState::Exited,
+            _ => ObservedState::Unknown,
         };
-        let exited = state == State::Exited;
+        let exited = state == ObservedState::Exited;
         let notes = ContainerNotes::read(&status.annotations);
         let label = status.labels.get(CONTAINER_NAME).cloned();
         ObservedContainer {
@@ -172,7 +172,7 @@ impl ObservedContainer {
             restart_count: notes.restart_count,
             hash: format!("{:x}", notes.hash),
             created_at: instant(status.created_at).unwrap_or_default(),
-            started_at: instant(status.started_at).filter(|_| state != State::Created),
+            started_at: instant(status.started_at).filter(|_| state != ObservedState::Created),
             finished_at: instant(status.finished_at).filter(|_| exited),
             exit_code: if exited { status.exit_code } else { 0 },
             reason: if exited { status.reason.clone() } else { String::new() },
@@ -192,7 +192,7 @@ impl ObservedContainer {
 
     /// What it left as its last words, if it ended.
     async fn with_last_words(mut self, status: &cri::ContainerStatus) -> ObservedContainer {
-        if self.state == State::Exited {
+        if self.state == ObservedState::Exited {
             let words = termination_message::read(status).await;
             if !words.is_empty() && !self.message.is_empty() {
                 self.message.push_str(": ");
@@ -252,11 +252,11 @@ pub async fn look(runtime: &dyn Runtime, uid: &str, before: &ObservedPod) -> orl
     Ok(ObservedPod::assemble(seen.sandboxes, seen.containers))
 }
 
-fn same_state(known: State, listed: i32) -> bool {
+fn same_state(known: ObservedState, listed: i32) -> bool {
     match known {
-        State::Running => listed == cri::ContainerState::Running as i32,
-        State::Exited => listed == cri::ContainerState::Exited as i32,
-        State::Created | State::Unknown => false,
+        ObservedState::Running => listed == cri::ContainerState::Running as i32,
+        ObservedState::Exited => listed == cri::ContainerState::Exited as i32,
+        ObservedState::Created | ObservedState::Unknown => false,
     }
 }
 

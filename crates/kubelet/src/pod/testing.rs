@@ -15,7 +15,7 @@ use orlop_api::types::meta::Quantity;
 use orlop_api::types::meta::Time;
 use orlop_base::clock::Shift;
 
-use super::observed::{ObservedContainer, ObservedPod, ObservedSandbox, State};
+use super::observed::{ObservedContainer, ObservedPod, ObservedSandbox, ObservedState};
 use super::resize::Applied;
 use super::worker_state::{Backoff, Ending, Eviction, Failure, Hook, Probed, WorkerState};
 use super::{policy, steps};
@@ -214,12 +214,12 @@ fn observed_container(pod: &Pod, name: &str, text: &str, sandbox: String, create
     let (state, code) = text.split_once(':').unwrap_or((text, "0"));
     let (started, finished) = times.split_once('-').unwrap_or((times, "0"));
     let state = match state {
-        "created" => State::Created,
-        "running" => State::Running,
-        "exited" => State::Exited,
-        _ => State::Unknown,
+        "created" => ObservedState::Created,
+        "running" => ObservedState::Running,
+        "exited" => ObservedState::Exited,
+        _ => ObservedState::Unknown,
     };
-    let exited = state == State::Exited;
+    let exited = state == ObservedState::Exited;
     let exit_code = if exited { code.parse().unwrap() } else { 0 };
     let spec = policy::place_of(pod, name)
         .and_then(|place| policy::container_at(pod, place))
@@ -236,7 +236,7 @@ fn observed_container(pod: &Pod, name: &str, text: &str, sandbox: String, create
             policy::fingerprint(&spec)
         },
         created_at,
-        started_at: (state != State::Created).then(|| at(started.parse().unwrap())),
+        started_at: (state != ObservedState::Created).then(|| at(started.parse().unwrap())),
         finished_at: exited.then(|| at(finished.parse().unwrap())),
         exit_code,
         reason: match (exited, exit_code) {

@@ -85,7 +85,7 @@ pub struct Adopted {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ProbePhase {
     /// Not before `startup` has passed.
     Gated,
     Due(Instant),
@@ -98,7 +98,7 @@ enum State {
 #[derive(Clone, Debug)]
 struct Machine {
     settings: Settings,
-    state: State,
+    state: ProbePhase,
     last: Option<bool>,
     run: u32,
     result: Option<bool>,
@@ -153,7 +153,7 @@ impl Track {
             let kind = *kinds.next().expect("as many as there are kinds");
             settings.map(|settings| Machine {
                 settings,
-                state: State::Gated,
+                state: ProbePhase::Gated,
                 last: None,
                 run: 0,
                 result: kind.initial(),
@@ -171,7 +171,7 @@ impl Track {
             }
             if let Some(startup) = track.machine(Kind::Startup).filter(|_| adopted.started) {
                 startup.result = Some(true);
-                startup.state = State::OnHold;
+                startup.state = ProbePhase::OnHold;
             }
         }
         if track.started() {
@@ -202,7 +202,7 @@ impl Track {
         let allowed = seen.later(initial_delay.saturating_sub(age));
         let micros = u64::try_from(spread.as_micros()).expect("a period is seconds in 32 bits");
         let extra = Duration::from_micros(random.below(micros.max(1)));
-        machine.state = State::Due(allowed.max(now).later(extra));
+        machine.state = ProbePhase::Due(allowed.max(now).later(extra));
     }
 
     /// Startup probe passed, or there is none.
@@ -219,7 +219,7 @@ impl Track {
     /// When this probe is to run; `None` while it runs, waits or is done.
     pub fn due(&self, kind: Kind) -> Option<Instant> {
         match self.machines[kind as usize].as_ref()?.state {
-            State::Due(at) => Some(at),
+            ProbePhase::Due(at) => Some(at),
             _ => None,
         }
     }
@@ -227,9 +227,9 @@ impl Track {
     /// A run begins. The answer goes to [`Track::finish`].
     pub fn begin(&mut self, kind: Kind) {
         if let Some(machine) = self.machine(kind)
-            && let State::Due(at) = machine.state
+            && let ProbePhase::Due(at) = machine.state
         {
-            machine.state = State::Running(at);
+            machine.state = ProbePhase::Running(at);
         }
     }
 
@@ -239,10 +239,10 @@ impl Track {
         let Some(machine) = self.machine(kind) else {
             return false;
         };
-        let State::Running(was_due) = machine.state else {
+        let ProbePhase::Running(was_due) = machine.state else {
             return false;
         };
-        machine.state = State::Due(was_due.later(machine.settings.period).max(now));
+        machine.state = ProbePhase::Due(was_due.later(machine.settings.period).max(now));
         let Some(success) = success else { return false };
         let changed = machine.count(success);
         let holds = match kind {
@@ -251,7 +251,7 @@ impl Track {
             Kind::Readiness => false,
         };
         if holds {
-            machine.state = State::OnHold;
+            machine.state = ProbePhase::OnHold;
         }
         if changed && kind == Kind::Startup && success {
             self.schedule(Kind::Liveness, now, random);
@@ -267,7 +267,7 @@ impl Track {
         let mut changed = false;
         for kind in [Kind::Liveness, Kind::Startup] {
             if let Some(machine) = self.machine(kind) {
-                machine.state = State::OnHold;
+                machine.state = ProbePhase::OnHold;
                 changed |= machine.result.replace(true) != Some(true);
             }
         }

@@ -117,7 +117,7 @@ struct PodProbes {
 }
 
 #[derive(Default)]
-struct State {
+struct ProbeManagerState {
     pods: FxHashMap<Arc<str>, PodProbes>,
     /// May hold times that are no longer true: the tracks know.
     times: BinaryHeap<Reverse<(Instant, Key)>>,
@@ -126,7 +126,7 @@ struct State {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ProbeManagerState>,
     wake: Notify,
     permits: Arc<Semaphore>,
     random: Mutex<Random>,
@@ -180,7 +180,7 @@ impl Probes {
             let uid: Arc<str> = uid.into();
             state.pods.insert(uid.clone(), PodProbes::new(uid, pod));
         }
-        let State { pods, times, .. } = &mut *state;
+        let ProbeManagerState { pods, times, .. } = &mut *state;
         let Some(probes) = pods.get_mut(uid) else { return };
         probes.ip = pod_ip.map(str::to_string);
         probes.tracked.retain(|name, tracked| {
@@ -217,7 +217,7 @@ impl Probes {
     /// `update` does this by itself for a pod with a deletion timestamp.
     pub fn terminating(&self, uid: &str) {
         let mut state = self.shared.state.lock();
-        let State { pods, times, .. } = &mut *state;
+        let ProbeManagerState { pods, times, .. } = &mut *state;
         if let Some(probes) = pods.get_mut(uid) {
             probes.stop_liveness_and_startup(Instant::now(), &mut self.shared.random.lock(), times);
         }
@@ -365,7 +365,7 @@ impl Shared {
         let now = Instant::now();
         let retell = (!state.untold.is_empty()).then(|| now.later(RETELL));
         loop {
-            let State { pods, times, .. } = &mut *state;
+            let ProbeManagerState { pods, times, .. } = &mut *state;
             let at = match times.peek() {
                 Some(Reverse((at, _))) if *at <= now => *at,
                 Some(Reverse((at, _))) => return Some(retell.map_or(*at, |retell| retell.min(*at))),
@@ -411,7 +411,7 @@ impl Shared {
         let (uid, name, kind) = key;
         let now = Instant::now();
         let mut state = self.state.lock();
-        let State { pods, times, .. } = &mut *state;
+        let ProbeManagerState { pods, times, .. } = &mut *state;
         let Some(pod) = pods.get_mut(uid) else { return };
         // Answers about a container that was replaced meanwhile are of no interest.
         let Some(tracked) = pod.tracked.get_mut(name).filter(|t| t.container_id == container_id) else {
@@ -442,7 +442,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ProbeManagerState {
     fn tell(&mut self) {
         let Some(sender) = &self.changes else {
             return self.untold.clear();

@@ -78,7 +78,7 @@ fn limits(node: &CsiNode) -> impl Iterator<Item = (&str, i64)> {
 }
 
 #[derive(Clone)]
-pub struct State {
+pub struct VolumeLimitState {
     tables: Arc<Tables>,
     /// The pod's claims, or why it cannot go anywhere.
     claims: Result<Arc<[Arc<PersistentVolumeClaim>]>, Rejection>,
@@ -171,19 +171,19 @@ impl Plugin for NodeVolumeLimits {
 }
 
 impl Filter for NodeVolumeLimits {
-    type State = State;
+    type State = VolumeLimitState;
     const SCOPE: Scope = Scope::Cluster;
 
-    fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<State> {
+    fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<VolumeLimitState> {
         if claims_of(pod).next().is_none() {
             return PreFilter::Skip;
         }
         let tables = cluster.storage.tables().clone();
         let claims = claims(&tables, pod);
-        PreFilter::Run(State { tables, claims })
+        PreFilter::Run(VolumeLimitState { tables, claims })
     }
 
-    fn filter(&self, state: &State, _: &PodInfo, node: &NodeInfo) -> Verdict {
+    fn filter(&self, state: &VolumeLimitState, _: &PodInfo, node: &NodeInfo) -> Verdict {
         let claims = state.claims.as_ref().map_err(Clone::clone)?;
         let tables = &*state.tables;
         let Some(csi_node) = tables.csi_node(&node.name) else {

@@ -17,14 +17,14 @@ const CLAIM_CONFLICT: Rejection = Rejection::unschedulable(
 );
 
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct VolumeRestrictionState {
     /// Claims of the pod that one pod alone may use.
     exclusive: Arc<BTreeSet<String>>,
     /// How many of them some pod has.
     taken: i64,
 }
 
-impl State {
+impl VolumeRestrictionState {
     /// How many volumes of the other pod stand for the same claims. Upstream leaves namespaces out here, which makes
     /// preemption evict namesakes in vain.
     fn shared_with(&self, pod: &PodInfo, other: &PodInfo) -> i64 {
@@ -115,10 +115,10 @@ impl Plugin for VolumeRestrictions {
 }
 
 impl Filter for VolumeRestrictions {
-    type State = State;
+    type State = VolumeRestrictionState;
     const SCOPE: Scope = Scope::Cluster;
 
-    fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<State> {
+    fn pre_filter(&self, pod: &PodInfo, cluster: &Cluster) -> PreFilter<VolumeRestrictionState> {
         let volumes = &pod.volumes;
         if volumes.is_empty() {
             return PreFilter::Skip;
@@ -139,24 +139,24 @@ impl Filter for VolumeRestrictions {
         if taken == 0 && !volumes.iter().any(is_restricted) {
             return PreFilter::Skip;
         }
-        PreFilter::Run(State {
+        PreFilter::Run(VolumeRestrictionState {
             exclusive: Arc::new(exclusive),
             taken,
         })
     }
 
-    fn filter(&self, state: &State, pod: &PodInfo, node: &NodeInfo) -> Verdict {
+    fn filter(&self, state: &VolumeRestrictionState, pod: &PodInfo, node: &NodeInfo) -> Verdict {
         if node.pods.iter().any(|other| pods_conflict(pod, other)) {
             return Err(DISK_CONFLICT);
         }
         if state.taken > 0 { Err(CLAIM_CONFLICT) } else { Ok(()) }
     }
 
-    fn add_pod(&self, state: &mut State, pod: &PodInfo, added: &PodInfo, _: &NodeInfo) {
+    fn add_pod(&self, state: &mut VolumeRestrictionState, pod: &PodInfo, added: &PodInfo, _: &NodeInfo) {
         state.taken += state.shared_with(pod, added);
     }
 
-    fn remove_pod(&self, state: &mut State, pod: &PodInfo, removed: &PodInfo, _: &NodeInfo) {
+    fn remove_pod(&self, state: &mut VolumeRestrictionState, pod: &PodInfo, removed: &PodInfo, _: &NodeInfo) {
         state.taken -= state.shared_with(pod, removed);
     }
 }

@@ -7,7 +7,7 @@ use orlop_api::types::core::{
 use orlop_api::types::meta::Time;
 
 use super::{Host, restarting_all, whole_seconds};
-use crate::pod::observed::{ObservedContainer, ObservedPod, State};
+use crate::pod::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pod::policy::{self, Kind};
 use crate::pod::resize;
 use crate::pod::steps;
@@ -150,7 +150,7 @@ impl Maker<'_> {
         match old_end.filter(|_| another) {
             Some(end) => {
                 // Its predecessor was removed and took its count along.
-                if seen.state == State::Running && old.restart_count >= seen.restart_count as i32 {
+                if seen.state == ObservedState::Running && old.restart_count >= seen.restart_count as i32 {
                     status.restart_count = old.restart_count + 1;
                 }
                 status.last_state = Some(ContainerState {
@@ -161,10 +161,11 @@ impl Maker<'_> {
             None => status.last_state = old.last_state.clone().filter(|s| s.terminated.is_some()),
         }
         // How it ended does not change, but the file with its last words may be gone.
-        if !another && seen.state == State::Exited && old.state.as_ref().is_some_and(|s| s.terminated.is_some()) {
+        if !another && seen.state == ObservedState::Exited && old.state.as_ref().is_some_and(|s| s.terminated.is_some())
+        {
             status.state = old.state.clone();
         }
-        if seen.state == State::Unknown && old.state.as_ref().is_some_and(|s| s.running.is_some()) {
+        if seen.state == ObservedState::Unknown && old.state.as_ref().is_some_and(|s| s.running.is_some()) {
             status.restart_count = old.restart_count + 1;
         }
         status
@@ -178,13 +179,13 @@ impl Maker<'_> {
         // As upstream: what never started did so in 1970.
         let time = |t: Option<jiff::Timestamp>| Some(Time(whole_seconds(t.unwrap_or_default())));
         match seen.state {
-            State::Running => ContainerState {
+            ObservedState::Running => ContainerState {
                 running: Some(ContainerStateRunning {
                     started_at: time(seen.started_at),
                 }),
                 ..Default::default()
             },
-            State::Exited => ContainerState {
+            ObservedState::Exited => ContainerState {
                 terminated: Some(ContainerStateTerminated {
                     exit_code: seen.exit_code,
                     reason: told(&seen.reason),
@@ -196,7 +197,7 @@ impl Maker<'_> {
                 }),
                 ..Default::default()
             },
-            State::Unknown if old.and_then(|s| s.state.as_ref()).is_some_and(|s| s.running.is_some()) => {
+            ObservedState::Unknown if old.and_then(|s| s.state.as_ref()).is_some_and(|s| s.running.is_some()) => {
                 let reason = if self.restarting {
                     RESTARTING_ALL
                 } else {
@@ -204,7 +205,7 @@ impl Maker<'_> {
                 };
                 lost(reason, "The container could not be located when the pod was terminated")
             }
-            State::Created | State::Unknown => waiting("", ""),
+            ObservedState::Created | ObservedState::Unknown => waiting("", ""),
         }
     }
 
@@ -213,12 +214,12 @@ impl Maker<'_> {
         let seen = self.observed.latest(&container.name);
         let sidecar = policy::is_sidecar(container);
         if kind == Kind::Init {
-            if seen.is_some_and(|seen| seen.state == State::Exited && seen.exit_code == 0) {
+            if seen.is_some_and(|seen| seen.state == ObservedState::Exited && seen.exit_code == 0) {
                 return;
             }
             let follower = |c: &Container| {
                 let seen = self.observed.latest(&c.name);
-                seen.is_some_and(|seen| seen.state != State::Unknown)
+                seen.is_some_and(|seen| seen.state != ObservedState::Unknown)
             };
             let waits = status.state.as_ref().is_some_and(|s| s.waiting.is_some());
             if seen.is_none() && !sidecar && waits && policy::regular_containers(self.pod).iter().any(follower) {
@@ -230,10 +231,10 @@ impl Maker<'_> {
             _ if self.pod.metadata.deletion_timestamp.is_some() => false,
             None => true,
             Some(seen) => match seen.state {
-                State::Running => false,
-                State::Created | State::Unknown => true,
-                State::Exited if kind == Kind::Ephemeral => false,
-                State::Exited => policy::restarts_after_exit(self.pod, container, seen.exit_code),
+                ObservedState::Running => false,
+                ObservedState::Created | ObservedState::Unknown => true,
+                ObservedState::Exited if kind == Kind::Ephemeral => false,
+                ObservedState::Exited => policy::restarts_after_exit(self.pod, container, seen.exit_code),
             },
         };
         let Some((reason, message)) = self.waiting_reason(container, seen).filter(|_| again) else {
@@ -249,7 +250,7 @@ impl Maker<'_> {
         if let Some(failure) = self.memory.failures.get(&container.name) {
             return Some((failure.reason.clone(), failure.message.clone()));
         }
-        let ended = seen.filter(|seen| seen.state == State::Exited)?;
+        let ended = seen.filter(|seen| seen.state == ObservedState::Exited)?;
         let backoff = self.memory.backoffs.get(&container.name)?;
         let until = backoff.until(&steps::identity(container), ended.finished_at?)?;
         // How it ended is shown once before it is shown that it waits.
@@ -270,7 +271,7 @@ impl Maker<'_> {
         let seen = self
             .observed
             .latest(&container.name)
-            .filter(|seen| seen.state == State::Running);
+            .filter(|seen| seen.state == ObservedState::Running);
         let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
         let probed = seen.and_then(|seen| self.memory.probed(&container.name, &seen.id));
         let same = old.filter(|old| old.container_id == status.container_id);
@@ -324,7 +325,7 @@ impl Maker<'_> {
     fn resources(&self, container: &Container, seen: &ObservedContainer) -> ResourceRequirements {
         let wanted = container.resources.clone().unwrap_or_default();
         let applied = self.memory.applied.get(&container.name);
-        match applied.filter(|_| seen.state == State::Running) {
+        match applied.filter(|_| seen.state == ObservedState::Running) {
             Some(applied) => resize::told(wanted, applied),
             None => wanted,
         }

@@ -20,7 +20,7 @@ use orlop_api::types::meta::Time;
 
 use orlop_api::resources::{ResourceList, pod_limits, pod_requests};
 
-use super::observed::{ObservedPod, State};
+use super::observed::{ObservedPod, ObservedState};
 use super::policy::{self, Kind};
 use super::resize::{self, Applied};
 use super::worker_state::WorkerState;
@@ -200,7 +200,10 @@ fn wants_restart_of_all(pod: &Pod, observed: &ObservedPod, old: &PodStatus) -> b
         .chain(policy::regular_containers(pod));
     begun
         || all.into_iter().any(|c| {
-            let Some(seen) = observed.latest(&c.name).filter(|seen| seen.state == State::Exited) else {
+            let Some(seen) = observed
+                .latest(&c.name)
+                .filter(|seen| seen.state == ObservedState::Exited)
+            else {
                 return false;
             };
             policy::restarts_all(c, seen.exit_code) || told(&c.name).is_some_and(|code| policy::restarts_all(c, code))

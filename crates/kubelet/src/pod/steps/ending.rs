@@ -8,7 +8,7 @@ use orlop_api::types::core::Pod;
 use orlop_base::clock::{Shift, elapsed, seconds};
 
 use super::GRACE_MIN;
-use crate::pod::observed::{ObservedContainer, ObservedPod, State};
+use crate::pod::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pod::worker_state::{Ending, Hook, WorkerState};
 use crate::pod::{policy, status};
 
@@ -166,9 +166,9 @@ fn remaining(deadline: Timestamp, now: Timestamp) -> Duration {
 /// A container in an unknown state may run; once it was told to end there is no more to do about it.
 fn is_alive(container: &ObservedContainer, memory: &WorkerState) -> bool {
     match container.state {
-        State::Running => true,
-        State::Unknown => !memory.stops.contains_key(&container.id),
-        State::Created | State::Exited => false,
+        ObservedState::Running => true,
+        ObservedState::Unknown => !memory.stops.contains_key(&container.id),
+        ObservedState::Created | ObservedState::Exited => false,
     }
 }
 

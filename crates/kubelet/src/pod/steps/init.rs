@@ -4,7 +4,7 @@
 use orlop_api::types::core::{Container, Pod};
 
 use super::{Kill, kill, own_grace, unknown};
-use crate::pod::observed::{ObservedContainer, ObservedPod, State};
+use crate::pod::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pod::policy;
 use crate::pod::worker_state::WorkerState;
 
@@ -43,7 +43,7 @@ pub(super) fn plan(pod: &Pod, observed: &ObservedPod, memory: &WorkerState) -> I
     // Containers that have ended don't count: they may have run in a former sandbox.
     let regular_runs = policy::regular_containers(pod).iter().any(|c| {
         let state = observed.latest(&c.name).map(|seen| seen.state);
-        matches!(state, Some(State::Created | State::Running))
+        matches!(state, Some(ObservedState::Created | ObservedState::Running))
     });
     plan.initialized = regular_runs;
     let mut passed = regular_runs;
@@ -89,20 +89,20 @@ fn outcome(
     seen: &ObservedContainer,
 ) -> InitProgress {
     let again = match seen.state {
-        State::Running => {
+        ObservedState::Running => {
             plan.resizable.push(index);
             return InitProgress::Pending;
         }
         // The runtime could not start it.
-        State::Created => true,
-        State::Exited if seen.exit_code == 0 => return InitProgress::Passed,
-        State::Exited => policy::restarts_after_exit(pod, container, seen.exit_code),
-        State::Unknown => policy::restarts_when_killed(pod, container),
+        ObservedState::Created => true,
+        ObservedState::Exited if seen.exit_code == 0 => return InitProgress::Passed,
+        ObservedState::Exited => policy::restarts_after_exit(pod, container, seen.exit_code),
+        ObservedState::Unknown => policy::restarts_when_killed(pod, container),
     };
     if !again {
         return InitProgress::FailedForGood;
     }
-    if seen.state == State::Unknown {
+    if seen.state == ObservedState::Unknown {
         plan.kill
             .push(kill(pod, container, seen, unknown("Init container"), None));
     }
@@ -120,14 +120,14 @@ fn sidecar_outcome(
 ) -> InitProgress {
     let name = &container.name;
     match seen.state {
-        State::Running => {}
-        State::Unknown => {
+        ObservedState::Running => {}
+        ObservedState::Unknown => {
             plan.kill
                 .push(kill(pod, container, seen, unknown("Init container"), None));
             plan.start.push(index);
             return InitProgress::Pending;
         }
-        State::Created | State::Exited => {
+        ObservedState::Created | ObservedState::Exited => {
             plan.start.push(index);
             return InitProgress::Pending;
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use orlop_api::types::core::{Container, Pod};
 
-use super::observed::{ObservedContainer, ObservedPod, State};
+use super::observed::{ObservedContainer, ObservedPod, ObservedState};
 use super::policy::{self, ContainerRef, Kind};
 use super::resize::{self, Applied};
 use super::status;
@@ -237,7 +237,7 @@ impl<'a> Planner<'a> {
 
     fn may_restart(&self, container: &Container, seen: &ObservedContainer) -> bool {
         match seen.state {
-            State::Exited => policy::restarts_after_exit(self.pod, container, seen.exit_code),
+            ObservedState::Exited => policy::restarts_after_exit(self.pod, container, seen.exit_code),
             _ => policy::restarts_when_killed(self.pod, container),
         }
     }
@@ -247,7 +247,7 @@ impl<'a> Planner<'a> {
         regular.any(|c| {
             self.observed
                 .latest(&c.name)
-                .is_some_and(|seen| seen.state != State::Unknown)
+                .is_some_and(|seen| seen.state != ObservedState::Unknown)
         })
     }
 
@@ -257,7 +257,7 @@ impl<'a> Planner<'a> {
         let due = indexed.filter(|(_, c)| {
             let own = c.restart_policy.as_deref();
             let once = own.or(policy::spec(self.pod).restart_policy.as_deref()) == Some("OnFailure");
-            let succeeded = |seen: &ObservedContainer| seen.state == State::Exited && seen.exit_code == 0;
+            let succeeded = |seen: &ObservedContainer| seen.state == ObservedState::Exited && seen.exit_code == 0;
             !(once && self.observed.latest(&c.name).is_some_and(succeeded))
         });
         due.map(|(index, _)| index).collect()
@@ -278,7 +278,7 @@ impl<'a> Planner<'a> {
     /// All containers go away, the ones that brought it about last, so that the cause is not forgotten half way.
     fn reset_all(&mut self) {
         let caused = |c: &Container, seen: &ObservedContainer| {
-            seen.state == State::Exited && policy::restarts_all(c, seen.exit_code)
+            seen.state == ObservedState::Exited && policy::restarts_all(c, seen.exit_code)
         };
         for causes in [false, true] {
             let lists = [policy::regular_containers(self.pod), policy::init_containers(self.pod)];
@@ -292,7 +292,7 @@ impl<'a> Planner<'a> {
                 self.run.reset.extend(seen.map(|seen| Reset {
                     id: seen.id.clone(),
                     name: seen.name.clone(),
-                    running: seen.state != State::Exited,
+                    running: seen.state != ObservedState::Exited,
                 }));
             }
         }
@@ -302,7 +302,7 @@ impl<'a> Planner<'a> {
     fn prune_init(&mut self) {
         for container in policy::init_containers(self.pod) {
             let dead = |seen: &&ObservedContainer| {
-                seen.name == container.name && matches!(seen.state, State::Exited | State::Unknown)
+                seen.name == container.name && matches!(seen.state, ObservedState::Exited | ObservedState::Unknown)
             };
             let old = self.observed.containers.iter().filter(dead).skip(1);
             self.run.remove.extend(old.map(|seen| seen.id.clone()));
@@ -357,10 +357,10 @@ impl<'a> Planner<'a> {
         let mut kept = 0;
         for (index, container) in policy::regular_containers(self.pod).iter().enumerate() {
             let seen = self.observed.latest(&container.name);
-            let Some(seen) = seen.filter(|seen| seen.state == State::Running) else {
+            let Some(seen) = seen.filter(|seen| seen.state == ObservedState::Running) else {
                 if seen.is_none_or(|seen| self.is_started_again(container, seen)) {
                     self.regular.push(index);
-                    if let Some(seen) = seen.filter(|seen| seen.state == State::Unknown) {
+                    if let Some(seen) = seen.filter(|seen| seen.state == ObservedState::Unknown) {
                         self.run
                             .kill
                             .push(kill(self.pod, container, seen, unknown("Container"), None));
@@ -411,9 +411,9 @@ impl<'a> Planner<'a> {
     /// Whether a container that does not run starts again.
     fn is_started_again(&self, container: &Container, seen: &ObservedContainer) -> bool {
         match seen.state {
-            State::Running => false,
-            State::Created | State::Unknown => true,
-            State::Exited => policy::restarts_after_exit(self.pod, container, seen.exit_code),
+            ObservedState::Running => false,
+            ObservedState::Created | ObservedState::Unknown => true,
+            ObservedState::Exited => policy::restarts_after_exit(self.pod, container, seen.exit_code),
         }
     }
 
@@ -434,7 +434,7 @@ impl<'a> Planner<'a> {
         let Some(seen) = self
             .observed
             .latest(&container.name)
-            .filter(|seen| seen.state == State::Running)
+            .filter(|seen| seen.state == ObservedState::Running)
         else {
             return false;
         };
@@ -521,7 +521,7 @@ impl<'a> Planner<'a> {
     fn queue(&mut self, place: ContainerRef, name: &str, identity: &str, once: bool) -> bool {
         let latest = self.observed.latest(name).map(|seen| seen.state);
         // One that was made and ended waits as any other that ended.
-        let holds = |f: &&Failure| f.retry_at > self.now && !(f.was_made && latest == Some(State::Exited));
+        let holds = |f: &&Failure| f.retry_at > self.now && !(f.was_made && latest == Some(ObservedState::Exited));
         if let Some(failure) = self.memory.failures.get(name).filter(holds) {
             self.at(Some(failure.retry_at));
             return false;
@@ -530,7 +530,7 @@ impl<'a> Planner<'a> {
             .observed
             .containers
             .iter()
-            .find(|c| c.name == name && c.state == State::Exited);
+            .find(|c| c.name == name && c.state == ObservedState::Exited);
         let finished = ended.filter(|_| !once).map(|c| c.finished_at.unwrap_or(c.created_at));
         let before = self.memory.backoffs.get(name);
         if let (Some(finished), Some(before)) = (finished, before)

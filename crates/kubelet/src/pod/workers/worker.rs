@@ -15,7 +15,7 @@ use super::shown::{PublishedStatus, StatusInputs};
 use super::stop::Operation;
 use super::{PodWork, Shared, View};
 use crate::metrics::Started;
-use crate::pod::observed::{self, ObservedPod, State};
+use crate::pod::observed::{self, ObservedPod, ObservedState};
 use crate::pod::resize::{self, Applied};
 use crate::pod::steps::{Steps, next_steps};
 use crate::pod::tools::Running;
@@ -245,7 +245,11 @@ impl Worker {
     }
 
     fn watch_resize(&mut self, pod: &Pod) {
-        let runs = |name: &str| self.observed.latest(name).is_some_and(|c| c.state == State::Running);
+        let runs = |name: &str| {
+            self.observed
+                .latest(name)
+                .is_some_and(|c| c.state == ObservedState::Running)
+        };
         if resize::in_progress(pod, runs, &self.memory) {
             return;
         }

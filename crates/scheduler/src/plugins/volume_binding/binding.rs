@@ -31,7 +31,7 @@ pub(super) struct Reservation {
 
 /// How far binding is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum BindingState {
     Bound,
     Waiting,
     Failed(String),
@@ -92,11 +92,13 @@ impl Reservation {
     /// Looks at what the API server has, not at what is assumed: that may be another pod's by now.
     ///
     /// Upstream: checkBindings in pkg/scheduler/framework/plugins/volumebinding (v1.36).
-    pub(super) fn progress(&self, node: &NodeInfo, storage: &Storage) -> State {
+    pub(super) fn progress(&self, node: &NodeInfo, storage: &Storage) -> BindingState {
         let bindings = self.bindings.iter().map(|(v, c)| binding_progress(v, c, node, storage));
         let provisions = self.provisions.iter().map(|c| provision_progress(c, node, storage));
         let mut states = bindings.chain(provisions);
-        states.find(|s| *s != State::Bound).unwrap_or(State::Bound)
+        states
+            .find(|s| *s != BindingState::Bound)
+            .unwrap_or(BindingState::Bound)
     }
 }
 
@@ -105,46 +107,46 @@ fn binding_progress(
     claim: &PersistentVolumeClaim,
     node: &NodeInfo,
     storage: &Storage,
-) -> State {
+) -> BindingState {
     let tables = storage.tables();
     let Some(known) = tables.volume(volume.name()) else {
         let name = volume.name();
-        return State::Failed(format!(
+        return BindingState::Failed(format!(
             "failed to check binding: persistentvolumes \"{name}\" not found"
         ));
     };
     let Some(known_claim) = tables.claim(claim.namespace(), claim.name()) else {
         let key = claim.key();
-        return State::Failed(format!(
+        return BindingState::Failed(format!(
             "failed to check binding: persistentvolumeclaims \"{key}\" not found"
         ));
     };
     if known.revision() == volume.revision() && !refers_to(known, claim) {
-        return State::Waiting;
+        return BindingState::Waiting;
     }
     if let Err(failed) = check_reach(known, node) {
         return failed;
     }
     if known.spec.claim_ref.as_ref().is_none_or(|r| r.uid.is_empty()) {
-        return State::Failed(format!("ClaimRef got reset for pv \"{}\"", known.name()));
+        return BindingState::Failed(format!("ClaimRef got reset for pv \"{}\"", known.name()));
     }
     bound_or_waiting(known_claim)
 }
 
-fn provision_progress(claim: &PersistentVolumeClaim, node: &NodeInfo, storage: &Storage) -> State {
+fn provision_progress(claim: &PersistentVolumeClaim, node: &NodeInfo, storage: &Storage) -> BindingState {
     let tables = storage.tables();
     let Some(known) = tables.claim(claim.namespace(), claim.name()) else {
         let key = claim.key();
-        return State::Failed(format!(
+        return BindingState::Failed(format!(
             "failed to check provisioning pvc: persistentvolumeclaims \"{key}\" not found"
         ));
     };
     if known.selected_node() != Some(&node.name) {
         if known.revision() == claim.revision() {
-            return State::Waiting;
+            return BindingState::Waiting;
         }
         let name = known.name();
-        return State::Failed(if known.metadata.annotations.is_empty() {
+        return BindingState::Failed(if known.metadata.annotations.is_empty() {
             format!("selectedNode annotation reset for PVC \"{name}\"")
         } else {
             format!("provisioning failed for PVC \"{name}\"")
@@ -153,7 +155,7 @@ fn provision_progress(claim: &PersistentVolumeClaim, node: &NodeInfo, storage: &
     if !known.spec.volume_name.is_empty() {
         // The news of the volume may come after that of the claim.
         let Some(volume) = tables.volume(&known.spec.volume_name) else {
-            return State::Waiting;
+            return BindingState::Waiting;
         };
         if let Err(failed) = check_reach(volume, node) {
             return failed;
@@ -162,17 +164,21 @@ fn provision_progress(claim: &PersistentVolumeClaim, node: &NodeInfo, storage: &
     bound_or_waiting(known)
 }
 
-fn check_reach(volume: &PersistentVolume, node: &NodeInfo) -> Result<(), State> {
+fn check_reach(volume: &PersistentVolume, node: &NodeInfo) -> Result<(), BindingState> {
     if volume.reaches(&node.labels) {
         return Ok(());
     }
     let (volume, node) = (volume.name(), &node.name);
     let reason = format!("pv \"{volume}\" node affinity doesn't match node \"{node}\": no matching NodeSelectorTerms");
-    Err(State::Failed(reason))
+    Err(BindingState::Failed(reason))
 }
 
-fn bound_or_waiting(claim: &PersistentVolumeClaim) -> State {
-    if claim.is_bound() { State::Bound } else { State::Waiting }
+fn bound_or_waiting(claim: &PersistentVolumeClaim) -> BindingState {
+    if claim.is_bound() {
+        BindingState::Bound
+    } else {
+        BindingState::Waiting
+    }
 }
 
 /// To this claim and no namesake.

@@ -19,7 +19,7 @@ use crate::framework::event::{Actions, Event, EventKind, Hint, Object, Resource}
 use crate::framework::points::{AnyFilter, Filter, Plugin, PostBind, PreBind, Progress, Reserve, Scope, Write};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
 use crate::model::MIGRATED_PLUGINS;
-use binding::{Reservation, State};
+use binding::{BindingState, Reservation};
 use claims::Claims;
 
 pub const DEFAULT_BIND_TIMEOUT: Duration = Duration::from_secs(600);
@@ -155,9 +155,9 @@ impl PreBind for VolumeBinding {
             return Progress::Done;
         };
         match reservation.progress(node, &cluster.storage) {
-            State::Bound => Progress::Done,
-            State::Waiting => Progress::Waiting(self.bind_timeout),
-            State::Failed(reason) => Progress::Failed(format!("binding volumes: {reason}")),
+            BindingState::Bound => Progress::Done,
+            BindingState::Waiting => Progress::Waiting(self.bind_timeout),
+            BindingState::Failed(reason) => Progress::Failed(format!("binding volumes: {reason}")),
         }
     }
 }
