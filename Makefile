@@ -37,7 +37,7 @@ lint: ## formatting, lints and rustdoc; warnings are errors
 	$(MAKE) --no-print-directory docs
 
 docs: ## rustdoc of all crates, without warnings (target/doc)
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 bench: build ## measure: the store, decoding, and a running server (see docs/benchmarks.md)
 	$(CARGO) bench --workspace

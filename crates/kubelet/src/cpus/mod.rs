@@ -3,7 +3,7 @@
 //! Containers of Guaranteed pods that ask for whole CPUs get some for themselves when their pod is let in; all others run
 //! on the rest, which shrinks and grows with that. What is kept for the system is never given away. Which CPUs are near
 //! each other tells [`topology`], which of them are taken [`take`], both without looking at anything else; [`assign`]
-//! decides for a pod. A file ([`state`]) brings it all to the next agent, and [`follow`] to containers that run.
+//! decides for a pod. A file ([`state`]) brings it all to the next agent, and [`mod@follow`] to containers that run.
 // Upstream: pkg/kubelet/cm/cpumanager, pkg/kubelet/cm/topologymanager (v1.36); gates in alpha are off
 
 mod assign;

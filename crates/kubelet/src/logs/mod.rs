@@ -1,6 +1,6 @@
 //! Reading containers' log files, which runtimes write in the CRI's format.
 //!
-//! [`line`] knows what a line looks like, [`filter`] turns lines into the bytes a reader asked for; both are pure.
+//! [`mod@line`] knows what a line looks like, [`filter`] turns lines into the bytes a reader asked for; both are pure.
 //! [`tail`] reads a file from the right place on, over rotations if it is to follow. At no time is more than one block
 //! in memory, whatever is in the file.
 

@@ -2,7 +2,7 @@
 //! environment, their limits, and the few files the node agent writes for them.
 //!
 //! In come the pod, facts about this node ([`NodeFacts`]) and what others found out (image, mounts, addresses); out come
-//! the runtime's messages. Everything but [`files`] and the fetching half of [`env`] is a pure function: the same pod on
+//! the runtime's messages. Everything but [`files`] and the fetching half of [`mod@env`] is a pure function: the same pod on
 //! the same node gives the same message, which is what makes adopting containers after a restart possible.
 //! Labels and annotations on sandboxes and containers are Kubernetes' own ([`labels`]).
 

@@ -1,6 +1,6 @@
 //! One task a pod: it looks at the runtime, tells the status, takes the next steps, and sleeps until it is woken.
 //!
-//! A worker is woken by a changed pod ([`Workers::update`]), by the runtime's events, by probes ([`Workers::poke`]) and
+//! A worker is woken by a changed pod ([`Workers::update`]), by the runtime's events, by probes (`Workers::poke`) and
 //! by its own timer; a slow relist of the whole runtime makes up for lost events and finds what belongs to no pod. Wakes
 //! carry nothing but "look": a hundred of them are one. Workers share nothing that one could hold up for another.
 //!
