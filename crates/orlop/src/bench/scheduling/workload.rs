@@ -325,7 +325,7 @@ mod tests {
         let problems = workload.problems(&params, &BTreeMap::new());
         for part in [
             "gives no \"nodes\"",
-            "no template",
+            "template \"nope\" not found",
             "no pods were made",
             "perSecond",
             "either namespace",
