@@ -410,7 +410,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a plugin is told of the cluster it is for.
+/// The cluster information that a plugin gets (KUBERNETES_EXEC_INFO).
 fn cluster_info(cluster: &Cluster, tls: &TlsSource) -> Result<Value, KubeconfigError> {
     let mut info = json!({"server": filled(&cluster.server).unwrap_or_default()});
     if let Some(name) = filled(&cluster.tls_server_name) {
