@@ -67,6 +67,8 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
                 uses.insert(rest[..end].to_string());
             }
         }
+        // Every crate's tests do: see features_are_the_same_for_one_crate_and_for_all.
+        uses.remove("features");
         found.insert(name, uses);
     }
     found
@@ -119,6 +121,34 @@ fn crates_depend_on_each_other_as_the_architecture_says() {
     check(
         problems,
         "remove the dependency, or, if the new arrow is meant, change the table in ARCHITECTURE.md and say why",
+    );
+}
+
+/// What cargo builds third-party crates with when it builds these packages and their tests.
+fn features_of(packages: &[&str]) -> BTreeSet<String> {
+    let output = std::process::Command::new("cargo")
+        .args(["tree", "--locked", "--offline", "-e", "normal,build,dev", "--prefix", "none", "-f", "{p} {f}"])
+        .args(packages)
+        .current_dir(workspace_root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
+    text.lines().map(|l| l.trim_end_matches(" (*)").to_string()).collect()
+}
+
+#[test]
+fn features_are_the_same_for_one_crate_and_for_all() {
+    let all = features_of(&["--workspace"]);
+    let mut problems = vec![];
+    for name in dependencies().keys().filter(|n| *n != "orlop") {
+        let one = features_of(&["-p", &format!("orlop-{name}")]);
+        problems.extend(one.difference(&all).map(|line| format!("orlop-{name} alone: {line}")));
+    }
+    check(
+        problems,
+        "name the crate with the features that the workspace has (cargo tree --workspace -f '{p} {f}') in \
+         crates/features/Cargo.toml, and orlop-features among the new crate's development dependencies",
     );
 }
 
