@@ -75,17 +75,26 @@ pub enum Written {
     SomebodyElses(PathBuf),
 }
 
-/// The configuration as a file for CNI; an error says which range makes no sense.
-pub fn render(network: &Network) -> Result<String, String> {
+/// What is wrong with a pod network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    #[error("{0:?} is not a valid CIDR (example: 10.244.1.0/24)")]
+    InvalidCidr(String),
+    #[error("a pod network needs a range of addresses")]
+    NoCidr,
+}
+
+/// The configuration as a file for CNI.
+pub fn render(network: &Network) -> Result<String, NetworkError> {
     let mut ranges = vec![];
     let mut routes = vec![];
     for range in &network.ranges {
-        let v6 = family(range).ok_or_else(|| format!("{range:?} is not a valid CIDR (example: 10.244.1.0/24)"))?;
+        let v6 = family(range).ok_or_else(|| NetworkError::InvalidCidr(range.clone()))?;
         ranges.push(json!([{ "subnet": range }]));
         routes.push(json!({ "dst": if v6 { "::/0" } else { "0.0.0.0/0" } }));
     }
     if ranges.is_empty() {
-        return Err("a pod network needs a range of addresses".to_string());
+        return Err(NetworkError::NoCidr);
     }
     let mut addresses = json!({ "type": "host-local", "ranges": ranges, "routes": routes });
     if let Some(directory) = &network.data_directory {
@@ -240,6 +249,7 @@ mod tests {
             assert!(
                 render(&Network::new([wrong]))
                     .unwrap_err()
+                    .to_string()
                     .contains(&format!("{wrong:?}"))
             );
         }

@@ -27,7 +27,7 @@ pub use client::{ConnectError, connect_port_forward, connect_session, port_forwa
 pub use download::{Cut, serve_download};
 pub use handshake::{Refusal, is_upgrade, is_websocket, websocket_protocols};
 pub use port_forward::{PortForward, serve_port_forward};
-pub use server::{IDLE_DEFAULT, Upgrade, serve_session};
+pub use server::{IDLE_DEFAULT, OpenError, Upgrade, serve_session};
 
 /// A byte stream both ways, such as a forwarded port.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}

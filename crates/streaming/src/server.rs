@@ -50,6 +50,17 @@ pub struct Upgrade {
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
+/// Why a session could not be opened: its text is what the client is told.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct OpenError(Box<dyn std::error::Error + Send + Sync>);
+
+impl OpenError {
+    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> OpenError {
+        OpenError(error.into())
+    }
+}
+
 /// Serves exec or attach over what the client asks for, SPDY or WebSocket. `open` is called once the client's streams
 /// are there; its error, like a session's [`crate::Exit::Failed`], is told to the client word for word. The server of the
 /// request must allow upgrades.
@@ -61,7 +72,7 @@ pub fn serve_session<B, O, F>(
 ) -> Result<Upgrade, Refusal>
 where
     O: FnOnce() -> F + Send + 'static,
-    F: Future<Output = Result<Session, String>> + Send + 'static,
+    F: Future<Output = Result<Session, OpenError>> + Send + 'static,
 {
     let (agreed, response) = agree(request.headers(), &SPDY_SESSIONS, &WEBSOCKET_SESSIONS)?;
     let upgraded = hyper::upgrade::on(request);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Empty, Full};
 use orlop_runtime::cri::messages::{AttachRequest, ExecRequest};
-use orlop_streaming::{Refusal, Streams, Upgrade, serve_port_forward, serve_session};
+use orlop_streaming::{OpenError, Refusal, Streams, Upgrade, serve_port_forward, serve_session};
 
 use super::query::Query;
 use super::{HttpResponse, Refused, Server, text};
@@ -74,7 +74,7 @@ impl Server {
             stderr: streams.stderr,
         };
         let runtime = self.runtime.clone();
-        let open = move || async move { runtime.exec(exec).await.map_err(|e| e.to_string()) };
+        let open = move || async move { runtime.exec(exec).await.map_err(OpenError::new) };
         let idle = self.config.streaming_connection_idle_timeout;
         switch(serve_session(&mut request, streams, idle, open))
     }
@@ -113,7 +113,7 @@ impl Server {
             stderr: streams.stderr,
         };
         let runtime = self.runtime.clone();
-        let open = move || async move { runtime.attach(attach).await.map_err(|e| e.to_string()) };
+        let open = move || async move { runtime.attach(attach).await.map_err(OpenError::new) };
         let idle = self.config.streaming_connection_idle_timeout;
         switch(serve_session(&mut request, streams, idle, open))
     }
@@ -135,7 +135,7 @@ impl Server {
         let runtime = self.runtime.clone();
         let open = move |port: u16| {
             let (runtime, sandbox) = (runtime.clone(), sandbox.clone());
-            async move { runtime.port_forward(&sandbox, port).await.map_err(|e| e.to_string()) }
+            async move { runtime.port_forward(&sandbox, port).await }
         };
         let idle = self.config.streaming_connection_idle_timeout;
         switch(serve_port_forward(&mut request, idle, open))
