@@ -29,4 +29,6 @@ pub mod spec;
 pub mod stats;
 #[cfg(test)]
 mod test_bus;
+#[cfg(test)]
+mod testing;
 pub mod volumes;

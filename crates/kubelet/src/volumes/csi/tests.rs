@@ -16,6 +16,7 @@ use super::hashed;
 use crate::events::testing::Said;
 use crate::objects::Objects;
 use crate::objects::fake::FakeCluster;
+use crate::testing::until;
 
 const DRIVER: &str = "tape.example.com";
 const CLAIM: &str = "/api/v1/namespaces/n/persistentvolumeclaims/data";
@@ -80,11 +81,8 @@ impl Node {
     async fn until_registered(&self) {
         let volumes = self.volumes.clone();
         let watch = volumes.watch_plugins(self.shutdown.clone());
-        let known = async {
-            while self.volumes.shared.drivers.client(DRIVER).is_err() || self.driver.registered().is_none() {
-                tokio::task::yield_now().await;
-            }
-        };
+        let is_known = || self.volumes.shared.drivers.client(DRIVER).is_ok() && self.driver.registered().is_some();
+        let known = until("the driver is registered", is_known, true);
         tokio::select! {
             () = watch => panic!("it watches until the shutdown"),
             () = known => {}
