@@ -35,13 +35,18 @@ use tokio::task::JoinSet;
 
 pub use self::logind::LogindEndpoint as Logind;
 pub use self::network::NetworkConfiguration;
+pub use self::parts::HostError;
 use self::parts::Parts;
 use crate::config::{Config, effective};
+use crate::cpus::CpuError;
+use crate::devices::DeviceError;
 use crate::events::Events;
+use crate::images::providers::ProviderError;
 use crate::metrics::{Measured, Metrics};
 use crate::node::{Identity, Keeper};
 use crate::pod::workers::Workers;
-use crate::server::{self, Certificate};
+use crate::server::{self, Certificate, ServerError};
+use crate::spec::SpecError;
 
 /// How long tasks may take to end once they are told to.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -83,19 +88,40 @@ pub struct Agent {
     tasks: JoinSet<()>,
 }
 
+/// What keeps a kubelet from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("failed to create {}: {source}", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("stopped before the container runtime was ready")]
+    Stopped,
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Cpus(#[from] CpuError),
+    #[error(transparent)]
+    Devices(#[from] DeviceError),
+    #[error(transparent)]
+    CredentialProviders(#[from] ProviderError),
+    #[error(transparent)]
+    UserNamespaces(#[from] SpecError),
+}
+
 /// Starts an agent and runs it until the shutdown.
-pub async fn run(options: Options) -> Result<(), String> {
+pub async fn run(options: Options) -> Result<(), AgentError> {
     let agent = start(options).await?;
     agent.wait().await;
     Ok(())
 }
 
 /// Starts an agent. An error says what keeps it from working at all.
-pub fn start(options: Options) -> BoxFuture<'static, Result<Agent, String>> {
+pub fn start(options: Options) -> BoxFuture<'static, Result<Agent, AgentError>> {
     Box::pin(put_together(options))
 }
 
-async fn put_together(mut options: Options) -> Result<Agent, String> {
+async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
     // The runtime has another working directory: what it is told must be whole paths.
     options.root_dir = make_directory(&options.root_dir)?;
     options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
@@ -193,9 +219,12 @@ fn settle_process(config: &Config) {
 }
 
 /// Makes it if need be, and gives its whole path.
-fn make_directory(path: &Path) -> Result<PathBuf, String> {
+fn make_directory(path: &Path) -> Result<PathBuf, AgentError> {
     let made = std::fs::create_dir_all(path).and_then(|()| path.canonicalize());
-    made.map_err(|e| format!("{} can't be made: {e}", path.display()))
+    made.map_err(|source| AgentError::Directory {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 fn start_recorder(options: &Options, tasks: &mut JoinSet<()>) -> Option<Recorder> {

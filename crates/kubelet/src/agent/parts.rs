@@ -10,13 +10,13 @@ use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages::CgroupDriver;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::Options;
 use super::node_level::NodeLevel;
 use super::services::Services;
-use crate::cgroups::{Cgroups, Slices, Tree};
+use super::{AgentError, Options};
+use crate::cgroups::{CgroupError, Cgroups, Slices, Tree};
 use crate::config::Config;
 use crate::cpus::Cpus;
 use crate::devices::Devices;
@@ -26,15 +26,19 @@ use crate::images::{ImageSettings, Images};
 use crate::metrics::Metrics;
 use crate::node::{self, Keeper, RuntimeView, resources};
 use crate::objects::Objects;
-use crate::pod::node_tools::{Admission, NodeTools, RefreshNode};
+use crate::pod::interfaces::PodAllocator;
+use crate::pod::node_allocator::{Admission, NodeAllocator, RefreshNode};
+use crate::pod::node_configurator::NodeConfigurator;
+use crate::pod::node_environment::NodeEnvironment;
+use crate::pod::status::Host;
 use crate::pod::worker_state::Pace;
-use crate::pod::workers::Workers;
+use crate::pod::workers::{self, Workers};
 use crate::pod::writer::Writer;
 use crate::probes::Probes;
 use crate::server::{self, Pods};
 use crate::sources::admission::{self, NodeState};
 use crate::sources::{self, Mirrors, PodUpdate, Sources};
-use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, Users};
+use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, SpecError, Users};
 use crate::stats::{self, Gatherer, VolumeSizes};
 use crate::volumes::{self, Volumes};
 
@@ -72,7 +76,7 @@ impl Parts {
         events: Events,
         metrics: Arc<Metrics>,
         tasks: &mut JoinSet<()>,
-    ) -> Result<Parts, String> {
+    ) -> Result<Parts, AgentError> {
         let (runtime, clock, shutdown) = (&options.runtime, &options.clock, &options.shutdown);
         // Ids of containers begin with the runtime's name: without it no status would be true.
         let told = await_runtime(options, keeper).await?;
@@ -131,37 +135,58 @@ impl Parts {
             let _ = writing.await;
         });
         let services = Services::start(options.api.clone(), shutdown.clone());
-        let tools = NodeTools {
-            volumes: volumes.clone(),
-            objects: objects.clone(),
-            images: images.clone(),
-            probes: probes.clone(),
-            cgroups: cgroups.clone(),
+        let users = Users::new(&options.root_dir, user_ids(&config, options.control_groups)?);
+        let allocator: Arc<dyn PodAllocator> = Arc::new(NodeAllocator {
+            facts: facts.clone(),
             cpus: cpus.clone(),
             devices: devices.clone(),
-            facts: watch::channel(facts.clone()).1,
-            users: Users::new(&options.root_dir, user_ids(&config, options.control_groups)?),
+            admission: Some(admission(keeper)),
+            refresh_node: Some(refresh_node(keeper)),
+        });
+        let environment = NodeEnvironment {
+            facts: facts.clone(),
+            volumes: volumes.clone(),
+            cgroups: cgroups.clone(),
+            users: users.clone(),
+            allocator: allocator.clone(),
             runtime: keeper.runtime(),
             events: events.clone(),
+        };
+        let configurator = NodeConfigurator {
+            facts: facts.clone(),
+            objects: objects.clone(),
+            images: images.clone(),
+            volumes: volumes.clone(),
+            users,
+            cpus: cpus.clone(),
+            devices: devices.clone(),
             services: {
                 let services = services.clone();
                 Arc::new(move || services.all())
             },
-            admission: Some(admission(keeper)),
-            refresh_node: Some(refresh_node(keeper)),
-            runtime_name: told.version.map(|v| v.runtime_name).unwrap_or_default(),
-            recursive_read_only: can_lock_mounts,
+            runtime: keeper.runtime(),
+            events: events.clone(),
             random: Mutex::new(Random::from_entropy()),
-            restart_pace: restart_pace(&config),
-            metrics: metrics.clone(),
         };
-        let workers = Workers::new(
-            runtime.clone(),
-            Arc::new(tools),
-            writer.clone(),
-            clock.clone(),
-            shutdown.clone(),
-        );
+        let workers = Workers::new(workers::Options {
+            runtime: runtime.clone(),
+            allocator,
+            environment: Arc::new(environment),
+            configurator: Arc::new(configurator),
+            prober: Arc::new(probes.clone()),
+            writer: writer.clone(),
+            events: events.clone(),
+            metrics: metrics.clone(),
+            host: Host {
+                ips: facts.addresses.iter().map(|ip| ip.to_string()).collect(),
+                runtime_name: told.version.map(|v| v.runtime_name).unwrap_or_default(),
+                recursive_read_only: can_lock_mounts,
+            },
+            restart_pace: restart_pace(&config),
+            sync_frequency: facts.sync_frequency,
+            clock: clock.clone(),
+            shutdown: shutdown.clone(),
+        });
         Ok(Parts {
             config,
             events,
@@ -244,12 +269,12 @@ impl Pods for WorkersPods {
 }
 
 /// Waits for the runtime's first word; the node is shown as not ready meanwhile.
-async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView, String> {
+async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView, AgentError> {
     let mut runtime = keeper.runtime();
     let heard = runtime.wait_for(|view| view.version.is_some() && view.ready_at.is_some());
     tokio::select! {
-        view = heard => view.map(|view| view.clone()).map_err(|e| e.to_string()),
-        _ = options.shutdown.wait() => Err("stopped before the container runtime was there".to_string()),
+        view = heard => view.map(|view| view.clone()).map_err(|_| AgentError::Stopped),
+        _ = options.shutdown.wait() => Err(AgentError::Stopped),
     }
 }
 
@@ -297,13 +322,13 @@ async fn look_around(
     options: &Options,
     config: &Config,
     keeper: &Keeper,
-) -> Result<(Arc<NodeFacts>, Option<Cgroups>, Option<Cpus>), String> {
+) -> Result<(Arc<NodeFacts>, Option<Cgroups>, Option<Cpus>), AgentError> {
     let tree = Tree::at(Path::new(CGROUPS));
     let tree = match (tree, options.control_groups) {
         (Ok(tree), _) => tree,
-        (Err(error), true) => return Err(format!("control groups can't be used: {error}")),
+        (Err(error), true) => return Err(HostError::Cgroups(error).into()),
         // Nobody will look there.
-        (Err(_), false) => Tree::at(Path::new("/")).map_err(|e| e.to_string())?,
+        (Err(_), false) => Tree::at(Path::new("/")).map_err(HostError::Cgroups)?,
     };
     if options.control_groups {
         check_host(
@@ -341,31 +366,41 @@ async fn look_around(
     let mut cgroups = Cgroups::new(tree, facts.clone()).with_cpus(cpus.clone());
     if facts.cgroups.driver == CgroupDriver::Systemd {
         if !Slices::run_this_machine() {
-            return Err("the cgroup driver is systemd, but systemd does not run this machine".to_string());
+            return Err(HostError::NoSystemd.into());
         }
         cgroups = cgroups.with_slices(Slices::of_this_machine());
     }
     Ok((facts, Some(cgroups), cpus))
 }
 
+/// What of the host keeps a kubelet from running on it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("cgroups are not usable: {0}")]
+    Cgroups(#[from] CgroupError),
+    #[error("the cgroup driver is systemd, but systemd does not run this machine")]
+    NoSystemd,
+    #[error("kubelet is configured to not run on a host using cgroup v1")]
+    CgroupV1,
+    #[error("running with swap on is not supported, please disable swap or set failSwapOn to false: {0}")]
+    Swap(String),
+}
+
 /// What the configuration asks of the host, where it is strict.
-fn check_host(config: &Config, version: CgroupVersion, swaps: &str) -> Result<(), String> {
+fn check_host(config: &Config, version: CgroupVersion, swaps: &str) -> Result<(), HostError> {
     if config.fail_cgroup_v1 && version == CgroupVersion::V1 {
-        return Err("kubelet is configured to not run on a host using cgroup v1".to_string());
+        return Err(HostError::CgroupV1);
     }
     // The first line is a heading.
     let used: Vec<&str> = swaps.lines().skip(1).filter(|line| !line.trim().is_empty()).collect();
     match used.is_empty() || !config.fail_swap_on {
         true => Ok(()),
-        false => Err(format!(
-            "running with swap on is not supported, please disable swap or set failSwapOn to false: {}",
-            used.join("; ")
-        )),
+        false => Err(HostError::Swap(used.join("; "))),
     }
 }
 
 /// Ids for pods with users of their own.
-fn user_ids(config: &Config, is_real: bool) -> Result<Ids, String> {
+fn user_ids(config: &Config, is_real: bool) -> Result<Ids, SpecError> {
     let per_pod = u32::try_from(config.user_namespaces.ids_per_pod).expect("was checked with the configuration");
     match is_real {
         true => Ids::of_machine(per_pod, config.max_pods),
@@ -373,7 +408,12 @@ fn user_ids(config: &Config, is_real: bool) -> Result<Ids, String> {
     }
 }
 
-fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects, events: &Events) -> Result<Volumes, String> {
+fn start_volumes(
+    options: &Options,
+    keeper: &Keeper,
+    objects: &Objects,
+    events: &Events,
+) -> Result<Volumes, AgentError> {
     let usual = volumes::Options::new(&options.root_dir, objects.clone(), options.clock.clone());
     let volumes = Volumes::new(volumes::Options {
         node_name: options.identity.name.clone(),
@@ -382,7 +422,10 @@ fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects, events: 
         may_mount: usual.may_mount && options.control_groups,
         ..usual
     });
-    let volumes = volumes.map_err(|e| format!("{} can't be used: {e}", options.root_dir.display()))?;
+    let volumes = volumes.map_err(|source| AgentError::Directory {
+        path: options.root_dir.clone(),
+        source,
+    })?;
     volumes.set_allocatable(resources::to_api(&keeper.allocatable()));
     Ok(volumes)
 }

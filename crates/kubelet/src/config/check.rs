@@ -386,13 +386,13 @@ fn enforcement(c: &Config, say: &mut impl FnMut(String)) {
 fn eviction(c: &Config, say: &mut impl FnMut(String)) {
     for (signal, text) in &c.eviction_minimum_reclaim {
         if let Err(why) = parse_reclaim(signal, text) {
-            say(why);
+            say(why.to_string());
         }
     }
     for thresholds in [&c.eviction_hard, &c.eviction_soft] {
         for (signal, text) in thresholds {
             if let Err(why) = parse_threshold(signal, text) {
-                say(why);
+                say(why.to_string());
             }
         }
     }

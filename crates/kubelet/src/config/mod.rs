@@ -272,46 +272,57 @@ pub enum Threshold {
     Fraction(f64),
 }
 
+/// What is wrong with a threshold in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ThresholdError(String);
+
 /// How much more than its threshold is to be freed of a signal: `0Mi` or `10%`.
-pub fn parse_reclaim(signal: &str, text: &str) -> Result<Threshold, String> {
+pub fn parse_reclaim(signal: &str, text: &str) -> Result<Threshold, ThresholdError> {
     match text.strip_suffix('%') {
         Some(_) => match parse_threshold(signal, text)? {
             Some(threshold) => Ok(threshold),
             None if text.starts_with("100") => Ok(Threshold::Fraction(1.0)),
-            None => Err(format!(
+            None => Err(ThresholdError(format!(
                 "eviction percentage minimum reclaim {signal} must be positive: {text}"
-            )),
+            ))),
         },
-        None if !SIGNALS.contains(&signal) => Err(format!("unsupported eviction signal {signal}")),
-        None => match Quantity::parse(text)? {
-            amount if amount.is_negative() => Err(format!("negative eviction minimum reclaim specified for {signal}")),
+        None if !SIGNALS.contains(&signal) => Err(ThresholdError(format!("unsupported eviction signal {signal}"))),
+        None => match Quantity::parse(text).map_err(ThresholdError)? {
+            amount if amount.is_negative() => Err(ThresholdError(format!(
+                "negative eviction minimum reclaim specified for {signal}"
+            ))),
             amount => Ok(Threshold::Quantity(amount)),
         },
     }
 }
 
 /// `100Mi` or `10%`; none for 0% and 100%, which switch a threshold off.
-pub fn parse_threshold(signal: &str, text: &str) -> Result<Option<Threshold>, String> {
+pub fn parse_threshold(signal: &str, text: &str) -> Result<Option<Threshold>, ThresholdError> {
     if !SIGNALS.contains(&signal) {
-        return Err(format!("unsupported eviction signal {signal}"));
+        return Err(ThresholdError(format!("unsupported eviction signal {signal}")));
     }
     let Some(percent) = text.strip_suffix('%') else {
-        let quantity = Quantity::parse(text)?;
+        let quantity = Quantity::parse(text).map_err(ThresholdError)?;
         if quantity.is_zero() || quantity.is_negative() {
-            return Err(format!("eviction threshold {signal} must be positive: {text}"));
+            return Err(ThresholdError(format!(
+                "eviction threshold {signal} must be positive: {text}"
+            )));
         }
         return Ok(Some(Threshold::Quantity(quantity)));
     };
     match percent.parse::<f64>() {
         Ok(n) if n == 0.0 || n == 100.0 => Ok(None),
-        Ok(n) if n < 0.0 => Err(format!("eviction percentage threshold {signal} must be >= 0%: {text}")),
-        Ok(n) if n > 100.0 => Err(format!(
+        Ok(n) if n < 0.0 => Err(ThresholdError(format!(
+            "eviction percentage threshold {signal} must be >= 0%: {text}"
+        ))),
+        Ok(n) if n > 100.0 => Err(ThresholdError(format!(
             "eviction percentage threshold {signal} must be <= 100%: {text}"
-        )),
+        ))),
         Ok(n) if n.is_finite() => Ok(Some(Threshold::Fraction(n / 100.0))),
-        _ => Err(format!(
+        _ => Err(ThresholdError(format!(
             "eviction percentage threshold {signal} is no percentage: {text}"
-        )),
+        ))),
     }
 }
 

@@ -27,7 +27,7 @@ use crate::sources::admission::Rejection;
 pub use assign::Alignment;
 use assign::Rules;
 pub use follow::{Running, follow};
-pub use set::CpuSet;
+pub use set::{CpuSet, CpuSetError};
 use state::CpuAssignments;
 pub use topology::{CpuLocation, Level, Topology};
 
@@ -54,7 +54,7 @@ impl Options {
         prefer_cache: false,
     };
 
-    pub fn parse(given: &BTreeMap<String, String>) -> Result<Options, String> {
+    pub fn parse(given: &BTreeMap<String, String>) -> Result<Options, CpuError> {
         let mut options = Options::NONE;
         for (name, value) in given {
             let field = match name.as_str() {
@@ -63,30 +63,69 @@ impl Options {
                 "strict-cpu-reservation" => &mut options.strict_reservation,
                 "prefer-align-cpus-by-uncorecache" => &mut options.prefer_cache,
                 "align-by-socket" | "distribute-cpus-across-cores" => {
-                    return Err(format!(
+                    return Err(CpuError::Option(format!(
                         "CPU Manager Policy Alpha-level Options not enabled, but option {name:?} provided"
-                    ));
+                    )));
                 }
-                _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
+                _ => return Err(CpuError::Option(format!("unknown CPU Manager Policy option: {name:?}"))),
             };
             *field = match value.as_str() {
                 "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
                 "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
                 _ => {
-                    return Err(format!(
+                    return Err(CpuError::Option(format!(
                         "bad value for option {name:?}: {value:?} is neither true nor false"
-                    ));
+                    )));
                 }
             };
         }
         match options.prefer_cache && options.distribute_across_numa {
-            true => Err(
+            true => Err(CpuError::Option(
                 "static policy options prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can \
-                         not be used at the same time"
+                 not be used at the same time"
                     .to_string(),
-            ),
+            )),
             false => Ok(options),
         }
+    }
+}
+
+/// Why CPUs could not be assigned, or their manager not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    #[error("not enough cpus available to satisfy request: requested={requested}, available={available}{}", of_whole(.whole))]
+    NotEnough {
+        requested: usize,
+        available: usize,
+        /// The whole request, if the rest of it was satisfied.
+        whole: Option<usize>,
+    },
+    /// A policy option that is unknown or does not fit the others.
+    #[error("{0}")]
+    Option(String),
+    #[error("{field}: {reason}")]
+    Config { field: &'static str, reason: String },
+    #[error("{}: {reason}", path.display())]
+    Topology { path: PathBuf, reason: String },
+    #[error(
+        "could not restore state from checkpoint: {reason}, please drain this node and delete the CPU manager checkpoint file {:?} before restarting Kubelet",
+        path.display().to_string()
+    )]
+    Checkpoint { path: PathBuf, reason: String },
+    #[error("invalid state, please drain node and remove policy state file: {0}")]
+    State(String),
+    #[error("failed to write {}: {source}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+}
+
+fn of_whole(whole: &Option<usize>) -> String {
+    whole.map(|count| format!(" (of {count})")).unwrap_or_default()
+}
+
+fn not_written(path: &Path, source: std::io::Error) -> CpuError {
+    CpuError::Write {
+        path: path.to_path_buf(),
+        source,
     }
 }
 
@@ -106,20 +145,20 @@ struct Inner {
 
 impl Cpus {
     /// As the configuration says; none where all share all. Takes over what a former agent left in `root`.
-    pub fn start(config: &Config, kept_milli: i64, system: &Path, root: &Path) -> Result<Option<Cpus>, String> {
+    pub fn start(config: &Config, kept_milli: i64, system: &Path, root: &Path) -> Result<Option<Cpus>, CpuError> {
         let file = root.join(STATE_FILE);
         let policy = config.cpu_manager_policy.as_str();
         let left = state::load(&file, policy)?;
         if policy != "static" {
             if left.is_none() {
                 let saved = state::save(&file, policy, &CpuAssignments::default());
-                saved.map_err(|e| format!("{} can't be written: {e}", file.display()))?;
+                saved.map_err(|source| not_written(&file, source))?;
             }
             return Ok(None);
         }
         let rules = Rules::new(config, kept_milli, Topology::read(system)?)?;
         let state = rules.check(left.unwrap_or_default())?;
-        state::save(&file, policy, &state).map_err(|e| format!("{} can't be written: {e}", file.display()))?;
+        state::save(&file, policy, &state).map_err(|source| not_written(&file, source))?;
         tracing::info!(shared = %state.shared, reserved = %rules.reserved, "started the CPU manager");
         let inner = Inner {
             rules,
@@ -134,7 +173,7 @@ impl Cpus {
     pub fn admit(&self, pod: &Pod) -> Result<(), Rejection> {
         let mut state = self.inner.state.lock();
         let new = self.inner.rules.assign(&state, pod)?;
-        self.replace(&mut state, new).map_err(|e| assign::unexpected(&e))
+        self.replace(&mut state, new).map_err(assign::unexpected)
     }
 
     /// The pod has gone: what it had is for all again. Doing it again is fine.
@@ -152,12 +191,12 @@ impl Cpus {
         }
     }
 
-    fn replace(&self, state: &mut CpuAssignments, new: CpuAssignments) -> Result<(), String> {
+    fn replace(&self, state: &mut CpuAssignments, new: CpuAssignments) -> Result<(), CpuError> {
         if *state == new {
             return Ok(());
         }
         let saved = state::save(&self.inner.file, "static", &new);
-        saved.map_err(|e| format!("{} can't be written: {e}", self.inner.file.display()))?;
+        saved.map_err(|source| not_written(&self.inner.file, source))?;
         *state = new;
         self.inner.changed.notify_one();
         Ok(())

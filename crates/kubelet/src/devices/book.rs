@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use super::DeviceError;
 use super::messages::{Allocated, Device};
 
 /// By name: how many there are, and how many of them can be used.
@@ -120,22 +121,22 @@ impl Book {
         self.claims.remove(uid).is_some()
     }
 
-    pub fn load(path: &Path) -> Result<Book, String> {
-        let said = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    pub fn load(path: &Path) -> Result<Book, DeviceError> {
+        let invalid = |error: Box<dyn std::error::Error + Send + Sync>| DeviceError::checkpoint("read", path, error);
         let file: File = match std::fs::read(path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|e| said(&e))?,
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| invalid(e.into()))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => File::default(),
-            Err(error) => return Err(said(&error)),
+            Err(error) => return Err(invalid(error.into())),
         };
         let mut book = Book::default();
         file.resources.iter().for_each(|resource| book.forget(resource));
         for entry in file.claims {
             let bytes = entry.alloc_resp.map(|text| STANDARD.decode(text)).transpose();
-            let bytes = bytes.map_err(|e| said(&e))?;
+            let bytes = bytes.map_err(|e| invalid(e.into()))?;
             let allocated = bytes.map(|bytes| Allocated::decode(bytes.as_slice())).transpose();
             let claim = Claim {
                 ids: entry.device_ids,
-                allocated: allocated.map_err(|e| said(&e))?,
+                allocated: allocated.map_err(|e| invalid(e.into()))?,
             };
             book.give(&entry.pod_uid, &entry.container_name, &entry.resource_name, claim);
         }
@@ -169,14 +170,15 @@ pub fn choose(
     reusable: &BTreeSet<String>,
     preferred: &[String],
     count: usize,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<BTreeSet<String>, DeviceError> {
     let mut chosen: BTreeSet<String> = reusable.iter().take(count).cloned().collect();
     let needed = count - chosen.len();
     if free.len() < needed {
-        return Err(format!(
-            "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {}",
-            free.len()
-        ));
+        return Err(DeviceError::Unavailable {
+            resource: resource.to_string(),
+            requested: needed,
+            available: free.len(),
+        });
     }
     let preferred = preferred.iter().filter(|id| free.contains(*id));
     for id in preferred.chain(free) {
@@ -238,7 +240,7 @@ mod tests {
         assert_eq!(book.amounts()["x/y"], (0, 0));
         assert!(book.release("u") && !book.release("u"));
         std::fs::write(&path, "{").unwrap();
-        assert!(Book::load(&path).unwrap_err().contains("claims.json"));
+        assert!(Book::load(&path).unwrap_err().to_string().contains("claims.json"));
     }
 
     proptest! {

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use self::book::{Amounts, Book, Claim, choose};
 use self::messages::*;
-use crate::grpc::{Socket, said};
+use crate::grpc::{CallError, Socket};
 use crate::pod::policy;
 use crate::sources::admission::Rejection;
 
@@ -38,6 +38,57 @@ const CLAIMS: &str = "orlop_device_claims.json";
 const QUESTION: Duration = Duration::from_secs(30);
 /// Upstream: devices of a plugin that is away are remembered for so long.
 const AWAY: Duration = Duration::from_secs(300);
+
+/// Why devices could not be allocated, or their manager not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("failed to {action} {}: {source}", path.display())]
+    Checkpoint {
+        action: &'static str,
+        path: PathBuf,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
+    NoHealthyDevices(String),
+    #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
+    Unavailable {
+        resource: String,
+        requested: usize,
+        available: usize,
+    },
+    /// A plugin's Allocate has to answer for the one container that it was asked about.
+    #[error("the plugin for {0} answered for another number of containers")]
+    UnexpectedAnswer(String),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl DeviceError {
+    fn checkpoint(
+        action: &'static str,
+        path: &Path,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> DeviceError {
+        DeviceError::Checkpoint {
+            action,
+            path: path.to_path_buf(),
+            source: source.into(),
+        }
+    }
+}
+
+/// Why a plugin was not registered.
+#[derive(Debug, thiserror::Error)]
+enum RegistrationError {
+    #[error("requested API version {0:?} is not supported by kubelet. Supported version is [\"v1beta1\"]")]
+    Version(String),
+    #[error("the ResourceName {0:?} is invalid")]
+    ResourceName(String),
+    #[error("the Endpoint {0:?} is not the name of a socket in {FOLDER}")]
+    Endpoint(String),
+    #[error(transparent)]
+    Message(#[from] prost::DecodeError),
+}
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -71,9 +122,9 @@ struct Plugin {
 
 impl Devices {
     /// Takes over what a former agent left, and listens for plugins until the shutdown.
-    pub fn start(root: &Path, shutdown: Shutdown) -> Result<Devices, String> {
+    pub fn start(root: &Path, shutdown: Shutdown) -> Result<Devices, DeviceError> {
         let folder = root.join(FOLDER);
-        std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        std::fs::create_dir_all(&folder).map_err(|e| DeviceError::checkpoint("create", &folder, e))?;
         let book = Book::load(&folder.join(CLAIMS))?;
         let devices = Devices {
             inner: Arc::new(Inner {
@@ -105,7 +156,7 @@ impl Devices {
     }
 
     /// Changes what is known, tells it, and writes it down.
-    fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, String> {
+    fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, DeviceError> {
         let mut state = self.inner.state.lock();
         let answer = change(&mut state.book);
         let amounts = state.book.amounts();
@@ -116,7 +167,7 @@ impl Devices {
         });
         let path = self.inner.folder.join(CLAIMS);
         let saved = state.book.save(&path);
-        saved.map_err(|e| format!("{} can't be written: {e}", path.display()))?;
+        saved.map_err(|e| DeviceError::checkpoint("write", &path, e))?;
         Ok(answer)
     }
 
@@ -127,7 +178,7 @@ impl Devices {
     }
 
     /// A plugin has come: follows what it says of its devices until it goes.
-    fn add_plugin(&self, request: Register) -> Result<(), String> {
+    fn add_plugin(&self, request: Register) -> Result<(), RegistrationError> {
         let Register {
             version,
             endpoint,
@@ -135,16 +186,14 @@ impl Devices {
             ..
         } = request;
         if version != "v1beta1" {
-            return Err(format!(
-                "requested API version {version:?} is not supported by kubelet. Supported version is [\"v1beta1\"]"
-            ));
+            return Err(RegistrationError::Version(version));
         }
         if !orlop_api::resources::is_extended(&resource_name) {
-            return Err(format!("the ResourceName {resource_name:?} is invalid"));
+            return Err(RegistrationError::ResourceName(resource_name));
         }
         let is_plain = !endpoint.is_empty() && !endpoint.contains('/') && endpoint != "." && endpoint != "..";
         if !is_plain || endpoint == SOCKET {
-            return Err(format!("the Endpoint {endpoint:?} is no name of a socket in {FOLDER}"));
+            return Err(RegistrationError::Endpoint(endpoint));
         }
         let plugin = {
             let mut state = self.inner.state.lock();
@@ -182,7 +231,9 @@ impl Devices {
         }
         tracing::warn!(
             resource,
-            err = told.err().unwrap_or("the stream ended".into()),
+            err = told
+                .err()
+                .map_or("the stream ended".to_string(), |error| error.to_string()),
             "lost the connection to device plugin"
         );
         self.change_or_warn(|book| book.lose(resource));
@@ -198,7 +249,7 @@ impl Devices {
         resource: &str,
         plugin: &Plugin,
         is_newest: impl Fn(&Devices) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), CallError> {
         let path = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
         let options = plugin.socket.call(path, Empty {}, QUESTION).await?;
         if let Some(known) = self.inner.state.lock().plugins.get_mut(resource)
@@ -208,7 +259,7 @@ impl Devices {
         }
         let path = "/v1beta1.DevicePlugin/ListAndWatch";
         let mut stream = plugin.socket.follow::<_, DeviceList>(path, Empty {}, QUESTION).await?;
-        while let Some(list) = stream.message().await.map_err(|status| said(&status))? {
+        while let Some(list) = stream.message().await? {
             if !is_newest(self) {
                 return Ok(());
             }
@@ -252,7 +303,7 @@ impl Devices {
         counted.collect()
     }
 
-    async fn claim_all(&self, pod: &Pod) -> Result<(), String> {
+    async fn claim_all(&self, pod: &Pod) -> Result<(), DeviceError> {
         let uid = policy::uid(pod);
         // What init containers had that have ended by then, by resource.
         let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -278,7 +329,7 @@ impl Devices {
         resource: &str,
         count: usize,
         reusable: &BTreeSet<String>,
-    ) -> Result<BTreeSet<String>, String> {
+    ) -> Result<BTreeSet<String>, DeviceError> {
         let (free, plugin, known) = {
             let state = self.inner.state.lock();
             let known = state.book.claim(uid, container, resource).cloned();
@@ -287,8 +338,7 @@ impl Devices {
         if let Some(known) = known.filter(|known| known.ids.len() == count && known.allocated.is_some()) {
             return Ok(known.ids);
         }
-        let plugin = plugin
-            .ok_or_else(|| format!("no healthy devices present; cannot allocate unhealthy devices {resource}"))?;
+        let plugin = plugin.ok_or_else(|| DeviceError::NoHealthyDevices(resource.to_string()))?;
         let preferred = match plugin.options.get_preferred_allocation_available && free.len() + reusable.len() > count {
             true => prefer(&plugin, &free, reusable, count).await?,
             false => Vec::new(),
@@ -303,9 +353,7 @@ impl Devices {
         let mut answer: AllocateResponse = plugin.socket.call(path, request, QUESTION).await?;
         let allocated = answer.containers.pop();
         if allocated.is_none() || !answer.containers.is_empty() {
-            return Err(format!(
-                "the plugin for {resource} answered for another number of containers"
-            ));
+            return Err(DeviceError::UnexpectedAnswer(resource.to_string()));
         }
         let claim = Claim {
             ids: ids.clone(),
@@ -328,7 +376,7 @@ impl Devices {
     }
 
     /// Adds what a container needs for its devices, and lets plugins that want to prepare them.
-    pub async fn add_to(&self, uid: &str, name: &str, config: &mut cri::ContainerConfig) -> Result<(), String> {
+    pub async fn add_to(&self, uid: &str, name: &str, config: &mut cri::ContainerConfig) -> Result<(), DeviceError> {
         let claims = self.inner.state.lock().book.of(uid, name);
         for (resource, claim) in claims {
             let plugin = self.inner.state.lock().plugins.get(&resource).cloned();
@@ -350,7 +398,7 @@ async fn prefer(
     free: &BTreeSet<String>,
     reusable: &BTreeSet<String>,
     count: usize,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CallError> {
     let request = PreferredRequest {
         containers: vec![ContainerPreferredRequest {
             available: free.union(reusable).cloned().collect(),

@@ -135,8 +135,8 @@ impl Shared {
         if !here || policy::container_named(&found, container).is_none() {
             return text(404, format!("container {container:?} not found in pod {pod:?}"));
         }
-        if let Err(message) = container_of_log(&found, container, query.flag("previous")) {
-            return text(400, message);
+        if let Err(error) = container_of_log(&found, container, query.flag("previous")) {
+            return text(400, error.to_string());
         }
         let annotations = found.metadata.annotations.unwrap_or_default();
         let written = annotation(&annotations, LOG, container).unwrap_or_default();

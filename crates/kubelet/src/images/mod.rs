@@ -40,7 +40,7 @@ pub use self::records::Verification;
 use crate::config::Config;
 use crate::events::Events;
 use crate::metrics::Metrics;
-use crate::objects::Objects;
+use crate::objects::{ObjectError, Objects};
 
 /// How long a container shows why its image could not be pulled, before it shows that it waits for the next try.
 const FAILURE_SHOWN: Duration = Duration::from_secs(3);
@@ -131,12 +131,31 @@ impl ImageSettings {
     }
 }
 
-type Secrets = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Arc<Secret>, String>> + Send + Sync>;
+type Secrets = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Arc<Secret>, ObjectError>> + Send + Sync>;
+
+/// Why an image was not pulled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum PullError {
+    #[error("Failed to record image pull intent for container image {image:?}: {reason}")]
+    Record { image: String, reason: String },
+    /// What the runtime said to each of the credentials.
+    #[error("{}", listed(.0))]
+    Runtime(Vec<String>),
+    #[error("the pull was interrupted")]
+    Interrupted,
+}
+
+fn listed(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        _ => format!("[{}]", errors.join(", ")),
+    }
+}
 
 /// What came of a pull.
 #[derive(Clone)]
 struct Pull {
-    answer: Result<(PulledImage, Option<Credentials>), String>,
+    answer: Result<(PulledImage, Option<Credentials>), PullError>,
     took: Duration,
 }
 
@@ -186,13 +205,7 @@ impl Images {
     ) -> Images {
         let secrets: Secrets = Arc::new(move |namespace, name| {
             let objects = objects.clone();
-            async move {
-                objects
-                    .secret(&namespace, &name)
-                    .await
-                    .map_err(|error| error.to_string())
-            }
-            .boxed()
+            async move { objects.secret(&namespace, &name).await }.boxed()
         });
         Images::with_secrets(runtime, secrets, events, clock, settings)
     }
@@ -387,7 +400,7 @@ impl Images {
                     "Failed",
                     format!("Failed to pull image {image:?}: {why}"),
                 );
-                let (reason, message) = pull_error(image, why);
+                let (reason, message) = pull_error(image, why.to_string());
                 let now = self.inner.clock.now();
                 let text = format!("{reason}: {message}");
                 self.inner.backoff.lock().failed(uid, image, text, now);
@@ -475,7 +488,7 @@ impl Images {
                 .pod(wanted.pod, Warning, "FailedToRetrieveImagePullSecret", note);
         }
         let keyring = Keyring::from_secrets(secrets.iter().map(|secret| &**secret));
-        let keyring = keyring.map_err(|why| error("ErrImagePull", why))?;
+        let keyring = keyring.map_err(|why| error("ErrImagePull", why.to_string()))?;
         let mut found = keyring.lookup(&wanted.name.repository);
         found.extend(self.inner.node_keyring().await.lookup(&wanted.name.repository));
         if let Some(providers) = &self.inner.providers {
@@ -517,9 +530,11 @@ impl Inner {
         let present = self.runtime.image_status(&spec).await.ok().flatten();
         let present = present.map(|image| image.id);
         if let Err(why) = self.records.begin(image, present, self.clock.now()) {
-            let why = format!("Failed to record image pull intent for container image {image:?}: {why}");
             return Pull {
-                answer: Err(why),
+                answer: Err(PullError::Record {
+                    image: image.to_string(),
+                    reason: why.to_string(),
+                }),
                 took: Duration::ZERO,
             };
         }
@@ -552,7 +567,7 @@ impl Inner {
         spec: &ImageSpec,
         with: Vec<Credentials>,
         sandbox: &PodSandboxConfig,
-    ) -> Result<(String, Option<Credentials>), String> {
+    ) -> Result<(String, Option<Credentials>), PullError> {
         let attempts = match with.is_empty() {
             true => vec![None],
             false => with.into_iter().map(Some).collect(),
@@ -573,16 +588,13 @@ impl Inner {
                 }
             }
         }
-        Err(match errors.len() {
-            1 => errors.remove(0),
-            _ => format!("[{}]", errors.join(", ")),
-        })
+        Err(PullError::Runtime(errors))
     }
 }
 
 fn broken_off() -> Pull {
     Pull {
-        answer: Err("the pull was broken off".to_string()),
+        answer: Err(PullError::Interrupted),
         took: Duration::ZERO,
     }
 }

@@ -11,7 +11,11 @@
 //! woken by a changed pod, by the runtime, by probes and by its own timer. `memory` is what a worker knows beyond what
 //! can be read back from the runtime; a new agent starts with an empty one and restarts nothing.
 
-pub mod node_tools;
+pub mod interfaces;
+pub mod node_allocator;
+pub mod node_configurator;
+pub mod node_environment;
+mod node_prober;
 pub mod observed;
 pub mod policy;
 pub mod resize;
@@ -20,7 +24,6 @@ pub mod steps;
 mod termination_message;
 #[cfg(test)]
 mod testing;
-pub mod tools;
 pub mod worker_state;
 pub mod workers;
 pub mod writer;

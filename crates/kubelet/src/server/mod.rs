@@ -37,7 +37,7 @@ pub use orlop_serving::Certificate;
 use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
 use orlop_serving::reviews::CertificateIdentity as Certified;
-use orlop_serving::{BusyBody, ClientAuthority, certificate};
+use orlop_serving::{BusyBody, CertificateError, ClientAuthority, certificate};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -128,20 +128,43 @@ pub(crate) struct Server {
     log_dir: PathBuf,
 }
 
+/// Why the server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("failed to create listener: {address}: {source}")]
+    Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    ClientAuthority(Box<dyn std::error::Error + Send + Sync>),
+    #[error("{}", chain(.0))]
+    Certificate(#[from] CertificateError),
+}
+
+fn chain(error: &CertificateError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
 /// Listens; port 0 takes any free one. Connections wait until the server is started.
-pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), String> {
+pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), ServerError> {
     let address = SocketAddr::new(ip, port);
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
-    let address = listener.local_addr().map_err(|e| e.to_string())?;
-    Ok((listener, address))
+    let failed = |source| ServerError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 /// Serves until the shutdown. An error says what is wrong with the certificate.
-pub fn start(options: Options) -> Result<(), String> {
+pub fn start(options: Options) -> Result<(), ServerError> {
     let started = options.clock.now();
     let clients = options.client_authority.as_deref().map(ClientAuthority::from_pem);
-    let clients = clients.transpose().map_err(|e| e.to_string())?;
+    let clients = clients
+        .transpose()
+        .map_err(|error| ServerError::ClientAuthority(error.into()))?;
     let tls = certificate::server_config(
         &options.certificate,
         "kubelet",
@@ -149,11 +172,7 @@ pub fn start(options: Options) -> Result<(), String> {
         // Streams of exec and port-forward are upgrades, which HTTP/2 has none of.
         &["http/1.1"],
         started,
-    )
-    .map_err(|e| match std::error::Error::source(&e) {
-        Some(cause) => format!("{e}: {cause}"),
-        None => e.to_string(),
-    })?;
+    )?;
     let shutdown = options.shutdown.clone();
     let server = Arc::new(Server {
         access: Access::new(options.api, &options.node_name, &options.config),

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use orlop_api::types::core::Pod;
 
 use super::Origin;
-use super::manifest::{self, LENGTH_MAX, ManifestSource};
+use super::manifest::{self, LENGTH_MAX, ManifestSource, SourceError};
 
 /// What changes when a file does.
 type Stamp = (u64, i64, i64, u64);
@@ -148,12 +148,10 @@ impl Folder {
     }
 }
 
-fn read(path: &Path, node: &str, now: Timestamp) -> Result<Pod, String> {
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+fn read(path: &Path, node: &str, now: Timestamp) -> Result<Pod, SourceError> {
+    let file = std::fs::File::open(path)?;
     let mut bytes = Vec::new();
-    file.take(LENGTH_MAX as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| e.to_string())?;
+    file.take(LENGTH_MAX as u64 + 1).read_to_end(&mut bytes)?;
     let place = ManifestSource {
         origin: Origin::File,
         name: &path.to_string_lossy(),

@@ -11,7 +11,7 @@ use orlop_api::types::core::Pod;
 use super::atomic;
 use super::block::Mapping;
 use super::empty_dir::{self, Medium};
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::file_system::{self, Disk};
 use super::host_path;
 use super::mount_table::{bind, is_mount_point};
@@ -85,7 +85,7 @@ impl Site<'_> {
         let marker = paths::ready_marker(self.pod_directory, Plugin::EmptyDir, self.volume);
         if *medium != Medium::Disk && !self.may_mount {
             let message = "memory storage requested, but this node agent is not allowed to mount";
-            return Err(Problem::from(message.to_string()));
+            return Err(Problem::invalid(message.to_string()));
         }
         empty_dir::set_up(&at, &marker, medium, &self.ownership)?;
         Ok(Ready::managed(at, self.volume, false))
@@ -96,7 +96,7 @@ impl Site<'_> {
         empty_dir::set_up_for_files(&at, medium)?;
         for point in nested::mount_points(self.pod, self.volume)? {
             host_path::make_directories(&at.join(point), 0o755)
-                .map_err(|e| format!("unable to create nested volume mountpoints: {e}"))?;
+                .map_err(|e| MountError::during("unable to create nested volume mountpoints", e))?;
         }
         let ownership = self.ownership.always();
         atomic::write(&at, payload, self.now, |directory| ownership.apply(directory, true))?;
@@ -122,13 +122,13 @@ impl Site<'_> {
         let (from, _) = self.local_path(name, &volume.path)?;
         if !self.may_mount {
             let message = "a block device is required, but this kubelet is not allowed to mount";
-            return Err(Problem::from(message.to_string()));
+            return Err(Problem::invalid(message.to_string()));
         }
-        let failed = |reason: String| Problem {
+        let failed = |reason: MountError| Problem {
             kind: ProblemKind::Step("MapVolume.MapBlockVolume failed"),
             ..Problem::from(reason)
         };
-        let device = from.canonicalize().map_err(|e| failed(said("readlink", from, &e)))?;
+        let device = from.canonicalize().map_err(|e| failed(io_error("readlink", from, e)))?;
         let mapping = Mapping::local(root, self.pod_directory, name);
         mapping.make(&device).map_err(failed)?;
         Ok(Ready::device(mapping.link, name, read_only))
@@ -137,21 +137,21 @@ impl Site<'_> {
     /// The path of a volume of the node, and what is there.
     fn local_path<'p>(&self, name: &str, path: &'p str) -> Result<(&'p Path, fs::FileType), Problem> {
         if !paths::is_file_name(name) {
-            return Err(Problem::from(format!("the volume's name {name:?} is not a name")));
+            return Err(Problem::invalid(format!("the volume's name {name:?} is not a name")));
         }
         if path.is_empty() {
-            return Err(Problem::from(format!("LocalVolume volume {name:?} path is empty")));
+            return Err(Problem::invalid(format!("LocalVolume volume {name:?} path is empty")));
         }
         if host_path::has_backsteps(path) {
-            return Err(Problem::from(format!("invalid path: {path} must not contain '..'")));
+            return Err(Problem::invalid(format!("invalid path: {path} must not contain '..'")));
         }
         let from = Path::new(path);
         let found = match fs::metadata(from) {
             Ok(found) => found.file_type(),
             Err(error) => {
                 let reason = match error.kind() {
-                    ErrorKind::NotFound => format!("path {path:?} does not exist"),
-                    _ => said("stat", from, &error),
+                    ErrorKind::NotFound => MountError::Invalid(format!("path {path:?} does not exist")),
+                    _ => io_error("stat", from, error),
                 };
                 return Err(Problem {
                     kind: ProblemKind::Step("MountVolume.NewMounter initialization failed"),
@@ -166,7 +166,7 @@ impl Site<'_> {
     fn local_disk(&self, root: &Path, volume: &Local) -> Result<PathBuf, Problem> {
         if !self.may_mount {
             let message = "a disk is to be mounted, but this node agent is not allowed to mount";
-            return Err(Problem::from(message.to_string()));
+            return Err(Problem::invalid(message.to_string()));
         }
         let disk = Disk {
             device: Path::new(&volume.path),
@@ -193,9 +193,7 @@ impl Site<'_> {
             found if found.is_block_device() => self.local_disk(root, volume)?,
             found if found.is_dir() => from.to_path_buf(),
             _ => {
-                return Err(Problem::from(
-                    "only directory and block device are supported".to_string(),
-                ));
+                return Err(Problem::invalid("only directory and block device are supported"));
             }
         };
         let at = paths::volume(self.pod_directory, Plugin::Local, name);

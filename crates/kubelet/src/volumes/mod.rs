@@ -45,6 +45,7 @@ use crate::events::Events;
 use crate::objects::Objects;
 use act::{Ready, Site};
 use downward::Allocatable;
+use error::MountError;
 pub use error::{VolumeError, VolumeFailure};
 use ownership::Ownership;
 use paths::{Paths, Plugin};
@@ -333,7 +334,7 @@ impl Volumes {
         }
     }
 
-    async fn remove(&self, directory: PathBuf) -> Result<(), String> {
+    async fn remove(&self, directory: PathBuf) -> Result<(), MountError> {
         let may_mount = self.shared.may_mount;
         // First what would keep a driver's volume busy.
         let sub_paths = paths::sub_paths(&directory);
@@ -360,7 +361,7 @@ impl Volumes {
         self.shared.drivers.turn(Plugin::Local.directory(), volume)
     }
 
-    async fn release_disks(&self, directory: &Path) -> Result<(), String> {
+    async fn release_disks(&self, directory: &Path) -> Result<(), MountError> {
         let at = directory.to_path_buf();
         for name in blocking(move || file_system::names(&at)).await {
             let turn = self.local_turn(&name);
@@ -404,7 +405,7 @@ impl Volumes {
 
     async fn make_one(&self, pod: &Pod, volume: &Volume, context: &Context) -> Result<Ready, Problem> {
         if !paths::is_file_name(&volume.name) {
-            return Err(Problem::from(format!(
+            return Err(Problem::invalid(format!(
                 "the volume's name {:?} is not a name",
                 volume.name
             )));
@@ -482,7 +483,7 @@ fn carry_out(plan: Plan, site: &Site<'_>, root: &Path) -> Result<Ready, Problem>
 fn failure(volume: &str, problem: Problem) -> VolumeFailure {
     let said = problem.volume.as_deref().unwrap_or(volume);
     let (message, processed) = match problem.kind {
-        ProblemKind::Unprocessed => (problem.reason, false),
+        ProblemKind::Unprocessed => (problem.reason.to_string(), false),
         ProblemKind::Step(step) => (format!("{step} for volume {said:?} : {}", problem.reason), true),
     };
     VolumeFailure {

@@ -13,12 +13,13 @@ use tokio::time::Instant;
 use super::PodWork;
 use super::hooks;
 use super::worker::{NextSync, Worker};
+use crate::cgroups::CgroupError;
 use crate::gc::rotation;
+use crate::pod::interfaces::{ConfigError, ContainerRequest, ContainerStartError};
 use crate::pod::observed::ObservedSandbox;
 use crate::pod::policy::{self, Kind};
 use crate::pod::resize::{Applied, Pending};
 use crate::pod::steps::{Resize, Run, SandboxStep, Start};
-use crate::pod::tools::{ContainerRequest, Refusal};
 use crate::pod::worker_state::Failure;
 
 /// Upstream: what could not be done is tried again after about this long.
@@ -32,19 +33,41 @@ const MOUNT_RETRY_FIRST: Duration = Duration::from_secs(1);
 
 /// Why a container was not started.
 enum NotStarted {
-    Failed(Refusal),
+    Failed(ContainerStartError),
     /// The pod is to end: all else can wait.
     Interrupted,
 }
 
 impl NotStarted {
     fn because(reason: &'static str, message: impl Into<String>) -> NotStarted {
-        NotStarted::Failed(Refusal {
+        NotStarted::Failed(ContainerStartError {
             reason: reason.into(),
             message: message.into(),
             retry_after: None,
         })
     }
+}
+
+/// Why a sandbox was not created.
+#[derive(Debug, thiserror::Error)]
+enum SandboxError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{}", .0.with_code())]
+    Runtime(#[from] orlop_runtime::Error),
+}
+
+/// Why a resize was not applied.
+#[derive(Debug, thiserror::Error)]
+enum ResizeError {
+    #[error(
+        "cannot decrease memory limits: attempting to set container {container:?} memory limit ({limit}) below current usage ({used})"
+    )]
+    MemoryInUse { container: String, limit: i64, used: u64 },
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Runtime(#[from] orlop_runtime::Error),
 }
 
 impl Worker {
@@ -149,7 +172,7 @@ impl Worker {
     async fn prepare(&mut self, pod: &Pod) -> Option<NextSync> {
         let mut mail = self.mail();
         let answer = tokio::select! {
-            answer = self.shared.tools.prepare(pod) => answer,
+            answer = self.shared.environment.prepare_pod(pod) => answer,
             () = Worker::told_to_end(&mut mail) => return Some(NextSync::Again),
         };
         match answer {
@@ -176,13 +199,9 @@ impl Worker {
 
     async fn create_sandbox(&mut self, mail: &PodWork, pod: &Arc<Pod>, attempt: u32) -> Result<String, NextSync> {
         let made = async {
-            let handler = self.shared.tools.runtime_handler(pod).await?;
-            let config = self.shared.tools.sandbox_config(pod, attempt)?;
-            self.shared
-                .runtime
-                .run_pod_sandbox(config, &handler)
-                .await
-                .map_err(|error| error.with_code())
+            let handler = self.shared.configurator.prepare_runtime_handler(pod).await?;
+            let config = self.shared.configurator.generate_sandbox_config(pod, attempt)?;
+            Ok::<_, SandboxError>(self.shared.runtime.run_pod_sandbox(config, &handler).await?)
         };
         let id = match made.await {
             Ok(id) => id,
@@ -213,7 +232,7 @@ impl Worker {
 
     /// Starts containers in order; what fails is remembered as the reason why the container waits.
     async fn start_all(&mut self, pod: &Arc<Pod>, starts: &[Start], sandbox: &str, attempt: u32) {
-        let config = match self.shared.tools.sandbox_config(pod, attempt) {
+        let config = match self.shared.configurator.generate_sandbox_config(pod, attempt) {
             Ok(config) => config,
             Err(error) => {
                 self.event(
@@ -269,7 +288,7 @@ impl Worker {
             Err(NotStarted::Failed(refusal)) => Some(refusal.reason.as_str()),
             Err(NotStarted::Interrupted) => return,
         };
-        self.shared.tools.metrics().container_started(kind.label(), failure);
+        self.shared.metrics.container_started(kind.label(), failure);
     }
 
     /// Pulls, creates, starts, and runs the postStart hook.
@@ -285,7 +304,7 @@ impl Worker {
         let mut mail = self.mail();
         let asked = Instant::now();
         let image = tokio::select! {
-            image = self.shared.tools.image(pod, container, config) => image,
+            image = self.shared.configurator.ensure_images_exist(pod, container, config) => image,
             () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
         };
         if let Some(starting) = &mut self.starting {
@@ -294,14 +313,13 @@ impl Worker {
         let image = image.map_err(NotStarted::Failed)?;
         let restart_count = match start.restart_count {
             Some(count) => count,
-            None => self.shared.tools.restarts_from_logs(pod, name).await,
+            None => self.shared.configurator.count_restarts_from_logs(pod, name).await,
         };
-        let target = self.target(pod, start);
         let ips = self.pod_ips(pod);
-        let made = match &target {
-            Err(error) => Err(error.clone()),
+        let made = match self.target(pod, start) {
+            Err(error) => Err(error),
             Ok(target) => {
-                let wanted = ContainerRequest {
+                let request = ContainerRequest {
                     pod,
                     container,
                     place: start.place,
@@ -310,7 +328,7 @@ impl Worker {
                     pod_ips: &ips,
                     target: target.as_deref(),
                 };
-                self.shared.tools.container_config(&wanted).await
+                self.shared.configurator.generate_container_config(&request).await
             }
         };
         let fail = |worker: &Worker, id: &str, reason: &'static str, error: String| {
@@ -323,7 +341,7 @@ impl Worker {
             worker.event(pod, Some(name), Warning, "Failed", format!("Error: {text}"));
             NotStarted::because(reason, error)
         };
-        let made = made.map_err(|error| fail(self, "", "CreateContainerConfigError", error))?;
+        let made = made.map_err(|error| fail(self, "", "CreateContainerConfigError", error.to_string()))?;
         let created = self
             .shared
             .runtime
@@ -347,10 +365,10 @@ impl Worker {
             return Ok(());
         };
         let ip = self.pod_ips(pod).into_iter().next();
-        let (runtime, tools) = (&*self.shared.runtime, &*self.shared.tools);
+        let runtime = &*self.shared.runtime;
         let mut mail = self.mail();
         let answer = tokio::select! {
-            answer = hooks::run(runtime, tools, pod, container, id, ip.as_deref(), handler) => answer,
+            answer = hooks::run(runtime, pod, container, id, ip.as_deref(), handler) => answer,
             () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
         };
         let Err(error) = answer else { return Ok(()) };
@@ -372,11 +390,11 @@ impl Worker {
                 Duration::from_secs(grace),
             )
             .await;
-        Err(NotStarted::because(HOOK_ERROR, error))
+        Err(NotStarted::because(HOOK_ERROR, error.to_string()))
     }
 
     /// The container whose processes an ephemeral container is to see.
-    fn target(&self, pod: &Pod, start: &Start) -> Result<Option<String>, String> {
+    fn target(&self, pod: &Pod, start: &Start) -> Result<Option<String>, ConfigError> {
         if start.place.kind != Kind::Ephemeral {
             return Ok(None);
         }
@@ -389,7 +407,7 @@ impl Worker {
         };
         match self.observed.latest(target) {
             Some(seen) => Ok(Some(seen.id.clone())),
-            None => Err(format!("unable to find target container {target}")),
+            None => Err(ConfigError::TargetContainer(target.to_string())),
         }
     }
 
@@ -397,6 +415,7 @@ impl Worker {
     async fn resize(&mut self, pod: &Pod, steps: &[Resize]) -> bool {
         let answer = self.apply_resize(pod, steps).await;
         let Err(error) = answer else { return true };
+        let error = error.to_string();
         let generation = self.memory.resize_in_progress.as_ref().map(|p| p.generation);
         let generation = generation.or(pod.metadata.generation).unwrap_or(0);
         let told = self
@@ -423,24 +442,21 @@ impl Worker {
         false
     }
 
-    async fn apply_resize(&mut self, pod: &Pod, steps: &[Resize]) -> Result<(), String> {
+    async fn apply_resize(&mut self, pod: &Pod, steps: &[Resize]) -> Result<(), ResizeError> {
         for step in steps {
             self.check_memory(step).await?;
         }
-        self.shared.tools.make_room(pod).await?;
+        self.shared.environment.grow_pod_cgroup(pod).await?;
         for step in steps {
             let Some(container) = policy::container_named(pod, &step.name) else {
                 continue;
             };
-            let resources = self.shared.tools.linux_resources(pod, container);
+            let resources = self.shared.configurator.generate_container_resources(pod, container);
             let runtime = &self.shared.runtime;
-            runtime
-                .update_container_resources(&step.id, resources)
-                .await
-                .map_err(|error| error.to_string())?;
+            runtime.update_container_resources(&step.id, resources).await?;
             self.memory.applied.insert(step.name.clone(), step.to);
         }
-        self.shared.tools.resize_pod(pod).await?;
+        self.shared.environment.update_pod_cgroup(pod).await?;
         if self.memory.applied_to_pod.is_some() {
             self.memory.applied_to_pod = Some(Applied::of_pod(pod));
         }
@@ -448,7 +464,7 @@ impl Worker {
     }
 
     /// A limit below what is in use now would end the container.
-    async fn check_memory(&self, step: &Resize) -> Result<(), String> {
+    async fn check_memory(&self, step: &Resize) -> Result<(), ResizeError> {
         let (from, to) = (step.from.memory_max(), step.to.memory_max());
         if to == 0 || (from != 0 && to >= from) {
             return Ok(());
@@ -461,10 +477,11 @@ impl Worker {
             .and_then(|memory| memory.usage_bytes)
             .map(|used| used.value);
         match used {
-            Some(used) if used >= to as u64 => Err(format!(
-                "cannot decrease memory limits: attempting to set container {:?} memory limit ({to}) below current usage ({used})",
-                step.name
-            )),
+            Some(used) if used >= to as u64 => Err(ResizeError::MemoryInUse {
+                container: step.name.clone(),
+                limit: to,
+                used,
+            }),
             _ => Ok(()),
         }
     }

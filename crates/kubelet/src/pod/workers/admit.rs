@@ -11,8 +11,8 @@ use super::worker::Worker;
 use super::{PodWork, Shared, ledger};
 use crate::pod::policy;
 use crate::pod::resize::{self, Pending};
-use crate::pod::tools::Rejection;
 use crate::pod::worker_state::{Ending, Eviction};
+use crate::sources::admission::Rejection;
 use crate::sources::preemption;
 
 /// Upstream: pods that are pushed off get half as long again as their grace, and no less than this.
@@ -29,7 +29,7 @@ impl Shared {
         let leaving = self.judge(pod, &others, None)?;
         // While they go, both have it: nobody else gets it meanwhile.
         if !self.give(uid, pod) {
-            self.tools.leave(uid);
+            self.allocator.release_allocation(uid);
             return Ok(Vec::new());
         }
         Ok(self.push_off(&leaving))
@@ -59,19 +59,19 @@ impl Shared {
 
     /// Frees what was kept for pods that ended or went while no agent ran.
     fn forget_inactive(&self) {
-        let held = self.tools.holders();
+        let held = self.allocator.list_allocated_pods();
         let inactive: Vec<String> = {
             let live = self.live.lock();
             // Pods that are still to come have what they had before.
             let known = held.into_iter().filter(|_| live.sources_ready);
             known.filter(|uid| !live.is_active(uid)).collect()
         };
-        inactive.iter().for_each(|uid| self.tools.leave(uid));
+        inactive.iter().for_each(|uid| self.allocator.release_allocation(uid));
     }
 
     fn judge(&self, pod: &Pod, others: &[Arc<Pod>], now: Option<&Pod>) -> Result<Vec<Arc<Pod>>, Rejection> {
         let all: Vec<&Pod> = others.iter().map(|pod| &**pod).collect();
-        let leaving = self.tools.admit(pod, &all, now)?;
+        let leaving = self.allocator.admit_pod(pod, &all, now)?;
         Ok(leaving.into_iter().map(|place| others[place].clone()).collect())
     }
 
@@ -83,7 +83,7 @@ impl Shared {
                 continue;
             }
             let (reason, message) = (preemption::REASON, preemption::MESSAGE.to_string());
-            self.tools.event(pod, None, Warning, reason, message.clone());
+            self.events.pod(pod, Warning, reason, message.clone());
             let condition = PodCondition {
                 type_: "DisruptionTarget".into(),
                 status: "True".into(),
@@ -104,7 +104,7 @@ impl Shared {
 
     /// What the pod had is free for others, as upstream though it may still be ending: nobody wants it any more.
     pub(super) fn leave(&self, uid: &str) {
-        self.tools.leave(uid);
+        self.allocator.release_allocation(uid);
         if self.ledger.remove(uid) {
             self.retry_resizes();
         }
@@ -173,7 +173,7 @@ impl Worker {
     async fn try_to_enter(&mut self, pod: &Arc<Pod>) -> Result<(), Rejection> {
         let leaving = self.shared.admit(&self.uid, pod)?;
         self.wait_for_room(&leaving).await;
-        let claimed = self.shared.tools.claim(pod).await;
+        let claimed = self.shared.allocator.allocate_devices(pod).await;
         if claimed.is_err() {
             self.shared.leave(&self.uid);
         }
@@ -193,7 +193,7 @@ impl Worker {
                 () = tokio::time::sleep(SOURCES_WAIT) => {}
             }
         }
-        self.shared.tools.refresh_node().await || news
+        self.shared.allocator.refresh_node().await || news
     }
 
     fn reject(&mut self, pod: &Pod, rejection: Rejection) {

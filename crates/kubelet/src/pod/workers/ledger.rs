@@ -10,7 +10,7 @@ use orlop_api::types::core::Pod;
 use parking_lot::Mutex;
 
 use crate::pod::resize;
-use crate::pod::tools::Rejection;
+use crate::sources::admission::Rejection;
 
 /// A resize that can never be is told by this reason; any other means "not now".
 pub(super) const INFEASIBLE: &str = "Infeasible";

@@ -21,6 +21,7 @@ mod worker;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_api::types::core::{Pod, PodStatus};
@@ -29,14 +30,36 @@ use orlop_runtime::Runtime;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use super::interfaces::{ContainerConfigurator, PodAllocator, PodEnvironment, PodProber};
 use super::observed::ObservedPod;
 use super::policy;
-use super::tools::Tools;
-use super::worker_state::{Eviction, Requests};
+use super::status::Host;
+use super::worker_state::{Eviction, Pace, Requests};
 use super::writer::Writer;
+use crate::events::Events;
+use crate::metrics::Metrics;
 use ledger::Ledger;
 use shown::PublishedStatus;
 use worker::Worker;
+
+/// What workers are made of.
+pub struct Options {
+    pub runtime: Arc<dyn Runtime>,
+    pub allocator: Arc<dyn PodAllocator>,
+    pub environment: Arc<dyn PodEnvironment>,
+    pub configurator: Arc<dyn ContainerConfigurator>,
+    pub prober: Arc<dyn PodProber>,
+    pub writer: Writer,
+    pub events: Events,
+    pub metrics: Arc<Metrics>,
+    /// The node, as pod statuses show it.
+    pub host: Host,
+    pub restart_pace: Pace,
+    /// How often volumes are refreshed.
+    pub sync_frequency: Duration,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+}
 
 /// All pods of this node. Cheap to clone.
 #[derive(Clone)]
@@ -46,8 +69,16 @@ pub struct Workers {
 
 pub(super) struct Shared {
     runtime: Arc<dyn Runtime>,
-    tools: Arc<dyn Tools>,
+    allocator: Arc<dyn PodAllocator>,
+    environment: Arc<dyn PodEnvironment>,
+    configurator: Arc<dyn ContainerConfigurator>,
+    prober: Arc<dyn PodProber>,
     writer: Writer,
+    events: Events,
+    metrics: Arc<Metrics>,
+    host: Host,
+    restart_pace: Pace,
+    sync_frequency: Duration,
     clock: Clock,
     /// When this agent began.
     began: Timestamp,
@@ -125,26 +156,28 @@ pub struct View {
 
 impl Workers {
     /// Must be called inside the async runtime. `run` is to be awaited beside.
-    pub fn new(
-        runtime: Arc<dyn Runtime>,
-        tools: Arc<dyn Tools>,
-        writer: Writer,
-        clock: Clock,
-        shutdown: Shutdown,
-    ) -> Workers {
+    pub fn new(options: Options) -> Workers {
         Workers {
             shared: Arc::new(Shared {
-                runtime,
-                tools,
-                writer,
-                began: clock.now(),
-                clock,
+                runtime: options.runtime,
+                allocator: options.allocator,
+                environment: options.environment,
+                configurator: options.configurator,
+                prober: options.prober,
+                writer: options.writer,
+                events: options.events,
+                metrics: options.metrics,
+                host: options.host,
+                restart_pace: options.restart_pace,
+                sync_frequency: options.sync_frequency,
+                began: options.clock.now(),
+                clock: options.clock,
                 ledger: Ledger::default(),
                 admission: Mutex::default(),
                 live: Mutex::default(),
                 relist: Notify::new(),
                 all_known: watch::Sender::new(false),
-                shutdown,
+                shutdown: options.shutdown,
             }),
         }
     }

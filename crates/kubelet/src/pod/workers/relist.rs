@@ -59,7 +59,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 let began = Instant::now();
                 relist(&shared).await;
                 let interval = last.replace(began).map(|last| began.duration_since(last));
-                shared.tools.metrics().relisted(shared.clock.now(), began.elapsed(), interval);
+                shared.metrics.relisted(shared.clock.now(), began.elapsed(), interval);
                 next = Instant::now().later(if heard { RELIST_SLOW } else { RELIST_FAST });
             }
         }
@@ -167,13 +167,13 @@ fn remnant(uid: &str, listed: &Listed) -> Pod {
 
 /// Files of pods that neither a source nor the runtime has.
 async fn sweep_disk(shared: &Arc<Shared>) {
-    for uid in shared.tools.left_on_disk().await {
+    for uid in shared.environment.list_pods_on_disk().await {
         let known = {
             let live = shared.live.lock();
             let in_runtime = live.seen.as_ref().is_none_or(|seen| seen.contains_key(&uid));
             in_runtime || live.pods.contains_key(&uid) || live.queued.contains_key(&uid)
         };
-        if !known && let Err(error) = shared.tools.release(&uid).await {
+        if !known && let Err(error) = shared.environment.clean_up_pod(&uid).await {
             tracing::warn!(uid, err = %error, "failed to clean up orphaned pod");
         }
     }

@@ -43,9 +43,9 @@ impl PublishedStatus {
             return;
         };
         let memory = &mut picture.memory;
-        memory.probes = shared.tools.probed(uid).into_iter().collect();
-        let (host, now) = (shared.tools.host(), shared.clock.now());
-        let status = status::pod_status(&picture.pod, &picture.observed, memory, &host, now);
+        memory.probes = shared.prober.probe_results(uid).into_iter().collect();
+        let now = shared.clock.now();
+        let status = status::pod_status(&picture.pod, &picture.observed, memory, &shared.host, now);
         if picture.mail.orphan || memory.status == status {
             return;
         }

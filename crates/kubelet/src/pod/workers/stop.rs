@@ -7,7 +7,7 @@ use orlop_api::types::core::{Container, Pod};
 use orlop_base::clock::Shift;
 use orlop_client::EventType::{Normal, Warning};
 
-use super::hooks;
+use super::hooks::{self, HookError};
 use super::worker::{NextSync, Worker};
 use crate::pod::policy;
 use crate::pod::steps::{Stop, StopContainer, StopWhy};
@@ -18,12 +18,21 @@ pub(super) enum Operation {
     Hook {
         id: String,
         name: String,
-        answer: Result<(), String>,
+        answer: Result<(), HookError>,
     },
     Stop {
         id: String,
         answer: Result<(), orlop_runtime::Error>,
     },
+}
+
+/// Why a container of a pod that goes on could not be stopped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KillError {
+    #[error("the pod is to end")]
+    PodTerminating,
+    #[error(transparent)]
+    Runtime(#[from] orlop_runtime::Error),
 }
 
 impl Worker {
@@ -103,12 +112,10 @@ impl Worker {
         self.operations.spawn(async move {
             let hook = async {
                 let Some(handler) = &handler else { return Ok(()) };
-                let (runtime, tools) = (&*shared.runtime, &*shared.tools);
-                hooks::run(runtime, tools, &pod, &container, &step.id, ip.as_deref(), handler).await
+                hooks::run(&*shared.runtime, &pod, &container, &step.id, ip.as_deref(), handler).await
             };
-            let is_sleep = handler.as_ref().is_some_and(|handler| handler.sleep.is_some());
             let answer = tokio::time::timeout(step.grace, hook).await;
-            let answer = answer.unwrap_or_else(|_| hooks::late(is_sleep));
+            let answer = answer.unwrap_or_else(|_| hooks::timed_out(handler.as_ref()));
             Operation::Hook {
                 id: step.id,
                 name: step.name,
@@ -155,32 +162,32 @@ impl Worker {
         name: &str,
         message: &str,
         grace: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<(), KillError> {
         self.event(pod, Some(name), Normal, "Killing", message);
         let container = policy::container_named(pod, name).cloned().unwrap_or_default();
         let began = tokio::time::Instant::now();
         if let Some(handler) = hooks::pre_stop(&container).filter(|_| !self.memory.hooks.contains_key(id)) {
             self.memory.hooks.insert(id.to_string(), Hook::Done);
             let ip = self.pod_ips(pod).into_iter().next();
-            let (runtime, tools) = (&*self.shared.runtime, &*self.shared.tools);
+            let runtime = &*self.shared.runtime;
             let mut mail = self.mail();
-            let hook = hooks::run(runtime, tools, pod, &container, id, ip.as_deref(), handler);
+            let hook = hooks::run(runtime, pod, &container, id, ip.as_deref(), handler);
             tokio::select! {
-                answer = tokio::time::timeout(grace, hook) => if let Err(error) = answer.unwrap_or_else(|_| hooks::late(handler.sleep.is_some())) {
+                answer = tokio::time::timeout(grace, hook) => if let Err(error) = answer.unwrap_or_else(|_| hooks::timed_out(Some(handler))) {
                     tracing::debug!(err = %error, "failed to run preStop hook");
                     self.event(pod, Some(name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 },
-                () = Worker::told_to_end(&mut mail) => return Err("the pod is to end".into()),
+                () = Worker::told_to_end(&mut mail) => return Err(KillError::PodTerminating),
             }
         }
         let left = grace.saturating_sub(began.elapsed()).max(Duration::from_secs(2));
         let mut mail = self.mail();
         tokio::select! {
             answer = self.shared.runtime.stop_container(id, left) => match answer {
-                Err(error) if !error.is_not_found() => Err(error.to_string()),
+                Err(error) if !error.is_not_found() => Err(error.into()),
                 _ => Ok(()),
             },
-            () = Worker::told_to_end(&mut mail) => Err("the pod is to end".into()),
+            () = Worker::told_to_end(&mut mail) => Err(KillError::PodTerminating),
         }
     }
 }

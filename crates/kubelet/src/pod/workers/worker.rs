@@ -15,10 +15,10 @@ use super::shown::{PublishedStatus, StatusInputs};
 use super::stop::Operation;
 use super::{PodWork, Shared, View};
 use crate::metrics::Started;
+use crate::pod::interfaces::RunningContainer;
 use crate::pod::observed::{self, ObservedPod, ObservedState};
 use crate::pod::resize::{self, Applied};
 use crate::pod::steps::{Steps, next_steps};
-use crate::pod::tools::Running;
 use crate::pod::worker_state::{Ending, WorkerState};
 use crate::pod::{policy, status};
 
@@ -94,7 +94,7 @@ impl Worker {
             poke,
             shown: Arc::new(Mutex::new(PublishedStatus::new(view))),
             memory: WorkerState {
-                pace: shared.tools.restart_pace(),
+                pace: shared.restart_pace,
                 ..WorkerState::new(&pod, shared.began)
             },
             observed: ObservedPod::default(),
@@ -104,7 +104,7 @@ impl Worker {
             admitted: false,
             operations: JoinSet::new(),
             failures: 0,
-            refresh_at: now.later(shared.tools.refresh_every()),
+            refresh_at: now.later(shared.sync_frequency),
             removed: false,
             left: false,
             starting: is_new.then_some(Starting {
@@ -138,7 +138,7 @@ impl Worker {
                 then = Box::pin(self.turn(&mail, &pod)) => then,
             };
             self.settle();
-            self.shared.tools.metrics().turn(operation, began.elapsed());
+            self.shared.metrics.turn(operation, began.elapsed());
             match then {
                 NextSync::Again => tokio::task::yield_now().await,
                 NextSync::Gone => break,
@@ -222,24 +222,26 @@ impl Worker {
     }
 
     fn watch_probes(&mut self, pod: &Pod) {
-        let running: Vec<Running> = self
+        let running: Vec<RunningContainer> = self
             .observed
             .running()
-            .map(|c| Running {
+            .map(|c| RunningContainer {
                 name: c.name.clone(),
                 id: c.id.clone(),
                 started_at: c.started_at.unwrap_or(c.created_at),
             })
             .collect();
         let ips = self.pod_ips(pod);
-        self.shared.tools.probe(pod, &running, ips.first().map(String::as_str));
-        self.memory.probes = self.shared.tools.probed(&self.uid).into_iter().collect();
+        self.shared
+            .prober
+            .update_probes(pod, &running, ips.first().map(String::as_str));
+        self.memory.probes = self.shared.prober.probe_results(&self.uid).into_iter().collect();
     }
 
     /// A pod on the node's network has the node's addresses.
     pub(super) fn pod_ips(&self, pod: &Pod) -> Vec<String> {
         match policy::is_host_network(pod) {
-            true => self.shared.tools.host().ips,
+            true => self.shared.host.ips.clone(),
             false => self.observed.ips().to_vec(),
         }
     }
@@ -275,7 +277,7 @@ impl Worker {
         if self.memory.ending.is_none() {
             // What held up its start must not hold up its end.
             self.memory.hold = None;
-            self.shared.tools.probe_no_more(&self.uid);
+            self.shared.prober.stop_liveness_and_startup(&self.uid);
             if let Some((reason, message)) = &ending.failed
                 && reason == "DeadlineExceeded"
             {
@@ -288,8 +290,7 @@ impl Worker {
     /// Makes the status and hands it on.
     pub(super) fn publish(&mut self, mail: &PodWork, pod: &Arc<Pod>, finished: bool) {
         let now = self.shared.clock.now();
-        let host = self.shared.tools.host();
-        let status = status::pod_status(pod, &self.observed, &self.memory, &host, now);
+        let status = status::pod_status(pod, &self.observed, &self.memory, &self.shared.host, now);
         self.count(pod, &status, now);
         self.leave_first(&status);
         self.memory.status = status.clone();
@@ -327,7 +328,7 @@ impl Worker {
 
     /// What the new status tells beyond the last one, for the metrics.
     fn count(&mut self, pod: &Pod, status: &PodStatus, now: Timestamp) {
-        let metrics = self.shared.tools.metrics();
+        let metrics = &self.shared.metrics;
         for (kind, ended) in status::newly_ended(&self.memory.status, status) {
             let reason = ended.reason.as_deref().unwrap_or_default();
             metrics.container_ended(kind.label(), ended.exit_code, reason);
@@ -347,7 +348,7 @@ impl Worker {
 
     /// Frees what the pod holds.
     async fn free(&mut self, pod: &Pod) -> NextSync {
-        match self.shared.tools.release(&self.uid).await {
+        match self.shared.environment.clean_up_pod(&self.uid).await {
             Ok(()) => {
                 self.memory.freed = true;
                 self.shared.leave(&self.uid);
@@ -372,7 +373,12 @@ impl Worker {
                 return NextSync::Wait(Some(self.retry_at()));
             }
             let (namespace, name) = (policy::namespace(pod), policy::name(pod));
-            self.shared.tools.forget(namespace, name, &self.uid).await;
+            self.shared.prober.remove_pod(&self.uid);
+            self.shared.configurator.forget_image_backoffs(&self.uid);
+            self.shared
+                .environment
+                .remove_pod_logs(namespace, name, &self.uid)
+                .await;
             self.removed = true;
             self.publish(mail, pod, true);
         }
@@ -397,9 +403,9 @@ impl Worker {
     async fn refresh(&mut self, pod: &Pod, until: Option<Timestamp>) -> NextSync {
         let now = self.shared.clock.now();
         if now >= self.refresh_at {
-            self.refresh_at = now.later(self.shared.tools.refresh_every());
+            self.refresh_at = now.later(self.shared.sync_frequency);
             if self.prepared {
-                self.shared.tools.refresh(pod).await;
+                self.shared.environment.refresh_volumes(pod).await;
             }
         }
         let resize = self.memory.resize_pending.as_ref().map(|_| now.later(RESIZE_RETRY));
@@ -471,6 +477,9 @@ impl Worker {
         reason: &'static str,
         note: impl Into<String>,
     ) {
-        self.shared.tools.event(pod, container, kind, reason, note.into());
+        match container {
+            Some(name) => self.shared.events.container(pod, name, kind, reason, note),
+            None => self.shared.events.pod(pod, kind, reason, note),
+        }
     }
 }

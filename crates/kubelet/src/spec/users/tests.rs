@@ -95,7 +95,7 @@ fn what_the_administrator_gives() {
     ];
     for (first, count, per_pod, expected) in cases {
         let problem = check(first, count, per_pod).unwrap_err();
-        assert!(problem.ends_with(expected), "{problem}");
+        assert!(problem.0.ends_with(expected), "{problem}");
     }
     // The last range ends at the last id.
     let last = Ids::all(UNIT).slots().last().unwrap();

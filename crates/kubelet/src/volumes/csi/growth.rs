@@ -14,6 +14,10 @@ use orlop_api::types::core::{PersistentVolumeClaim, PersistentVolumeClaimStatus}
 use orlop_api::types::meta::Quantity as QuantityText;
 use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
+use tonic::Code;
+
+use super::super::error::MountError;
+use crate::grpc::CallError;
 
 const STORAGE: &str = "storage";
 const PENDING: &str = "NodeResizePending";
@@ -175,10 +179,10 @@ pub(super) fn storage(list: Option<&BTreeMap<String, QuantityText>>) -> Quantity
 }
 
 /// Why a volume did not grow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Failure {
     pub kind: FailureKind,
-    pub reason: String,
+    pub reason: MountError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,28 +198,28 @@ pub(super) enum FailureKind {
 }
 
 impl Failure {
-    pub(super) fn new(kind: FailureKind, reason: impl Into<String>) -> Failure {
-        let reason = reason.into();
+    pub(super) fn new(kind: FailureKind, reason: MountError) -> Failure {
         Failure { kind, reason }
     }
 
     /// From a driver's answer to the call itself. Kubernetes means to tell "may still be at it" apart, too, but wraps the
     /// error before it looks; a claim must not be given up because of a timeout.
-    pub(super) fn of_call(said: &str) -> Failure {
-        let code = said
-            .strip_prefix("rpc error: code = ")
-            .and_then(|rest| rest.split(' ').next());
-        let kind = match code.unwrap_or_default() {
-            "FailedPrecondition" => FailureKind::InUse,
-            "InvalidArgument" | "OutOfRange" | "NotFound" => FailureKind::Infeasible,
-            "Cancelled" | "DeadlineExceeded" | "Unavailable" | "ResourceExhausted" | "Aborted" => FailureKind::Passing,
+    pub(super) fn of_call(error: CallError) -> Failure {
+        let kind = match error.code {
+            Code::FailedPrecondition => FailureKind::InUse,
+            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => FailureKind::Infeasible,
+            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted => {
+                FailureKind::Passing
+            }
             _ => FailureKind::Other,
         };
-        let colon = if kind == FailureKind::Infeasible { "" } else { ": " };
-        Failure::new(
-            kind,
-            format!("Expander.NodeExpand failed to expand the volume {colon}{said}"),
-        )
+        let what = "Expander.NodeExpand failed to expand the volume ";
+        let reason = match kind {
+            // Upstream wraps this one without a colon.
+            FailureKind::Infeasible => MountError::Invalid(format!("{what}{error}")),
+            _ => MountError::during(what, error),
+        };
+        Failure::new(kind, reason)
     }
 }
 
@@ -429,32 +433,40 @@ mod tests {
         let words = "Expander.NodeExpand failed to expand the volume";
         let cases = [
             (
-                "FailedPrecondition",
+                Code::FailedPrecondition,
                 FailureKind::InUse,
                 Some(Mark::Failed),
                 ExpansionResult::Stuck,
             ),
             (
-                "OutOfRange",
+                Code::OutOfRange,
                 FailureKind::Infeasible,
                 Some(Mark::Infeasible),
                 ExpansionResult::Failed,
             ),
-            ("DeadlineExceeded", FailureKind::Passing, None, ExpansionResult::Failed),
             (
-                "Internal",
+                Code::DeadlineExceeded,
+                FailureKind::Passing,
+                None,
+                ExpansionResult::Failed,
+            ),
+            (
+                Code::Internal,
                 FailureKind::Other,
                 Some(Mark::Failed),
                 ExpansionResult::Failed,
             ),
         ];
         for (code, kind, mark, outcome) in cases {
-            let said = format!("rpc error: code = {code} desc = no");
-            let failure = Failure::of_call(&said);
-            let colon = if code == "OutOfRange" { "" } else { ": " };
-            assert_eq!(failure, Failure::new(kind, format!("{words} {colon}{said}")));
+            let failure = Failure::of_call(CallError {
+                code,
+                message: "no".into(),
+            });
+            let colon = if code == Code::OutOfRange { "" } else { ": " };
+            let reason = format!("{words} {colon}rpc error: code = {code:?} desc = no");
+            assert_eq!((failure.kind, failure.reason.to_string()), (kind, reason));
             let consequence = consequence(kind, &expansion(false, true));
-            assert_eq!((consequence.mark, consequence.outcome), (mark, outcome), "{code}");
+            assert_eq!((consequence.mark, consequence.outcome), (mark, outcome), "{code:?}");
         }
         let given_up = Expansion {
             gives_up: true,

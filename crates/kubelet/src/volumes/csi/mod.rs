@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::error::MountError;
 use client::Client;
 use growth::Memory;
 pub(super) use publish::Publisher;
@@ -43,9 +44,13 @@ pub(super) struct Drivers {
 }
 
 impl Drivers {
-    fn client(&self, driver: &str) -> Result<Client, String> {
+    fn client(&self, driver: &str) -> Result<Client, MountError> {
         let found = self.clients.lock().get(driver).cloned();
-        found.ok_or_else(|| format!("driver name {driver} not found in the list of registered CSI drivers"))
+        found.ok_or_else(|| {
+            MountError::Invalid(format!(
+                "driver name {driver} not found in the list of registered CSI drivers"
+            ))
+        })
     }
 
     pub(super) fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {

@@ -102,10 +102,10 @@ impl Cluster {
         let world = World::new();
         world.has_cpus(CPUS);
         {
-            let mut state = world.tools.state.lock();
-            state.devices = DEVICES;
-            state.release_takes = 30;
-            state.random = Some(Random::seeded(seed));
+            let mut environment = world.fakes.environment.0.lock();
+            environment.clean_up_takes = 30;
+            environment.random = Some(Random::seeded(seed));
+            world.fakes.allocator.0.lock().devices = DEVICES;
         }
         world.pass(0.3).await;
         let stored = |(index, ask): (usize, Ask)| Stored {
@@ -258,10 +258,10 @@ impl Cluster {
             pod.status = stored.bound.then_some(status);
             stored.pod = Arc::new(pod);
         }
-        let (clock, runtime, tools) = (&self.world.clock, &self.world.runtime, &self.world.tools);
+        let (clock, runtime, fakes) = (&self.world.clock, &self.world.runtime, &self.world.fakes);
         self.world.shutdown.trigger();
         tokio::time::sleep(TICK).await;
-        self.world = World::over(clock.clone(), runtime.clone(), tools.clone());
+        self.world = World::over(clock.clone(), runtime.clone(), fakes.clone());
         self.schedule();
         for stored in self.pods.iter().filter(|stored| stored.bound && !stored.gone) {
             self.world.workers.update(stored.pod.clone());
@@ -342,7 +342,7 @@ async fn a_refusal_is_thought_over_with_the_node_as_it_is_now() {
         ("labelled", 1, "ssd", Some(node(4, "ssd"))),
         ("large", 5, "ssd", Some(node(6, "ssd"))),
     ] {
-        world.tools.state.lock().newer_node = newer;
+        world.fakes.allocator.0.lock().newer_node = newer;
         world.workers.update(wanting(name, cpu, label));
         world.pass(0.5).await;
         assert_eq!(phase(name), "Running", "{name}");

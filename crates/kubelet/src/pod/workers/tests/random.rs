@@ -287,7 +287,7 @@ async fn finish(mut history: History) {
         .await
         .unwrap();
     assert!(left.is_empty(), "{left:?}");
-    assert!(history.world.tools.state.lock().held.is_empty());
+    assert!(history.world.fakes.environment.0.lock().held.is_empty());
     assert!(policy::is_terminal(&history.world.phase()));
     history.world.workers.remove("uid");
     history.world.pass(1.0).await;
