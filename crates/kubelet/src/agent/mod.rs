@@ -175,6 +175,8 @@ async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
             Err(error) => tracing::warn!(err = %error, "failed to start the healthz server"),
         }
     }
+    let (health, shutdown) = (parts.health.clone(), options.shutdown.clone());
+    tasks.spawn(orlop_base::in_scope(async move { health.follow_log(shutdown).await }));
     tidy::start(&parts, &options, &keeper, &mut tasks);
     let workers = parts.workers.clone();
     let ender = shutdown::Ender {

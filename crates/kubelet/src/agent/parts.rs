@@ -35,7 +35,7 @@ use crate::pod::worker_state::Pace;
 use crate::pod::workers::{self, Workers};
 use crate::pod::writer::Writer;
 use crate::probes::Probes;
-use crate::server::{self, Pods};
+use crate::server::{self, Health, Pods};
 use crate::sources::admission::{self, NodeState};
 use crate::sources::{self, Mirrors, PodUpdate, Sources};
 use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, SpecError, Users};
@@ -65,6 +65,7 @@ pub(super) struct Parts {
     pub writer: Writer,
     pub mirrors: Mirrors,
     pub updates: mpsc::Receiver<PodUpdate>,
+    pub health: Health,
     pub clock: Clock,
 }
 
@@ -205,6 +206,7 @@ impl Parts {
             writer,
             mirrors,
             updates,
+            health: Health::default(),
             clock: clock.clone(),
         })
     }
@@ -250,6 +252,7 @@ impl Parts {
             }),
             metrics: self.metrics.clone(),
             probe_metrics: Arc::new(move || probes.metrics()),
+            health: self.health.clone(),
             clock: self.clock.clone(),
             shutdown: options.shutdown.clone(),
         }

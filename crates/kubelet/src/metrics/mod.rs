@@ -30,8 +30,8 @@ const OPERATION_BUCKETS: Buckets = Buckets {
     count: 14,
 };
 
-/// A relist is due every minute at the latest: twice that, and what a slow runtime takes, in seconds.
-const FOLLOWING: u64 = 4 * 60;
+/// Upstream: the PLEG is unhealthy once its last successful relist is so many seconds ago. One is due every minute.
+const RELIST_THRESHOLD: u64 = 3 * 60;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -182,19 +182,24 @@ impl Metrics {
         self.start_without_pulls.observe((total - excluded).max(0.0));
     }
 
-    pub fn relisted(&self, now: Timestamp, took: Duration, since_last: Option<Duration>) {
+    /// A relist of the runtime's sandboxes and containers, successful or not.
+    pub fn relisted(&self, took: Duration, since_last: Option<Duration>) {
         self.relist.observe(took.as_secs_f64());
         if let Some(interval) = since_last {
             self.relist_interval.observe(interval.as_secs_f64());
         }
+    }
+
+    /// A relist succeeded.
+    pub fn pleg_seen(&self, now: Timestamp) {
         let seconds = u64::try_from(now.as_second()).unwrap_or(0);
         self.relisted_at.store(seconds, Ordering::Relaxed);
     }
 
-    /// Whether the runtime is looked at as often as it should be. Before the first time all is well.
-    pub fn is_following(&self, now: Timestamp) -> bool {
+    /// Whether the runtime was listed within the threshold. It was before the first time.
+    pub fn is_pleg_healthy(&self, now: Timestamp) -> bool {
         let last = self.relisted_at.load(Ordering::Relaxed);
-        last == 0 || u64::try_from(now.as_second()).is_ok_and(|now| now < last + FOLLOWING)
+        last == 0 || u64::try_from(now.as_second()).is_ok_and(|now| now < last + RELIST_THRESHOLD)
     }
 
     /// Zero: nobody knows how large the image is.

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod containers;
+pub mod health;
 pub mod healthz;
 mod query;
 mod streams;
@@ -34,7 +35,6 @@ use orlop_base::{Clock, Connections, Limits, Peer, Shutdown};
 use orlop_client::Api;
 use orlop_runtime::Runtime;
 pub use orlop_serving::Certificate;
-use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
 use orlop_serving::reviews::CertificateIdentity as Certified;
 use orlop_serving::{BusyBody, CertificateError, ClientAuthority, certificate};
@@ -45,6 +45,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::access::{Access, Denial};
 pub(crate) use self::containers::container_of_log;
+pub use self::health::Health;
 pub(crate) use self::query::{Query, segments};
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -107,6 +108,7 @@ pub struct Options {
     pub metrics: Arc<Metrics>,
     /// For `/metrics/probes`.
     pub probe_metrics: MoreMetrics,
+    pub health: Health,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
@@ -123,6 +125,7 @@ pub(crate) struct Server {
     stats: Gatherer,
     metrics: Arc<Metrics>,
     probe_metrics: MoreMetrics,
+    health: Health,
     clock: Clock,
     /// Where `/logs/` leads.
     log_dir: PathBuf,
@@ -185,6 +188,7 @@ pub fn start(options: Options) -> Result<(), ServerError> {
         stats: options.stats,
         metrics: options.metrics,
         probe_metrics: options.probe_metrics,
+        health: options.health,
         clock: options.clock,
         log_dir: PathBuf::from("/var/log"),
     });
@@ -321,14 +325,7 @@ impl Server {
     }
 
     fn health(&self, path: &str, query: &str) -> HttpResponse {
-        let at = &["healthz", "livez", "readyz"];
-        let check = |name, passes| Check { name, at, passes };
-        let checks = [
-            check("ping", true),
-            check("log", true),
-            check("syncloop", self.metrics.is_following(self.clock.now())),
-        ];
-        match health::respond(&checks, path, query) {
+        match orlop_serving::health::respond(&self.health.checks(), path, query) {
             Some((code, said)) => text(code, said),
             None => text(404, "404 page not found"),
         }

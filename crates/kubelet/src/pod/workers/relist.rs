@@ -57,9 +57,11 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = shared.relist.notified() => next = next.min(Instant::now().later(RELIST_MIN)),
             () = tokio::time::sleep_until(next) => {
                 let began = Instant::now();
-                relist(&shared).await;
+                if relist(&shared).await {
+                    shared.metrics.pleg_seen(shared.clock.now());
+                }
                 let interval = last.replace(began).map(|last| began.duration_since(last));
-                shared.metrics.relisted(shared.clock.now(), began.elapsed(), interval);
+                shared.metrics.relisted(began.elapsed(), interval);
                 next = Instant::now().later(if heard { RELIST_SLOW } else { RELIST_FAST });
             }
         }
@@ -89,12 +91,16 @@ struct Listed {
     digest: Digest,
 }
 
-async fn relist(shared: &Arc<Shared>) {
+/// Whether the runtime answered.
+async fn relist(shared: &Arc<Shared>) -> bool {
     let sandboxes = shared.runtime.list_pod_sandboxes(cri::PodSandboxFilter::default());
     let containers = shared.runtime.list_containers(cri::ContainerFilter::default());
     let (sandboxes, containers) = match futures::try_join!(sandboxes, containers) {
         Ok(lists) => lists,
-        Err(error) => return tracing::debug!(err = %error, "failed to list pods of the runtime"),
+        Err(error) => {
+            tracing::debug!(err = %error, "failed to list pods of the runtime");
+            return false;
+        }
     };
     let mut pods: BTreeMap<String, Listed> = BTreeMap::new();
     let sandboxes = sandboxes.iter().map(|s| (&s.labels, &s.id, s.state));
@@ -119,6 +125,7 @@ async fn relist(shared: &Arc<Shared>) {
     if ready {
         sweep_disk(shared).await;
     }
+    true
 }
 
 fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {

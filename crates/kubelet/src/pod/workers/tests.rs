@@ -276,6 +276,7 @@ struct Fakes {
     configurator: Arc<FakeConfigurator>,
     prober: Arc<FakeProber>,
     events: Arc<Mutex<Vec<String>>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Fakes {
@@ -332,7 +333,7 @@ impl World {
             prober: fakes.prober.clone(),
             writer: writer.clone(),
             events: fakes.recorder(),
-            metrics: Arc::default(),
+            metrics: fakes.metrics.clone(),
             host: Host {
                 ips: vec!["192.168.0.1".into()],
                 runtime_name: "simulated".into(),

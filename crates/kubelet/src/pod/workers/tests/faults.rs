@@ -207,13 +207,16 @@ async fn a_runtime_that_is_away_is_waited_for() {
     }
     world.runtime.end_events();
     world.workers.update(deleted(&desired, 5));
+    let is_healthy = || world.fakes.metrics.is_pleg_healthy(world.clock.now());
     world.pass(30.0).await;
-    assert_eq!(world.phase(), "Running");
+    assert_eq!((world.phase().as_str(), is_healthy()), ("Running", true));
+    world.pass(180.0).await;
+    assert!(!is_healthy(), "no successful relist for three minutes");
     for call in [Call::ListContainers, Call::ListPodSandbox, Call::StopContainer] {
         world.runtime.fail_always(call, None);
     }
     world.pass(15.0).await;
-    assert_eq!(world.phase(), "Failed");
+    assert_eq!((world.phase().as_str(), is_healthy()), ("Failed", true));
 }
 
 #[tokio::test(start_paused = true)]
