@@ -1,4 +1,4 @@
-//! Work that blocks, off the threads of the async runtime: file systems and the kernel may take their time.
+//! Blocking work (file systems, the kernel), off the threads of the async runtime.
 
 use std::any::Any;
 use std::io;

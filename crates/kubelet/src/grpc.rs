@@ -137,7 +137,7 @@ pub struct CallError {
 impl From<Status> for CallError {
     fn from(status: Status) -> CallError {
         let mut message = status.message().to_string();
-        // Made on this side: the innermost cause tells what happened.
+        // Created on this side: the innermost cause says what happened.
         let mut cause = std::error::Error::source(&status);
         while let Some(next) = cause {
             message = next.to_string();

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// Both the network's name and how our own file is told from others'.
+/// The network's name, which also marks our own file.
 const NAME: &str = "orlop";
 
 /// Runtimes take the first file in the order of names.
 pub const FILE: &str = "10-orlop.conflist";
 
-/// Where a runtime looks for pod networks, as far as it tells.
+/// Where a runtime looks for pod networks, as far as it reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folders {
     /// Of the network's configuration; `/etc/cni/net.d` is usual.
@@ -66,7 +66,7 @@ fn bridge_of(range: &str) -> String {
     format!("orlop-{number:08x}")
 }
 
-/// What became of the configuration.
+/// The outcome of writing the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     New,
@@ -80,7 +80,7 @@ pub enum Written {
 pub enum NetworkError {
     #[error("{0:?} is not a valid CIDR (example: 10.244.1.0/24)")]
     InvalidCidr(String),
-    #[error("a pod network needs a range of addresses")]
+    #[error("a pod network requires at least one CIDR")]
     NoCidr,
 }
 
@@ -160,7 +160,7 @@ fn somebody_elses(directory: &Path) -> io::Result<Option<PathBuf>> {
     Ok(found.into_iter().min())
 }
 
-/// By its name in the folder and its name inside.
+/// By its name in the directory and its name inside.
 fn is_ours(path: &Path) -> bool {
     let named = path.file_name().is_some_and(|name| name == FILE);
     let text = std::fs::read(path).unwrap_or_default();

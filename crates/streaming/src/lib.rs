@@ -55,7 +55,7 @@ pub struct Streams {
 pub enum Exit {
     /// It ran and gave this exit code.
     Code(i32),
-    /// It could not be run, or its streams broke: in the words the client is told.
+    /// It could not be run, or its streams failed: the message for the client.
     Failed(String),
 }
 

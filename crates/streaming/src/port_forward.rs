@@ -53,7 +53,7 @@ where
     let run = Box::pin(async move {
         let io = match upgraded.await {
             Ok(upgraded) => Idle::new(TokioIo::new(upgraded), idle),
-            Err(error) => return tracing::debug!(%error, "a client asked to switch protocols and did not"),
+            Err(error) => return tracing::debug!(err = %error, "failed to upgrade the client's connection"),
         };
         match agreed {
             Agreed::Spdy(_) => forward_streams(io, open).await,
@@ -166,7 +166,7 @@ async fn forward<E: Display>(
 ) {
     let failure = match open.await {
         Ok(mut pipe) => match copy_bidirectional(&mut data, &mut pipe).await {
-            // The client let go of it: nobody to tell.
+            // The client closed it: nobody to report to.
             Err(broken) if broken.kind() == io::ErrorKind::ConnectionReset => None,
             Err(broken) => Some(broken.to_string()),
             Ok(_) => None,
@@ -212,7 +212,7 @@ async fn forward_channel<E: Display>(
     mut data: DuplexStream,
     mut error: DuplexStream,
 ) {
-    // Both channels begin with the port, so that the client can tell which is which.
+    // Both channels begin with the port, so that the client can assign them.
     let named = async {
         data.write_all(&port.to_le_bytes()).await?;
         error.write_all(&port.to_le_bytes()).await
@@ -269,7 +269,7 @@ impl PortForward {
     }
 }
 
-/// The client's end of a forwarded connection: an error told beside the data becomes an error of reading.
+/// The client's end of a forwarded connection: an error on the error stream becomes a read error.
 struct Forwarded {
     data: Stream,
     error: Stream,
@@ -277,7 +277,7 @@ struct Forwarded {
 }
 
 impl Forwarded {
-    /// What has been told by now. The server tells before it ends the data, so there is nothing to wait for.
+    /// What the error stream has brought so far. The server writes it before it ends the data, so there is nothing to wait for.
     fn told(&mut self, cx: &mut Context<'_>) -> Option<io::Error> {
         let mut space = [0; 512];
         while self.message.len() < ERROR_BYTES_MAX {

@@ -50,7 +50,7 @@ pub struct Upgrade {
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Why a session could not be opened: its text is what the client is told.
+/// Why a session could not be opened: its text is sent to the client.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct OpenError(Box<dyn std::error::Error + Send + Sync>);
@@ -79,7 +79,7 @@ where
     let run = Box::pin(async move {
         let io = match upgraded.await {
             Ok(upgraded) => Idle::new(TokioIo::new(upgraded), idle),
-            Err(error) => return tracing::debug!(%error, "a client asked to switch protocols and did not"),
+            Err(error) => return tracing::debug!(err = %error, "failed to upgrade the client's connection"),
         };
         let wires = match agreed {
             Agreed::Spdy(version) => spdy_wires(io, version, streams).await,
@@ -112,7 +112,7 @@ async fn spdy_wires(io: impl Pipe + 'static, version: &str, streams: Streams) ->
         Some(())
     });
     if !matches!(gathered.await, Ok(Some(()))) {
-        tracing::debug!("a client did not create its streams in time");
+        tracing::debug!("timed out waiting for the client to create its streams");
         return None;
     }
     let format = match version {

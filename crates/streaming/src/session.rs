@@ -62,7 +62,7 @@ pub(crate) async fn carry(wires: Wires, open: impl Future<Output = Result<Sessio
     }
 }
 
-/// The end is told only once all output has been passed on.
+/// The exit is sent only after all output.
 async fn relay(
     session: Session,
     stdin: Option<BoxRead>,
@@ -186,7 +186,7 @@ pub(crate) fn client_session(
     }
 }
 
-/// Servers may end output by resetting its stream. Whether something was lost is told by the session's exit.
+/// Servers may end output by resetting its stream. Whether something was lost follows from the session's exit.
 struct EndOnReset(BoxRead);
 
 impl AsyncRead for EndOnReset {

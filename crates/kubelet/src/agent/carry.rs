@@ -1,4 +1,4 @@
-//! Carries what parts tell each other: pods from sources to workers, and whom probes and resources concern.
+//! The sync loop and its companions: pods from sources to workers, probe results, mirror pods, QoS cgroups.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::sources::PodUpdate;
 
 /// How often the sync loop goes round without updates of pods, for its health check.
 const SYNC_LOOP: Duration = Duration::from_secs(10);
-/// How often the groups of the classes of pods are weighed anew.
+/// How often the QoS cgroups are updated.
 const CLASSES: Duration = Duration::from_secs(60);
 
-/// Until the shutdown.
+/// Runs until the shutdown.
 pub(super) async fn run(mut parts: Parts, shutdown: Shutdown) {
     let follow_runtime = {
         let workers = parts.workers.clone();

@@ -1,14 +1,14 @@
-//! The agent as a whole: starts every part in order and carries what they tell each other.
+//! The kubelet as a whole: starts every part in order, and runs the sync loop between them.
 //!
 //! ```text
 //! sources ──▶ admission ──▶ pod workers ──▶ runtime, volumes, images, cgroups
 //!                               ▲   │
 //!              probes, runtime ─┘   └──▶ status writer ──▶ API server
-//! keeper: the Node object, its lease, pressure       server: logs, exec, statistics
+//! keeper: Node object, lease, pressure conditions       server: logs, exec, stats
 //! ```
 //!
-//! Nothing here decides anything about a pod. The agent may be stopped and started at any time: pods go on, and a new
-//! agent adopts them.
+//! Nothing here decides anything about a pod. The kubelet may be stopped and started at any time: pods keep running, and the
+//! next process adopts them.
 
 mod carry;
 mod logind;
@@ -48,7 +48,7 @@ use crate::pod::workers::Workers;
 use crate::server::{self, Certificate, ServerError};
 use crate::spec::SpecError;
 
-/// How long tasks may take to end once they are told to.
+/// How long tasks may take to end after the shutdown was triggered.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub struct Options {
@@ -69,17 +69,17 @@ pub struct Options {
     pub network: NetworkConfiguration,
     /// Where the configuration in effect is shown, unless somebody else's file is there.
     pub effective_config: Option<PathBuf>,
-    /// Pods get control groups of their own. Without: the runtime does as it likes.
+    /// Pods get cgroups of their own. Without: the runtime does as it likes.
     pub control_groups: bool,
-    /// Configuration and folder of the programs that have credentials for registries.
+    /// Configuration and directory of the programs that have credentials for registries.
     pub credential_providers: Option<(PathBuf, PathBuf)>,
-    /// What tells that the machine goes down.
+    /// The source of node shutdown signals.
     pub logind: Logind,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
 
-/// An agent under way. Dropping it does not stop it; the shutdown does.
+/// A kubelet under way. Dropping it does not stop it; the shutdown does.
 pub struct Agent {
     keeper: Keeper,
     workers: Workers,
@@ -109,20 +109,20 @@ pub enum AgentError {
     UserNamespaces(#[from] SpecError),
 }
 
-/// Starts an agent and runs it until the shutdown.
+/// Starts a kubelet and runs it until the shutdown.
 pub async fn run(options: Options) -> Result<(), AgentError> {
     let agent = start(options).await?;
     agent.wait().await;
     Ok(())
 }
 
-/// Starts an agent. An error says what keeps it from working at all.
+/// Starts a kubelet.
 pub fn start(options: Options) -> BoxFuture<'static, Result<Agent, AgentError>> {
     Box::pin(put_together(options))
 }
 
 async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
-    // The runtime has another working directory: what it is told must be whole paths.
+    // The runtime has another working directory: paths passed to it must be absolute.
     options.root_dir = make_directory(&options.root_dir)?;
     options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
     // The port must be known before the node is shown to anyone.
@@ -198,7 +198,7 @@ async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
     })
 }
 
-/// Where people look for it. Without it the agent runs all the same.
+/// Writes the configuration in effect to a file. Failing to is not fatal.
 fn show_config(path: &Path, config: &Config) {
     match effective::write(path, &config.document) {
         Ok(true) => tracing::debug!(path = %path.display(), "wrote the configuration in effect"),
@@ -209,7 +209,7 @@ fn show_config(path: &Path, config: &Config) {
     }
 }
 
-/// What the configuration says of the agent's own process. Without the right to it the agent runs all the same.
+/// Applies the settings of the kubelet's own process. Failing to is not fatal.
 fn settle_process(config: &Config) {
     let score = config.oom_score_adj.to_string();
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", &score) {
@@ -220,7 +220,7 @@ fn settle_process(config: &Config) {
     }
 }
 
-/// Makes it if need be, and gives its whole path.
+/// Creates it if needed, and returns its absolute path.
 fn make_directory(path: &Path) -> Result<PathBuf, AgentError> {
     let made = std::fs::create_dir_all(path).and_then(|()| path.canonicalize());
     made.map_err(|source| AgentError::Directory {

@@ -1,4 +1,4 @@
-//! The parts of the agent that deal with pods, made in the order in which they need each other.
+//! The parts of the kubelet that deal with pods, created in the order of their dependencies.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, SpecError, Users};
 use crate::stats::{self, Gatherer, VolumeSizes};
 use crate::volumes::{self, Volumes};
 
-/// Where the kernel shows control groups.
+/// Where the kernel shows cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// And what it is made of.
 const SYSTEM: &str = "/sys/devices/system";
@@ -86,7 +86,7 @@ impl Parts {
         if let Some(cgroups) = &cgroups {
             let node = node::reference(&options.identity.name);
             let mut node_level = NodeLevel::new(cgroups.clone(), config.clone(), keeper.clone(), events.clone(), node);
-            // Pods that start at once need them.
+            // Pods that are started right away need them.
             if !node_level.set_up().await {
                 let shutdown = shutdown.clone();
                 tasks.spawn(orlop_base::in_scope(
@@ -94,7 +94,7 @@ impl Parts {
                 ));
             }
         }
-        // Pods that only seem to run need no devices.
+        // Simulated pods need no devices.
         let devices = match options.control_groups {
             true => Some(Devices::start(&options.root_dir, shutdown.clone())?),
             false => None,
@@ -211,7 +211,7 @@ impl Parts {
         })
     }
 
-    /// The configuration as it turned out: a runtime that says who makes control groups is believed.
+    /// The configuration in effect: the runtime's cgroup driver takes precedence.
     pub(super) fn effective_config(&self) -> Config {
         let mut config = (*self.config).clone();
         let driver = match self.facts.cgroups.driver {
@@ -271,7 +271,7 @@ impl Pods for WorkersPods {
     }
 }
 
-/// Waits for the runtime's first word; the node is shown as not ready meanwhile.
+/// Waits for the runtime's first status; the node is NotReady meanwhile.
 async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView, AgentError> {
     let mut runtime = keeper.runtime();
     let heard = runtime.wait_for(|view| view.version.is_some() && view.ready_at.is_some());
@@ -281,7 +281,7 @@ async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView
     }
 }
 
-/// How soon containers start again.
+/// The restart back-off.
 // Upstream: pkg/kubelet/kubelet.go newCrashLoopBackOff (v1.36)
 fn restart_pace(config: &Config) -> Pace {
     let mut pace = Pace::default();
@@ -320,7 +320,7 @@ fn refresh_node(keeper: &Keeper) -> RefreshNode {
     })
 }
 
-/// What this node is like; the control groups for its pods if they are to have some, and the CPUs if they are shared out.
+/// Gathers the node's facts, and starts the managers of cgroups and CPUs if configured.
 async fn look_around(
     options: &Options,
     config: &Config,
@@ -330,7 +330,7 @@ async fn look_around(
     let tree = match (tree, options.control_groups) {
         (Ok(tree), _) => tree,
         (Err(error), true) => return Err(HostError::Cgroups(error).into()),
-        // Nobody will look there.
+        // It is not used.
         (Err(_), false) => Tree::at(Path::new("/")).map_err(HostError::Cgroups)?,
     };
     if options.control_groups {
@@ -381,7 +381,7 @@ async fn look_around(
 pub enum HostError {
     #[error("cgroups are not usable: {0}")]
     Cgroups(#[from] CgroupError),
-    #[error("the cgroup driver is systemd, but systemd does not run this machine")]
+    #[error("the cgroup driver is systemd, but systemd is not running on this node")]
     NoSystemd,
     #[error("kubelet is configured to not run on a host using cgroup v1")]
     CgroupV1,
@@ -421,7 +421,7 @@ fn start_volumes(
     let volumes = Volumes::new(volumes::Options {
         node_name: options.identity.name.clone(),
         events: events.clone(),
-        // Nobody would see what is mounted for pods that only seem to run.
+        // Nothing is mounted for simulated pods.
         may_mount: usual.may_mount && options.control_groups,
         ..usual
     });

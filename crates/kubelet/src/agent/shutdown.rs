@@ -1,7 +1,7 @@
-//! When the machine goes down: pods end in order of their priority, and the machine waits for them.
+//! Graceful node shutdown: pods are terminated in order of their priority, and the shutdown is delayed for them.
 //!
-//! systemd-logind tells of it (`logind`); a lock that is held from the start makes it wait. A shutdown that is called off
-//! makes the node take pods again; those that ended stay so.
+//! systemd-logind announces it (`logind`); an inhibitor lock that is held from the start delays it. After a cancelled
+//! shutdown the node accepts pods again; terminated pods stay so.
 // Upstream: pkg/kubelet/nodeshutdown (v1.36)
 
 use std::sync::Arc;
@@ -118,7 +118,7 @@ pub(super) struct Ender {
 }
 
 impl Ender {
-    /// Follows logind until the shutdown of the agent. A machine without it is one whose pods end as they may.
+    /// Follows logind until the shutdown of the kubelet. A machine without it is one whose pods end as they may.
     pub(super) async fn run(self, shutdown: Shutdown) {
         if self.graces.is_empty() {
             return;
@@ -166,7 +166,7 @@ impl Ender {
         Ok(())
     }
 
-    /// Ends all pods, turn by turn. Returns when all have ended or their time is up.
+    /// Terminates all pods, one priority group after the other. Returns when all have terminated or their time is up.
     async fn end_pods(&self) {
         let views = self.workers.views().into_iter().filter(|view| !view.freed);
         for turn in plan(views.map(|view| view.pod).collect(), &self.graces) {

@@ -120,7 +120,7 @@ async fn a_static_pod_lives_through_a_restart_of_the_agent() {
     let id = case.runtime.container_id("default/web-n1/c").unwrap();
     agent.shutdown.trigger();
     agent.wait().await;
-    // Another agent finds what runs and leaves it alone.
+    // Another kubelet process finds what runs and leaves it alone.
     let agent = case.start().await;
     until_shown(&agent, "one Running").await;
     assert_eq!(case.runtime.container_id("default/web-n1/c").unwrap(), id);
@@ -178,7 +178,7 @@ async fn a_machine_without_a_bus_has_pods_too() {
     until_shown(&agent, "one Running").await;
     let error = logind::Logind::connect(&case.logind).await.err().unwrap();
     assert!(
-        error.to_string().starts_with("systemd-logind can't be reached: "),
+        error.to_string().starts_with("failed to connect to systemd-logind: "),
         "{error}"
     );
     agent.shutdown.trigger();

@@ -1,9 +1,9 @@
-//! The agent's configuration: `kubelet.config.k8s.io/v1beta1` KubeletConfiguration, read strictly.
+//! The kubelet's configuration: `kubelet.config.k8s.io/v1beta1` KubeletConfiguration, decoded strictly.
 //!
-//! A document goes through the table of fields (`table`, `read`), which names unknown fields and values of the wrong kind
-//! and fills in Kubernetes' defaults; then its meaning is judged (`check`). Every problem is reported at once. Flags take
-//! the place of fields before that, so that they are judged alike. The whole document stays at hand for `/configz`;
-//! [`Config`] has the fields that the agent goes by.
+//! A document goes through the table of fields (`table`, `read`), which names unknown fields and values of the wrong type
+//! and sets Kubernetes' defaults; then it is validated (`check`). Every problem is reported at once. Flags replace fields
+//! before that, so that they are validated alike. The whole document is kept for `/configz`; [`Config`] has the fields
+//! that the kubelet uses.
 
 mod check;
 pub mod effective;
@@ -23,7 +23,7 @@ use orlop_api::types::core::Taint;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-/// What the agent goes by. Names as in Kubernetes' reference.
+/// What the kubelet goes by. Names as in Kubernetes' reference.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -321,7 +321,7 @@ pub fn parse_threshold(signal: &str, text: &str) -> Result<Option<Threshold>, Th
         ))),
         Ok(n) if n.is_finite() => Ok(Some(Threshold::Fraction(n / 100.0))),
         _ => Err(ThresholdError(format!(
-            "eviction percentage threshold {signal} is no percentage: {text}"
+            "eviction percentage threshold {signal} must be a percentage: {text}"
         ))),
     }
 }
@@ -361,12 +361,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Fields that ask for what the agent does not do, though it takes them for others' sake.
+    /// Fields that ask for what the kubelet does not do, though it takes them for others' sake.
     pub fn without_effect(&self) -> Vec<&'static str> {
         check::without_effect(&self.document)
     }
 
-    /// What is found out only when the agent runs, for those who ask what is in effect.
+    /// What is found out only when the kubelet runs, for those who ask what is in effect.
     pub fn turned_out(&mut self, field: &str, value: Value) {
         set(&mut self.document, field, value);
     }

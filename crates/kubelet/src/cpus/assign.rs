@@ -1,4 +1,4 @@
-//! Which CPUs a pod gets, and whether what a former agent left can be so. Pure.
+//! Which CPUs a pod is assigned, and whether the state of a former kubelet process is valid. Pure.
 
 use orlop_api::quantity::Quantity;
 use orlop_api::types::core::{Container, Pod};
@@ -45,7 +45,7 @@ pub(super) fn unexpected(error: CpuError) -> Rejection {
 }
 
 impl Rules {
-    /// `kept_milli`: what is kept for the system, unless its CPUs are named.
+    /// `kept_milli`: system and kube reserved CPU, unless reservedSystemCPUs is set.
     pub(super) fn new(config: &Config, kept_milli: i64, topology: Topology) -> Result<Rules, CpuError> {
         let invalid = |field, reason: String| CpuError::Config { field, reason };
         let options = Options::parse(&config.cpu_manager_policy_options)
@@ -70,7 +70,7 @@ impl Rules {
         if !unknown.is_empty() {
             return Err(invalid(
                 "reservedSystemCPUs",
-                format!("this machine has no CPUs {unknown}"),
+                format!("CPUs {unknown} do not exist on this node"),
             ));
         }
         let reserved = match (named.is_empty(), kept_milli) {
@@ -99,7 +99,7 @@ impl Rules {
         })
     }
 
-    /// Whether what was left can go on here; nothing left is a fresh start.
+    /// Validates the checkpoint's assignments; empty ones are a fresh start.
     pub(super) fn check(&self, mut state: CpuAssignments) -> Result<CpuAssignments, CpuError> {
         let mut all = self.topology.all();
         if self.options.strict_reservation {
@@ -243,7 +243,7 @@ impl Rules {
         if !count.is_multiple_of(threads) {
             return refuse(format!("requested {count} cpus not multiple cpus per core = {threads}"));
         }
-        // A core of which a part is kept for the system can't be had whole.
+        // A core that is partly reserved for the system can't be allocated as a whole.
         let all = self.topology.all();
         let cores = self.topology.numbers(&self.reserved, Level::Core);
         let kept = cores.iter().flat_map(|core| {
@@ -299,7 +299,7 @@ impl Rules {
         }
     }
 
-    /// From the near ones first.
+    /// CPUs of the preferred NUMA nodes first.
     fn pick(&self, available: &CpuSet, near: Option<&CpuSet>, count: usize) -> Result<CpuSet, CpuError> {
         let mut taken = CpuSet::default();
         if let Some(nodes) = near {
@@ -316,7 +316,7 @@ impl Rules {
             count - taken.len(),
             &self.options,
         );
-        // The number that was asked for is what a reader looks for.
+        // Readers look for the number that was requested.
         let rest = rest.map_err(|error| match error {
             CpuError::NotEnough {
                 requested, available, ..

@@ -1,9 +1,9 @@
-//! CPUs for one container alone: `cpuManagerPolicy: static`.
+//! The CPU manager: exclusive CPUs (`cpuManagerPolicy: static`).
 //!
-//! Containers of Guaranteed pods that ask for whole CPUs get some for themselves when their pod is let in; all others run
-//! on the rest, which shrinks and grows with that. What is kept for the system is never given away. Which CPUs are near
-//! each other tells [`topology`], which of them are taken [`take`], both without looking at anything else; [`assign`]
-//! decides for a pod. A file ([`state`]) brings it all to the next agent, and [`mod@follow`] to containers that run.
+//! Containers of Guaranteed pods that request whole CPUs get exclusive ones at admission; all others run on the shared pool,
+//! which shrinks and grows with that. CPUs reserved for the system are never exclusive. [`topology`] knows which CPUs are
+//! near each other, [`take`] picks them, both purely; [`assign`] decides for a pod. A checkpoint ([`state`]) hands it to the
+//! next kubelet process, and [`mod@follow`] to running containers.
 // Upstream: pkg/kubelet/cm/cpumanager, pkg/kubelet/cm/topologymanager (v1.36); gates in alpha are off
 
 mod assign;
@@ -31,17 +31,17 @@ pub use set::{CpuSet, CpuSetError};
 use state::CpuAssignments;
 pub use topology::{CpuLocation, Level, Topology};
 
-/// Below the agent's own folder.
+/// Below the kubelet's own directory.
 const STATE_FILE: &str = "cpu_manager_state";
 
 /// `cpuManagerPolicyOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Containers never share a core.
+    /// Only whole physical cores are allocated.
     pub full_pcpus_only: bool,
-    /// What does not fit one memory node is shared out evenly.
+    /// Requests that don't fit one NUMA node are distributed evenly.
     pub distribute_across_numa: bool,
-    /// What is kept for the system is not for containers without CPUs of their own either.
+    /// Reserved CPUs are not in the shared pool either.
     pub strict_reservation: bool,
     pub prefer_cache: bool,
 }
@@ -144,7 +144,7 @@ struct Inner {
 }
 
 impl Cpus {
-    /// As the configuration says; none where all share all. Takes over what a former agent left in `root`.
+    /// Starts the CPU manager; none without the static policy. Loads the checkpoint in `root`.
     pub fn start(config: &Config, kept_milli: i64, system: &Path, root: &Path) -> Result<Option<Cpus>, CpuError> {
         let file = root.join(STATE_FILE);
         let policy = config.cpu_manager_policy.as_str();
@@ -169,14 +169,14 @@ impl Cpus {
         Ok(Some(Cpus { inner: Arc::new(inner) }))
     }
 
-    /// Gives a new pod's containers what they are to have for themselves: all of them or none.
+    /// Assigns a new pod's exclusive CPUs: all of them or none.
     pub fn admit(&self, pod: &Pod) -> Result<(), Rejection> {
         let mut state = self.inner.state.lock();
         let new = self.inner.rules.assign(&state, pod)?;
         self.replace(&mut state, new).map_err(assign::unexpected)
     }
 
-    /// The pod has gone: what it had is for all again. Doing it again is fine.
+    /// Returns the pod's exclusive CPUs to the shared pool. Idempotent.
     pub fn release(&self, uid: &str) {
         let mut state = self.inner.state.lock();
         let mut new = state.clone();
@@ -184,7 +184,7 @@ impl Cpus {
         let freed = containers.values().flat_map(CpuSet::iter).collect();
         new.shared = &new.shared | &freed;
         if let Err(error) = self.replace(&mut state, new.clone()) {
-            // What the file says too much is found out at the next start, and freed.
+            // A stale checkpoint is detected at the next start, and released.
             tracing::warn!(err = %error, "failed to write the CPU manager state");
             *state = new;
             self.inner.changed.notify_one();
@@ -202,7 +202,7 @@ impl Cpus {
         Ok(())
     }
 
-    /// The CPUs a container may run on. Where all that may be shared is taken, the system shares its own.
+    /// The cpuset of a container. An empty shared pool is replaced by the reserved CPUs.
     pub fn of(&self, uid: &str, container: &str) -> CpuSet {
         let state = self.inner.state.lock();
         match state.of(uid, container) {
@@ -212,17 +212,17 @@ impl Cpus {
         }
     }
 
-    /// It has CPUs for itself: nothing else limits how much of them it uses.
+    /// It has exclusive CPUs: no CFS quota applies.
     pub fn has_own(&self, uid: &str, container: &str) -> bool {
         self.inner.state.lock().of(uid, container).is_some()
     }
 
-    /// One of its containers has.
+    /// One of its containers has exclusive CPUs.
     pub fn pod_has_own(&self, pod: &Pod) -> bool {
         self.inner.state.lock().own.contains_key(policy::uid(pod))
     }
 
-    /// Pods with CPUs for themselves.
+    /// Pods with exclusive CPUs.
     pub fn pods(&self) -> Vec<String> {
         self.inner.state.lock().own.keys().cloned().collect()
     }

@@ -73,7 +73,7 @@ impl Sub for &CpuSet {
 pub enum CpuSetError {
     #[error("{0:?} is not a CPU number or range")]
     NotANumber(String),
-    #[error("{0:?} ends before it begins")]
+    #[error("{0:?} is not a valid CPU range")]
     Reversed(String),
 }
 

@@ -1,6 +1,6 @@
-//! Whose which CPUs are, and the file that tells it to the next agent: `cpu_manager_state`, as Kubernetes writes it.
+//! CPU assignments and their checkpoint, `cpu_manager_state`, as Kubernetes writes it.
 //!
-//! The checksum is over the text that Go's spew makes of the structure: another program must find it right.
+//! The checksum is over the text that Go's spew makes of the structure: the upstream kubelet must accept it.
 // Upstream: pkg/kubelet/cm/cpumanager/state (v1.36), the second version of the format
 
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, step)
 }
 
-/// What a former agent wrote; none if there is no file.
+/// Loads the checkpoint; none if there is no file.
 pub(super) fn load(path: &Path, policy: &str) -> Result<Option<CpuAssignments>, CpuError> {
     let read = || {
         let text = match std::fs::read(path) {
@@ -108,7 +108,7 @@ pub(super) fn load(path: &Path, policy: &str) -> Result<Option<CpuAssignments>, 
             Err(error) => return Err(error.to_string()),
         };
         let file: File = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
-        // Very old files have none.
+        // Very old checkpoints have none.
         if file.checksum != 0 && file.checksum != file.sum() {
             return Err("checkpoint is corrupted".to_string());
         }

@@ -1,4 +1,4 @@
-//! Which CPUs a container gets for itself: as few cores, caches, sockets and memory nodes as can be. Pure.
+//! Picks exclusive CPUs: as few cores, caches, sockets and NUMA nodes as possible. Pure.
 // Upstream: pkg/kubelet/cm/cpumanager/cpu_assignment.go (v1.36)
 
 use super::topology::{Level, Topology};

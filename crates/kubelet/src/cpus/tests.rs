@@ -149,7 +149,7 @@ fn what_can_not_be_done_is_said() {
     );
     assert_eq!(
         refused(&[("reservedSystemCPUs", json!("3-4"))], 0),
-        "reservedSystemCPUs: this machine has no CPUs 4"
+        "reservedSystemCPUs: CPUs 4 do not exist on this node"
     );
     assert!(refused(&[], 9000).starts_with("cpuManagerPolicy: unable to reserve the required amount of CPUs"));
     for (options, problem) in [

@@ -1,4 +1,4 @@
-//! Which CPUs share a core, a cache, a socket and memory: read once from `/sys`.
+//! The CPU topology (cores, caches, sockets, NUMA nodes), read once from `/sys`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,7 @@ impl Topology {
         Topology { cpus }
     }
 
-    /// From a folder like `/sys/devices/system`. What the kernel does not tell of a CPU leaves it a core of its own.
+    /// From a directory like `/sys/devices/system`. Without topology in /sys a CPU counts as a core of its own.
     pub fn read(system: &Path) -> Result<Topology, CpuError> {
         let online = system.join("cpu/online");
         let failed = |reason: String| CpuError::Topology {

@@ -1,4 +1,4 @@
-//! Which devices there are and whose they are. Pure but for the file that brings it to the next agent.
+//! Which devices there are and which pods they are allocated to. Pure but for the checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::DeviceError;
 use super::messages::{Allocated, Device};
 
-/// By name: how many there are, and how many of them can be used.
+/// By resource: capacity and allocatable.
 pub type Amounts = BTreeMap<String, (u64, u64)>;
 
-/// What a container has of a resource.
+/// Devices of a resource that a container is allocated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claim {
     pub ids: BTreeSet<String>,
-    /// None until the plugin has said how to use them.
+    /// None until the plugin's Allocate response.
     pub allocated: Option<Allocated>,
 }
 
@@ -33,7 +33,7 @@ pub struct Book {
 
 #[derive(Default, Serialize, Deserialize)]
 struct File {
-    /// Resources that plugins had.
+    /// Resources of plugins.
     resources: BTreeSet<String>,
     claims: Vec<Entry>,
 }
@@ -45,7 +45,7 @@ struct Entry {
     container_name: String,
     resource_name: String,
     device_ids: BTreeSet<String>,
-    /// The plugin's answer, as it came.
+    /// The plugin's encoded response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     alloc_resp: Option<String>,
 }
@@ -55,19 +55,19 @@ impl Book {
         self.devices.contains_key(resource)
     }
 
-    /// The plugin says that these are there now.
+    /// The plugin's current device list.
     pub fn set(&mut self, resource: &str, devices: &[Device]) {
         let all = devices.iter().map(|d| (d.id.clone(), d.health == "Healthy"));
         self.devices.insert(resource.to_string(), all.collect());
     }
 
-    /// The plugin is away: its devices are there, but can't be given to anyone.
+    /// The plugin is disconnected: its devices become unhealthy.
     pub fn lose(&mut self, resource: &str) {
         let devices = self.devices.entry(resource.to_string()).or_default();
         devices.values_mut().for_each(|healthy| *healthy = false);
     }
 
-    /// The plugin stays away. The resource is shown as none, not left out: the API would keep the old number.
+    /// The plugin stays disconnected. The resource is reported as zero, not left out: the API would keep the old number.
     pub fn forget(&mut self, resource: &str) {
         self.devices.insert(resource.to_string(), BTreeMap::new());
     }
@@ -89,7 +89,7 @@ impl Book {
         claims.flat_map(|claim| &claim.ids).collect()
     }
 
-    /// Healthy ones that nobody has.
+    /// Healthy devices that are not allocated.
     pub fn free(&self, resource: &str) -> BTreeSet<String> {
         let used = self.used(resource);
         let devices = self.devices.get(resource).into_iter().flatten();
@@ -116,7 +116,7 @@ impl Book {
         self.claims.keys().cloned().collect()
     }
 
-    /// True if the pod had any.
+    /// True if the pod had devices.
     pub fn release(&mut self, uid: &str) -> bool {
         self.claims.remove(uid).is_some()
     }
@@ -163,7 +163,7 @@ impl Book {
     }
 }
 
-/// Devices for a container: those that an init container of its pod had, then those the plugin prefers, then any.
+/// Picks devices for a container: reusable ones of init containers first, then the plugin's preference, then any.
 pub fn choose(
     resource: &str,
     free: &BTreeSet<String>,

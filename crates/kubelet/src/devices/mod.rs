@@ -1,8 +1,9 @@
-//! Devices that plugins of vendors bring: they register at `device-plugins/kubelet.sock`, tell which devices there are,
-//! and how a container is to be made so that it can use them.
+//! The device manager: device plugins register at `device-plugins/kubelet.sock`, list their devices, and say how a
+//! container is to be configured to use them.
 //!
-//! The node shows the devices as extended resources, so pods are counted against them like against CPUs. Which devices a
-//! pod gets is decided when it is let in ([`book`]); the plugin is asked what it would prefer, and how they are used.
+//! The node reports the devices as extended resources, so that pods are scheduled by them. Which devices a pod is allocated
+//! is decided at its admission ([`book`]); the plugin is asked for its preference (GetPreferredAllocation) and for the
+//! container's configuration (Allocate).
 // Upstream: pkg/kubelet/cm/devicemanager (v1.36). Left out: nearness to memory nodes, health in a pod's status
 
 pub mod book;
@@ -30,13 +31,13 @@ use crate::grpc::{CallError, Socket};
 use crate::pod::policy;
 use crate::sources::admission::Rejection;
 
-/// As the plugins know it, below the agent's folder.
+/// Below the kubelet's root directory, as plugins expect it.
 const FOLDER: &str = "device-plugins";
 const SOCKET: &str = "kubelet.sock";
 const CLAIMS: &str = "orlop_device_claims.json";
 
 const QUESTION: Duration = Duration::from_secs(30);
-/// Upstream: devices of a plugin that is away are remembered for so long.
+/// Upstream: devices of a disconnected plugin are kept for so long.
 const AWAY: Duration = Duration::from_secs(300);
 
 /// Why devices could not be allocated, or their manager not be started.
@@ -57,7 +58,7 @@ pub enum DeviceError {
         available: usize,
     },
     /// A plugin's Allocate has to answer for the one container that it was asked about.
-    #[error("the plugin for {0} answered for another number of containers")]
+    #[error("the plugin for {0} returned an unexpected number of container responses")]
     UnexpectedAnswer(String),
     #[error(transparent)]
     Call(#[from] CallError),
@@ -100,14 +101,14 @@ struct Inner {
     folder: PathBuf,
     state: Mutex<DeviceManagerState>,
     amounts: watch::Sender<Amounts>,
-    /// Pods get their devices one after the other.
+    /// Serializes device allocation.
     claiming: tokio::sync::Mutex<()>,
     shutdown: Shutdown,
 }
 
 struct DeviceManagerState {
     book: Book,
-    /// By resource; the newest registration counts.
+    /// By resource; the latest registration wins.
     plugins: BTreeMap<String, Plugin>,
     registrations: u64,
 }
@@ -116,12 +117,12 @@ struct DeviceManagerState {
 struct Plugin {
     number: u64,
     socket: Socket,
-    /// As it says itself when it is asked; what it said at its registration does not count, as upstream.
+    /// From GetDevicePluginOptions; the options of the registration are ignored, as upstream.
     options: PluginOptions,
 }
 
 impl Devices {
-    /// Takes over what a former agent left, and listens for plugins until the shutdown.
+    /// Loads the checkpoint, and serves registrations until the shutdown.
     pub fn start(root: &Path, shutdown: Shutdown) -> Result<Devices, DeviceError> {
         let folder = root.join(FOLDER);
         std::fs::create_dir_all(&folder).map_err(|e| DeviceError::checkpoint("create", &folder, e))?;
@@ -139,14 +140,14 @@ impl Devices {
                 shutdown,
             }),
         };
-        // A folder with too long a name for a socket, say: the rest of the agent can do without plugins.
+        // A directory with too long a name for a socket, say: the rest of the kubelet can do without plugins.
         if let Err(error) = register::listen(devices.clone()) {
             tracing::error!(err = %error, "failed to start the device plugin registration server");
         }
         Ok(devices)
     }
 
-    /// What the node has, as it changes.
+    /// The node's device resources, as they change.
     pub fn amounts(&self) -> watch::Receiver<Amounts> {
         self.inner.amounts.subscribe()
     }
@@ -155,7 +156,7 @@ impl Devices {
         self.inner.folder.join(SOCKET)
     }
 
-    /// Changes what is known, tells it, and writes it down.
+    /// Applies a change, publishes the amounts, and writes the checkpoint.
     fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, DeviceError> {
         let mut state = self.inner.state.lock();
         let answer = change(&mut state.book);
@@ -177,7 +178,7 @@ impl Devices {
         }
     }
 
-    /// A plugin has come: follows what it says of its devices until it goes.
+    /// Registers a plugin, and follows ListAndWatch until it is gone.
     fn add_plugin(&self, request: Register) -> Result<(), RegistrationError> {
         let Register {
             version,
@@ -268,7 +269,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Gives a new pod its devices: all or none.
+    /// Allocates a new pod's devices: all or none.
     pub async fn claim(&self, pod: &Pod) -> Result<(), Rejection> {
         if !self.wants_any(pod) {
             return Ok(());
@@ -291,7 +292,7 @@ impl Devices {
         all.any(|container| !self.wanted(container).is_empty())
     }
 
-    /// Of what plugins have, how much a container asks for.
+    /// The device resources that a container requests.
     fn wanted(&self, container: &Container) -> Vec<(String, usize)> {
         let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref());
         let state = self.inner.state.lock();
@@ -305,7 +306,7 @@ impl Devices {
 
     async fn claim_all(&self, pod: &Pod) -> Result<(), DeviceError> {
         let uid = policy::uid(pod);
-        // What init containers had that have ended by then, by resource.
+        // Devices of init containers that have completed by then, by resource.
         let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let init = policy::init_containers(pod).iter().map(|c| (c, !policy::is_sidecar(c)));
         let all = init.chain(policy::regular_containers(pod).iter().map(|c| (c, false)));
@@ -363,19 +364,19 @@ impl Devices {
         Ok(ids)
     }
 
-    /// Pods with devices for themselves.
+    /// Pods with allocated devices.
     pub fn pods(&self) -> Vec<String> {
         self.inner.state.lock().book.pods()
     }
 
-    /// The pod has gone. Doing it again is fine.
+    /// Releases the pod's devices. Idempotent.
     pub fn release(&self, uid: &str) {
         if self.inner.state.lock().book.release(uid) {
             self.change_or_warn(|_| ());
         }
     }
 
-    /// Adds what a container needs for its devices, and lets plugins that want to prepare them.
+    /// Adds a container's devices to its configuration, and calls PreStartContainer where required.
     pub async fn add_to(&self, uid: &str, name: &str, config: &mut cri::ContainerConfig) -> Result<(), DeviceError> {
         let claims = self.inner.state.lock().book.of(uid, name);
         for (resource, claim) in claims {
@@ -411,7 +412,7 @@ async fn prefer(
     Ok(answer.containers.pop().unwrap_or_default().ids)
 }
 
-/// What the pod says itself goes before what a plugin says.
+/// The pod's own settings take precedence over the plugin's.
 fn apply(allocated: Allocated, config: &mut cri::ContainerConfig) {
     for (key, value) in allocated.envs {
         if !config.envs.iter().any(|env| env.key == key) {

@@ -1,4 +1,4 @@
-//! The socket at which plugins register.
+//! The registration server of device plugins.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use tokio::sync::Semaphore;
 use super::messages::Register;
 use super::{DeviceError, Devices, RegistrationError, wire};
 
-/// Plugins that may talk to us at once; they say one sentence each.
+/// Concurrent connections of plugins; each sends one request.
 const MOST: usize = 32;
 
-/// A new socket, whatever was there: plugins take that as a sign that they have to register again.
+/// Recreates the socket: plugins take that as a sign to register again.
 pub(super) fn listen(devices: Devices) -> Result<(), DeviceError> {
     let socket = devices.socket();
     match std::fs::remove_file(&socket) {

@@ -275,7 +275,7 @@ async fn a_plugin_comes_gives_devices_and_goes() {
     assert!(refused.message.contains("on fire"), "{refused:?}");
     *plugin.failing.lock() = false;
 
-    // One falls ill, the plugin goes, another agent comes: pods keep what they have.
+    // One falls ill, the plugin goes, another kubelet process comes: pods keep what they have.
     plugin.has(&["a", "b"], &["c"]);
     until_counted(&devices, (3, 2)).await;
     serving.abort();

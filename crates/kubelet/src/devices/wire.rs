@@ -1,8 +1,8 @@
-//! Just as much of HTTP/2 and gRPC as one method of small messages takes, on the server's side.
+//! As much of HTTP/2 and gRPC as a server of one method with small messages needs.
 //!
 //! Why not the usual crates: many plugins put the socket's path into `:authority` (gRPC's C core and Java do, older Go,
-//! too), Kubernetes does not mind, and h2 refuses such a request before anybody sees it. Here all requests mean the same,
-//! so their headers are not looked at.
+//! too), Kubernetes accepts it, and h2 refuses such a request before the application sees it. Here all requests mean the
+//! same, so their headers are ignored.
 
 use std::collections::BTreeMap;
 use std::io;

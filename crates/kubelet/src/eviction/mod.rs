@@ -1,11 +1,11 @@
-//! Keeping the node alive when it runs short: of memory, disk, inodes or process ids.
+//! The eviction manager: reclaims memory, disk, inodes and process IDs under node pressure.
 //!
-//! Every ten seconds the agent reads how much is left (`observe`), decides whether that is too little (`signals`,
-//! `pressure`), first tidies where that can help, and then ends one pod (`rank`), waits until it is gone, and looks
-//! again. Pods that use more local disk than they may are ended, too. What the node runs short of, its conditions say.
+//! Every ten seconds it observes what is available (`observe`), compares with the thresholds (`signals`, `pressure`),
+//! first reclaims node-level resources where that can help, and then evicts one pod (`rank`), waits until it is cleaned up,
+//! and observes again. Pods above their ephemeral-storage limits are evicted, too. Node conditions report the pressure.
 //!
-//! Upstream: pkg/kubelet/eviction (v1.36). Differs in that pods are measured only when one has to go or has limits of
-//! disk, and then anew. Left out: notifications of the kernel about memory (off by default there).
+//! Upstream: pkg/kubelet/eviction (v1.36). Differs in that pods are measured only when one has to be evicted or has limits
+//! of ephemeral storage. Left out: notifications of the kernel about memory (off by default there).
 
 pub mod observe;
 pub mod pressure;
@@ -54,7 +54,7 @@ const HARD_GRACE_SECONDS: i64 = 1;
 pub struct EvictionSettings {
     /// Its thresholds, grace periods and the like.
     pub config: Config,
-    /// The agent's own folder: where `nodefs` is.
+    /// The kubelet's own directory: where `nodefs` is.
     pub root_dir: PathBuf,
     /// `/var/log/pods`
     pub pod_logs: PathBuf,
@@ -62,7 +62,7 @@ pub struct EvictionSettings {
     pub metrics: Arc<Metrics>,
 }
 
-/// What eviction asks of the rest of the agent.
+/// What eviction asks of the rest of the kubelet.
 #[derive(Clone)]
 pub struct Hooks {
     /// Pods that run or are about to: neither ended nor being ended.
@@ -159,7 +159,7 @@ impl Evictor {
         *self.inner.pressure.lock()
     }
 
-    /// Looks once and does what is to be done. Returns the uids of the pods that were told to end.
+    /// Observes once and acts. Returns the uids of the evicted pods.
     pub async fn synchronize(&self) -> Result<Vec<String>, io::Error> {
         let inner = &*self.inner;
         let plan = inner.plan().await?;

@@ -1,4 +1,4 @@
-//! Which pod goes first when something is short, which pods use more disk than they may, and what they are told. Pure.
+//! Ranks pods for eviction, finds those above their ephemeral-storage limits, and words the eviction messages. Pure.
 //!
 //! Upstream: pkg/kubelet/eviction/{helpers,eviction_manager}.go (v1.36).
 
@@ -140,7 +140,7 @@ fn bytes(amount: u64) -> Quantity {
     Quantity::from_i64(i64::try_from(amount).unwrap_or(i64::MAX), Format::BinarySI)
 }
 
-/// What the pod is told that goes for this signal. `met`: all thresholds acted on, the most urgent first.
+/// The eviction message of a pod evicted for this signal. `met`: all thresholds acted on, the most urgent first.
 pub fn message(signal: Signal, candidate: &Candidate<'_>, met: &[&Threshold], observations: &Observations) -> String {
     let resource = signal.resource();
     let mut text = format!("The node was low on resource: {resource}. ");
@@ -218,7 +218,7 @@ pub fn has_local_limits(pod: &Pod) -> bool {
             .any(|v| v.empty_dir.as_ref().is_some_and(sized))
 }
 
-/// What the pod is told if it uses more local disk than it may.
+/// The eviction message of a pod that exceeds its ephemeral-storage limits.
 pub fn over_local_limit(pod: &Pod, used: &PodUse, layout: Layout) -> Option<(&'static str, String)> {
     let spec = pod.spec.as_ref()?;
     for volume in spec.volumes.iter().flatten() {

@@ -1,4 +1,4 @@
-//! What the agent watches, and below which amounts it acts.
+//! Eviction signals and their thresholds.
 //!
 //! Upstream: pkg/kubelet/eviction/{helpers,types}.go, pkg/kubelet/eviction/api (v1.36).
 
@@ -158,7 +158,7 @@ impl Threshold {
 fn quantity(value: &config::Threshold, capacity: i64) -> Quantity {
     match value {
         config::Threshold::Quantity(quantity) => quantity.clone(),
-        // Upstream keeps the fraction in 32 bits, which shows in the numbers it tells.
+        // Upstream keeps the fraction in 32 bits, which shows in the numbers of its messages.
         config::Threshold::Fraction(fraction) => {
             let bytes = capacity as f64 * f64::from(*fraction as f32);
             Quantity::from_i64(bytes as i64, Format::BinarySI)

@@ -95,7 +95,7 @@ impl Shared {
     async fn answer<B>(&self, node: usize, request: &Request<B>) -> HttpResponse {
         let name = self.options.nodes.name(node);
         if self.seen.fault(node) == Some(Fault::Silent) {
-            return text(503, format!("{name} is told to be silent (orlop.io/fault)"));
+            return text(503, format!("{name} is set not to respond (orlop.io/fault)"));
         }
         let parts = segments(request.uri().path());
         let words: Vec<&str> = parts.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Which dead containers and sandboxes go. Pure.
+//! Which dead containers and sandboxes to remove. Pure.
 //!
 //! Upstream: pkg/kubelet/kuberuntime/kuberuntime_gc.go (v1.36).
 
@@ -10,7 +10,7 @@ use orlop_runtime::cri::messages::{Container, ContainerState, PodSandbox, PodSan
 
 use crate::spec::labels::POD_UID;
 
-/// What the agent knows of the pod that a container or a log folder belongs to. Until all sources of pods have been
+/// What the kubelet knows of the pod that a container or a log directory belongs to. Until all sources of pods have been
 /// heard, a pod that nobody knows counts as alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodState {

@@ -1,4 +1,4 @@
-//! Which images go. Pure.
+//! Which images to remove. Pure.
 //!
 //! Upstream: pkg/kubelet/images/image_gc_manager.go (v1.36).
 
@@ -36,7 +36,7 @@ impl Default for ImagePolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ImageUse {
     first: Timestamp,
-    /// `None`: not since the agent started.
+    /// `None`: not since the kubelet started.
     last_used: Option<Timestamp>,
     size: u64,
     pinned: bool,
@@ -99,7 +99,7 @@ impl History {
         free.into_iter().map(|(id, seen)| (id.clone(), seen.size)).collect()
     }
 
-    /// Images unused for too long. Not before the agent has watched for that long itself.
+    /// Images unused for too long. Not before the kubelet has watched for that long itself.
     pub fn too_old(&self, policy: &ImagePolicy, began: Timestamp, now: Timestamp) -> Vec<String> {
         let max_age = signed(policy.max_age);
         if policy.max_age.is_zero() || now.duration_since(began) <= max_age {

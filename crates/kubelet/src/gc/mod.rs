@@ -1,8 +1,8 @@
-//! Tidying the node: dead containers and sandboxes, logs, images.
+//! Garbage collection: dead containers and sandboxes, logs, images.
 //!
-//! `containers` and `images` plan what goes, `rotation` rotates logs, `symlinks` keeps `/var/log/containers`; here is
-//! the shell that looks, removes and tells. Everything is found again from the runtime and the disk, so that a restart
-//! forgets nothing (but since when images are unused).
+//! `containers` and `images` plan what is removed, `rotation` rotates logs, `symlinks` keeps `/var/log/containers`; here is
+//! the shell that observes, removes and records events. All state is read back from the runtime and the disk, so that a
+//! restart loses nothing (but since when images are unused).
 
 pub mod containers;
 pub mod disk;
@@ -142,7 +142,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// `images` is told which images are left; `node` is what events about the disk regard.
+    /// `images` is notified which images are left; `node` is what events about the disk regard.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         images: Option<Images>,
@@ -347,7 +347,7 @@ impl Collector {
         let info = self.inner.runtime.image_fs_info().await?;
         let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref());
         let Some(place) = place else {
-            return Err(GcError("the runtime does not say where images are".to_string()));
+            return Err(GcError("the runtime does not report an image file system".to_string()));
         };
         Ok((self.inner.disks)(Path::new(&place.mountpoint))?)
     }
@@ -450,7 +450,7 @@ impl Inner {
         }
         let size = match tokio::fs::metadata(&log).await {
             Ok(found) => found.len(),
-            // Moved away by an agent that ended before the runtime had opened a new one.
+            // Moved away by a kubelet that ended before the runtime had opened a new one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(self.runtime.reopen_container_log(id).await?);
             }
@@ -477,7 +477,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     Ok(done.map_err(|error| GcError(error.to_string()))??)
 }
 
-/// Does it after some time and again after each period, for ever.
+/// Runs the work after a delay and then periodically, for ever.
 async fn every<F>(first: Duration, period: Duration, what: &str, work: impl Fn() -> F)
 where
     F: Future<Output = Result<(), GcError>>,

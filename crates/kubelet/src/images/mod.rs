@@ -1,11 +1,11 @@
-//! Images: whether a container's image has to be pulled, and pulling it.
+//! The image manager: whether a container's image has to be pulled, and pulling it.
 //!
-//! `name` reads image names, `keyring` finds credentials in pull secrets, `providers` asks programs for more, `backoff` says when a failed pull may be
-//! tried again, `records` who may use what is on the node already. Equal pulls (same image, same credentials) that are
-//! under way at the same time are one pull.
+//! `name` parses image references, `keyring` finds credentials in pull secrets, `providers` runs credential provider plugins,
+//! `backoff` says when a failed pull may be retried, `records` which pods may use an image that is present already. Concurrent
+//! pulls of the same image with the same credentials are one pull.
 //!
 //! Upstream: pkg/kubelet/images (v1.36). Left out: `registryPullQPS`, which there turns a burst of pulls into errors; here
-//! they wait for their turn.
+//! they are queued.
 
 mod backoff;
 pub mod keyring;
@@ -64,7 +64,7 @@ pub struct ImageError {
     /// `RegistryUnavailable`, `SignatureValidationFailed`.
     pub reason: &'static str,
     pub message: String,
-    /// Trying again before that long makes no sense; `None`: no more than usual.
+    /// Do not retry before this; `None`: the default back-off.
     pub retry_after: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ impl Default for ImageSettings {
 }
 
 impl ImageSettings {
-    /// From a configuration that was checked when it was read, for an agent that lives in `root`.
+    /// From a configuration that was checked when it was read, for a kubelet that lives in `root`.
     pub fn of(config: &Config, root: &Path) -> ImageSettings {
         let list = config.document["preloadedImagesVerificationAllowlist"].as_array();
         let list = list
@@ -186,7 +186,7 @@ pub struct Images {
 /// One container or volume that needs its image.
 struct ImageRequest<'a> {
     pod: &'a Pod,
-    /// None for a volume: what happens is told of the pod then.
+    /// None for an image volume: its events regard the pod.
     container: Option<&'a str>,
     policy: Option<&'a str>,
     /// As the pod says it.
@@ -541,7 +541,7 @@ impl Inner {
         let answer = self.pull_with_any(&spec, with, &sandbox).await;
         let answer = match answer {
             Ok((image_ref, used)) => {
-                // The size is nice to know; the image itself tells which user it runs as.
+                // The size is for the event; the image's user is needed for runAsNonRoot.
                 let found = self.runtime.image_status(&spec).await.ok().flatten();
                 let id = found.as_ref().map_or(image_ref.as_str(), |found| found.id.as_str());
                 self.records.pulled(image, id, used.as_ref(), self.clock.now());
@@ -631,7 +631,7 @@ fn grpc_text(error: &orlop_runtime::Error) -> String {
     }
 }
 
-/// Reason and message for a failed pull. Two kinds of failures are told apart by how the runtime's text begins.
+/// Reason and message for a failed pull. Two reasons are recognised by the prefix of the runtime's message.
 fn pull_error(image: &str, why: String) -> (&'static str, String) {
     for (reason, words) in [
         ("RegistryUnavailable", "the registry is unavailable"),

@@ -1,6 +1,6 @@
-//! Names of images: `[registry[:port]/]path[:tag][@digest]`, with Docker's defaults for what is left out.
+//! Image references: `[registry[:port]/]path[:tag][@digest]`, with Docker's defaults for what is left out.
 //!
-//! Upstream: github.com/distribution/reference, whose words for what is wrong users see.
+//! Upstream: github.com/distribution/reference, whose error messages users see.
 
 const DEFAULT_DOMAIN: &str = "docker.io";
 const LEGACY_DOMAIN: &str = "index.docker.io";

@@ -1,4 +1,4 @@
-//! What this node is called and which address it goes by, where nobody said so.
+//! The default name and IP address of this node.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 

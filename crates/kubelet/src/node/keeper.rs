@@ -1,5 +1,5 @@
-//! Keeps the cluster's picture of this node true: registers it, reports its status, renews its lease, watches its Node
-//! object. Without an API server it only watches the runtime, and the Node object is a picture for the agent's own use.
+//! Keeps the Node object up to date: registers it, reports its status, renews its lease, watches it. Without an API server
+//! it only watches the runtime, and the Node object is for the kubelet's own use.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ use crate::devices::book::Amounts;
 const RUNTIME_CHECK: Duration = Duration::from_secs(5);
 /// While it is not ready: pods wait for it.
 const RUNTIME_CHECK_SOON: Duration = Duration::from_millis(250);
-/// How long a list of images is shown before it is asked for anew.
+/// How long a list of images is reported before it is refreshed.
 const IMAGES_AGE: Duration = Duration::from_secs(30);
 /// Between tries to register: doubling from the first to the last.
 const REGISTER_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_LAST: Duration = Duration::from_secs(7);
-/// Tries to write a status before it waits for its next turn.
+/// Attempts to write a status before waiting for the next period.
 const STATUS_TRIES: usize = 5;
 /// Requests about the node are small and soon out of date.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ const REQUEST: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(2);
 
 pub struct Settings {
-    /// None: the agent stands alone.
+    /// None: the kubelet stands alone.
     pub api: Option<Api>,
     pub identity: Identity,
     pub config: Arc<Config>,
@@ -56,7 +56,7 @@ pub struct Settings {
     pub shutdown: Shutdown,
 }
 
-/// Asks and tells about this node. Cheap to clone.
+/// Access to this node's Node object. Cheap to clone.
 #[derive(Clone)]
 pub struct Keeper {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ struct Shared {
     changed: Notify,
 }
 
-/// What other parts of the agent said.
+/// What other parts of the kubelet said.
 #[derive(Clone, Default)]
 struct Told {
     pressure: Pressure,
@@ -85,7 +85,7 @@ struct Told {
     images: Option<(Instant, Vec<Image>)>,
 }
 
-/// Whether the runtime can run pods, as far as it told.
+/// Whether the runtime can run pods, by its last status.
 fn is_ready(view: &RuntimeView) -> bool {
     let status = view.status.as_ref();
     status.is_some_and(status::is_runtime_ready) && status::network_trouble(view).is_none()
@@ -312,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// Answers to our own requests and the watch come in any order: what is older than what is known tells nothing.
+    /// Responses to our own requests and watch events come in any order: older objects are ignored.
     fn observe(&self, node: Node) {
         if revision(&node) >= revision(&self.node.borrow()) {
             self.adopt(node);
@@ -392,7 +392,7 @@ impl Shared {
         status::node_status(identity, config, &self.machine, observed, old, now)
     }
 
-    /// Registers, then reports until told to stop.
+    /// Registers the node, then reports its status until the shutdown.
     async fn report(&self, api: &Api) {
         self.record(&("Starting", "Starting kubelet.".to_string()));
         if self.settings.config.register_node {

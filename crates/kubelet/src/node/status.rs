@@ -47,11 +47,11 @@ impl RuntimeView {
     }
 }
 
-/// What is observed anew for every status.
+/// What is observed for every status update.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub runtime: RuntimeView,
-    /// None if the runtime did not tell.
+    /// None if the runtime did not report it.
     pub images: Option<Vec<Image>>,
     pub pressure: Pressure,
     pub volumes_in_use: Vec<String>,
@@ -62,10 +62,10 @@ pub struct Observed {
     pub devices: Amounts,
 }
 
-/// Something to tell of the node: reason and sentence.
+/// An event about the node: reason and message.
 pub type NodeEvent = (&'static str, String);
 
-/// The new status, given the Node object as it is, and what there is to tell.
+/// The new status, given the current Node object, and the events to record.
 pub fn node_status(
     identity: &Identity,
     config: &Config,
@@ -202,7 +202,7 @@ fn images(all: &[Image], most: i32) -> Vec<ContainerImage> {
 }
 
 /// What this node can do that others in the cluster may not, by name and in order: the scheduler and the API server go
-/// by it. Features that this agent has not (UserNamespacesHostNetworkSupport) are not among them.
+/// by it. Features that this kubelet has not (UserNamespacesHostNetworkSupport) are not among them.
 // Upstream: component-helpers/nodedeclaredfeatures/features (v1.36)
 pub fn declared_features(config: &Config) -> Option<Vec<String>> {
     const FEATURES: [&str; 4] = [

@@ -71,7 +71,7 @@ impl PodEnvironment for NodeEnvironment {
             .is_some_and(|claims| !claims.is_empty())
         {
             // Without its devices a pod must not run.
-            let why = "Failed to prepare dynamic resources: this node agent prepares no resource claims";
+            let why = "Failed to prepare dynamic resources: resource claims are not supported on this node";
             return Err(prepare_error("FailedPrepareDynamicResources", why.to_string()));
         }
         // Neither needs the other, and a pod's start waits for both.

@@ -1,4 +1,4 @@
-//! What a pod's spec says about its containers: which kind they are, whether they start again, who they are.
+//! What a pod's spec says about its containers: which type they are, whether they restart, their identity.
 
 use orlop_api::types::core::{Container, ContainerRestartRule, Pod, PodSpec};
 

@@ -1,9 +1,9 @@
-//! Asking with an HTTP GET: 200 to 399 is well. Lifecycle hooks ask in the same way ([`hook`]).
+//! HTTP probes: success is a status code from 200 to 399. Lifecycle hooks use the same requests ([`hook`]).
 //!
-//! Each probe makes a connection of its own, so that it finds out whether new connections are served. Certificates are
-//! not verified. Redirects are followed to the same host only.
+//! Each probe opens a new connection, so that it finds out whether new connections are served. Certificates are not verified.
+//! Redirects are followed to the same host only.
 //!
-//! Upstream: pkg/probe/http (v1.36). Differs in that only HTTP/1.1 is spoken.
+//! Upstream: pkg/probe/http (v1.36). Differs in that only HTTP/1.1 is supported.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -31,7 +31,7 @@ use super::run::{PortError, ProbeResult, dial_error, join_host_port, resolve_por
 
 pub const USER_AGENT: &str = "kube-probe/1.36";
 const HOOK_USER_AGENT: &str = "kube-lifecycle/1.36";
-/// Of what the container answered, this much is read and told.
+/// How much of the response body is read and reported.
 const MOST_BODY: usize = 10 << 10;
 const MOST_REDIRECTS: usize = 10;
 
@@ -261,7 +261,7 @@ async fn judge(response: Response<Incoming>, deadline: Instant) -> ProbeResult {
         }
     };
     if status < StatusCode::OK || status >= StatusCode::BAD_REQUEST {
-        // Not with the body: it may tell what others must not know.
+        // Without the body: it may contain what others must not see.
         return ProbeResult::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16()));
     }
     if status >= StatusCode::MULTIPLE_CHOICES {

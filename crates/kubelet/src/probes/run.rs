@@ -1,4 +1,4 @@
-//! Asking one container one question, once: which way, and in Kubernetes' words what came of it.
+//! Runs one probe of one container once.
 
 use std::sync::Arc;
 use std::time::Duration;

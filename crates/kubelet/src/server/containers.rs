@@ -1,4 +1,4 @@
-//! Containers by the names of pods: which one a request means, and its log.
+//! Containers by pod name: which one a request refers to, and its log.
 // Upstream: pkg/kubelet/kubelet_pods.go validateContainerLogStatus, GetKubeletContainerLogs (v1.36)
 
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Server {
         })
     }
 
-    /// Pods that have a container running, as far as the runtime tells.
+    /// Pods with a running container, by the runtime's list.
     pub(super) async fn running_pods(&self) -> HttpResponse {
         let containers = match self.runtime.list_containers(cri::ContainerFilter::default()).await {
             Ok(containers) => containers,
@@ -254,7 +254,7 @@ fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), LogQu
     Ok((wanted, query.flag("previous")))
 }
 
-/// The id of the container whose log is meant. `Err` is what the user is told.
+/// The id of the container whose log is requested.
 pub(crate) fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Result<String, LogError> {
     let named = format!("container {container:?} in pod {:?}", policy::name(pod));
     let status = pod.status.as_ref();

@@ -114,7 +114,7 @@ mod tests {
             };
             health.follow_flushes(flush).await;
         });
-        pass(3600).await;
+        pass(3630).await;
         assert_eq!(failing(&open), [""; 0], "flushed every minute");
         blocked.send_replace(true);
         pass(60).await;

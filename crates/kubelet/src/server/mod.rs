@@ -1,7 +1,7 @@
-//! The agent's own port (10250): logs, commands, forwarded ports, statistics. The API server is its main client.
+//! The kubelet's server (port 10250): logs, exec, port-forward, stats. The API server is its main client.
 //!
-//! HTTPS only, and no request is served before it is known who asks ([`access`]) and that they may. HTTP/1.1 alone, as
-//! streams take connections over.
+//! HTTPS only, and every request is authenticated and authorized first ([`access`]). HTTP/1.1 alone, as streams take
+//! connections over.
 // Upstream: pkg/kubelet/server/server.go (v1.36). Left out: checkpoints, profiles, /flagz, /statusz, the read-only port.
 
 pub mod access;
@@ -54,7 +54,7 @@ use crate::pod::policy;
 use crate::stats::{Gatherer, StatsError, cadvisor, metrics};
 
 const CONNECTIONS_MAX: usize = 1024;
-/// How long requests may go on once the process is told to stop.
+/// How long requests may go on after the shutdown was triggered.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// The first parts of the paths that are served.

@@ -1,4 +1,4 @@
-//! Commands in containers, their streams, and forwarded ports.
+//! exec, attach, run and port-forward.
 // Upstream: pkg/kubelet/server/server.go getExec, getAttach, getPortForward, getRun (v1.36)
 
 use std::convert::Infallible;

@@ -1,4 +1,5 @@
-//! Whether a pod can run here at all. The scheduler has judged the same; but pods may come without it, and nodes change.
+//! Pod admission by node resources, node name, node selector, affinity and taints. The scheduler has checked the same; but
+//! static pods and direct bindings bypass it, and nodes change.
 // Upstream: pkg/kubelet/lifecycle/predicate.go, eviction_manager.go Admit, nodeshutdown (v1.36)
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,7 @@ pub struct NodeState {
     pub shutting_down: bool,
 }
 
-/// `others` are the pods that were let in before and have not ended. Gives the places in it of those that have to go
+/// `others` are the pods that were admitted before and have not ended. Gives the places in it of those that have to go
 /// first: a critical pod pushes others off the node where only resources are in its way.
 pub fn admit(pod: &Pod, others: &[&Pod], node: &Node, state: NodeState) -> Result<Vec<usize>, Rejection> {
     if state.shutting_down {

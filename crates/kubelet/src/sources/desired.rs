@@ -1,4 +1,4 @@
-//! The pods this node is to run: what all sources say, put together.
+//! The desired pods of this node, merged from all sources.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct Desired {
 }
 
 impl Desired {
-    /// Sources that must tell their whole state before anything else may be taken for unwanted.
+    /// Sources that have to be ready before an unknown pod counts as an orphan.
     pub(super) fn new(awaited: Vec<Origin>) -> Desired {
         Desired {
             awaited,

@@ -223,7 +223,7 @@ fn reference(value: &Value) -> Option<String> {
     })
 }
 
-/// FNV-1a with 128 bits: tells manifests apart, keeps no secrets.
+/// FNV-1a with 128 bits: distinguishes manifests, not cryptographic.
 struct Fnv128(u128);
 
 impl Default for Fnv128 {

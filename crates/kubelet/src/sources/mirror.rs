@@ -1,4 +1,4 @@
-//! Mirror pods: what the API shows of static pods.
+//! Mirror pods: static pods as the API server shows them.
 // Upstream: pkg/kubelet/pod/mirror_client.go, tryReconcileMirrorPods (v1.36)
 
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub fn plan(picture: &StaticPods, node: &Node) -> Vec<Step> {
         if is_true && mirror.metadata.deletion_timestamp.is_none() {
             continue;
         }
-        // A new one follows once this one is seen to be gone.
+        // A new one is created once this one is observed to be gone.
         steps.push(Step::Delete {
             namespace: mirror.metadata.namespace.clone().unwrap_or_default(),
             name: mirror.metadata.name.clone().unwrap_or_default(),
@@ -171,7 +171,7 @@ async fn apply(api: &Api, step: &Step) -> Result<(), Error> {
         }
     };
     match done {
-        // Done already, or the watch will tell what is there now.
+        // Done already, or the watch will deliver the current object.
         Err(Error::NotFound(_) | Error::Conflict(_)) if matches!(step, Step::Delete { .. }) => Ok(()),
         Err(Error::AlreadyExists(_)) => Ok(()),
         other => other,

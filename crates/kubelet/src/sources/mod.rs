@@ -1,7 +1,7 @@
-//! Where this node's pods come from: the API server, a folder, an address. One stream of updates leaves here.
+//! The sources of this node's pods: API server, directory, URL. They are merged into one stream of updates.
 //!
-//! Static pods (of a folder or an address) need no API server. Where there is one, each is shown there by a mirror pod
-//! ([`mirror`]), which is made anew when somebody deletes it. Whether a pod can run here is for [`admission`] to say.
+//! Static pods (of a directory or a URL) need no API server. Where there is one, each is represented by a mirror pod
+//! ([`mirror`]), which is recreated when it is deleted. Whether a pod can run here is decided by [`admission`].
 
 pub mod admission;
 mod desired;
@@ -36,9 +36,9 @@ pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Updates that may wait for the agent.
+/// Updates that may wait for the kubelet.
 const QUEUE: usize = 256;
-/// How often a folder is looked at; its files are all read anew every `fileCheckFrequency`.
+/// How often the directory is scanned; all of its files are read every `fileCheckFrequency`.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,14 +58,14 @@ impl Origin {
     }
 }
 
-/// What the agent is to do.
+/// What the kubelet is to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodUpdate {
     /// The pod as it is to be, new or changed. Its deletion, too, comes this way at first.
     Set(Arc<Pod>),
     /// Its source no longer has it: end what runs of it and forget it.
     Removed(Arc<Pod>),
-    /// Every source has told its whole state: what runs and is in none of them may go. Comes once.
+    /// Every source has delivered its whole state: pods that run and are in none of them are orphans. Sent once.
     Synced,
 }
 
@@ -198,10 +198,10 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::
                 let Some((origin, pods)) = pods else { return };
                 desired.replace(origin, pods)
             }
-            // The agent is gone.
+            // The kubelet is gone.
             _ = sink.closed() => return,
         };
-        // Before the API has told what is there, mirrors can't be judged.
+        // Before the first list from the API server, mirror pods can't be compared.
         if api_told {
             show(&picture, &desired);
         }

@@ -1,7 +1,7 @@
-//! Whom a critical pod may push off the node when there is no room for it. Pure.
+//! Critical-pod preemption: which pods to preempt when a pod does not fit. Pure.
 //!
-//! As little harm as possible: Guaranteed pods go only if all others together don't make enough room, Burstable ones only
-//! if BestEffort ones don't; within a class few pods go, then small ones.
+//! As little harm as possible: Guaranteed pods are preempted only if all others together don't free enough, Burstable ones
+//! only if BestEffort ones don't; within a class as few pods as possible, then small ones.
 //!
 //! Upstream: pkg/kubelet/preemption (v1.36). Differs in that a pod which turns out not to be needed stays.
 

@@ -1,4 +1,4 @@
-//! Static pods from an address: asked for time and again, taken when they changed.
+//! Static pods from a URL: fetched periodically, taken over when they changed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! User ids of their own for pods that do not share the node's (`hostUsers: false`): each gets a range that no other pod
-//! has. Ranges are written down beside the pod's files, in Kubernetes' form, so that a restart gives no range twice.
+//! User namespaces (`hostUsers: false`): each pod gets a range of IDs that no other pod has. Ranges are stored beside the
+//! pod's files, in Kubernetes' format, so that no range is allocated twice after a restart.
 //!
-//! Volumes keep their owners as they are: the runtime maps them for the pod where they are mounted.
+//! Volumes keep their owners: the runtime uses idmapped mounts.
 // Upstream: pkg/kubelet/userns (v1.36)
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl Ids {
     }
 
     /// Those that the machine's administrator gave to the user `kubelet` with subuid and subgid; without such a user, or
-    /// without the program that tells, all.
+    /// without the `getsubids` program, all.
     pub fn of_machine(per_pod: u32, max_pods: u32) -> Result<Ids, SpecError> {
         let known = nix::unistd::User::from_name(USER).map_err(|e| SpecError(format!("user {USER}: {e}")))?;
         let ids = match known {
@@ -82,7 +82,7 @@ impl Ids {
         }
         if u64::from(first) + u64::from(count) > 1 << 32 {
             return Err(SpecError(format!(
-                "kubelet user assigned IDs {first} and {count} more are beyond the last there is"
+                "kubelet user assigned IDs {first}+{count} exceed the range of user IDs"
             )));
         }
         if count / per_pod < max_pods {
@@ -273,7 +273,7 @@ fn namespace(mapping: Mapping) -> cri::UserNamespace {
     }
 }
 
-/// The range written down in a pod's folder, if there is one.
+/// The range written down in a pod's directory, if there is one.
 fn read(dir: &Path) -> Result<Option<Mapping>, SpecError> {
     let text = match fs::read(dir.join(FILE)) {
         Ok(text) => text,

@@ -1,4 +1,4 @@
-//! What a plan says, done on disk. Blocking; each can be done again, and after having been cut short anywhere.
+//! Carries out a volume's plan on disk. Blocking; idempotent, also after having been interrupted anywhere.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -27,7 +27,7 @@ pub(super) struct Ready {
     pub host_path: PathBuf,
     /// Whatever the mount says.
     pub read_only: bool,
-    /// Made by the agent, for this pod alone.
+    /// Made by the kubelet, for this pod alone.
     pub managed: bool,
     /// The name of its directory: that of the persistent volume, if it is one.
     pub directory_name: String,
@@ -84,7 +84,7 @@ impl Site<'_> {
         let at = paths::volume(self.pod_directory, Plugin::EmptyDir, self.volume);
         let marker = paths::ready_marker(self.pod_directory, Plugin::EmptyDir, self.volume);
         if *medium != Medium::Disk && !self.may_mount {
-            let message = "memory storage requested, but this node agent is not allowed to mount";
+            let message = "memory storage requested, but this kubelet is not allowed to mount";
             return Err(Problem::invalid(message.to_string()));
         }
         empty_dir::set_up(&at, &marker, medium, &self.ownership)?;
@@ -137,7 +137,9 @@ impl Site<'_> {
     /// The path of a volume of the node, and what is there.
     fn local_path<'p>(&self, name: &str, path: &'p str) -> Result<(&'p Path, fs::FileType), Problem> {
         if !paths::is_file_name(name) {
-            return Err(Problem::invalid(format!("the volume's name {name:?} is not a name")));
+            return Err(Problem::invalid(format!(
+                "volume name {name:?} is not a valid directory name"
+            )));
         }
         if path.is_empty() {
             return Err(Problem::invalid(format!("LocalVolume volume {name:?} path is empty")));
@@ -165,7 +167,7 @@ impl Site<'_> {
     /// A disk of the node, mounted once for all pods that have it. Gives the place.
     fn local_disk(&self, root: &Path, volume: &Local) -> Result<PathBuf, Problem> {
         if !self.may_mount {
-            let message = "a disk is to be mounted, but this node agent is not allowed to mount";
+            let message = "a disk has to be mounted, but this kubelet is not allowed to mount";
             return Err(Problem::invalid(message.to_string()));
         }
         let disk = Disk {
@@ -174,7 +176,7 @@ impl Site<'_> {
             read_only: volume.read_only,
             options: &volume.mount_options,
         };
-        // First what tells that there is something to be taken down.
+        // First the marker that there is something to tear down.
         let own = paths::volume(self.pod_directory, Plugin::Local, &volume.name);
         host_path::make_directories(&own, 0o750)?;
         let at = file_system::place(root, &volume.name);

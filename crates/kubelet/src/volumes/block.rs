@@ -1,4 +1,4 @@
-//! Block devices for containers: links and mounts below the agent's directory, in Kubernetes' places. Blocking.
+//! Block devices for containers: links and mounts below the kubelet's directory, in Kubernetes' places. Blocking.
 //!
 //! ```text
 //! pods/<uid>/volumeDevices/<plugin>/<volume>      a link to the device: what containers are given
@@ -20,7 +20,7 @@ use super::host_path::make_directories;
 use super::mount_table::{bind, is_mount_point, unmount};
 use super::paths::{self, Plugin};
 
-/// Where the kernel tells of loop devices.
+/// Where the kernel lists loop devices.
 const BLOCK: &str = "/sys/block";
 
 /// A device for one pod.

@@ -1,4 +1,4 @@
-//! From a claim to the volume behind it.
+//! From a PersistentVolumeClaim to its bound PersistentVolume.
 
 use std::sync::Arc;
 

@@ -136,7 +136,7 @@ fn requested_page_sizes(spec: &PodSpec) -> Vec<String> {
         .collect()
 }
 
-/// Makes the directory, mounts what is to be mounted, gives it to the group; once. `marker` tells that it was done.
+/// Creates the directory, mounts the medium, sets the fsGroup; once. `marker` records that it was done.
 pub(super) fn set_up(
     directory: &Path,
     marker: &Path,
@@ -156,7 +156,7 @@ pub(super) fn set_up(
     mark(marker)
 }
 
-/// A directory for files that the agent writes: in memory, unless that can't be.
+/// A directory for files that the kubelet writes: in memory, unless that can't be.
 pub(super) fn set_up_for_files(directory: &Path, medium: &Medium) -> Result<(), MountError> {
     if !directory.is_dir() {
         make_open(directory)?;

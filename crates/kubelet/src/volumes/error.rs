@@ -1,4 +1,4 @@
-//! What keeps a pod's volumes from being ready, in the words of Kubernetes' events.
+//! Volume errors, worded as in Kubernetes' events.
 
 use std::fmt;
 use std::io;
@@ -10,17 +10,17 @@ use super::downward::DownwardApiError;
 use crate::grpc::CallError;
 use crate::objects::ObjectError;
 
-/// One volume and what is wrong with it.
+/// A volume that is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFailure {
     /// The name in the pod.
     pub volume: String,
     pub message: String,
-    /// Whether it is known what to mount: not so while a claim is unbound.
+    /// Whether it is known what to mount: false while a claim is unbound.
     pub processed: bool,
 }
 
-/// The volumes that are not ready. `Display` tells of all; `events` has one text each, as FailedMount events do.
+/// The volumes that are not ready. `Display` lists all; `events` has one message each, as FailedMount events do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeError {
     pub failures: Vec<VolumeFailure>,
@@ -46,7 +46,7 @@ impl VolumeError {
         }
     }
 
-    /// The texts of the FailedMount events.
+    /// The messages of the FailedMount events.
     pub fn events(&self) -> Vec<String> {
         let (mounts, claims): (Vec<_>, Vec<_>) = self.failures.iter().partition(|f| f.processed);
         let mut texts: Vec<String> = mounts.into_iter().map(|f| f.message.clone()).collect();
@@ -57,7 +57,7 @@ impl VolumeError {
         texts
     }
 
-    /// What to say after having waited for long.
+    /// The message after a timeout.
     pub fn timed_out(&self) -> String {
         self.waiting("timed out waiting for the condition")
     }

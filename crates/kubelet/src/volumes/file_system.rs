@@ -89,7 +89,7 @@ impl Disk<'_> {
     fn first(&self, found: &str) -> Result<First, MountError> {
         let (kind, device) = (self.kind(), self.device.display().to_string());
         if !is_kind(kind) {
-            return Err(MountError::Invalid(format!("{kind:?} is no name of a file system")));
+            return Err(MountError::Invalid(format!("invalid fsType {kind:?}")));
         }
         match (found, self.read_only) {
             ("", true) => Err(MountError::Invalid(format!(

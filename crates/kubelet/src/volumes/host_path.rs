@@ -33,7 +33,7 @@ pub(super) fn check(path: &str, kind: &str) -> Result<(), MountError> {
     }
 }
 
-/// How to tell a type, and what messages call it.
+/// The check of a hostPath type, and its name in messages.
 fn expected(kind: &str) -> Option<(fn(&FileType) -> bool, &'static str)> {
     Some(match kind {
         "Directory" | "DirectoryOrCreate" => (FileType::is_dir, "a directory"),

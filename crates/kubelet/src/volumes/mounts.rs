@@ -58,7 +58,7 @@ pub(super) fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Mou
             let path = sub_path_of(mount, given.env).map_err(failed)?;
             if !paths::is_file_name(&container.name) {
                 return Err(failed(MountError::Invalid(format!(
-                    "the container's name {:?} is not a name",
+                    "container name {:?} is not a valid directory name",
                     container.name
                 ))));
             }
@@ -115,7 +115,7 @@ fn message(mount: &VolumeMount, volume: &Ready, recursive_read_only: bool) -> Re
     let host_path = volume
         .host_path
         .to_str()
-        .ok_or_else(|| MountError::invalid("the volume's path is not in UTF-8"))?;
+        .ok_or_else(|| MountError::invalid("the path of the volume is not valid UTF-8"))?;
     Ok(Mount {
         container_path,
         host_path: host_path.to_string(),
@@ -197,7 +197,7 @@ fn expanded(expression: &str, env: &[KeyValue]) -> Result<String, MountError> {
     }
 }
 
-/// Opens the subPath and mounts it where only the agent can write. Messages don't tell what is on the node.
+/// Opens the subPath and mounts it where only the kubelet can write. Messages don't reveal what is on the node.
 pub(super) fn make_sub_path(wanted: &SubPath, container: &str, may_mount: bool) -> Result<PathBuf, VolumeError> {
     let hidden = |what: &str, reason: MountError| {
         tracing::error!(

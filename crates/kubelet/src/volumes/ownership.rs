@@ -37,7 +37,7 @@ impl Ownership {
         }
     }
 
-    /// The same without the policy: volumes that the agent writes itself always get it all.
+    /// The same without the policy: volumes that the kubelet writes itself always get it all.
     pub(super) fn always(self) -> Ownership {
         Ownership {
             on_root_mismatch: false,
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(shown(&root.join("link")).0, 4711);
         assert_eq!(shown(&outside), (0, 0o600));
 
-        // A top that is right is believed, unless told otherwise.
+        // A root directory that is right is trusted, unless the policy says otherwise.
         lchown(root.join("d/f"), None, Some(0)).unwrap();
         ownership.apply(&root, false).unwrap();
         assert_eq!(shown(&root.join("d/f")).0, 0);

@@ -197,7 +197,7 @@ impl Lookup<'_> {
         }
         let message = match unsupported(&spec) {
             Some(kind) => refused(kind),
-            None if is_block => format!("persistent volume {name} can't be a block device on this node"),
+            None if is_block => format!("persistent volume {name} does not support volumeMode Block on this node"),
             None => format!("persistent volume {name} is of a type that is not supported by this node"),
         };
         Err(Problem {

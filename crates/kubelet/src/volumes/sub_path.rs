@@ -2,7 +2,7 @@
 //!
 //! The pod can change its volumes at any time, links included, so a path that was checked may be another one by the time
 //! it is mounted. Hence the path is resolved once, by the kernel, beneath the volume's directory (`openat2` refuses what
-//! leads out, absolute links too), and what was opened is bind-mounted where only the agent can write. The runtime gets
+//! leads out, absolute links too), and what was opened is bind-mounted where only the kubelet can write. The runtime gets
 //! that place. As a mount is of one file or directory, later versions of a config map don't arrive: so in Kubernetes.
 
 use std::fs::{self, File};
@@ -121,7 +121,7 @@ fn make_mount_point(target: &Path, is_directory: bool) -> Result<(), MountError>
     made.map_err(|e| io_error("open", target, e))
 }
 
-/// Where that is, for an agent that may not mount: safe against what is there, not against what is changed meanwhile.
+/// Where that is, for a kubelet that may not mount: safe against what is there, not against what is changed meanwhile.
 pub(super) fn place(opened: &OwnedFd) -> Result<PathBuf, MountError> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     fs::read_link(&link).map_err(|e| io_error("readlink", &link, e))

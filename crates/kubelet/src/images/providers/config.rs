@@ -1,4 +1,4 @@
-//! The configuration of credential providers: CredentialProviderConfig, in one file or several in a folder.
+//! The configuration of credential providers: CredentialProviderConfig, in one file or several in a directory.
 // Upstream: pkg/credentialprovider/plugin/config.go (v1.36)
 
 use std::collections::BTreeSet;
@@ -83,7 +83,7 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     Ok(Some(Duration::from_nanos(nanos)))
 }
 
-/// All providers of a file, or of the files of a folder in the order of their names.
+/// All providers of a file, or of the files of a directory in the order of their names.
 pub(super) fn read(path: &Path) -> Result<Vec<ProviderConfig>, ProviderError> {
     let mut all: Vec<ProviderConfig> = Vec::new();
     for file in files(path)? {
@@ -94,7 +94,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<ProviderConfig>, ProviderError> {
             .map_err(|e| ProviderError::Config(format!("error decoding config {shown}: {e}")))?;
         if document.kind != "CredentialProviderConfig" || !CONFIG_VERSIONS.contains(&document.api_version.as_str()) {
             return Err(ProviderError::Config(format!(
-                "error decoding config {shown}: it is a {} of {}, and a CredentialProviderConfig of {} is wanted",
+                "error decoding config {shown}: unexpected kind {:?} of {:?}: must be CredentialProviderConfig of {}",
                 document.kind, document.api_version, CONFIG_VERSIONS[0]
             )));
         }
@@ -307,7 +307,7 @@ providers:
             (
                 "kind: CredentialProviderConfig",
                 "kind: KubeletConfiguration",
-                "it is a KubeletConfiguration",
+                "unexpected kind \"KubeletConfiguration\"",
             ),
         ];
         for (is, becomes, expected) in cases {

@@ -1,7 +1,7 @@
-//! Credential providers: programs that are asked for credentials when an image is to be pulled that they know the registry
-//! of. What they answer is kept as long as they say.
+//! Credential provider plugins: programs that are run for credentials when an image of their registries is pulled. Responses
+//! are cached as long as they say.
 //!
-//! A provider that fails is passed over, and the log says so: the image may be had with other credentials, or with none.
+//! A provider that fails is skipped with a log line: the pull may succeed with other credentials, or without any.
 // Upstream: pkg/credentialprovider/plugin (v1.36)
 
 mod config;
@@ -55,7 +55,7 @@ pub enum ProviderError {
         image: String,
         reason: String,
     },
-    /// What exactly is wrong with an answer is not told: it may have a password in it.
+    /// What exactly is wrong with a response is not reported: it may contain a password.
     #[error("error decoding credential provider plugin response from stdout")]
     Response,
     #[error(
@@ -96,7 +96,7 @@ struct Key {
     account: Option<Account>,
 }
 
-/// A service account, as far as a provider is told of it.
+/// A service account, as far as a provider gets to see it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Account {
     source: AccountSource,

@@ -1,4 +1,4 @@
-//! Asking a provider's program: the request goes to its standard input, the answer comes from its standard output.
+//! Runs a credential provider plugin: the request goes to its standard input, the response comes from its standard output.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -126,12 +126,12 @@ impl Program {
         };
         let text = match tokio::time::timeout(TIME_MAX, self.exchange(request)).await {
             Ok(answer) => answer.map_err(|error| failed(error.to_string()))?,
-            Err(_) => return Err(failed(format!("it took longer than {TIME_MAX:?}"))),
+            Err(_) => return Err(failed(format!("timed out after {TIME_MAX:?}"))),
         };
         self.read(&text)
     }
 
-    /// Its environment is the agent's, with the configured variables in front.
+    /// Its environment is the kubelet's, with the configured variables in front.
     async fn exchange(&self, request: &Request) -> io::Result<Vec<u8>> {
         let mut child = Command::new(&self.path)
             .args(&self.args)
@@ -201,7 +201,7 @@ async fn read(from: impl AsyncRead + Unpin, most: u64) -> io::Result<Vec<u8>> {
     let mut from = from.take(most + 1);
     from.read_to_end(&mut text).await?;
     match text.len() as u64 > most {
-        true => Err(io::Error::other(format!("it says more than {most} bytes"))),
+        true => Err(io::Error::other(format!("its response is longer than {most} bytes"))),
         false => Ok(text),
     }
 }

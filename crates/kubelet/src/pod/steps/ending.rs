@@ -1,5 +1,5 @@
-//! How a pod ends: hooks first, then the containers, sidecars after the others and in reverse order, then the sandbox;
-//! all within the grace period, which may become shorter on the way.
+//! Pod termination: preStop hooks first, then the containers, sidecars after the others and in reverse order, then the
+//! sandbox; all within the grace period, which may be shortened on the way.
 
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ pub(super) fn stop(
             stop.wake = Some(deadline);
             continue;
         }
-        // A second of difference is not worth telling the runtime again.
+        // A second of difference is not worth another call.
         let told = memory.stops.get(&container.id);
         if told.is_none_or(|by| *by > now.later(remaining).later(Duration::from_secs(1))) {
             stop.containers.push(step());
@@ -163,7 +163,7 @@ fn remaining(deadline: Timestamp, now: Timestamp) -> Duration {
     elapsed(now, deadline).max(Duration::from_secs(GRACE_MIN as u64))
 }
 
-/// A container in an unknown state may run; once it was told to end there is no more to do about it.
+/// A container in an unknown state may run; after StopContainer there is no more to do about it.
 fn is_alive(container: &ObservedContainer, memory: &WorkerState) -> bool {
     match container.state {
         ObservedState::Running => true,

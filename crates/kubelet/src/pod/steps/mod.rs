@@ -5,11 +5,11 @@
 //!             ▲  all ended, deleted,  │
 //!             │  evicted, too late    │
 //!             └───────────────────────┘
-//!              only the sandbox is to be made anew
+//!              only the sandbox is to be recreated
 //! ```
 //!
 //! The shell takes the steps in the order of the fields, looks at the runtime, and asks again. Nothing here depends on
-//! having been asked before: lost events, a restart of the agent or a failed step only mean that the same steps come
+//! having been asked before: lost events, a restart of the kubelet or a failed step only mean that the same steps come
 //! out once more.
 
 mod ending;
@@ -55,7 +55,7 @@ pub struct Run {
     pub remove: Vec<String>,
     pub sandbox: SandboxStep,
     pub resize: Vec<Resize>,
-    /// The pod's own cgroup is to be set anew.
+    /// The pod's own cgroup is to be updated.
     pub resize_pod: bool,
     /// In this order. If an init container that is no sidecar can't be started, nothing after it is.
     pub start: Vec<Start>,
@@ -107,7 +107,7 @@ pub struct Resize {
 pub struct Start {
     pub place: ContainerRef,
     pub name: String,
-    /// `None` if the runtime has no container of that name: logs tell then.
+    /// `None` if the runtime has no container of that name: it is counted from the logs then.
     pub restart_count: Option<u32>,
     /// To be remembered when it is started.
     pub backoff: Option<Backoff>,

@@ -1,4 +1,4 @@
-//! Making the containers what the pod says: the steps of a running pod, one after the other.
+//! Takes the steps of a running pod, one after the other.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::pod::resize::{Applied, Pending};
 use crate::pod::steps::{Resize, Run, SandboxStep, Start};
 use crate::pod::worker_state::Failure;
 
-/// Upstream: what could not be done is tried again after about this long.
+/// Upstream: failures are retried after about this long.
 const RETRY: Duration = Duration::from_secs(10);
-/// Reasons for which a container that was made does not run.
+/// Reasons of containers that were created but do not run.
 const RUN_ERROR: &str = "RunContainerError";
 const HOOK_ERROR: &str = "PostStartHookError";
 const MADE: [&str; 2] = [RUN_ERROR, HOOK_ERROR];
-/// Volumes are often only a moment late.
+/// Volumes are often ready a moment later.
 const MOUNT_RETRY_FIRST: Duration = Duration::from_secs(1);
 
 /// Why a container was not started.
 enum NotStarted {
     Failed(ContainerStartError),
-    /// The pod is to end: all else can wait.
+    /// The pod is being terminated.
     Interrupted,
 }
 
@@ -71,7 +71,7 @@ enum ResizeError {
 }
 
 impl Worker {
-    pub(super) async fn act(&mut self, mail: &PodWork, pod: &Arc<Pod>, run: Run) -> NextSync {
+    pub(super) async fn act(&mut self, work: &PodWork, pod: &Arc<Pod>, run: Run) -> NextSync {
         self.memory.teardown = None;
         let mut did = !run.kill.is_empty() || !run.reset.is_empty() || !run.remove.is_empty();
         for kill in &run.kill {
@@ -104,7 +104,7 @@ impl Worker {
                 return NextSync::Wait(Some(self.retry_at()));
             }
         }
-        did |= self.tell_back_off(pod, &run);
+        did |= self.report_backoff(pod, &run);
         let wants_more = !run.start.is_empty() || matches!(run.sandbox, SandboxStep::Create { .. });
         let held = self.memory.hold.is_some_and(|hold| hold > self.shared.clock.now());
         if (wants_more || !self.prepared)
@@ -118,7 +118,7 @@ impl Worker {
             SandboxStep::Keep { id, attempt } => (id, attempt),
             SandboxStep::Create { attempt } => {
                 did = true;
-                match self.create_sandbox(mail, pod, attempt).await {
+                match self.create_sandbox(work, pod, attempt).await {
                     Ok(id) => (id, attempt),
                     Err(then) => return then,
                 }
@@ -134,7 +134,7 @@ impl Worker {
         if did { NextSync::Again } else { NextSync::Wait(run.wake) }
     }
 
-    /// Once the containers are gone, nobody knows where their logs are.
+    /// Log paths are only known as long as the containers exist.
     async fn remove_logs(&self, ids: &[String]) {
         let of = |id: &String| self.observed.containers.iter().find(|c| c.id == *id);
         let paths = ids.iter().filter_map(of).map(|c| PathBuf::from(&c.log_path));
@@ -148,14 +148,14 @@ impl Worker {
         }
     }
 
-    /// Says once for each end of a container that its next start has to wait. Whether there was something to say.
-    fn tell_back_off(&mut self, pod: &Pod, run: &Run) -> bool {
+    /// Records one BackOff event for each termination. Whether there was one to record.
+    fn report_backoff(&mut self, pod: &Pod, run: &Run) -> bool {
         let mut is_new = false;
         for held in &run.held {
-            let told = self.memory.told_back_off.insert(held.name.clone(), held.until);
+            let told = self.memory.reported_backoffs.insert(held.name.clone(), held.until);
             if told != Some(held.until) {
                 is_new = true;
-                // From now on it waits for this, not for what went wrong before.
+                // From now on it waits for the back-off, not for the earlier failure.
                 self.memory.failures.remove(&held.name);
                 let text = format!(
                     "Back-off restarting failed container {} in pod {}",
@@ -168,12 +168,12 @@ impl Worker {
         is_new
     }
 
-    /// Cgroup and volumes; what to do instead if they are not to be had now.
+    /// Prepares cgroup and volumes; returns what to do instead if that fails.
     async fn prepare(&mut self, pod: &Pod) -> Option<NextSync> {
-        let mut mail = self.mail();
+        let mut work = self.work();
         let answer = tokio::select! {
             answer = self.shared.environment.prepare_pod(pod) => answer,
-            () = Worker::told_to_end(&mut mail) => return Some(NextSync::Again),
+            () = Worker::asked_to_terminate(&mut work) => return Some(NextSync::Again),
         };
         match answer {
             Ok(()) => {
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    async fn create_sandbox(&mut self, mail: &PodWork, pod: &Arc<Pod>, attempt: u32) -> Result<String, NextSync> {
+    async fn create_sandbox(&mut self, work: &PodWork, pod: &Arc<Pod>, attempt: u32) -> Result<String, NextSync> {
         let made = async {
             let handler = self.shared.configurator.prepare_runtime_handler(pod).await?;
             let config = self.shared.configurator.generate_sandbox_config(pod, attempt)?;
@@ -206,13 +206,13 @@ impl Worker {
         let id = match made.await {
             Ok(id) => id,
             Err(error) => {
-                if !Worker::is_told_to_end(&self.mail().borrow()) {
+                if !Worker::is_asked_to_terminate(&self.work().borrow()) {
                     let text = format!("Failed to create pod sandbox: {error}");
                     self.event(pod, None, Warning, "FailedCreatePodSandBox", text);
                 }
                 let hold = self.shared.clock.now().later(RETRY);
                 self.memory.hold = Some(hold);
-                // It may be there half made.
+                // It may have been created partially.
                 return Err(NextSync::Again);
             }
         };
@@ -226,11 +226,11 @@ impl Worker {
         }
         self.register();
         self.memory.ips = self.observed.ips().to_vec();
-        self.publish(mail, pod, false);
+        self.publish(work, pod, false);
         Ok(id)
     }
 
-    /// Starts containers in order; what fails is remembered as the reason why the container waits.
+    /// Starts containers in order; failures become the reason of the waiting state.
     async fn start_all(&mut self, pod: &Arc<Pod>, starts: &[Start], sandbox: &str, attempt: u32) {
         let config = match self.shared.configurator.generate_sandbox_config(pod, attempt) {
             Ok(config) => config,
@@ -250,7 +250,7 @@ impl Worker {
             let Some(container) = policy::container_at(pod, start.place) else {
                 continue;
             };
-            if Worker::is_told_to_end(&self.mail().borrow()) {
+            if Worker::is_asked_to_terminate(&self.work().borrow()) {
                 return;
             }
             if let Some(backoff) = &start.backoff {
@@ -301,11 +301,11 @@ impl Worker {
         config: &cri::PodSandboxConfig,
     ) -> Result<(), NotStarted> {
         let name = container.name.as_str();
-        let mut mail = self.mail();
+        let mut work = self.work();
         let asked = Instant::now();
         let image = tokio::select! {
             image = self.shared.configurator.ensure_images_exist(pod, container, config) => image,
-            () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
+            () = Worker::asked_to_terminate(&mut work) => return Err(NotStarted::Interrupted),
         };
         if let Some(starting) = &mut self.starting {
             starting.waited_for_images = starting.waited_for_images.saturating_add(asked.elapsed());
@@ -332,7 +332,7 @@ impl Worker {
             }
         };
         let fail = |worker: &Worker, id: &str, reason: &'static str, error: String| {
-            // An id would make each event another one.
+            // An id would make each event distinct.
             let text = if id.is_empty() {
                 error.clone()
             } else {
@@ -366,10 +366,10 @@ impl Worker {
         };
         let ip = self.pod_ips(pod).into_iter().next();
         let runtime = &*self.shared.runtime;
-        let mut mail = self.mail();
+        let mut work = self.work();
         let answer = tokio::select! {
             answer = hooks::run(runtime, pod, container, id, ip.as_deref(), handler) => answer,
-            () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
+            () = Worker::asked_to_terminate(&mut work) => return Err(NotStarted::Interrupted),
         };
         let Err(error) = answer else { return Ok(()) };
         self.event(
@@ -380,7 +380,7 @@ impl Worker {
             "PostStartHook failed",
         );
         let grace = policy::spec(pod).termination_grace_period_seconds.unwrap_or(0).max(0) as u64;
-        // If it can't be ended now, the next look finds it running.
+        // If it can't be stopped now, the next sync observes it running.
         let _ = self
             .kill(
                 pod,
@@ -393,7 +393,7 @@ impl Worker {
         Err(NotStarted::because(HOOK_ERROR, error.to_string()))
     }
 
-    /// The container whose processes an ephemeral container is to see.
+    /// The container whose process namespace an ephemeral container shares.
     fn target(&self, pod: &Pod, start: &Start) -> Result<Option<String>, ConfigError> {
         if start.place.kind != Kind::Ephemeral {
             return Ok(None);
@@ -463,7 +463,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A limit below what is in use now would end the container.
+    /// A limit below the current usage would get the container OOM-killed.
     async fn check_memory(&self, step: &Resize) -> Result<(), ResizeError> {
         let (from, to) = (step.from.memory_max(), step.to.memory_max());
         if to == 0 || (from != 0 && to >= from) {

@@ -1,4 +1,4 @@
-//! Lifecycle hooks: what a container asks for right after its start and right before its end.
+//! Lifecycle hooks: postStart and preStop.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) enum HookError {
         command: String,
         container: String,
         pod: String,
-        source: ExecError,
+        source: Box<ExecError>,
         output: String,
     },
     #[error("HTTP lifecycle hook ({path}) for Container {container:?} in Pod {pod:?} failed - error: {source}")]
@@ -30,7 +30,7 @@ pub(super) enum HookError {
         path: String,
         container: String,
         pod: String,
-        source: HttpHookError,
+        source: Box<HttpHookError>,
     },
     #[error("Cannot run handler: invalid handler")]
     InvalidHandler,
@@ -86,7 +86,7 @@ pub(super) async fn run(
             command: shown,
             container,
             pod,
-            source,
+            source: Box::new(source),
             output,
         });
     }
@@ -104,7 +104,7 @@ pub(super) async fn run(
                 path: action.path.clone().unwrap_or_default(),
                 container,
                 pod,
-                source,
+                source: Box::new(source),
             }
         });
     }

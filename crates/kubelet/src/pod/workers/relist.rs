@@ -1,5 +1,4 @@
-//! Following the runtime: its events say whom to look at, and a relist of everything now and then says what they missed
-//! and what belongs to no pod.
+//! The PLEG: the runtime's events wake the pods they regard, and periodic relists find what events missed, and orphans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ pub(super) type Digest = Vec<(String, i32)>;
 
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut events: Option<BoxStream<'static, Event>> = None;
-    // A stream that has told nothing yet may be one that never will.
+    // A stream without events so far may be one that never sends any.
     let mut heard = false;
     let mut events_again = Instant::now();
     let mut next = Instant::now();
@@ -39,7 +38,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             events_again = Instant::now().later(EVENTS_RETRY);
             events = shared.runtime.events().await.ok();
             heard = false;
-            // What happened while nobody listened.
+            // For what happened while there was no event stream.
             next = Instant::now();
         }
         tokio::select! {
@@ -47,7 +46,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             event = async { events.as_mut().expect("guarded").next().await }, if events.is_some() => match event {
                 Some(event) => {
                     heard = true;
-                    shared.tell(&event);
+                    shared.wake_owner(&event);
                 }
                 None => {
                     events = None;
@@ -69,21 +68,21 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Wakes the worker that an event is about.
-    fn tell(&self, event: &Event) {
+    /// Wakes the worker of the pod that an event regards.
+    fn wake_owner(&self, event: &Event) {
         let owner = {
             let live = self.live.lock();
             let owner = live.ids.get(&event.container);
             owner.or_else(|| live.ids.get(event.sandbox.as_ref()?)).cloned()
         };
         match owner {
-            Some(uid) => self.poke(&uid),
+            Some(uid) => self.wake(&uid),
             None => self.relist.notify_one(),
         }
     }
 }
 
-/// One pod as the lists show it.
+/// A pod as listed by the runtime.
 #[derive(Default)]
 struct Listed {
     namespace: String,
@@ -109,7 +108,7 @@ async fn relist(shared: &Arc<Shared>) -> bool {
         let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
         let uid = label(POD_UID);
         if uid.is_empty() {
-            // Not of a pod: somebody else's.
+            // Not of a pod: not ours.
             continue;
         }
         let listed = pods.entry(uid).or_insert_with(|| Listed {
@@ -134,7 +133,7 @@ fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
     for (uid, handle) in &live.pods {
         let (old, new) = (before.get(uid), pods.get(uid).map(|listed| &listed.digest));
         if old != new {
-            handle.poke.notify_one();
+            handle.wake.notify_one();
         }
     }
     let unknown = |live: &Live, uid: &str| !live.pods.contains_key(uid) && !live.queued.contains_key(uid);
@@ -145,21 +144,21 @@ fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
     for (uid, listed) in orphans {
         let pod = format!("{}/{}", listed.namespace, listed.name);
         tracing::info!(pod, uid, "killing orphaned pod");
-        let mail = PodWork {
-            pod: Arc::new(remnant(uid, listed)),
+        let work = PodWork {
+            pod: Arc::new(orphan_pod(uid, listed)),
             requests: Requests {
                 removed: true,
                 evict: None,
             },
             orphan: true,
         };
-        shared.start(&mut live, mail);
+        shared.start(&mut live, work);
     }
     live.seen = Some(pods.into_iter().map(|(uid, listed)| (uid, listed.digest)).collect());
 }
 
-/// All that is known of a pod that no source has: enough to end it.
-fn remnant(uid: &str, listed: &Listed) -> Pod {
+/// The pod object of an orphan: enough to terminate it.
+fn orphan_pod(uid: &str, listed: &Listed) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.uid = Some(uid.to_string());
     pod.metadata.name = Some(listed.name.clone());
@@ -172,7 +171,7 @@ fn remnant(uid: &str, listed: &Listed) -> Pod {
     pod
 }
 
-/// Files of pods that neither a source nor the runtime has.
+/// Cleans up pods on disk that neither a source nor the runtime has.
 async fn sweep_disk(shared: &Arc<Shared>) {
     for uid in shared.environment.list_pods_on_disk().await {
         let known = {

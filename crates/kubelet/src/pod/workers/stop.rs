@@ -1,4 +1,4 @@
-//! Ending containers: each hook and each stop is an operation of its own, so that the worker stays awake for a grace
+//! Stopping containers: each hook and each stop is an operation of its own, so that the worker stays awake for a grace
 //! period that is made shorter.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::pod::policy;
 use crate::pod::steps::{Stop, StopContainer, StopWhy};
 use crate::pod::worker_state::Hook;
 
-/// Something that was under way and is done.
+/// A finished operation.
 pub(super) enum Operation {
     Hook {
         id: String,
@@ -100,7 +100,7 @@ impl Worker {
     fn start_hook(&mut self, pod: &Pod, step: StopContainer) {
         let seen = self.observed.containers.iter().find(|c| c.id == step.id);
         let kept = seen.and_then(|c| c.pre_stop.as_deref().cloned());
-        // Of a pod that is known no more the runtime still has the hook.
+        // The hook of an orphan is kept in the runtime's annotations.
         let container = policy::container_named(pod, &step.name).cloned();
         let container = container.unwrap_or_else(|| Container {
             name: step.name.clone(),
@@ -124,20 +124,20 @@ impl Worker {
         });
     }
 
-    /// An operation is done.
+    /// Handles a finished operation.
     pub(super) fn finished(&mut self, done: Operation) {
-        let pod = self.mail().borrow().pod.clone();
+        let pod = self.work().borrow().pod.clone();
         match done {
             Operation::Hook { id, name, answer } => {
                 self.memory.hooks.insert(id, Hook::Done);
                 if let Err(error) = answer {
                     tracing::debug!(err = %error, "failed to run preStop hook");
-                    // What a server answered is not for everybody to see.
+                    // The server's response must not be visible to everybody.
                     self.event(&pod, Some(&name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 }
             }
             Operation::Stop { id, answer: Ok(()) } => {
-                // A state that nobody knows has been seen to.
+                // A container in an unknown state counts as stopped.
                 self.memory.stops.entry(id).or_insert(self.shared.clock.now());
             }
             Operation::Stop { id, answer: Err(error) } => {
@@ -154,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Ends one container of a pod that goes on: its hook, then the stop, within the grace.
+    /// Stops one container of a running pod: preStop hook, then StopContainer, within the grace period.
     pub(super) async fn kill(
         &mut self,
         pod: &Pod,
@@ -170,24 +170,24 @@ impl Worker {
             self.memory.hooks.insert(id.to_string(), Hook::Done);
             let ip = self.pod_ips(pod).into_iter().next();
             let runtime = &*self.shared.runtime;
-            let mut mail = self.mail();
+            let mut work = self.work();
             let hook = hooks::run(runtime, pod, &container, id, ip.as_deref(), handler);
             tokio::select! {
                 answer = tokio::time::timeout(grace, hook) => if let Err(error) = answer.unwrap_or_else(|_| hooks::timed_out(Some(handler))) {
                     tracing::debug!(err = %error, "failed to run preStop hook");
                     self.event(pod, Some(name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 },
-                () = Worker::told_to_end(&mut mail) => return Err(KillError::PodTerminating),
+                () = Worker::asked_to_terminate(&mut work) => return Err(KillError::PodTerminating),
             }
         }
         let left = grace.saturating_sub(began.elapsed()).max(Duration::from_secs(2));
-        let mut mail = self.mail();
+        let mut work = self.work();
         tokio::select! {
             answer = self.shared.runtime.stop_container(id, left) => match answer {
                 Err(error) if !error.is_not_found() => Err(error.into()),
                 _ => Ok(()),
             },
-            () = Worker::told_to_end(&mut mail) => Err(KillError::PodTerminating),
+            () = Worker::asked_to_terminate(&mut work) => Err(KillError::PodTerminating),
         }
     }
 }

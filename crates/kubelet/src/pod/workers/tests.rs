@@ -356,7 +356,7 @@ impl World {
         }
     }
 
-    /// Another agent takes over: same runtime, same files.
+    /// Another kubelet process takes over: same runtime, same files.
     async fn restarted(self) -> World {
         self.shutdown.trigger();
         self.pass(1.0).await;

@@ -105,7 +105,7 @@ fn read_file(pod: &Pod, file: &FileKeySelector, facts: &NodeFacts) -> Result<Opt
     let volumes = facts.pod_dir(uid(pod)).join("volumes/kubernetes.io~empty-dir");
     env_file::read(&volumes.join(&file.volume_name), Path::new(&file.path), &file.key).map_err(|error| {
         tracing::warn!(pod = %super::describe(pod), err = %error, "failed to read env file");
-        // The text could tell about files of the host: it stays here.
+        // The message could reveal files of the host: it is only logged.
         SpecError::new("couldn't parse env file")
     })
 }

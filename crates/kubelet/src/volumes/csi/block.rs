@@ -75,7 +75,7 @@ pub(super) fn of_all(paths: &Paths) -> Vec<VolumeData> {
 }
 
 impl Publisher<'_> {
-    /// Asks the driver for the device. May be done again at any time. The caller has the volume's turn.
+    /// Publishes the device. Idempotent. The caller holds the volume's lock.
     pub(crate) async fn publish_block(
         &self,
         target: &Target,
@@ -85,10 +85,7 @@ impl Publisher<'_> {
     ) -> Result<Ready, Problem> {
         // Reserved names of directories beside those of volumes.
         if matches!(target.name.as_str(), "staging" | "publish") {
-            return Err(Problem::invalid(format!(
-                "the volume's name {:?} can't be used",
-                target.name
-            )));
+            return Err(Problem::invalid(format!("volume name {:?} is reserved", target.name)));
         }
         let places = Places::of(self.paths, pod_directory, &target.name);
         let client = self.drivers.client(&target.driver);

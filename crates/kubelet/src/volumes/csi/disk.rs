@@ -46,7 +46,7 @@ pub(super) fn mount_point(directory: &Path) -> PathBuf {
     directory.join("mount")
 }
 
-/// The file that tells that the driver was asked.
+/// The file that marks that the driver was called.
 pub(super) fn data(directory: &Path) -> PathBuf {
     directory.join(DATA)
 }

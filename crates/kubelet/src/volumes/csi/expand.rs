@@ -1,4 +1,4 @@
-//! Volumes that grow: the driver is asked, the claim and the events tell.
+//! Node expansion of volumes: calls the driver, updates the claim, records events.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ struct Site<'a> {
 }
 
 impl Publisher<'_> {
-    /// Lets a volume grow that a pod was just given. The caller has the volume's turn.
+    /// Expands a volume that was just published to a pod. The caller holds the volume's lock.
     pub(super) async fn grow_mounted(
         &self,
         target: &Target,
@@ -44,7 +44,7 @@ impl Publisher<'_> {
         self.grow(&site, Occasion::Mounting).await
     }
 
-    /// Lets a volume grow that a pod has. Failures are told in events, and made up for later.
+    /// Expands a volume in use. Failures are recorded as events and retried later.
     pub(crate) async fn grow_in_use(&self, pod: &Pod, ready: &Ready) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let Some(pod_directory) = self.paths.pod(uid) else {

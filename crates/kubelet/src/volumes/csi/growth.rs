@@ -1,8 +1,8 @@
-//! Whether a volume that was made larger is to grow on this node, too, and what its claim is to say of it. No I/O.
+//! Whether a volume is to be expanded on this node, and what its claim's status is to say. No I/O.
 //!
-//! A volume grows in two steps: a controller makes the storage larger and writes the new size to the persistent volume;
-//! the node then sees to the file system or the device, and writes the size to the claim. Newer resizers keep the books in
-//! the claim's status (`allocatedResources`, `allocatedResourceStatuses`); with older ones the sizes alone decide.
+//! A volume is expanded in two steps: a controller expands the storage and writes the new size to the persistent volume; the
+//! node then expands the file system or the device, and writes the size to the claim. Newer resizers track this in the
+//! claim's status (`allocatedResources`, `allocatedResourceStatuses`); with older ones the sizes alone decide.
 // Upstream: pkg/volume/util/operationexecutor/node_expander.go, pkg/volume/util/resize_util.go (v1.36)
 
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ const PENDING: &str = "NodeResizePending";
 const IN_PROGRESS: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
 const ERROR: &str = "NodeResizeError";
-/// Conditions that tell of a resize under way; none is left when it is done.
+/// Conditions of a resize in progress; all are removed when it is done.
 const CONDITIONS: [&str; 4] = ["FileSystemResizePending", "Resizing", "ControllerResizeError", ERROR];
 /// On claims of volumes for which the controller does everything.
 const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);
 
-/// What is known of a volume as long as pods here have it. An agent that comes back begins with what the claim says.
+/// What is known of a volume as long as pods here have it. A kubelet that comes back begins with what the claim says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     /// How large it is on this node.
@@ -292,14 +292,14 @@ pub(super) fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value 
     guarded(claim, status)
 }
 
-/// The change that tells of a failure, whatever else has changed meanwhile; none if there is nothing new to say.
+/// The patch that records a failure, whatever else has changed meanwhile; none if nothing would change.
 pub(super) fn failed(claim: &PersistentVolumeClaim, mark: Mark, reason: &str, now: Timestamp) -> Option<Value> {
     let mut status = json!({});
     if mark == Mark::Infeasible {
         status["allocatedResourceStatuses"] = json!({STORAGE: INFEASIBLE});
     }
     let conditions = claim.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    // The first failure is the one that is told of.
+    // Only the first failure is reported.
     if !conditions.into_iter().any(|c| c.type_ == ERROR && c.status == "True") {
         status["conditions"] = json!([{
             "type": ERROR, "status": "True", "lastTransitionTime": rfc3339(now),

@@ -1,4 +1,4 @@
-//! What the cluster is told of a node's drivers: CSINode, and the Node's annotation and labels. No I/O.
+//! What the API objects say about a node's CSI drivers: CSINode, and the Node's annotation and labels. No I/O.
 
 use std::collections::BTreeMap;
 

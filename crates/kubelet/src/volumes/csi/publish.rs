@@ -49,7 +49,7 @@ impl Publisher<'_> {
     ) -> Result<Ready, Problem> {
         if !paths::is_file_name(&target.name) || !paths::is_file_name(&target.driver) {
             let message = format!(
-                "the names {:?} and {:?} can't be used as names of directories",
+                "volume name {:?} or driver name {:?} is not a valid directory name",
                 target.name, target.driver
             );
             return Err(Problem::invalid(message));
@@ -231,7 +231,7 @@ impl Publisher<'_> {
             let directory = published.directory.clone();
             blocking(move || unmount_below(&directory)).await?;
             self.unstage_if_last(&client, &published).await?;
-            // Last, as it is what tells that there is something to be taken down.
+            // Last, as it marks that there is something to tear down.
             let directory = published.directory.clone();
             blocking(move || remove_tree(&directory)).await?;
         }
@@ -266,7 +266,7 @@ impl Publisher<'_> {
         blocking(move || remove_tree(staging.parent().expect("staged below its own directory"))).await
     }
 
-    /// The names under which the node's status tells of volumes in use.
+    /// The names of volumes in use in the node's status.
     pub(crate) async fn in_use(&self) -> Vec<String> {
         let paths = self.paths.clone();
         let all = blocking(move || {

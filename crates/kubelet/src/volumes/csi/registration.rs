@@ -1,4 +1,4 @@
-//! Finds drivers by the sockets that their registrars make, and tells the cluster of them.
+//! Finds drivers by the sockets of their registrars, and adds them to the node's CSINode.
 
 use std::collections::HashMap;
 use std::fs;

@@ -128,7 +128,7 @@ impl Target {
         }
     }
 
-    /// Whether the agent gives the files to the pod's group.
+    /// Whether the kubelet gives the files to the pod's group.
     pub(crate) fn takes_group(&self, driver: Option<&CSIDriverSpec>) -> bool {
         let policy = driver.and_then(|d| d.fs_group_policy.as_deref());
         if self.read_only || policy == Some("None") {
@@ -172,7 +172,7 @@ fn quoted(list: &[String]) -> String {
         .join(" ")
 }
 
-/// What drivers may be told about the pod.
+/// Pod information passed to drivers (podInfoOnMount).
 pub(super) fn pod_info(pod: &Pod, is_inline: bool) -> BTreeMap<String, String> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());

@@ -187,7 +187,7 @@ async fn staged_once_published_for_each_pod_and_taken_down_after_the_last() {
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "on tape");
     }
 
-    // An agent that was killed asks again, which changes nothing.
+    // A kubelet that was killed asks again, which changes nothing.
     node.volumes = Node::volumes(&node.temp, &node.cluster, &node.said);
     node.until_registered().await;
     assert_eq!(node.set_up(&claimed("u1")).await, "");
@@ -248,7 +248,7 @@ async fn a_device_for_each_pod() {
     assert!(fs::metadata(&held).unwrap().rdev() == fs::metadata(&disk.path).unwrap().rdev());
     assert_eq!(loops_on(&held), 1);
 
-    // An agent that was killed asks again; another pod has it, too.
+    // A kubelet that was killed asks again; another pod has it, too.
     node.volumes = Node::volumes(&node.temp, &node.cluster, &node.said);
     node.until_registered().await;
     assert_eq!(node.set_up(&one).await, "");

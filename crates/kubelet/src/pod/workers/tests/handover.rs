@@ -42,13 +42,13 @@ enum Happening {
     /// Nothing, for so many milliseconds.
     Pass(u16),
     Delete(u8),
-    /// Its object goes at once; the agent hears of it when it has gone.
+    /// Its object goes at once; the kubelet hears of it when it has gone.
     Remove(u8),
     Evict(u8),
     /// Somebody else says that it failed.
     Fail(u8),
     Exit(u8, u8),
-    /// Another agent takes over; meanwhile the object of this pod goes, and others are bound.
+    /// Another kubelet process takes over; meanwhile the object of this pod goes, and others are bound.
     Restart(u8),
 }
 
@@ -118,7 +118,7 @@ impl Cluster {
         Cluster { world, pods }
     }
 
-    /// The status as the API server shows it: what the agent wrote last, unless somebody else said more.
+    /// The status as the API server shows it: what the kubelet wrote last, unless somebody else said more.
     fn status(&self, stored: &Stored) -> PodStatus {
         let written = self.world.writer.status(policy::uid(&stored.pod));
         let own = stored.pod.status.clone().unwrap_or_default();
@@ -161,7 +161,7 @@ impl Cluster {
         bound
     }
 
-    /// A moment passes; what the agent wrote becomes visible, and the scheduler acts on it at once.
+    /// A moment passes; what the kubelet wrote becomes visible, and the scheduler acts on it at once.
     async fn tick(&mut self) {
         self.world.runtime.advance(TICK);
         tokio::time::sleep(TICK).await;
@@ -318,7 +318,7 @@ proptest! {
     }
 }
 
-/// A label or a resource that the scheduler has seen and the agent not yet.
+/// A label or a resource that the scheduler has seen and the kubelet not yet.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_thought_over_with_the_node_as_it_is_now() {
     let world = World::new();

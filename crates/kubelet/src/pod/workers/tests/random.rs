@@ -48,7 +48,7 @@ struct History {
     ended: bool,
     /// When the present agent took over: it knows nothing of the back-off before.
     restarted_at: Option<Timestamp>,
-    /// When something happened for which the agent stops containers itself.
+    /// When something happened for which the kubelet stops containers itself.
     stopping: Vec<Timestamp>,
 }
 
@@ -243,7 +243,7 @@ async fn live(choice: u8, happenings: Vec<Happening>) {
         if matches!(happening, Happening::Restart) {
             let mut known = (*history.desired).clone();
             known.status = history.world.workers.status("uid");
-            // An eviction that is under way is forgotten with the agent, as upstream; a deletion is not.
+            // An eviction that is under way is forgotten with the kubelet, as upstream; a deletion is not.
             let phase = known
                 .status
                 .as_ref()

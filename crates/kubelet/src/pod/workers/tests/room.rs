@@ -1,4 +1,4 @@
-//! Who is let in, who goes for whom, and who may grow when there is room.
+//! Who is admitted, who goes for whom, and who may grow when there is room.
 
 use super::*;
 use crate::pod::testing::pod;
@@ -197,7 +197,7 @@ async fn the_pod_as_a_whole_is_resized() {
             .iter()
             .all(|c| !c.type_.starts_with("PodResize"))
     );
-    // An agent that starts later finds it so.
+    // A kubelet that starts later finds it so.
     let world = world.restarted().await;
     let mut shown = (*with("3Gi", 2)).clone();
     shown.status = Some(
@@ -212,7 +212,7 @@ async fn the_pod_as_a_whole_is_resized() {
     assert_eq!(world.calls(), [""; 0]);
 }
 
-/// Deleted without a time to end in, or left by a former agent: it still runs, but nobody wants it.
+/// Deleted without a time to end in, or left by a former kubelet process: it still runs, but nobody wants it.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_wants_takes_no_room() {
     let world = World::new();
