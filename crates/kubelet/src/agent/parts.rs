@@ -44,7 +44,7 @@ use crate::volumes::{self, Volumes};
 
 /// Where the kernel shows cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// And what it is made of.
+/// And its parts.
 const SYSTEM: &str = "/sys/devices/system";
 
 pub(super) struct Parts {

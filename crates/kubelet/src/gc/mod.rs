@@ -168,7 +168,7 @@ impl Collector {
         Collector { inner: Arc::new(inner) }
     }
 
-    /// With disks as full as the test wants. Before the first clone.
+    /// With disk usage set by the test. Before the first clone.
     #[cfg(test)]
     pub(crate) fn with_disks(mut self, disks: Disks) -> Collector {
         Arc::get_mut(&mut self.inner).expect("not shared yet").disks = disks;

@@ -45,7 +45,7 @@ impl Token {
     }
 }
 
-/// A token is for a pod and these; asking for another life or audience gives another token.
+/// The cache key of a token: another lifetime or audience is another token.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     pod_uid: String,

@@ -21,7 +21,7 @@ impl Kind {
     }
 }
 
-/// Whether any of its volumes is a claim, made by hand or for the pod.
+/// Whether any of its volumes is a claim, ephemeral ones included.
 pub fn has_claims(pod: &Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes

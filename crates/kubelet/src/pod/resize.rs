@@ -227,7 +227,7 @@ pub fn order(pod: &Pod, allocated: &Pod, since: Timestamp) -> impl Ord + use<> {
     (grows, Reverse(priority), qos_class(pod) != QosClass::Guaranteed, since)
 }
 
-/// What was set, in the words of what is wanted where that is the same.
+/// What was applied, as written in the spec where that is the same.
 pub fn told(mut wanted: ResourceRequirements, applied: &Applied) -> ResourceRequirements {
     let now = Applied::of(Some(&wanted));
     let amounts = [

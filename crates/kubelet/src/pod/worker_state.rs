@@ -139,7 +139,7 @@ impl Backoff {
     }
 }
 
-/// What the probes of a container say; `None` where there is no word yet, or no such probe.
+/// Probe results of a container; `None` where there is no result yet, or no such probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probed {
     pub container_id: String,
@@ -155,7 +155,7 @@ pub struct Failure {
     pub message: String,
     /// Not to be tried before.
     pub retry_at: Timestamp,
-    /// The container was made: it is its start that failed, or what was to follow.
+    /// The container was created: its start or its postStart hook failed.
     pub was_made: bool,
 }
 

@@ -224,7 +224,7 @@ async fn connection(
     peer: Arc<Peer>,
     shutdown: Shutdown,
 ) -> Result<(), BoxError> {
-    // Keystrokes of a terminal are small, and wanted at once.
+    // Keystrokes of a terminal are small, and must not be delayed.
     let Some(tls) = orlop_serving::handshake(&acceptor, stream).await? else {
         return Ok(());
     };

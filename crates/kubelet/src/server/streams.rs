@@ -92,7 +92,7 @@ impl Server {
             let container_id = self.running_container(&pod, name).await?;
             let ephemeral = policy::ephemeral_containers(&pod);
             let container = policy::container_named(&pod, name).or(ephemeral.iter().find(|c| c.name == name));
-            // Whether there is a terminal was settled when the container was made.
+            // Whether there is a terminal was decided when the container was created.
             let tty = container.and_then(|c| c.tty).unwrap_or(false);
             let streams = Streams {
                 tty,

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{CONFIG_HASH, CONFIG_MIRROR};
 
-/// A mirror that could not be made or taken away is tried again after this long.
+/// Retry period of a mirror pod that could not be created or deleted.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// What there is: static pods, and the pods in the API that mirror some.

@@ -106,7 +106,7 @@ impl Mirrors {
         (hash(found, CONFIG_MIRROR) == wanted).then(|| found.clone())
     }
 
-    /// Waits for mirrors to change, and gives the static pods that another pod of the API shows now. `known` is for its
+    /// Waits for mirror pods to change, and returns the static pods whose mirror pod is another one now. `known` is for its
     /// own use between calls. None when there is nothing more to come.
     pub async fn changed(&mut self, known: &mut HashMap<String, String>) -> Option<Vec<String>> {
         self.0.changed().await.ok()?;

@@ -121,7 +121,7 @@ fn nearest<'a>(mut from: Vec<&'a Victim>, mut needs: Vec<i64>) -> Vec<&'a Victim
     chosen
 }
 
-/// Leaves out whom the others make unnecessary, the dearest first: they come first in `chosen`.
+/// Drops pods whose preemption is not needed, the most valuable first: they come first in `chosen`.
 fn only_needed<'a>(mut chosen: Vec<&'a Victim>, needs: &[i64]) -> Vec<&'a Victim> {
     let mut place = 0;
     while place < chosen.len() {

@@ -473,7 +473,7 @@ impl<'a> Planner<'a> {
 
     /// Turns what is to be started into steps, as far as back-off and former failures allow.
     fn starts(&mut self) {
-        // Volumes or the sandbox could not be made: nothing can start before that is tried again.
+        // Volumes or the sandbox failed: nothing can start before the retry.
         if let Some(hold) = self.memory.hold.filter(|hold| *hold > self.now) {
             self.run.sandbox = match std::mem::take(&mut self.run.sandbox) {
                 SandboxStep::Create { .. } => SandboxStep::None,
@@ -520,7 +520,7 @@ impl<'a> Planner<'a> {
     /// Starts a container now, or says when. Whether it is now.
     fn queue(&mut self, place: ContainerRef, name: &str, identity: &str, once: bool) -> bool {
         let latest = self.observed.latest(name).map(|seen| seen.state);
-        // One that was made and ended waits as any other that ended.
+        // One that was created and terminated waits for its back-off like any other.
         let holds = |f: &&Failure| f.retry_at > self.now && !(f.was_made && latest == Some(ObservedState::Exited));
         if let Some(failure) = self.memory.failures.get(name).filter(holds) {
             self.at(Some(failure.retry_at));

@@ -30,7 +30,7 @@ struct Book {
 /// A resize that was not granted yet.
 #[derive(Clone)]
 pub(super) struct Waiting {
-    /// The pod as it wants to be.
+    /// The pod with its desired resources.
     pub pod: Arc<Pod>,
     pub since: Timestamp,
     /// Why it was not; none before it was tried.
@@ -81,7 +81,7 @@ impl Ledger {
         others.map(|(_, pod)| pod.clone()).collect()
     }
 
-    /// Notes that a pod wants to be like this. False if the same was refused for good.
+    /// Records a requested resize. False if the same was infeasible before.
     pub(super) fn request_resize(&self, uid: &str, pod: &Arc<Pod>, now: Timestamp) -> bool {
         let mut book = self.book.lock();
         let known = book.waiting.get(uid).filter(|w| !resize::differs(pod, &w.pod)).cloned();
@@ -95,7 +95,7 @@ impl Ledger {
         has_hope
     }
 
-    /// It has what it wants.
+    /// It is allocated what it requests.
     pub(super) fn is_content(&self, uid: &str) {
         self.book.lock().waiting.remove(uid);
     }

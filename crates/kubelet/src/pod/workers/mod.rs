@@ -44,7 +44,7 @@ use ledger::Ledger;
 use published_status::PublishedStatus;
 use worker::Worker;
 
-/// What workers are made of.
+/// What workers need.
 pub struct Options {
     pub runtime: Arc<dyn Runtime>,
     pub allocator: Arc<dyn PodAllocator>,

@@ -134,7 +134,7 @@ impl Worker {
             let then = tokio::select! {
                 biased;
                 () = shutdown.wait() => return,
-                // Boxed: most of what a worker is made of is needed only while it is at work.
+                // Boxed: most of a worker's state is needed only during a sync.
                 then = Box::pin(self.sync(&work, &pod)) => then,
             };
             self.adopt_published_status();
