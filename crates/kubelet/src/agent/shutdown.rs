@@ -25,11 +25,11 @@ use crate::spec::resources::CRITICAL_PRIORITY;
 
 const REASON: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-/// Between tries to reach logind: doubling from the first to the last.
+/// Back-off between attempts to connect to logind, from the first to the last.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 const AGAIN_LAST: Duration = Duration::from_secs(60);
 
-/// Pods that end together, and how long they may take.
+/// A priority group of pods, and its grace period.
 #[derive(Debug, PartialEq)]
 pub(super) struct Turn {
     pub grace: Duration,
@@ -107,7 +107,7 @@ fn eviction(pod: &Pod, grace: Duration, now: Timestamp) -> Eviction {
     }
 }
 
-/// Ends pods when the machine goes down.
+/// Terminates pods on node shutdown.
 pub(super) struct Ender {
     pub keeper: Keeper,
     pub workers: Workers,
@@ -118,7 +118,7 @@ pub(super) struct Ender {
 }
 
 impl Ender {
-    /// Follows logind until the shutdown of the kubelet. A machine without it is one whose pods end as they may.
+    /// Follows logind until the shutdown of the kubelet. Without logind there is no graceful node shutdown.
     pub(super) async fn run(self, shutdown: Shutdown) {
         if self.graces.is_empty() {
             return;

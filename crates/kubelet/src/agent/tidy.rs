@@ -24,7 +24,7 @@ use crate::node::{self, Keeper};
 use crate::pod::policy;
 use crate::pod::workers::Workers;
 
-/// How often it is looked which volumes are in use.
+/// How often `volumesInUse` is updated.
 const VOLUMES: Duration = Duration::from_secs(10);
 
 /// Starts it all; it ends at the shutdown.
@@ -41,7 +41,7 @@ pub(super) fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &m
         Arc::new(move |uid| state_of(&workers, uid)),
     );
     tasks.spawn(orlop_base::in_scope(collector.clone().run(options.shutdown.clone())));
-    // A runtime that only seems to run pods uses up nothing.
+    // A simulated runtime uses no resources.
     if options.control_groups {
         let evictor = Evictor::new(
             parts.runtime.clone(),

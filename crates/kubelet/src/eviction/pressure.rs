@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::signals::{Kind, Observations, Threshold};
 use crate::node::Pressure;
 
-/// What is remembered from one look to the next. Thresholds go by their places in the list.
+/// State between observations. Thresholds are identified by their index.
 #[derive(Clone, Debug, Default)]
 pub struct PressureState {
     first_met: BTreeMap<usize, Timestamp>,
@@ -22,7 +22,7 @@ pub struct PressureState {
     met: BTreeSet<usize>,
 }
 
-/// What one look says.
+/// The result of one observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub pressure: Pressure,

@@ -72,7 +72,7 @@ impl Signal {
         named.map_or("allocatableMemory.available", |(name, _)| name)
     }
 
-    /// What there is too little of, as messages name it.
+    /// The starved resource, as messages name it.
     pub fn resource(self) -> &'static str {
         match self {
             Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => "memory",
@@ -99,7 +99,7 @@ impl Signal {
         })
     }
 
-    /// Bytes are written in binary units, the rest in decimal ones.
+    /// Bytes are written in binary units, other amounts in decimal ones.
     pub fn format(self) -> Format {
         match self.resource() {
             "memory" | "ephemeral-storage" => Format::BinarySI,
@@ -140,12 +140,12 @@ impl Threshold {
         self.grace.is_zero()
     }
 
-    /// Less than this is too little.
+    /// The threshold is met below this.
     pub fn quantity(&self, capacity: i64) -> Quantity {
         quantity(&self.value, capacity)
     }
 
-    /// Whether there is too little; `reclaimed`: also unless as much more than that is there as is to be reclaimed.
+    /// Whether the threshold is met; `reclaimed`: with its minimum reclaim added.
     pub fn is_met(&self, observed: &Observation, reclaimed: bool) -> bool {
         let mut wanted = self.quantity(observed.capacity);
         if let Some(more) = self.min_reclaim.as_ref().filter(|_| reclaimed) {

@@ -102,7 +102,7 @@ pub type PodStates = Arc<dyn Fn(&str) -> PodState + Send + Sync>;
 /// How full the file system at a path is.
 pub type Disks = Arc<dyn Fn(&Path) -> io::Result<Disk> + Send + Sync>;
 
-/// Tidying did not get done; it is tried again at its time.
+/// Garbage collection failed; it is retried at its next period.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct GcError(pub String);
@@ -175,9 +175,9 @@ impl Collector {
         self
     }
 
-    /// Tidies until the shutdown.
+    /// Collects garbage until the shutdown.
     pub async fn run(self, shutdown: Shutdown) {
-        // Not at once: who starts pods has its own look first.
+        // Not at once: pod workers observe first.
         let containers = every(CONTAINER_PERIOD, CONTAINER_PERIOD, "containers", || {
             self.collect_containers(false)
         });
@@ -220,7 +220,7 @@ impl Collector {
         let containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
         let sandboxes = inner.runtime.list_pod_sandboxes(PodSandboxFilter::default()).await?;
         for id in plan_sandboxes(&sandboxes, &containers, make_room, state) {
-            // It should have been stopped long ago; if not, its network would be left over.
+            // It should have been stopped long ago; if not, its network would leak.
             let removed = match inner.runtime.stop_pod_sandbox(&id).await {
                 Ok(()) => inner.runtime.remove_pod_sandbox(&id).await,
                 error => error,
@@ -238,8 +238,8 @@ impl Collector {
         self.remove_dead_links(&containers).await
     }
 
-    /// Removes a dead container with its logs. The logs go first: once the container is gone, nobody knows where they
-    /// are.
+    /// Removes a dead container with its logs. The logs are removed first: their path is only known as long as the container
+    /// exists.
     pub async fn remove_container(&self, container: &Container) -> Result<(), GcError> {
         let inner = &*self.inner;
         match inner.runtime.container_status(&container.id).await {
@@ -335,7 +335,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Removes all images that may go, when the node is short of disk; returns the bytes that were theirs.
+    /// Removes all unused images under disk pressure; returns the bytes freed.
     pub async fn delete_unused_images(&self) -> Result<u64, GcError> {
         let mut history = self.inner.history.lock().await;
         self.inner.look_at_images(&mut history).await?;
@@ -393,7 +393,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes images until so many bytes were theirs. Goes on after errors, and returns the first if there was one.
+    /// Removes images until so many bytes are freed. Continues after errors, and returns the first one.
     async fn free(&self, history: &mut History, wanted: u64) -> Result<u64, GcError> {
         let (mut freed, mut failed) = (0u64, None);
         for (id, size) in history.candidates(&self.settings.images, self.clock.now()) {

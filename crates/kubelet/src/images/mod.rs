@@ -42,10 +42,10 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::objects::{ObjectError, Objects};
 
-/// How long a container shows why its image could not be pulled, before it shows that it waits for the next try.
+/// How long ErrImagePull is shown before ImagePullBackOff.
 const FAILURE_SHOWN: Duration = Duration::from_secs(3);
 
-/// How often a container is looked at that waits for the next try, which its events then count.
+/// How often a container in ImagePullBackOff is synced, which its events then count.
 /// Upstream: pkg/kubelet `backOffPeriod`
 const WAITING_TOLD: Duration = Duration::from_secs(10);
 
@@ -138,7 +138,7 @@ type Secrets = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Arc<Secre
 enum PullError {
     #[error("Failed to record image pull intent for container image {image:?}: {reason}")]
     Record { image: String, reason: String },
-    /// What the runtime said to each of the credentials.
+    /// The runtime's errors, by credentials.
     #[error("{}", listed(.0))]
     Runtime(Vec<String>),
     #[error("the pull was interrupted")]
@@ -152,7 +152,7 @@ fn listed(errors: &[String]) -> String {
     }
 }
 
-/// What came of a pull.
+/// The result of a pull.
 #[derive(Clone)]
 struct Pull {
     answer: Result<(PulledImage, Option<Credentials>), PullError>,
@@ -238,7 +238,7 @@ impl Images {
         Images { inner: Arc::new(inner) }
     }
 
-    /// Makes sure that the container's image is on the node, by its pull policy. Tells people what happens, the failed
+    /// Ensures that the container's image is present, by its pull policy. Records events, that of the failed
     /// start of the container (`Error: ErrImagePull`) included.
     pub async fn ensure(
         &self,
@@ -253,7 +253,7 @@ impl Images {
         self.told(pod, container, answer)
     }
 
-    /// Makes sure that the image of a volume is on the node. What keeps it away keeps the container from its start.
+    /// Ensures that the image of a volume is present. A failure keeps the container from starting.
     pub async fn ensure_volume(
         &self,
         pod: &Pod,
@@ -266,7 +266,7 @@ impl Images {
         self.told(pod, container, answer)
     }
 
-    /// Tells of the failed start of a container, if it is one.
+    /// Records the event of a failed start, if it is one.
     fn told<T>(&self, pod: &Pod, container: &Container, answer: Result<T, ImageError>) -> Result<T, ImageError> {
         if let Err(error) = &answer {
             let note = format!("Error: {}", error.reason);
@@ -413,12 +413,12 @@ impl Images {
         }
     }
 
-    /// The pod is gone: its failures are of no interest any more.
+    /// Drops the back-offs of a deleted pod.
     pub fn forget(&self, uid: &str) {
         self.inner.backoff.lock().forget_pod(uid);
     }
 
-    /// These images (ids) are all there are: what is remembered of others can go.
+    /// Drops the records of images other than these (ids).
     pub fn retain_records(&self, images: &BTreeSet<String>) {
         self.inner.records.retain(images);
     }
@@ -607,7 +607,7 @@ fn error(reason: &'static str, message: String) -> ImageError {
     }
 }
 
-/// What the pod says, or the default for a pod that nobody filled in.
+/// The pod's pull policy, or the default for a pod without defaults.
 fn pull_policy<'a>(wanted: &ImageRequest<'a>) -> &'a str {
     match wanted.policy {
         Some(policy) if !policy.is_empty() => policy,

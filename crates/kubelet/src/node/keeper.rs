@@ -26,13 +26,13 @@ use super::{Identity, Machine};
 use crate::config::Config;
 use crate::devices::book::Amounts;
 
-/// How often the runtime is asked how it is.
+/// Period of the runtime's status calls.
 const RUNTIME_CHECK: Duration = Duration::from_secs(5);
-/// While it is not ready: pods wait for it.
+/// Period while it is not ready: pods wait for it.
 const RUNTIME_CHECK_SOON: Duration = Duration::from_millis(250);
 /// How long a list of images is reported before it is refreshed.
 const IMAGES_AGE: Duration = Duration::from_secs(30);
-/// Between tries to register: doubling from the first to the last.
+/// Back-off between attempts to register, from the first to the last.
 const REGISTER_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_LAST: Duration = Duration::from_secs(7);
 /// Attempts to write a status before waiting for the next period.
@@ -43,14 +43,14 @@ const REQUEST: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(2);
 
 pub struct Settings {
-    /// None: the kubelet stands alone.
+    /// None: a standalone kubelet.
     pub api: Option<Api>,
     pub identity: Identity,
     pub config: Arc<Config>,
     pub root_dir: PathBuf,
     pub runtime: Arc<dyn Runtime>,
     pub recorder: Option<Recorder>,
-    /// The range of this node's pods where no controller says one; `a,b` for two families.
+    /// The pod CIDR where no controller assigns one; `a,b` for dual-stack.
     pub pod_cidr: Option<String>,
     pub clock: Clock,
     pub shutdown: Shutdown,
@@ -74,7 +74,7 @@ struct Shared {
     changed: Notify,
 }
 
-/// What other parts of the kubelet said.
+/// Inputs from other parts of the kubelet.
 #[derive(Clone, Default)]
 struct Told {
     pressure: Pressure,
@@ -92,7 +92,7 @@ fn is_ready(view: &RuntimeView) -> bool {
 }
 
 impl Keeper {
-    /// Starts keeping. The tasks end at the shutdown.
+    /// Starts the tasks, which end at the shutdown.
     pub fn start(settings: Settings) -> (Keeper, Vec<JoinHandle<()>>) {
         let machine = Machine::read(&settings.root_dir);
         let pod_cidr = settings.pod_cidr.clone();
@@ -165,7 +165,7 @@ impl Keeper {
         self.shared.runtime.subscribe()
     }
 
-    /// The range of this node's pods, `a,b` for two families.
+    /// The node's pod CIDR, `a,b` for dual-stack.
     pub fn pod_cidr(&self) -> watch::Receiver<Option<String>> {
         self.shared.pod_cidr.subscribe()
     }
@@ -199,7 +199,7 @@ impl Keeper {
         });
     }
 
-    /// What plugins have.
+    /// Device plugin resources.
     pub fn set_devices(&self, devices: Amounts) {
         self.tell(|told| {
             let changed = told.devices != devices;
@@ -217,7 +217,7 @@ impl Keeper {
         });
     }
 
-    /// Whether the machine goes down: the node takes no more pods then.
+    /// Whether the node is shutting down: it accepts no more pods then.
     pub fn set_shutting_down(&self, now: bool) {
         self.tell(|told| std::mem::replace(&mut told.shutting_down, now) != now);
     }

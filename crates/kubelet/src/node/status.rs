@@ -21,7 +21,7 @@ const IMAGE_NAMES_MAX: usize = 5;
 /// A runtime that did not answer for this long is down.
 pub const RUNTIME_DOWN_AFTER: Duration = Duration::from_secs(30);
 
-/// What the node runs short of.
+/// Pressure conditions of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     pub memory: bool,
@@ -29,17 +29,17 @@ pub struct Pressure {
     pub pid: bool,
 }
 
-/// The runtime as last seen.
+/// The runtime's last reported state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeView {
     pub version: Option<VersionResponse>,
     pub status: Option<StatusResponse>,
-    /// When it last said that it is ready.
+    /// When it was last ready.
     pub ready_at: Option<Timestamp>,
 }
 
 impl RuntimeView {
-    /// What a handler of the runtime says it can do; nothing if it does not say. The usual handler has no name.
+    /// Features of a runtime handler; none if not reported. The default handler has no name.
     pub fn handler_features(&self, handler: &str) -> RuntimeHandlerFeatures {
         let all = self.status.iter().flat_map(|status| &status.runtime_handlers);
         let mut features = all.filter(|h| h.name == handler).filter_map(|h| h.features.clone());
@@ -58,7 +58,7 @@ pub struct Observed {
     pub shutting_down: bool,
     /// Another reason not to be ready.
     pub trouble: Option<String>,
-    /// What plugins have.
+    /// Device plugin resources.
     pub devices: Amounts,
 }
 

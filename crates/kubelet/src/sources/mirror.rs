@@ -35,7 +35,7 @@ pub enum Step {
     },
 }
 
-/// What to do so that every static pod has its mirror and no mirror is without its pod.
+/// Plans creations and deletions so that exactly the static pods have mirror pods.
 pub fn plan(picture: &StaticPods, node: &Node) -> Vec<Step> {
     let full_name = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     let mut wanted: HashMap<_, &Arc<Pod>> = picture.static_pods.iter().map(|pod| (full_name(pod), pod)).collect();
@@ -90,7 +90,7 @@ fn mirror_of(pod: &Pod, node: &Node) -> Pod {
     mirror
 }
 
-/// Keeps mirrors true until the shutdown.
+/// Reconciles mirror pods until the shutdown.
 pub async fn run(
     api: Api,
     mut pictures: watch::Receiver<StaticPods>,
@@ -116,7 +116,7 @@ pub async fn run(
             }
             let pause = match failed {
                 true => AGAIN,
-                // Nothing to do until something changes; but look again, lest a change was lost.
+                // Nothing to do until something changes; but resync, lest a change was lost.
                 false => AGAIN.saturating_mul(6),
             };
             tokio::select! {

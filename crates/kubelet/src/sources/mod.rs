@@ -58,12 +58,12 @@ impl Origin {
     }
 }
 
-/// What the kubelet is to do.
+/// An update for the sync loop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodUpdate {
-    /// The pod as it is to be, new or changed. Its deletion, too, comes this way at first.
+    /// A pod that is new or changed, or was given a deletion timestamp.
     Set(Arc<Pod>),
-    /// Its source no longer has it: end what runs of it and forget it.
+    /// Its source no longer has it: it is terminated and cleaned up.
     Removed(Arc<Pod>),
     /// Every source has delivered its whole state: pods that run and are in none of them are orphans. Sent once.
     Synced,
@@ -79,7 +79,7 @@ pub struct Settings {
     pub shutdown: Shutdown,
 }
 
-/// Sources under way.
+/// Running sources.
 pub struct Sources {
     /// Ends at the shutdown.
     pub updates: mpsc::Receiver<PodUpdate>,
@@ -296,7 +296,7 @@ async fn ask_address(config: Arc<Config>, node: String, clock: Clock, sink: mpsc
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                // The same trouble every 20 seconds is no news.
+                // Do not repeat the same error every 20 seconds.
                 if failures.is_power_of_two() {
                     tracing::error!(url = %address, failures, err = %error, "failed to read static pods from URL");
                 }

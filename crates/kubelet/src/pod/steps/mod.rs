@@ -35,11 +35,11 @@ pub const GRACE_MIN: i64 = 2;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Steps {
-    /// Make the containers what the pod says.
+    /// Sync the containers with the pod's spec.
     Run(Box<Run>),
-    /// End what runs.
+    /// Stop what runs.
     Stop(Box<Stop>),
-    /// Nothing of the pod runs any more, and nothing will: free volumes, cgroups and the rest.
+    /// Nothing of the pod runs any more, or will: clean up volumes, cgroups and the rest.
     Free(Ending),
     /// There is nothing left to do here.
     Done(Ending),
@@ -49,9 +49,9 @@ pub enum Steps {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
     pub kill: Vec<Kill>,
-    /// Containers that go away, running or not, so that all can start over.
+    /// Containers to remove, running or not, so that all can restart.
     pub reset: Vec<Reset>,
-    /// Dead containers that are of no more use.
+    /// Dead containers to remove.
     pub remove: Vec<String>,
     pub sandbox: SandboxStep,
     pub resize: Vec<Resize>,
@@ -61,7 +61,7 @@ pub struct Run {
     pub start: Vec<Start>,
     /// Containers that wait for their back-off to pass.
     pub held: Vec<Held>,
-    /// When to look again though nothing happened.
+    /// When to sync again at the latest.
     pub wake: Option<Timestamp>,
 }
 
@@ -275,7 +275,7 @@ impl<'a> Planner<'a> {
         self.run.remove = old.map(|seen| seen.id.clone()).collect();
     }
 
-    /// All containers go away, the ones that brought it about last, so that the cause is not forgotten half way.
+    /// Removes all containers, those that triggered it last, so that the trigger survives an interruption.
     fn reset_all(&mut self) {
         let caused = |c: &Container, seen: &ObservedContainer| {
             seen.state == ObservedState::Exited && policy::restarts_all(c, seen.exit_code)
@@ -556,7 +556,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What makes a container another one as far as back-off is concerned.
+/// The identity of a container for its back-off.
 pub(super) fn identity(container: &Container) -> String {
     let resources = serde_json::to_string(&container.resources).unwrap_or_default();
     format!("{} {resources}", container.image.as_deref().unwrap_or_default())
