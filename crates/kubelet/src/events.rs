@@ -1,4 +1,4 @@
-//! What the agent tells people about pods and their containers.
+//! Events about pods and their containers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Events {
         Events { sink: Arc::new(sink) }
     }
 
-    /// For an agent without an API server.
+    /// For a kubelet without an API server.
     pub fn to_log() -> Events {
         Events::to(|event| {
             let Event {
@@ -47,7 +47,7 @@ impl Events {
             related: None,
             kind,
             reason: Cow::Borrowed(reason),
-            // The node agent's events carry no action of their own, and an empty one is not valid.
+            // The kubelet's events carry no action of their own, and an empty one is not valid.
             action: Cow::Borrowed(reason),
             note: note.into(),
         });

@@ -1,4 +1,4 @@
-//! Calls over a Unix socket to a plugin of this node. Errors are worded as gRPC's in Go.
+//! Calls over a Unix socket to a plugin of this node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,17 +32,17 @@ impl Socket {
         Socket { channel }
     }
 
-    pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<A, String>
+    pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<A, CallError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
         let answer = self.call_encoded(path, request.encode_to_vec(), limit).await?;
-        A::decode(answer).map_err(|e| said(&Status::internal(e.to_string())))
+        A::decode(answer).map_err(|e| Status::internal(e.to_string()).into())
     }
 
     /// Knows nothing of messages, so that the transport is compiled once and not for each of them.
-    async fn call_encoded(&self, path: &'static str, request: Vec<u8>, limit: Duration) -> Result<Bytes, String> {
+    async fn call_encoded(&self, path: &'static str, request: Vec<u8>, limit: Duration) -> Result<Bytes, CallError> {
         in_time(limit, async {
             let mut grpc = self.ready().await?;
             grpc.unary(Request::new(request), PathAndQuery::from_static(path), Encoded)
@@ -57,7 +57,7 @@ impl Socket {
         path: &'static str,
         request: Q,
         limit: Duration,
-    ) -> Result<Streaming<A>, String>
+    ) -> Result<Streaming<A>, CallError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -115,21 +115,37 @@ impl Decoder for Encoded {
     }
 }
 
-async fn in_time<T>(limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, String> {
+async fn in_time<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CallError> {
     let late = || Status::deadline_exceeded("context deadline exceeded");
     let answer = tokio::time::timeout(limit, answer)
         .await
         .unwrap_or_else(|_| Err(late()));
-    answer.map(Response::into_inner).map_err(|status| said(&status))
+    Ok(answer?.into_inner())
 }
 
-pub(crate) fn said(status: &Status) -> String {
-    let mut text = status.message().to_string();
-    // Made on this side: the innermost cause tells what happened.
-    let mut cause = std::error::Error::source(status);
-    while let Some(next) = cause {
-        text = next.to_string();
-        cause = next.source();
+/// A failed call, worded as gRPC's errors in Go.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rpc error: code = {code:?} desc = {message}")]
+pub struct CallError {
+    pub code: tonic::Code,
+    pub message: String,
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> CallError {
+        let mut message = status.message().to_string();
+        // Created on this side: the innermost cause says what happened.
+        let mut cause = std::error::Error::source(&status);
+        while let Some(next) = cause {
+            message = next.to_string();
+            cause = next.source();
+        }
+        CallError {
+            code: status.code(),
+            message,
+        }
     }
-    format!("rpc error: code = {:?} desc = {text}", status.code())
 }

@@ -1,8 +1,8 @@
-//! The node agent: it makes the containers of this node what the pods assigned to it say.
+//! The kubelet: it runs the containers of the pods that are assigned to this node.
 //!
-//! Pods come from the API server and from files. One worker a pod asks a pure function for the next steps, given the
-//! pod, what the runtime shows and the time, and takes them; another pure function tells the pod's status from the same
-//! picture. A pod that is stuck holds up nobody else.
+//! Pods come from the API server, from files and from a URL. Each has a worker, which asks a pure function for the next steps,
+//! given the pod, what the runtime shows and the time, and takes them; another pure function computes the pod's status from
+//! the same observation. A pod that is stuck delays no other.
 
 pub mod agent;
 mod blocking;
@@ -29,4 +29,6 @@ pub mod spec;
 pub mod stats;
 #[cfg(test)]
 mod test_bus;
+#[cfg(test)]
+mod testing;
 pub mod volumes;

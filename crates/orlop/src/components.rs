@@ -172,7 +172,8 @@ impl Components {
                 None => plan.runtime().inspect(|made| runtime = Some(made.clone())),
             };
             let options = options.and_then(|runtime| plan.clone().options(runtime, api.clone(), &pki, shutdown));
-            Box::pin(async move { agent::run(options?).await }) as BoxFuture<'static, Result<(), String>>
+            Box::pin(async move { agent::run(options?).await.map_err(|e| e.to_string()) })
+                as BoxFuture<'static, Result<(), String>>
         };
         self.add(KUBELET, Box::new(start));
     }

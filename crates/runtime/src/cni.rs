@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// Both the network's name and how our own file is told from others'.
+/// The network's name, which also marks our own file.
 const NAME: &str = "orlop";
 
 /// Runtimes take the first file in the order of names.
 pub const FILE: &str = "10-orlop.conflist";
 
-/// Where a runtime looks for pod networks, as far as it tells.
+/// Where a runtime looks for pod networks, as far as it reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folders {
     /// Of the network's configuration; `/etc/cni/net.d` is usual.
@@ -66,7 +66,7 @@ fn bridge_of(range: &str) -> String {
     format!("orlop-{number:08x}")
 }
 
-/// What became of the configuration.
+/// The outcome of writing the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     New,
@@ -75,17 +75,26 @@ pub enum Written {
     SomebodyElses(PathBuf),
 }
 
-/// The configuration as a file for CNI; an error says which range makes no sense.
-pub fn render(network: &Network) -> Result<String, String> {
+/// What is wrong with a pod network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    #[error("{0:?} is not a valid CIDR (example: 10.244.1.0/24)")]
+    InvalidCidr(String),
+    #[error("a pod network requires at least one CIDR")]
+    NoCidr,
+}
+
+/// The configuration as a file for CNI.
+pub fn render(network: &Network) -> Result<String, NetworkError> {
     let mut ranges = vec![];
     let mut routes = vec![];
     for range in &network.ranges {
-        let v6 = family(range).ok_or_else(|| format!("{range:?} is not a valid CIDR (example: 10.244.1.0/24)"))?;
+        let v6 = family(range).ok_or_else(|| NetworkError::InvalidCidr(range.clone()))?;
         ranges.push(json!([{ "subnet": range }]));
         routes.push(json!({ "dst": if v6 { "::/0" } else { "0.0.0.0/0" } }));
     }
     if ranges.is_empty() {
-        return Err("a pod network needs a range of addresses".to_string());
+        return Err(NetworkError::NoCidr);
     }
     let mut addresses = json!({ "type": "host-local", "ranges": ranges, "routes": routes });
     if let Some(directory) = &network.data_directory {
@@ -151,7 +160,7 @@ fn somebody_elses(directory: &Path) -> io::Result<Option<PathBuf>> {
     Ok(found.into_iter().min())
 }
 
-/// By its name in the folder and its name inside.
+/// By its name in the directory and its name inside.
 fn is_ours(path: &Path) -> bool {
     let named = path.file_name().is_some_and(|name| name == FILE);
     let text = std::fs::read(path).unwrap_or_default();
@@ -240,6 +249,7 @@ mod tests {
             assert!(
                 render(&Network::new([wrong]))
                     .unwrap_err()
+                    .to_string()
                     .contains(&format!("{wrong:?}"))
             );
         }

@@ -1,23 +1,23 @@
-//! What a runtime may answer instead.
+//! Errors of a runtime.
 
-/// Why a call failed, as far as the agent's next step depends on it.
+/// Why a call failed, as far as the kubelet's next step depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
     /// There is no such sandbox, container or image.
     NotFound,
     /// The call took too long.
     DeadlineExceeded,
-    /// The runtime can't be reached, or went away during the call.
+    /// The runtime is unreachable, or the connection was lost during the call.
     Unavailable,
-    /// The runtime does not know the call.
+    /// The runtime does not implement the call.
     Unimplemented,
-    /// Anything else: the message says it.
+    /// Anything else, by the message.
     Other,
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failed call: the message is the runtime's own, as it is shown to the user.
+/// A failed call, with the runtime's own message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -37,7 +37,7 @@ impl Error {
         self.code == Code::NotFound
     }
 
-    /// As Kubernetes tells users of a failed call where it does not leave the code out:
+    /// As Kubernetes words a failed call where it includes the code:
     /// `rpc error: code = NotFound desc = …`.
     pub fn with_code(&self) -> String {
         let code = match self.code {

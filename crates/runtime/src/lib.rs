@@ -1,6 +1,6 @@
 //! What runs containers: the trait with the shape of the container runtime interface (CRI), and what stands behind it.
 //!
-//! The node agent knows only [`Runtime`]. Behind it: `cri`, any CRI v1 socket (containerd, CRI-O), and `simulated`,
+//! The kubelet knows only [`Runtime`]. Behind it: `cri`, any CRI v1 socket (containerd, CRI-O), and `simulated`,
 //! which runs nothing and says it did. The messages are the CRI's own (`cri::messages`), so that nothing is lost in
 //! translation and what a real runtime says can be told word for word.
 
@@ -21,7 +21,7 @@ pub use error::{Code, Error, Result};
 /// Something happened to a container or a sandbox: look again. Lost events are made up for by a slow relist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The sandbox's id, where the runtime tells.
+    /// The sandbox's id, where the runtime reports it.
     pub sandbox: Option<String>,
     /// The container's id; the sandbox's own for events of the sandbox.
     pub container: String,
@@ -34,9 +34,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// Conditions RuntimeReady and NetworkReady, and what the handlers can do.
     async fn status(&self) -> Result<StatusResponse>;
     async fn update_runtime_config(&self, pod_cidr: &str) -> Result<()>;
-    /// `None` where the runtime can't tell (it then follows the agent's setting).
+    /// `None` where the runtime does not report it (it then follows the kubelet's setting).
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>>;
-    /// Where the runtime looks for pod networks; nothing where it calls no plugins or does not tell.
+    /// Where the runtime looks for pod networks; nothing where it calls no plugins or does not report it.
     async fn network_folders(&self) -> Result<cni::Folders> {
         Ok(cni::Folders::default())
     }

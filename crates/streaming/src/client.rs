@@ -34,11 +34,11 @@ pub enum ConnectError {
     /// The server answered, but not by switching protocols: its status and text.
     #[error("unable to upgrade connection: {1}")]
     Refused(StatusCode, String),
-    #[error("the connection failed while protocols were switched")]
+    #[error("the connection failed during the protocol upgrade")]
     Http(#[from] hyper::Error),
     #[error("{0}")]
     Streams(#[from] io::Error),
-    #[error("timed out waiting for the server to switch protocols")]
+    #[error("timed out waiting for the protocol upgrade")]
     TimedOut,
 }
 

@@ -39,7 +39,7 @@ pub fn serve_download(
     let run = Box::pin(async move {
         match upgrade.await {
             Ok(upgraded) => send(TokioIo::new(upgraded), data, cut, is_base64).await,
-            Err(error) => tracing::debug!(%error, "a client asked to switch protocols and did not"),
+            Err(error) => tracing::debug!(err = %error, "failed to upgrade the client's connection"),
         }
     });
     Ok(Upgrade { response, run })

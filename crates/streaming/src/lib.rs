@@ -27,7 +27,7 @@ pub use client::{ConnectError, connect_port_forward, connect_session, port_forwa
 pub use download::{Cut, serve_download};
 pub use handshake::{Refusal, is_upgrade, is_websocket, websocket_protocols};
 pub use port_forward::{PortForward, serve_port_forward};
-pub use server::{IDLE_DEFAULT, Upgrade, serve_session};
+pub use server::{IDLE_DEFAULT, OpenError, Upgrade, serve_session};
 
 /// A byte stream both ways, such as a forwarded port.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -55,7 +55,7 @@ pub struct Streams {
 pub enum Exit {
     /// It ran and gave this exit code.
     Code(i32),
-    /// It could not be run, or its streams broke: in the words the client is told.
+    /// It could not be run, or its streams failed: the message for the client.
     Failed(String),
 }
 

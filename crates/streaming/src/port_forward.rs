@@ -2,6 +2,7 @@
 //! stream of one request id; over plain WebSocket one connection per port named in the request.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -33,22 +34,26 @@ const ERROR_BYTES_MAX: usize = 16 << 10;
 
 /// Serves port-forward over what the client asks for. `open` is called for each connection; its error is told to the client
 /// word for word. The server of the request must allow upgrades.
-pub fn serve_port_forward<B, O, F>(request: &mut http::Request<B>, idle: Duration, open: O) -> Result<Upgrade, Refusal>
+pub fn serve_port_forward<B, O, F, E>(
+    request: &mut http::Request<B>,
+    idle: Duration,
+    open: O,
+) -> Result<Upgrade, Refusal>
 where
     O: Fn(u16) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<Box<dyn Pipe>, String>> + Send + 'static,
+    F: Future<Output = Result<Box<dyn Pipe>, E>> + Send + 'static,
+    E: Display + Send + 'static,
 {
     let (agreed, response) = agree(request.headers(), &[SPDY_PORT_FORWARD], &WEBSOCKET_PORT_FORWARD)?;
     let ports = match agreed {
-        Agreed::WebSocket(protocol) if protocol != TUNNEL => parse_ports(request.uri().query().unwrap_or_default())
-            .map_err(|message| Refusal::new(StatusCode::BAD_REQUEST, message))?,
+        Agreed::WebSocket(protocol) if protocol != TUNNEL => parse_ports(request.uri().query().unwrap_or_default())?,
         _ => Vec::new(),
     };
     let upgraded = hyper::upgrade::on(request);
     let run = Box::pin(async move {
         let io = match upgraded.await {
             Ok(upgraded) => Idle::new(TokioIo::new(upgraded), idle),
-            Err(error) => return tracing::debug!(%error, "a client asked to switch protocols and did not"),
+            Err(error) => return tracing::debug!(err = %error, "failed to upgrade the client's connection"),
         };
         match agreed {
             Agreed::Spdy(_) => forward_streams(io, open).await,
@@ -60,25 +65,26 @@ where
 }
 
 /// The ports that a request over plain WebSocket names.
-fn parse_ports(query: &str) -> Result<Vec<u16>, String> {
+fn parse_ports(query: &str) -> Result<Vec<u16>, Refusal> {
+    let refused = |message: String| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
     let values = query.split('&').filter_map(|pair| pair.strip_prefix("port="));
     let mut ports = Vec::new();
     for value in values {
         if value.is_empty() {
-            return Err("query parameter \"port\" cannot be empty".to_owned());
+            return refused("query parameter \"port\" cannot be empty".to_owned());
         }
         for port in value.replace("%2C", ",").replace("%2c", ",").split(',') {
             match port.parse() {
-                Ok(0) => return Err(format!("port {value:?} must be > 0")),
+                Ok(0) => return refused(format!("port {value:?} must be > 0")),
                 Ok(port) => ports.push(port),
-                Err(_) => return Err(format!("unable to parse {value:?} as a port")),
+                Err(_) => return refused(format!("unable to parse {value:?} as a port")),
             }
         }
     }
     match ports.len() {
-        0 => Err("query parameter \"port\" is required".to_owned()),
+        0 => refused("query parameter \"port\" is required".to_owned()),
         1..=WEBSOCKET_PORTS_MAX => Ok(ports),
-        _ => Err(format!(
+        _ => refused(format!(
             "at most {WEBSOCKET_PORTS_MAX} ports can be forwarded over one connection"
         )),
     }
@@ -91,10 +97,11 @@ struct Pair {
     since: Instant,
 }
 
-async fn forward_streams<O, F>(io: impl Pipe + 'static, open: O)
+async fn forward_streams<O, F, E>(io: impl Pipe + 'static, open: O)
 where
     O: Fn(u16) -> F,
-    F: Future<Output = Result<Box<dyn Pipe>, String>> + Send + 'static,
+    F: Future<Output = Result<Box<dyn Pipe>, E>> + Send + 'static,
+    E: Display + Send + 'static,
 {
     let (connection, mut incoming) = Connection::start(io, Side::Server);
     let mut pairs: HashMap<String, Pair> = HashMap::new();
@@ -152,30 +159,36 @@ fn pair_up(pairs: &mut HashMap<String, Pair>, Incoming { headers, stream }: Inco
 }
 
 /// Carries one connection. An error ends its data without a proper end, so that a cut does not look like one.
-async fn forward(open: impl Future<Output = Result<Box<dyn Pipe>, String>>, mut data: Stream, mut error: Stream) {
-    let outcome = match open.await {
+async fn forward<E: Display>(
+    open: impl Future<Output = Result<Box<dyn Pipe>, E>>,
+    mut data: Stream,
+    mut error: Stream,
+) {
+    let failure = match open.await {
         Ok(mut pipe) => match copy_bidirectional(&mut data, &mut pipe).await {
-            // The client let go of it: nobody to tell.
-            Err(broken) if broken.kind() == io::ErrorKind::ConnectionReset => Ok(()),
-            Err(broken) => Err(broken.to_string()),
-            Ok(_) => Ok(()),
+            // The client closed it: nobody to report to.
+            Err(broken) if broken.kind() == io::ErrorKind::ConnectionReset => None,
+            Err(broken) => Some(broken.to_string()),
+            Ok(_) => None,
         },
-        Err(text) => Err(text),
+        Err(error) => Some(error.to_string()),
     };
-    tell(&mut error, outcome).await;
+    close_error_stream(&mut error, failure).await;
 }
 
-async fn tell(error: &mut (impl AsyncWrite + Unpin), outcome: Result<(), String>) {
-    if let Err(text) = outcome {
+/// Ends the error stream, with the text of the failure if there was one.
+async fn close_error_stream(error: &mut (impl AsyncWrite + Unpin), failure: Option<String>) {
+    if let Some(text) = failure {
         let _ = error.write_all(text.as_bytes()).await;
     }
     let _ = error.shutdown().await;
 }
 
-async fn forward_channels<O, F>(io: impl Pipe + 'static, format: ChannelFormat, ports: Vec<u16>, open: O)
+async fn forward_channels<O, F, E>(io: impl Pipe + 'static, format: ChannelFormat, ports: Vec<u16>, open: O)
 where
     O: Fn(u16) -> F,
-    F: Future<Output = Result<Box<dyn Pipe>, String>> + Send + 'static,
+    F: Future<Output = Result<Box<dyn Pipe>, E>> + Send + 'static,
+    E: Display + Send + 'static,
 {
     let socket = websocket::accept(io).await;
     let (pipes, mut closed) = websocket::channels(socket, format, ports.len() as u8 * 2, None);
@@ -193,13 +206,13 @@ where
     }
 }
 
-async fn forward_channel(
-    open: impl Future<Output = Result<Box<dyn Pipe>, String>>,
+async fn forward_channel<E: Display>(
+    open: impl Future<Output = Result<Box<dyn Pipe>, E>>,
     port: u16,
     mut data: DuplexStream,
     mut error: DuplexStream,
 ) {
-    // Both channels begin with the port, so that the client can tell which is which.
+    // Both channels begin with the port, so that the client can assign them.
     let named = async {
         data.write_all(&port.to_le_bytes()).await?;
         error.write_all(&port.to_le_bytes()).await
@@ -207,7 +220,7 @@ async fn forward_channel(
     if named.await.is_err() {
         return;
     }
-    let outcome = match open.await {
+    let failure = match open.await {
         Ok(pipe) => {
             let ((mut from_client, mut to_client), (mut from_pod, mut to_pod)) = (split(data), split(pipe));
             // A client can't end a channel, so the pod's end is the end.
@@ -216,13 +229,13 @@ async fn forward_channel(
                 std::future::pending().await
             };
             tokio::select! {
-                copied = tokio::io::copy(&mut from_pod, &mut to_client) => copied.map(drop).map_err(|error| error.to_string()),
+                copied = tokio::io::copy(&mut from_pod, &mut to_client) => copied.err().map(|error| error.to_string()),
                 never = input => never,
             }
         }
-        Err(text) => Err(text),
+        Err(error) => Some(error.to_string()),
     };
-    tell(&mut error, outcome).await;
+    close_error_stream(&mut error, failure).await;
 }
 
 /// A client's connection to a server of forwarded ports, cheap to clone.
@@ -256,7 +269,7 @@ impl PortForward {
     }
 }
 
-/// The client's end of a forwarded connection: an error told beside the data becomes an error of reading.
+/// The client's end of a forwarded connection: an error on the error stream becomes a read error.
 struct Forwarded {
     data: Stream,
     error: Stream,
@@ -264,7 +277,7 @@ struct Forwarded {
 }
 
 impl Forwarded {
-    /// What has been told by now. The server tells before it ends the data, so there is nothing to wait for.
+    /// What the error stream has brought so far. The server writes it before it ends the data, so there is nothing to wait for.
     fn told(&mut self, cx: &mut Context<'_>) -> Option<io::Error> {
         let mut space = [0; 512];
         while self.message.len() < ERROR_BYTES_MAX {
@@ -319,7 +332,8 @@ mod tests {
             ("port=0", Err("port \"0\" must be > 0")),
             ("port=65536", Err("unable to parse \"65536\" as a port")),
         ] {
-            assert_eq!(parse_ports(query), ports.map_err(str::to_owned), "{query}");
+            let parsed = parse_ports(query).map_err(|refusal| refusal.message);
+            assert_eq!(parsed, ports.map_err(str::to_owned), "{query}");
         }
     }
 }

@@ -50,6 +50,17 @@ pub struct Upgrade {
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
+/// Why a session could not be opened: its text is sent to the client.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct OpenError(Box<dyn std::error::Error + Send + Sync>);
+
+impl OpenError {
+    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> OpenError {
+        OpenError(error.into())
+    }
+}
+
 /// Serves exec or attach over what the client asks for, SPDY or WebSocket. `open` is called once the client's streams
 /// are there; its error, like a session's [`crate::Exit::Failed`], is told to the client word for word. The server of the
 /// request must allow upgrades.
@@ -61,14 +72,14 @@ pub fn serve_session<B, O, F>(
 ) -> Result<Upgrade, Refusal>
 where
     O: FnOnce() -> F + Send + 'static,
-    F: Future<Output = Result<Session, String>> + Send + 'static,
+    F: Future<Output = Result<Session, OpenError>> + Send + 'static,
 {
     let (agreed, response) = agree(request.headers(), &SPDY_SESSIONS, &WEBSOCKET_SESSIONS)?;
     let upgraded = hyper::upgrade::on(request);
     let run = Box::pin(async move {
         let io = match upgraded.await {
             Ok(upgraded) => Idle::new(TokioIo::new(upgraded), idle),
-            Err(error) => return tracing::debug!(%error, "a client asked to switch protocols and did not"),
+            Err(error) => return tracing::debug!(err = %error, "failed to upgrade the client's connection"),
         };
         let wires = match agreed {
             Agreed::Spdy(version) => spdy_wires(io, version, streams).await,
@@ -101,7 +112,7 @@ async fn spdy_wires(io: impl Pipe + 'static, version: &str, streams: Streams) ->
         Some(())
     });
     if !matches!(gathered.await, Ok(Some(()))) {
-        tracing::debug!("a client did not create its streams in time");
+        tracing::debug!("timed out waiting for the client to create its streams");
         return None;
     }
     let format = match version {

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc;
 
+use crate::server::OpenError;
 use crate::status::StatusFormat;
 use crate::{Exit, Session, TerminalSize};
 
@@ -36,7 +37,7 @@ pub(crate) struct Wires {
 }
 
 /// Opens a session and carries it to its end, or until the client goes.
-pub(crate) async fn carry(wires: Wires, open: impl Future<Output = Result<Session, String>>) {
+pub(crate) async fn carry(wires: Wires, open: impl Future<Output = Result<Session, OpenError>>) {
     let Wires {
         stdin,
         stdout,
@@ -49,7 +50,7 @@ pub(crate) async fn carry(wires: Wires, open: impl Future<Output = Result<Sessio
     let relayed = async {
         match open.await {
             Ok(session) => relay(session, stdin, stdout, stderr, resize).await,
-            Err(text) => Exit::Failed(text),
+            Err(error) => Exit::Failed(error.to_string()),
         }
     };
     tokio::select! {
@@ -61,7 +62,7 @@ pub(crate) async fn carry(wires: Wires, open: impl Future<Output = Result<Sessio
     }
 }
 
-/// The end is told only once all output has been passed on.
+/// The exit is sent only after all output.
 async fn relay(
     session: Session,
     stdin: Option<BoxRead>,
@@ -185,7 +186,7 @@ pub(crate) fn client_session(
     }
 }
 
-/// Servers may end output by resetting its stream. Whether something was lost is told by the session's exit.
+/// Servers may end output by resetting its stream. Whether something was lost follows from the session's exit.
 struct EndOnReset(BoxRead);
 
 impl AsyncRead for EndOnReset {

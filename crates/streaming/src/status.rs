@@ -1,4 +1,4 @@
-//! How a command's end is told on the error stream: a `Status` object, or plain words in the oldest protocols.
+//! How a command's exit is encoded on the error stream: a `Status` object, or plain text in the oldest protocols.
 
 use serde::{Deserialize, Serialize};
 

@@ -32,7 +32,7 @@ const MESSAGE_BYTES_MAX: usize = 32 << 20;
 const QUEUED_MAX: usize = 4;
 /// After our goodbye, how long to wait for the other side's.
 const LINGER: Duration = Duration::from_secs(5);
-/// While we do not read, how often to write something: only that tells whether the other side is still there.
+/// While we do not read, how often to write something: only a write finds out whether the peer is still there.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(30);
 /// Instead of a channel's number: the next byte is a channel that ends.
 const CLOSE_SIGNAL: u8 = 255;
@@ -89,7 +89,7 @@ impl ChannelFormat {
         if !self.base64 {
             return Ok(Arrival::Data(*first, message.slice(1..)));
         }
-        let data = STANDARD.decode(rest).map_err(|_| "a message is not base64")?;
+        let data = STANDARD.decode(rest).map_err(|_| "the message is not valid base64")?;
         Ok(Arrival::Data(first.wrapping_sub(b'0'), data.into()))
     }
 }
@@ -162,7 +162,7 @@ async fn read<T: Pipe>(
             }
             Ok(Arrival::Nothing) => {}
             Err(error) => {
-                tracing::debug!(error, "a WebSocket connection is given up");
+                tracing::debug!(err = error, "closed WebSocket connection after a protocol error");
                 return;
             }
         }
@@ -323,7 +323,7 @@ mod tests {
                 Err("a single channel byte should follow the stream close signal"),
             ),
             (base64, b"0aGkK", Ok(Arrival::Data(0, Bytes::from_static(b"hi\n")))),
-            (base64, b"0\xff", Err("a message is not base64")),
+            (base64, b"0\xff", Err("the message is not valid base64")),
         ] {
             assert_eq!(format.decode(Bytes::from_static(bytes)), arrival);
         }

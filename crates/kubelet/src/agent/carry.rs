@@ -1,4 +1,4 @@
-//! Carries what parts tell each other: pods from sources to workers, and whom probes and resources concern.
+//! The sync loop and its companions: pods from sources to workers, probe results, mirror pods, QoS cgroups.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,10 +10,12 @@ use super::parts::Parts;
 use crate::pod::policy;
 use crate::sources::PodUpdate;
 
-/// How often the groups of the classes of pods are weighed anew.
+/// How often the sync loop goes round without updates of pods, for its health check.
+const SYNC_LOOP: Duration = Duration::from_secs(10);
+/// How often the QoS cgroups are updated.
 const CLASSES: Duration = Duration::from_secs(60);
 
-/// Until the shutdown.
+/// Runs until the shutdown.
 pub(super) async fn run(mut parts: Parts, shutdown: Shutdown) {
     let follow_runtime = {
         let workers = parts.workers.clone();
@@ -36,8 +38,18 @@ pub(super) async fn run(mut parts: Parts, shutdown: Shutdown) {
         }
     };
     let weigh = weigh_classes(&parts);
-    let deliver = async {
-        while let Some(update) = parts.updates.recv().await {
+    let sync_loop = async {
+        let mut ticks = tokio::time::interval(SYNC_LOOP);
+        loop {
+            // Upstream: while the runtime does not answer, pods are not synced.
+            if parts.metrics.is_pleg_healthy(parts.clock.now()) {
+                parts.health.enter_sync_loop();
+            }
+            let update = tokio::select! {
+                update = parts.updates.recv() => update,
+                _ = ticks.tick() => continue,
+            };
+            let Some(update) = update else { return };
             match update {
                 PodUpdate::Set(pod) => {
                     if !policy::is_static(&pod) {
@@ -54,7 +66,7 @@ pub(super) async fn run(mut parts: Parts, shutdown: Shutdown) {
             }
         }
     };
-    let all = async { tokio::join!(follow_runtime, follow_probes, follow_mirrors, weigh, deliver) };
+    let all = async { tokio::join!(follow_runtime, follow_probes, follow_mirrors, weigh, sync_loop) };
     tokio::select! {
         _ = all => {}
         _ = shutdown.wait() => {}

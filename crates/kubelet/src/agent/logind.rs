@@ -1,4 +1,4 @@
-//! systemd-logind over D-Bus: asks it to wait before the machine goes down, and hears when it is about to.
+//! systemd-logind over D-Bus: takes the inhibitor lock that delays a node shutdown, and receives PrepareForShutdown.
 // Upstream: pkg/kubelet/nodeshutdown/systemd (v1.36)
 
 use std::os::fd::OwnedFd;
@@ -41,11 +41,11 @@ impl Default for LogindEndpoint {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    #[error("systemd-logind can't be reached: {0}")]
+    #[error("failed to connect to systemd-logind: {0}")]
     Bus(#[from] zbus::Error),
-    #[error("{} can't be written: {source}", path.display())]
+    #[error("failed to write {}: {source}", path.display())]
     Settings { path: PathBuf, source: std::io::Error },
-    #[error("logind waits for {is:?} at most (InhibitDelayMaxSec), and {wanted:?} are wanted")]
+    #[error("logind's InhibitDelayMaxSec is {is:?}, but shutdownGracePeriod requires {wanted:?}")]
     Delay { is: Duration, wanted: Duration },
 }
 

@@ -1,14 +1,14 @@
-//! The agent as a whole: starts every part in order and carries what they tell each other.
+//! The kubelet as a whole: starts every part in order, and runs the sync loop between them.
 //!
 //! ```text
 //! sources ──▶ admission ──▶ pod workers ──▶ runtime, volumes, images, cgroups
 //!                               ▲   │
 //!              probes, runtime ─┘   └──▶ status writer ──▶ API server
-//! keeper: the Node object, its lease, pressure       server: logs, exec, statistics
+//! keeper: Node object, lease, pressure conditions       server: logs, exec, stats
 //! ```
 //!
-//! Nothing here decides anything about a pod. The agent may be stopped and started at any time: pods go on, and a new
-//! agent adopts them.
+//! Nothing here decides anything about a pod. The kubelet may be stopped and started at any time: pods keep running, and the
+//! next process adopts them.
 
 mod carry;
 mod logind;
@@ -35,15 +35,20 @@ use tokio::task::JoinSet;
 
 pub use self::logind::LogindEndpoint as Logind;
 pub use self::network::NetworkConfiguration;
+pub use self::parts::HostError;
 use self::parts::Parts;
 use crate::config::{Config, effective};
+use crate::cpus::CpuError;
+use crate::devices::DeviceError;
 use crate::events::Events;
+use crate::images::providers::ProviderError;
 use crate::metrics::{Measured, Metrics};
 use crate::node::{Identity, Keeper};
 use crate::pod::workers::Workers;
-use crate::server::{self, Certificate};
+use crate::server::{self, Certificate, ServerError};
+use crate::spec::SpecError;
 
-/// How long tasks may take to end once they are told to.
+/// How long tasks may take to end after the shutdown was triggered.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub struct Options {
@@ -64,17 +69,17 @@ pub struct Options {
     pub network: NetworkConfiguration,
     /// Where the configuration in effect is shown, unless somebody else's file is there.
     pub effective_config: Option<PathBuf>,
-    /// Pods get control groups of their own. Without: the runtime does as it likes.
+    /// Pods get cgroups of their own. Without: the runtime does as it likes.
     pub control_groups: bool,
-    /// Configuration and folder of the programs that have credentials for registries.
+    /// Configuration and directory of the programs that have credentials for registries.
     pub credential_providers: Option<(PathBuf, PathBuf)>,
-    /// What tells that the machine goes down.
+    /// The source of node shutdown signals.
     pub logind: Logind,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
 
-/// An agent under way. Dropping it does not stop it; the shutdown does.
+/// A kubelet under way. Dropping it does not stop it; the shutdown does.
 pub struct Agent {
     keeper: Keeper,
     workers: Workers,
@@ -83,20 +88,41 @@ pub struct Agent {
     tasks: JoinSet<()>,
 }
 
-/// Starts an agent and runs it until the shutdown.
-pub async fn run(options: Options) -> Result<(), String> {
+/// What keeps a kubelet from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("failed to create {}: {source}", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("stopped before the container runtime was ready")]
+    Stopped,
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Cpus(#[from] CpuError),
+    #[error(transparent)]
+    Devices(#[from] DeviceError),
+    #[error(transparent)]
+    CredentialProviders(#[from] ProviderError),
+    #[error(transparent)]
+    UserNamespaces(#[from] SpecError),
+}
+
+/// Starts a kubelet and runs it until the shutdown.
+pub async fn run(options: Options) -> Result<(), AgentError> {
     let agent = start(options).await?;
     agent.wait().await;
     Ok(())
 }
 
-/// Starts an agent. An error says what keeps it from working at all.
-pub fn start(options: Options) -> BoxFuture<'static, Result<Agent, String>> {
+/// Starts a kubelet.
+pub fn start(options: Options) -> BoxFuture<'static, Result<Agent, AgentError>> {
     Box::pin(put_together(options))
 }
 
-async fn put_together(mut options: Options) -> Result<Agent, String> {
-    // The runtime has another working directory: what it is told must be whole paths.
+async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
+    // The runtime has another working directory: paths passed to it must be absolute.
     options.root_dir = make_directory(&options.root_dir)?;
     options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
     // The port must be known before the node is shown to anyone.
@@ -149,6 +175,8 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
             Err(error) => tracing::warn!(err = %error, "failed to start the healthz server"),
         }
     }
+    let (health, shutdown) = (parts.health.clone(), options.shutdown.clone());
+    tasks.spawn(orlop_base::in_scope(async move { health.follow_log(shutdown).await }));
     tidy::start(&parts, &options, &keeper, &mut tasks);
     let workers = parts.workers.clone();
     let ender = shutdown::Ender {
@@ -170,7 +198,7 @@ async fn put_together(mut options: Options) -> Result<Agent, String> {
     })
 }
 
-/// Where people look for it. Without it the agent runs all the same.
+/// Writes the configuration in effect to a file. Failing to is not fatal.
 fn show_config(path: &Path, config: &Config) {
     match effective::write(path, &config.document) {
         Ok(true) => tracing::debug!(path = %path.display(), "wrote the configuration in effect"),
@@ -181,7 +209,7 @@ fn show_config(path: &Path, config: &Config) {
     }
 }
 
-/// What the configuration says of the agent's own process. Without the right to it the agent runs all the same.
+/// Applies the settings of the kubelet's own process. Failing to is not fatal.
 fn settle_process(config: &Config) {
     let score = config.oom_score_adj.to_string();
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", &score) {
@@ -192,10 +220,13 @@ fn settle_process(config: &Config) {
     }
 }
 
-/// Makes it if need be, and gives its whole path.
-fn make_directory(path: &Path) -> Result<PathBuf, String> {
+/// Creates it if needed, and returns its absolute path.
+fn make_directory(path: &Path) -> Result<PathBuf, AgentError> {
     let made = std::fs::create_dir_all(path).and_then(|()| path.canonicalize());
-    made.map_err(|e| format!("{} can't be made: {e}", path.display()))
+    made.map_err(|source| AgentError::Directory {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 fn start_recorder(options: &Options, tasks: &mut JoinSet<()>) -> Option<Recorder> {

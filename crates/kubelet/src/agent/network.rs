@@ -1,5 +1,5 @@
-//! The range of this node's pods, told to the runtime and to the plugins that make pods' networks, and a word for the
-//! console where the network does not become ready.
+//! The node's pod CIDR, passed to the runtime and to the CNI plugins, and advice for the user where the network does not
+//! become ready.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use crate::node::RuntimeView;
 use crate::node::status::network_trouble;
 
-/// A runtime that can't be told now is told again after this long.
+/// How long to wait before UpdateRuntimeConfig is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 /// A network that is being set up needs a moment.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Where runtimes that do not tell look for the configuration.
+/// The default CNI directory, for runtimes that do not report theirs.
 const USUAL: &str = "/etc/cni/net.d";
 
 /// Where the configuration of the pod network goes.
@@ -144,11 +144,11 @@ fn advice(trouble: &str, configuration: &NetworkConfiguration, told: &Folders, h
             format!("there are no CNI plugins in {}: install them", folders.join(", "))
         }
         NetworkConfiguration::In(written) if written != read => format!(
-            "its configuration is written to {}, but the container runtime reads {shown}: say --cni-conf-dir {shown}",
+            "its configuration is written to {}, but the container runtime reads {shown}: use --cni-conf-dir {shown}",
             written.display()
         ),
         NetworkConfiguration::Foreign => {
-            format!("the container runtime reads {shown}: put a CNI configuration there, or say --cni-conf-dir {shown}")
+            format!("the container runtime reads {shown}: put a CNI configuration there, or use --cni-conf-dir {shown}")
         }
         _ => format!("the container runtime reads {shown}: see what is there, or say another --cni-conf-dir"),
     };
@@ -199,7 +199,7 @@ mod tests {
                 In("/etc/cni/net.d".into()),
                 &told,
                 true,
-                "written to /etc/cni/net.d, but the container runtime reads /etc/other: say --cni-conf-dir /etc/other",
+                "written to /etc/cni/net.d, but the container runtime reads /etc/other: use --cni-conf-dir /etc/other",
             ),
             (
                 In("/etc/cni/net.d".into()),
@@ -218,7 +218,7 @@ mod tests {
                 Foreign,
                 &told,
                 true,
-                "put a CNI configuration there, or say --cni-conf-dir /etc/other",
+                "put a CNI configuration there, or use --cni-conf-dir /etc/other",
             ),
         ] {
             let text = advice("cni plugin not initialized", &configuration, told, has_plugins);

@@ -1,4 +1,4 @@
-//! The control groups above those of pods, and what is kept for the system: set at the start, and again until it works.
+//! The node-level cgroups (kubepods, QoS classes, node allocatable): set at the start, and retried until it succeeds.
 // Upstream: pkg/kubelet/cm/node_container_manager_linux.go (v1.36)
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl NodeLevel {
     pub(super) async fn set_up(&mut self) -> bool {
         if let Err(error) = self.cgroups.ensure_node_level().await {
             tracing::error!(err = %error, "failed to set up the cgroups of pods");
-            let why = format!("failed to set up the control groups of pods: {error}");
+            let why = format!("failed to set up the cgroups of pods: {error}");
             self.keeper.set_trouble(Some(why));
             let note = format!("Failed to update Node Allocatable Limits: {error}");
             self.say(Warning, "FailedNodeAllocatableEnforcement", note);

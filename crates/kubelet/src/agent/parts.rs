@@ -1,4 +1,4 @@
-//! The parts of the agent that deal with pods, made in the order in which they need each other.
+//! The parts of the kubelet that deal with pods, created in the order of their dependencies.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use orlop_runtime::Runtime;
 use orlop_runtime::cri::messages::CgroupDriver;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::Options;
 use super::node_level::NodeLevel;
 use super::services::Services;
-use crate::cgroups::{Cgroups, Slices, Tree};
+use super::{AgentError, Options};
+use crate::cgroups::{CgroupError, Cgroups, Slices, Tree};
 use crate::config::Config;
 use crate::cpus::Cpus;
 use crate::devices::Devices;
@@ -26,21 +26,25 @@ use crate::images::{ImageSettings, Images};
 use crate::metrics::Metrics;
 use crate::node::{self, Keeper, RuntimeView, resources};
 use crate::objects::Objects;
-use crate::pod::node_tools::{Admission, NodeTools, RefreshNode};
+use crate::pod::interfaces::PodAllocator;
+use crate::pod::node_allocator::{Admission, NodeAllocator, RefreshNode};
+use crate::pod::node_configurator::NodeConfigurator;
+use crate::pod::node_environment::NodeEnvironment;
+use crate::pod::status::Host;
 use crate::pod::worker_state::Pace;
-use crate::pod::workers::Workers;
+use crate::pod::workers::{self, Workers};
 use crate::pod::writer::Writer;
 use crate::probes::Probes;
-use crate::server::{self, Pods};
+use crate::server::{self, Health, Pods};
 use crate::sources::admission::{self, NodeState};
 use crate::sources::{self, Mirrors, PodUpdate, Sources};
-use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, Users};
+use crate::spec::{CgroupVersion, Here, Ids, NodeFacts, SpecError, Users};
 use crate::stats::{self, Gatherer, VolumeSizes};
 use crate::volumes::{self, Volumes};
 
-/// Where the kernel shows control groups.
+/// Where the kernel shows cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// And what it is made of.
+/// And its parts.
 const SYSTEM: &str = "/sys/devices/system";
 
 pub(super) struct Parts {
@@ -61,6 +65,7 @@ pub(super) struct Parts {
     pub writer: Writer,
     pub mirrors: Mirrors,
     pub updates: mpsc::Receiver<PodUpdate>,
+    pub health: Health,
     pub clock: Clock,
 }
 
@@ -72,7 +77,7 @@ impl Parts {
         events: Events,
         metrics: Arc<Metrics>,
         tasks: &mut JoinSet<()>,
-    ) -> Result<Parts, String> {
+    ) -> Result<Parts, AgentError> {
         let (runtime, clock, shutdown) = (&options.runtime, &options.clock, &options.shutdown);
         // Ids of containers begin with the runtime's name: without it no status would be true.
         let told = await_runtime(options, keeper).await?;
@@ -81,7 +86,7 @@ impl Parts {
         if let Some(cgroups) = &cgroups {
             let node = node::reference(&options.identity.name);
             let mut node_level = NodeLevel::new(cgroups.clone(), config.clone(), keeper.clone(), events.clone(), node);
-            // Pods that start at once need them.
+            // Pods that are started right away need them.
             if !node_level.set_up().await {
                 let shutdown = shutdown.clone();
                 tasks.spawn(orlop_base::in_scope(
@@ -89,7 +94,7 @@ impl Parts {
                 ));
             }
         }
-        // Pods that only seem to run need no devices.
+        // Simulated pods need no devices.
         let devices = match options.control_groups {
             true => Some(Devices::start(&options.root_dir, shutdown.clone())?),
             false => None,
@@ -131,37 +136,58 @@ impl Parts {
             let _ = writing.await;
         });
         let services = Services::start(options.api.clone(), shutdown.clone());
-        let tools = NodeTools {
-            volumes: volumes.clone(),
-            objects: objects.clone(),
-            images: images.clone(),
-            probes: probes.clone(),
-            cgroups: cgroups.clone(),
+        let users = Users::new(&options.root_dir, user_ids(&config, options.control_groups)?);
+        let allocator: Arc<dyn PodAllocator> = Arc::new(NodeAllocator {
+            facts: facts.clone(),
             cpus: cpus.clone(),
             devices: devices.clone(),
-            facts: watch::channel(facts.clone()).1,
-            users: Users::new(&options.root_dir, user_ids(&config, options.control_groups)?),
+            admission: Some(admission(keeper)),
+            refresh_node: Some(refresh_node(keeper)),
+        });
+        let environment = NodeEnvironment {
+            facts: facts.clone(),
+            volumes: volumes.clone(),
+            cgroups: cgroups.clone(),
+            users: users.clone(),
+            allocator: allocator.clone(),
             runtime: keeper.runtime(),
             events: events.clone(),
+        };
+        let configurator = NodeConfigurator {
+            facts: facts.clone(),
+            objects: objects.clone(),
+            images: images.clone(),
+            volumes: volumes.clone(),
+            users,
+            cpus: cpus.clone(),
+            devices: devices.clone(),
             services: {
                 let services = services.clone();
                 Arc::new(move || services.all())
             },
-            admission: Some(admission(keeper)),
-            refresh_node: Some(refresh_node(keeper)),
-            runtime_name: told.version.map(|v| v.runtime_name).unwrap_or_default(),
-            recursive_read_only: can_lock_mounts,
+            runtime: keeper.runtime(),
+            events: events.clone(),
             random: Mutex::new(Random::from_entropy()),
-            restart_pace: restart_pace(&config),
-            metrics: metrics.clone(),
         };
-        let workers = Workers::new(
-            runtime.clone(),
-            Arc::new(tools),
-            writer.clone(),
-            clock.clone(),
-            shutdown.clone(),
-        );
+        let workers = Workers::new(workers::Options {
+            runtime: runtime.clone(),
+            allocator,
+            environment: Arc::new(environment),
+            configurator: Arc::new(configurator),
+            prober: Arc::new(probes.clone()),
+            writer: writer.clone(),
+            events: events.clone(),
+            metrics: metrics.clone(),
+            host: Host {
+                ips: facts.addresses.iter().map(|ip| ip.to_string()).collect(),
+                runtime_name: told.version.map(|v| v.runtime_name).unwrap_or_default(),
+                recursive_read_only: can_lock_mounts,
+            },
+            restart_pace: restart_pace(&config),
+            sync_frequency: facts.sync_frequency,
+            clock: clock.clone(),
+            shutdown: shutdown.clone(),
+        });
         Ok(Parts {
             config,
             events,
@@ -180,11 +206,12 @@ impl Parts {
             writer,
             mirrors,
             updates,
+            health: Health::default(),
             clock: clock.clone(),
         })
     }
 
-    /// The configuration as it turned out: a runtime that says who makes control groups is believed.
+    /// The configuration in effect: the runtime's cgroup driver takes precedence.
     pub(super) fn effective_config(&self) -> Config {
         let mut config = (*self.config).clone();
         let driver = match self.facts.cgroups.driver {
@@ -225,6 +252,7 @@ impl Parts {
             }),
             metrics: self.metrics.clone(),
             probe_metrics: Arc::new(move || probes.metrics()),
+            health: self.health.clone(),
             clock: self.clock.clone(),
             shutdown: options.shutdown.clone(),
         }
@@ -243,17 +271,17 @@ impl Pods for WorkersPods {
     }
 }
 
-/// Waits for the runtime's first word; the node is shown as not ready meanwhile.
-async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView, String> {
+/// Waits for the runtime's first status; the node is NotReady meanwhile.
+async fn await_runtime(options: &Options, keeper: &Keeper) -> Result<RuntimeView, AgentError> {
     let mut runtime = keeper.runtime();
     let heard = runtime.wait_for(|view| view.version.is_some() && view.ready_at.is_some());
     tokio::select! {
-        view = heard => view.map(|view| view.clone()).map_err(|e| e.to_string()),
-        _ = options.shutdown.wait() => Err("stopped before the container runtime was there".to_string()),
+        view = heard => view.map(|view| view.clone()).map_err(|_| AgentError::Stopped),
+        _ = options.shutdown.wait() => Err(AgentError::Stopped),
     }
 }
 
-/// How soon containers start again.
+/// The restart back-off.
 // Upstream: pkg/kubelet/kubelet.go newCrashLoopBackOff (v1.36)
 fn restart_pace(config: &Config) -> Pace {
     let mut pace = Pace::default();
@@ -292,18 +320,18 @@ fn refresh_node(keeper: &Keeper) -> RefreshNode {
     })
 }
 
-/// What this node is like; the control groups for its pods if they are to have some, and the CPUs if they are shared out.
+/// Gathers the node's facts, and starts the managers of cgroups and CPUs if configured.
 async fn look_around(
     options: &Options,
     config: &Config,
     keeper: &Keeper,
-) -> Result<(Arc<NodeFacts>, Option<Cgroups>, Option<Cpus>), String> {
+) -> Result<(Arc<NodeFacts>, Option<Cgroups>, Option<Cpus>), AgentError> {
     let tree = Tree::at(Path::new(CGROUPS));
     let tree = match (tree, options.control_groups) {
         (Ok(tree), _) => tree,
-        (Err(error), true) => return Err(format!("control groups can't be used: {error}")),
-        // Nobody will look there.
-        (Err(_), false) => Tree::at(Path::new("/")).map_err(|e| e.to_string())?,
+        (Err(error), true) => return Err(HostError::Cgroups(error).into()),
+        // It is not used.
+        (Err(_), false) => Tree::at(Path::new("/")).map_err(HostError::Cgroups)?,
     };
     if options.control_groups {
         check_host(
@@ -341,31 +369,41 @@ async fn look_around(
     let mut cgroups = Cgroups::new(tree, facts.clone()).with_cpus(cpus.clone());
     if facts.cgroups.driver == CgroupDriver::Systemd {
         if !Slices::run_this_machine() {
-            return Err("the cgroup driver is systemd, but systemd does not run this machine".to_string());
+            return Err(HostError::NoSystemd.into());
         }
         cgroups = cgroups.with_slices(Slices::of_this_machine());
     }
     Ok((facts, Some(cgroups), cpus))
 }
 
+/// What of the host keeps a kubelet from running on it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("cgroups are not usable: {0}")]
+    Cgroups(#[from] CgroupError),
+    #[error("the cgroup driver is systemd, but systemd is not running on this node")]
+    NoSystemd,
+    #[error("kubelet is configured to not run on a host using cgroup v1")]
+    CgroupV1,
+    #[error("running with swap on is not supported, please disable swap or set failSwapOn to false: {0}")]
+    Swap(String),
+}
+
 /// What the configuration asks of the host, where it is strict.
-fn check_host(config: &Config, version: CgroupVersion, swaps: &str) -> Result<(), String> {
+fn check_host(config: &Config, version: CgroupVersion, swaps: &str) -> Result<(), HostError> {
     if config.fail_cgroup_v1 && version == CgroupVersion::V1 {
-        return Err("kubelet is configured to not run on a host using cgroup v1".to_string());
+        return Err(HostError::CgroupV1);
     }
     // The first line is a heading.
     let used: Vec<&str> = swaps.lines().skip(1).filter(|line| !line.trim().is_empty()).collect();
     match used.is_empty() || !config.fail_swap_on {
         true => Ok(()),
-        false => Err(format!(
-            "running with swap on is not supported, please disable swap or set failSwapOn to false: {}",
-            used.join("; ")
-        )),
+        false => Err(HostError::Swap(used.join("; "))),
     }
 }
 
 /// Ids for pods with users of their own.
-fn user_ids(config: &Config, is_real: bool) -> Result<Ids, String> {
+fn user_ids(config: &Config, is_real: bool) -> Result<Ids, SpecError> {
     let per_pod = u32::try_from(config.user_namespaces.ids_per_pod).expect("was checked with the configuration");
     match is_real {
         true => Ids::of_machine(per_pod, config.max_pods),
@@ -373,16 +411,24 @@ fn user_ids(config: &Config, is_real: bool) -> Result<Ids, String> {
     }
 }
 
-fn start_volumes(options: &Options, keeper: &Keeper, objects: &Objects, events: &Events) -> Result<Volumes, String> {
+fn start_volumes(
+    options: &Options,
+    keeper: &Keeper,
+    objects: &Objects,
+    events: &Events,
+) -> Result<Volumes, AgentError> {
     let usual = volumes::Options::new(&options.root_dir, objects.clone(), options.clock.clone());
     let volumes = Volumes::new(volumes::Options {
         node_name: options.identity.name.clone(),
         events: events.clone(),
-        // Nobody would see what is mounted for pods that only seem to run.
+        // Nothing is mounted for simulated pods.
         may_mount: usual.may_mount && options.control_groups,
         ..usual
     });
-    let volumes = volumes.map_err(|e| format!("{} can't be used: {e}", options.root_dir.display()))?;
+    let volumes = volumes.map_err(|source| AgentError::Directory {
+        path: options.root_dir.clone(),
+        source,
+    })?;
     volumes.set_allocatable(resources::to_api(&keeper.allocatable()));
     Ok(volumes)
 }

@@ -1,4 +1,4 @@
-//! The cluster's services, for the variables that containers get about them.
+//! The cluster's services, for the service environment variables of containers.
 
 use std::collections::HashMap;
 use std::sync::Arc;

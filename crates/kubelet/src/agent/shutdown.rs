@@ -1,7 +1,7 @@
-//! When the machine goes down: pods end in order of their priority, and the machine waits for them.
+//! Graceful node shutdown: pods are terminated in order of their priority, and the shutdown is delayed for them.
 //!
-//! systemd-logind tells of it (`logind`); a lock that is held from the start makes it wait. A shutdown that is called off
-//! makes the node take pods again; those that ended stay so.
+//! systemd-logind announces it (`logind`); an inhibitor lock that is held from the start delays it. After a cancelled
+//! shutdown the node accepts pods again; terminated pods stay so.
 // Upstream: pkg/kubelet/nodeshutdown (v1.36)
 
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::spec::resources::CRITICAL_PRIORITY;
 
 const REASON: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-/// Between tries to reach logind: doubling from the first to the last.
+/// Back-off between attempts to connect to logind, from the first to the last.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 const AGAIN_LAST: Duration = Duration::from_secs(60);
 
-/// Pods that end together, and how long they may take.
+/// A priority group of pods, and its grace period.
 #[derive(Debug, PartialEq)]
 pub(super) struct Turn {
     pub grace: Duration,
@@ -107,7 +107,7 @@ fn eviction(pod: &Pod, grace: Duration, now: Timestamp) -> Eviction {
     }
 }
 
-/// Ends pods when the machine goes down.
+/// Terminates pods on node shutdown.
 pub(super) struct Ender {
     pub keeper: Keeper,
     pub workers: Workers,
@@ -118,7 +118,7 @@ pub(super) struct Ender {
 }
 
 impl Ender {
-    /// Follows logind until the shutdown of the agent. A machine without it is one whose pods end as they may.
+    /// Follows logind until the shutdown of the kubelet. Without logind there is no graceful node shutdown.
     pub(super) async fn run(self, shutdown: Shutdown) {
         if self.graces.is_empty() {
             return;
@@ -166,7 +166,7 @@ impl Ender {
         Ok(())
     }
 
-    /// Ends all pods, turn by turn. Returns when all have ended or their time is up.
+    /// Terminates all pods, one priority group after the other. Returns when all have terminated or their time is up.
     async fn end_pods(&self) {
         let views = self.workers.views().into_iter().filter(|view| !view.freed);
         for turn in plan(views.map(|view| view.pod).collect(), &self.graces) {

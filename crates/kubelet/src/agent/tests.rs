@@ -9,6 +9,7 @@ use orlop_runtime::simulated::{self, Simulated};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::until;
 use fake_logind::FakeLogind;
 
 struct Case {
@@ -100,13 +101,8 @@ fn shown(agent: &Agent) -> String {
     words.join(", ")
 }
 
-async fn until(agent: &Agent, wanted: &str) {
-    let waited = tokio::time::timeout(Duration::from_secs(60), async {
-        while shown(agent) != wanted {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "{wanted:?} wanted, this is {:?}", shown(agent));
+async fn until_shown(agent: &Agent, expected: &str) {
+    until("pods", || shown(agent), expected.to_string()).await;
 }
 
 #[tokio::test]
@@ -120,24 +116,24 @@ async fn a_static_pod_lives_through_a_restart_of_the_agent() {
         port > 0 && shown_config.contains(&format!("\nport: {port}\n")),
         "{shown_config}"
     );
-    until(&agent, "one Running").await;
+    until_shown(&agent, "one Running").await;
     let id = case.runtime.container_id("default/web-n1/c").unwrap();
     agent.shutdown.trigger();
     agent.wait().await;
-    // Another agent finds what runs and leaves it alone.
+    // Another kubelet process finds what runs and leaves it alone.
     let agent = case.start().await;
-    until(&agent, "one Running").await;
+    until_shown(&agent, "one Running").await;
     assert_eq!(case.runtime.container_id("default/web-n1/c").unwrap(), id);
     // A broken file changes nothing, also once another, written after it, has been read.
     std::fs::write(case.directory.path().join("manifests/web.json"), "{\"apiVersion\":").unwrap();
     case.write("zoo.json", "other");
-    until(&agent, "one Running, other Running").await;
+    until_shown(&agent, "one Running, other Running").await;
     case.write("web.json", "two");
-    until(&agent, "other Running, two Running").await;
+    until_shown(&agent, "other Running, two Running").await;
     for file in ["web.json", "zoo.json"] {
         std::fs::remove_file(case.directory.path().join("manifests").join(file)).unwrap();
     }
-    until(&agent, "").await;
+    until_shown(&agent, "").await;
     agent.shutdown.trigger();
     agent.wait().await;
 }
@@ -151,23 +147,23 @@ async fn pods_end_before_the_machine_does() {
     case.flags.push(("shutdownGracePeriodCriticalPods", json!("30s")));
     case.write("web.json", "one");
     let agent = case.start().await;
-    until(&agent, "one Running").await;
+    until_shown(&agent, "one Running").await;
     // Logind waited too short: it was told, and then the lock taken.
-    bus.until("held", FakeLogind::is_held).await;
+    bus.until_held(true).await;
     assert_eq!(bus.delay(), Duration::from_secs(90));
     bus.signal(true).await;
-    bus.until("released", |bus| !bus.is_held()).await;
+    bus.until_held(false).await;
     // All had ended by then.
     assert_eq!(shown(&agent), "one Failed/Terminated");
     assert!(agent.keeper().is_shutting_down());
     case.write("late.json", "two");
-    until(&agent, "one Failed/Terminated, two Failed/NodeShutdown").await;
+    until_shown(&agent, "one Failed/Terminated, two Failed/NodeShutdown").await;
     // Called off: the node takes pods again, and holds up the machine again.
     bus.signal(false).await;
-    bus.until("held again", FakeLogind::is_held).await;
+    bus.until_held(true).await;
     assert!(!agent.keeper().is_shutting_down());
     case.write("again.json", "three");
-    until(&agent, "one Failed/Terminated, three Running, two Failed/NodeShutdown").await;
+    until_shown(&agent, "one Failed/Terminated, three Running, two Failed/NodeShutdown").await;
     agent.shutdown.trigger();
     agent.wait().await;
     assert!(!bus.is_held());
@@ -179,10 +175,10 @@ async fn a_machine_without_a_bus_has_pods_too() {
     case.flags.push(("shutdownGracePeriod", json!("90s")));
     case.write("web.json", "one");
     let agent = case.start().await;
-    until(&agent, "one Running").await;
+    until_shown(&agent, "one Running").await;
     let error = logind::Logind::connect(&case.logind).await.err().unwrap();
     assert!(
-        error.to_string().starts_with("systemd-logind can't be reached: "),
+        error.to_string().starts_with("failed to connect to systemd-logind: "),
         "{error}"
     );
     agent.shutdown.trigger();

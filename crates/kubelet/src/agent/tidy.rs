@@ -1,4 +1,4 @@
-//! Keeping the node tidy and alive: dead containers, unused images, long logs; pods that must go when it runs short.
+//! Starts the periodic work: garbage collection of containers and images, log rotation, eviction.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::node::{self, Keeper};
 use crate::pod::policy;
 use crate::pod::workers::Workers;
 
-/// How often it is looked which volumes are in use.
+/// How often `volumesInUse` is updated.
 const VOLUMES: Duration = Duration::from_secs(10);
 
 /// Starts it all; it ends at the shutdown.
@@ -41,7 +41,7 @@ pub(super) fn start(parts: &Parts, options: &Options, keeper: &Keeper, tasks: &m
         Arc::new(move |uid| state_of(&workers, uid)),
     );
     tasks.spawn(orlop_base::in_scope(collector.clone().run(options.shutdown.clone())));
-    // A runtime that only seems to run pods uses up nothing.
+    // A simulated runtime uses no resources.
     if options.control_groups {
         let evictor = Evictor::new(
             parts.runtime.clone(),
@@ -106,7 +106,7 @@ fn share_cpus(cpus: Cpus, parts: &Parts, shutdown: Shutdown) -> impl Future<Outp
     let pods = move || {
         let pods = known.pods();
         let uids = pods.iter().map(|pod| policy::uid(pod).to_string());
-        known.knows_all().then(|| uids.collect())
+        known.are_sources_ready().then(|| uids.collect())
     };
     let period = parts.config.cpu_manager_reconcile_period;
     cpus::follow(cpus, parts.runtime.clone(), period, running, pods, shutdown)
@@ -124,8 +124,8 @@ fn settings(parts: &Parts, is_real: bool) -> GcSettings {
 
 fn state_of(workers: &Workers, uid: &str) -> PodState {
     match workers.view(uid) {
-        // While a source is still to be heard, a pod nobody told of may be one of its.
-        None if !workers.knows_all() => PodState::Alive,
+        // Until all sources are ready, an unknown pod may be one of theirs.
+        None if !workers.are_sources_ready() => PodState::Alive,
         None => PodState::Gone,
         Some(view) if view.stopped => PodState::Ended,
         Some(_) => PodState::Alive,
@@ -175,7 +175,7 @@ fn hooks(parts: &Parts, keeper: &Keeper) -> Hooks {
     }
 }
 
-/// Drivers that come and go, and which of their volumes pods use: the node's status tells.
+/// CSI driver registration, and `volumesInUse` of the node's status.
 fn watch_volumes(parts: &Parts, keeper: &Keeper, shutdown: Shutdown) -> impl Future<Output = ()> + Send + use<> {
     let (volumes, keeper) = (parts.volumes.clone(), keeper.clone());
     async move {

@@ -1,5 +1,5 @@
-//! All that a group's files tell, for metrics. Each file is read once; what a kernel does not tell is none, so that it can
-//! be left out where zero would be a lie.
+//! All counters in a cgroup's files, for metrics. Each file is read once; what a kernel does not report is none, so that it
+//! can be left out where zero would be wrong.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -51,7 +51,7 @@ pub struct Counters {
 }
 
 impl Tree {
-    /// What a group's files tell; none where there is no such group.
+    /// The counters of a cgroup; none where it does not exist.
     pub fn counters(&self, group: &str) -> Option<Counters> {
         self.main_dir(group).filter(|dir| dir.is_dir())?;
         let dir = |controller: &str| self.dir(controller, group);
@@ -100,7 +100,7 @@ impl Tree {
         Some(pids.filter(|pid| *pid > 0).collect())
     }
 
-    /// When a group was made. Its folder changes with every group below it, this file of it hardly ever.
+    /// When a group was made. Its directory changes with every group below it, this file of it hardly ever.
     pub fn created(&self, group: &str) -> Option<SystemTime> {
         let dir = self.main_dir(group)?;
         let file = match self.version() {
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!((tree.swap("/x"), tree.swap("/bare")), (Some((8, None)), None));
         fs::write(dir.path().join("x/memory.swap.max"), "100\n").unwrap();
         assert_eq!(tree.swap("/x"), Some((8, Some(100))));
-        // A group of which the kernel tells nothing.
+        // A cgroup without counters.
         assert_eq!(tree.counters("/bare"), Some(Counters::default()));
     }
 }

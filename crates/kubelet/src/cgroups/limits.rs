@@ -1,4 +1,4 @@
-//! The limits of groups, without regard to the kernel's version.
+//! The limits of cgroups, independent of the cgroup version.
 
 use std::collections::BTreeMap;
 

@@ -1,16 +1,16 @@
-//! Control groups: how pods share the node's CPU and memory, and what they have used.
+//! Cgroups: how pods share the node's CPU and memory, and what they have used.
 //!
 //! ```text
-//! /kubepods                      all pods: what the node has less what is kept for the system
+//! /kubepods                      all pods: node allocatable
 //! /kubepods/pod<uid>             a Guaranteed pod
-//! /kubepods/burstable/pod<uid>   weighed together by the sum of their requests
-//! /kubepods/besteffort/pod<uid>  weighed as little as the kernel can
+//! /kubepods/burstable/pod<uid>   CPU shares by the sum of the pods' requests
+//! /kubepods/besteffort/pod<uid>  minimal CPU shares
 //! ```
 //!
-//! What a group's limits are ([`limits`]) and what that means to the files of either version ([`files`]) are pure; [`Tree`]
-//! makes, writes, reads and removes. All files are below a given folder, so tests need no kernel. With systemd's driver the
-//! groups are slices (`kubepods-burstable.slice`), which systemd has to know of as well ([`systemd`]). The runtime puts
-//! the containers' groups into the pods'.
+//! What a cgroup's limits are ([`limits`]) and what that means to the files of either version ([`files`]) are pure; [`Tree`]
+//! creates, writes, reads and removes. All files are below a given directory, so tests need no kernel. With the systemd driver
+//! the cgroups are slices (`kubepods-burstable.slice`), which systemd has to know as well ([`systemd`]). The runtime creates
+//! the containers' cgroups in those of the pods.
 
 mod counters;
 mod files;
@@ -58,7 +58,7 @@ pub enum CgroupError {
         "cannot decrease memory limits: attempting to set pod memory limit ({limit}) below current usage ({usage})"
     )]
     BelowUsage { limit: i64, usage: u64 },
-    #[error("systemd can't {action} {unit}: {source}")]
+    #[error("systemd failed to {action} {unit}: {source}")]
     Systemd {
         action: &'static str,
         unit: String,
@@ -177,12 +177,12 @@ impl Cgroups {
         self.set(&group, limits).await
     }
 
-    /// Sets limits on a group that is there already: what is kept for the system or for the node agent.
+    /// Sets limits on a group that is there already: what is kept for the system or for the kubelet.
     pub async fn reserve(&self, group: &str, list: &ResourceList) -> Result<()> {
         self.set(group, list_limits(list, &self.facts.hugepage_sizes)).await
     }
 
-    /// Makes a pod's group with its limits. A group in which something is stays as it is: the agent may have been
+    /// Makes a pod's group with its limits. A group in which something is stays as it is: the kubelet may have been
     /// restarted. One in which nothing is may be one whose limits could not be set: they are set, again if need be.
     pub async fn ensure_pod(&self, pod: &Pod) -> Result<()> {
         let group = pod_cgroup_parent(pod, self.layout());
@@ -296,7 +296,7 @@ impl Cgroups {
                 uid.replace('_', "-")
             }
         };
-        // The same name made from the uid: a folder that only looks like it is somebody else's.
+        // The same name made from the uid: a directory that only looks like it is somebody else's.
         let made = pod_cgroup(self.layout(), class, &uid);
         (!uid.is_empty() && made.rsplit('/').next() == Some(name)).then_some(uid)
     }

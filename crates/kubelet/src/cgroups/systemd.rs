@@ -1,7 +1,7 @@
-//! systemd's part: with its driver each group is a slice of systemd's. systemd writes a slice's limits whenever something
-//! below it comes or goes, so it has to know them: what is only in the files would be gone with the pod's first container.
+//! The systemd cgroup driver: each cgroup is a slice. systemd rewrites a slice's limits whenever a unit below it starts or
+//! stops, so it has to know them: limits that are only in the files would be lost with the pod's first container.
 //!
-//! What a slice's properties are is pure; [`Slices`] tells systemd over D-Bus and waits until it is done.
+//! What a slice's properties are is pure; [`Slices`] sets them over D-Bus and waits for the job.
 // Upstream: github.com/opencontainers/cgroups/systemd, as pkg/kubelet/cm uses it (v1.36)
 
 use std::collections::HashMap;
@@ -148,7 +148,7 @@ pub(super) fn properties(version: CgroupVersion, limits: &Limits) -> Properties 
 }
 
 /// The slices of this machine's systemd. Clones share a connection, which is made when it is needed, and anew when
-/// systemd was started anew.
+/// systemd was restarted.
 #[derive(Clone, Debug)]
 pub struct Slices {
     /// None: the system's bus.
@@ -257,7 +257,7 @@ impl Slices {
             .build()?;
         let mut ends = MessageStream::for_match_rule(rule, &bus, Some(SIGNALS)).await?;
         let mut call = std::pin::pin!(self.call(method, body));
-        // The end may be told before the answer.
+        // The JobRemoved signal may come before the reply.
         let mut ended = HashMap::new();
         let work = async {
             let mut job: Option<OwnedObjectPath> = None;

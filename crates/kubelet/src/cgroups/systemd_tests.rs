@@ -247,7 +247,7 @@ async fn slices_come_change_and_go() {
     slices.stop("/unknown.slice").await.unwrap();
     let error = slices.set("/unknown.slice", CgroupVersion::V2, &quota(-1, 1)).await;
     let error = error.unwrap_err().to_string();
-    assert!(error.starts_with("systemd can't change unknown.slice: "), "{error}");
+    assert!(error.starts_with("systemd failed to change unknown.slice: "), "{error}");
 }
 
 #[tokio::test]
@@ -263,7 +263,7 @@ async fn a_systemd_that_is_not_there() {
     let slices = Slices::at(&format!("unix:path={}/s", directory.path().display()));
     let error = slices.start(POD, CgroupVersion::V2).await.unwrap_err().to_string();
     assert!(
-        error.starts_with("systemd can't start kubepods-burstable-pod1_2.slice"),
+        error.starts_with("systemd failed to start kubepods-burstable-pod1_2.slice"),
         "{error}"
     );
 }

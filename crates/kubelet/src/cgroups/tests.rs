@@ -22,7 +22,7 @@ fn facts(version: CgroupVersion, driver: CgroupDriver) -> NodeFacts {
     }
 }
 
-/// A folder that looks like the file system of either version.
+/// A directory that looks like the file system of either version.
 fn fake(version: CgroupVersion) -> (tempfile::TempDir, Tree) {
     let dir = tempfile::tempdir().unwrap();
     match version {
@@ -223,7 +223,7 @@ async fn a_group_whose_limits_could_not_be_set_gets_them_later() {
     fs::remove_file(group.join("memory.max")).unwrap();
     cgroups.ensure_pod(&burstable()).await.unwrap();
     assert_eq!(text(&group, "memory.max"), (32u64 << 20).to_string());
-    // Once processes are in it, it is as a former agent left it.
+    // Once processes are in it, it is as a former kubelet process left it.
     fs::write(group.join("memory.max"), "7").unwrap();
     fs::write(group.join("cgroup.procs"), "4242\n").unwrap();
     cgroups.ensure_pod(&burstable()).await.unwrap();
@@ -316,7 +316,7 @@ fn usage_of_both_versions() {
 async fn removing_goes_down_and_never_up() {
     let (dir, tree) = fake(CgroupVersion::V1);
     let cgroups = Cgroups::new(tree, Arc::new(facts(CgroupVersion::V1, CgroupDriver::Cgroupfs)));
-    // A folder of files can't be removed like a group: make the groups without any.
+    // A directory of files can't be removed like a group: make the groups without any.
     for name in ["cpu", "memory", "unified"] {
         fs::create_dir_all(dir.path().join(name).join("kubepods/poda/container/inner")).unwrap();
         fs::create_dir_all(dir.path().join(name).join("kubepods/podb")).unwrap();

@@ -42,16 +42,16 @@ const HYBRID: &str = "unified";
 #[derive(Clone, Debug)]
 pub struct Tree {
     version: CgroupVersion,
-    /// Folders that groups are made in.
+    /// Directories that groups are made in.
     roots: Vec<PathBuf>,
-    /// The folder of each controller.
+    /// The directory of each controller.
     controllers: BTreeMap<String, PathBuf>,
-    /// Folders that may have groups of a runtime's, but where none are made.
+    /// Directories that may have groups of a runtime's, but where none are made.
     others: Vec<PathBuf>,
 }
 
 impl Tree {
-    /// Looks at what is mounted at a folder, `/sys/fs/cgroup`.
+    /// Looks at what is mounted at a directory, `/sys/fs/cgroup`.
     pub fn at(mount: &Path) -> Result<Tree> {
         match read(&mount.join("cgroup.controllers")) {
             Ok(controllers) => Ok(Tree::v2(mount, &controllers)),
@@ -132,7 +132,7 @@ impl Tree {
         }
     }
 
-    /// The folder of a group in a controller's tree.
+    /// The directory of a group in a controller's tree.
     pub(super) fn dir(&self, controller: &str, group: &str) -> Option<PathBuf> {
         Some(below(self.controllers.get(controller)?, group))
     }

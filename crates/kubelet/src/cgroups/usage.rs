@@ -1,4 +1,4 @@
-//! What a group has used, and what the kernel did to keep it within its limits.
+//! What a cgroup has used, and how often it was throttled or out of memory.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use crate::spec::CgroupVersion;
 use super::tree::{file_error, read};
 use super::{Result, Tree};
 
-/// What a controller that is not there would tell is zero or none.
+/// Counters of a missing controller are zero or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time so far.
     pub cpu_ns: u64,
-    /// Periods in which the group wanted to run, was made to wait, and for how long.
+    /// Enforcement periods, throttled periods, and throttled time.
     pub cpu_periods: u64,
     pub cpu_throttled_periods: u64,
     pub cpu_throttled_ns: u64,

@@ -1,4 +1,4 @@
-//! What a configuration may not say, though each value by itself could be read.
+//! Validation of a KubeletConfiguration whose values could all be parsed.
 // Upstream: pkg/kubelet/apis/config/validation/validation.go (v1.36)
 
 use std::net::IpAddr;
@@ -204,7 +204,9 @@ pub(super) fn out_of_range(document: &Value) -> Vec<String> {
     for field in ["address", "healthzBindAddress"] {
         let text = document[field].as_str().unwrap_or_default();
         if text.parse::<IpAddr>().is_err() {
-            problems.push(format!("invalid configuration: {field} {text:?} is no IP address"));
+            problems.push(format!(
+                "invalid configuration: {field} {text:?} is not a valid IP address"
+            ));
         }
     }
     negative_times(document, "", &mut problems);
@@ -302,10 +304,10 @@ pub(super) fn problems(c: &Config) -> Vec<String> {
         say("tlsCertFile and tlsPrivateKeyFile must be given together".to_string());
     }
     if !c.pod_cidr.is_empty() && c.pod_cidr.split(',').any(|part| part.parse::<ipnet::IpNet>().is_err()) {
-        say(format!("podCIDR {:?} is no range of addresses", c.pod_cidr));
+        say(format!("podCIDR {:?} is not a valid CIDR", c.pod_cidr));
     }
     for address in c.cluster_dns.iter().filter(|text| text.parse::<IpAddr>().is_err()) {
-        say(format!("clusterDNS {address:?} is no IP address"));
+        say(format!("clusterDNS {address:?} is not a valid IP address"));
     }
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(300));
     if let Some(period) = c.crash_loop_back_off.max_container_restart_period
@@ -386,13 +388,13 @@ fn enforcement(c: &Config, say: &mut impl FnMut(String)) {
 fn eviction(c: &Config, say: &mut impl FnMut(String)) {
     for (signal, text) in &c.eviction_minimum_reclaim {
         if let Err(why) = parse_reclaim(signal, text) {
-            say(why);
+            say(why.to_string());
         }
     }
     for thresholds in [&c.eviction_hard, &c.eviction_soft] {
         for (signal, text) in thresholds {
             if let Err(why) = parse_threshold(signal, text) {
-                say(why);
+                say(why.to_string());
             }
         }
     }

@@ -1,7 +1,7 @@
-//! The configuration in effect, in a file where people look for it and change it: `/var/lib/kubelet/config.yaml`.
+//! The configuration in effect, in the file that users look for and edit: `/var/lib/kubelet/config.yaml`.
 //!
-//! Its head says who wrote it, with the digest of what follows: a file that nobody touched since is written anew at each
-//! start, one that was edited is somebody's wish and is read, and one without such a head is not ours at all.
+//! Its header says who wrote it, with the digest of the rest: an unmodified file is rewritten at each start, an edited one
+//! is read as the user's configuration, and one without such a header is not ours.
 
 use std::io::{self, Write};
 use std::path::Path;

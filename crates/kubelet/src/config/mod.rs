@@ -1,9 +1,9 @@
-//! The agent's configuration: `kubelet.config.k8s.io/v1beta1` KubeletConfiguration, read strictly.
+//! The kubelet's configuration: `kubelet.config.k8s.io/v1beta1` KubeletConfiguration, decoded strictly.
 //!
-//! A document goes through the table of fields (`table`, `read`), which names unknown fields and values of the wrong kind
-//! and fills in Kubernetes' defaults; then its meaning is judged (`check`). Every problem is reported at once. Flags take
-//! the place of fields before that, so that they are judged alike. The whole document stays at hand for `/configz`;
-//! [`Config`] has the fields that the agent goes by.
+//! A document goes through the table of fields (`table`, `read`), which names unknown fields and values of the wrong type
+//! and sets Kubernetes' defaults; then it is validated (`check`). Every problem is reported at once. Flags replace fields
+//! before that, so that they are validated alike. The whole document is kept for `/configz`; [`Config`] has the fields
+//! that the kubelet uses.
 
 mod check;
 pub mod effective;
@@ -23,7 +23,7 @@ use orlop_api::types::core::Taint;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-/// What the agent goes by. Names as in Kubernetes' reference.
+/// What the kubelet goes by. Names as in Kubernetes' reference.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -272,46 +272,57 @@ pub enum Threshold {
     Fraction(f64),
 }
 
+/// What is wrong with a threshold in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ThresholdError(String);
+
 /// How much more than its threshold is to be freed of a signal: `0Mi` or `10%`.
-pub fn parse_reclaim(signal: &str, text: &str) -> Result<Threshold, String> {
+pub fn parse_reclaim(signal: &str, text: &str) -> Result<Threshold, ThresholdError> {
     match text.strip_suffix('%') {
         Some(_) => match parse_threshold(signal, text)? {
             Some(threshold) => Ok(threshold),
             None if text.starts_with("100") => Ok(Threshold::Fraction(1.0)),
-            None => Err(format!(
+            None => Err(ThresholdError(format!(
                 "eviction percentage minimum reclaim {signal} must be positive: {text}"
-            )),
+            ))),
         },
-        None if !SIGNALS.contains(&signal) => Err(format!("unsupported eviction signal {signal}")),
-        None => match Quantity::parse(text)? {
-            amount if amount.is_negative() => Err(format!("negative eviction minimum reclaim specified for {signal}")),
+        None if !SIGNALS.contains(&signal) => Err(ThresholdError(format!("unsupported eviction signal {signal}"))),
+        None => match Quantity::parse(text).map_err(ThresholdError)? {
+            amount if amount.is_negative() => Err(ThresholdError(format!(
+                "negative eviction minimum reclaim specified for {signal}"
+            ))),
             amount => Ok(Threshold::Quantity(amount)),
         },
     }
 }
 
 /// `100Mi` or `10%`; none for 0% and 100%, which switch a threshold off.
-pub fn parse_threshold(signal: &str, text: &str) -> Result<Option<Threshold>, String> {
+pub fn parse_threshold(signal: &str, text: &str) -> Result<Option<Threshold>, ThresholdError> {
     if !SIGNALS.contains(&signal) {
-        return Err(format!("unsupported eviction signal {signal}"));
+        return Err(ThresholdError(format!("unsupported eviction signal {signal}")));
     }
     let Some(percent) = text.strip_suffix('%') else {
-        let quantity = Quantity::parse(text)?;
+        let quantity = Quantity::parse(text).map_err(ThresholdError)?;
         if quantity.is_zero() || quantity.is_negative() {
-            return Err(format!("eviction threshold {signal} must be positive: {text}"));
+            return Err(ThresholdError(format!(
+                "eviction threshold {signal} must be positive: {text}"
+            )));
         }
         return Ok(Some(Threshold::Quantity(quantity)));
     };
     match percent.parse::<f64>() {
         Ok(n) if n == 0.0 || n == 100.0 => Ok(None),
-        Ok(n) if n < 0.0 => Err(format!("eviction percentage threshold {signal} must be >= 0%: {text}")),
-        Ok(n) if n > 100.0 => Err(format!(
+        Ok(n) if n < 0.0 => Err(ThresholdError(format!(
+            "eviction percentage threshold {signal} must be >= 0%: {text}"
+        ))),
+        Ok(n) if n > 100.0 => Err(ThresholdError(format!(
             "eviction percentage threshold {signal} must be <= 100%: {text}"
-        )),
+        ))),
         Ok(n) if n.is_finite() => Ok(Some(Threshold::Fraction(n / 100.0))),
-        _ => Err(format!(
-            "eviction percentage threshold {signal} is no percentage: {text}"
-        )),
+        _ => Err(ThresholdError(format!(
+            "eviction percentage threshold {signal} must be a percentage: {text}"
+        ))),
     }
 }
 
@@ -350,12 +361,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Fields that ask for what the agent does not do, though it takes them for others' sake.
+    /// Fields that ask for what the kubelet does not do, though it takes them for others' sake.
     pub fn without_effect(&self) -> Vec<&'static str> {
         check::without_effect(&self.document)
     }
 
-    /// What is found out only when the agent runs, for those who ask what is in effect.
+    /// What is found out only when the kubelet runs, for those who ask what is in effect.
     pub fn turned_out(&mut self, field: &str, value: Value) {
         set(&mut self.document, field, value);
     }

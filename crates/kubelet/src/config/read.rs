@@ -1,5 +1,5 @@
-//! Reading a document by the table of fields: what is unknown or of the wrong kind is reported and left out, what is
-//! missing is filled in. The outcome is well-formed in any case, so that its meaning can be judged, too.
+//! Decodes a document by the table of fields: unknown fields and values of the wrong type are reported and left out, missing
+//! ones get their defaults. The result is well-formed in any case, so that it can be validated, too.
 
 use orlop_api::duration::parse_duration;
 use orlop_api::quantity::Quantity;
@@ -14,7 +14,7 @@ pub(super) const KIND: &str = "KubeletConfiguration";
 
 pub(super) fn document(text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
-        return Err("the file is empty: a KubeletConfiguration is needed".to_string());
+        return Err("the file is empty: a KubeletConfiguration is required".to_string());
     }
     let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::Error,

@@ -1,4 +1,4 @@
-//! The fields of a KubeletConfiguration: name, kind of value, default. The reader goes by this table alone.
+//! The fields of a KubeletConfiguration: name, type, default. The decoder goes by this table alone.
 // Upstream: staging/src/k8s.io/kubelet/config/v1beta1/types.go, pkg/kubelet/apis/config/v1beta1/defaults.go (v1.36)
 
 /// What a field may hold.
@@ -292,7 +292,7 @@ pub(super) const FIELDS: &[Row] = &[
     flag("localStorageCapacityIsolation", true),
     text("containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock"),
     plain("imageServiceEndpoint", Kind::Text),
-    // Differs from upstream, which refuses to start on cgroup v1 unless told otherwise.
+    // Differs from upstream, which refuses to start on cgroup v1 by default.
     flag("failCgroupV1", false),
     plain("userNamespaces", Kind::Object(&[plain("idsPerPod", Kind::Long)])),
 ];

@@ -60,7 +60,7 @@ fn every_problem_is_named_at_once() {
         "syncFrequency: Invalid value: 5: must be a duration",
         "kubeReserved[cpu]: Invalid value: \"x\"",
         "invalid configuration: port (--port) 70000 must be between 1 and 65535, inclusive",
-        "invalid configuration: address \"localhost\" is no IP address",
+        "invalid configuration: address \"localhost\" is not a valid IP address",
     ];
     for wanted in expected {
         assert!(
@@ -77,7 +77,7 @@ fn every_problem_is_named_at_once() {
     .unwrap();
     let expected = [
         "imageGCLowThresholdPercent (--image-gc-low-threshold) 90 must be less than",
-        "clusterDNS \"ten\" is no IP address",
+        "clusterDNS \"ten\" is not a valid IP address",
         "unsupported eviction signal disk.available",
         "grace period must be specified for the soft eviction threshold pid.available",
     ];
@@ -110,7 +110,7 @@ fn what_is_not_done_here_is_refused() {
         ),
         (
             "reservedSystemCPUs: 3-1\n",
-            "reservedSystemCPUs (--reserved-cpus) \"3-1\" ends before it begins",
+            "reservedSystemCPUs (--reserved-cpus) \"3-1\" is not a valid CPU range",
         ),
     ] {
         let problems = read(text).err().unwrap().join("\n");

@@ -1,4 +1,4 @@
-//! Which CPUs a pod gets, and whether what a former agent left can be so. Pure.
+//! Which CPUs a pod is assigned, and whether the state of a former kubelet process is valid. Pure.
 
 use orlop_api::quantity::Quantity;
 use orlop_api::types::core::{Container, Pod};
@@ -6,7 +6,7 @@ use orlop_api::types::core::{Container, Pod};
 use super::state::CpuAssignments;
 use super::take::take;
 use super::topology::{Level, Topology};
-use super::{CpuSet, Options};
+use super::{CpuError, CpuSet, CpuSetError, Options};
 use crate::config::Config;
 use crate::pod::policy;
 use crate::sources::admission::Rejection;
@@ -37,7 +37,7 @@ pub(super) struct Rules {
     whole_pods: bool,
 }
 
-pub(super) fn unexpected(error: &str) -> Rejection {
+pub(super) fn unexpected(error: CpuError) -> Rejection {
     Rejection {
         reason: "UnexpectedAdmissionError".into(),
         message: format!("Allocate failed due to {error}, which is unexpected"),
@@ -45,10 +45,11 @@ pub(super) fn unexpected(error: &str) -> Rejection {
 }
 
 impl Rules {
-    /// `kept_milli`: what is kept for the system, unless its CPUs are named.
-    pub(super) fn new(config: &Config, kept_milli: i64, topology: Topology) -> Result<Rules, String> {
-        let options =
-            Options::parse(&config.cpu_manager_policy_options).map_err(|e| format!("cpuManagerPolicyOptions: {e}"))?;
+    /// `kept_milli`: system and kube reserved CPU, unless reservedSystemCPUs is set.
+    pub(super) fn new(config: &Config, kept_milli: i64, topology: Topology) -> Result<Rules, CpuError> {
+        let invalid = |field, reason: String| CpuError::Config { field, reason };
+        let options = Options::parse(&config.cpu_manager_policy_options)
+            .map_err(|e| invalid("cpuManagerPolicyOptions", e.to_string()))?;
         let alignment = match config.topology_manager_policy.as_str() {
             "best-effort" => Alignment::BestEffort,
             "restricted" => Alignment::Restricted,
@@ -57,32 +58,36 @@ impl Rules {
         };
         let nodes = topology.count(Level::Numa);
         if alignment != Alignment::None && nodes > MOST_NUMA_NODES {
-            return Err(format!(
-                "topologyManagerPolicy: unsupported on machines with more than {MOST_NUMA_NODES} NUMA Nodes"
-            ));
+            let reason = format!("unsupported on machines with more than {MOST_NUMA_NODES} NUMA Nodes");
+            return Err(invalid("topologyManagerPolicy", reason));
         }
         let named: CpuSet = config
             .reserved_system_cpus
             .parse()
-            .map_err(|e| format!("reservedSystemCPUs: {e}"))?;
+            .map_err(|e: CpuSetError| invalid("reservedSystemCPUs", e.to_string()))?;
         let all = topology.all();
         let unknown = &named - &all;
         if !unknown.is_empty() {
-            return Err(format!("reservedSystemCPUs: this machine has no CPUs {unknown}"));
+            return Err(invalid(
+                "reservedSystemCPUs",
+                format!("CPUs {unknown} do not exist on this node"),
+            ));
         }
         let reserved = match (named.is_empty(), kept_milli) {
             (false, _) => named,
             (true, ..=0) => {
-                return Err(
-                    "cpuManagerPolicy: the static policy requires systemreserved.cpu + kubereserved.cpu to be \
-                            greater than zero"
+                return Err(invalid(
+                    "cpuManagerPolicy",
+                    "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
                         .to_string(),
-                );
+                ));
             }
             (true, milli) => {
                 let count = usize::try_from(milli).unwrap_or(usize::MAX).div_ceil(1000);
-                take(&topology, &all, count, &options)
-                    .map_err(|e| format!("cpuManagerPolicy: unable to reserve the required amount of CPUs: {e}"))?
+                take(&topology, &all, count, &options).map_err(|e| {
+                    let reason = format!("unable to reserve the required amount of CPUs: {e}");
+                    invalid("cpuManagerPolicy", reason)
+                })?
             }
         };
         Ok(Rules {
@@ -94,17 +99,13 @@ impl Rules {
         })
     }
 
-    /// Whether what was left can go on here; nothing left is a fresh start.
-    pub(super) fn check(&self, mut state: CpuAssignments) -> Result<CpuAssignments, String> {
+    /// Validates the checkpoint's assignments; empty ones are a fresh start.
+    pub(super) fn check(&self, mut state: CpuAssignments) -> Result<CpuAssignments, CpuError> {
         let mut all = self.topology.all();
         if self.options.strict_reservation {
             all = &all - &self.reserved;
         }
-        let wrong = |text: String| {
-            Err(format!(
-                "invalid state, please drain node and remove policy state file: {text}"
-            ))
-        };
+        let wrong = |text: String| Err(CpuError::State(text));
         if state.shared.is_empty() {
             if state.own.is_empty() {
                 state.shared = all;
@@ -178,7 +179,7 @@ impl Rules {
                         None => self.near(&free, &reusable, count)?,
                     };
                     self.pick(&(&free | &reusable), near.as_ref(), count)
-                        .map_err(|e| unexpected(&e))?
+                        .map_err(unexpected)?
                 }
             };
             new.shared = &new.shared - &cpus;
@@ -242,7 +243,7 @@ impl Rules {
         if !count.is_multiple_of(threads) {
             return refuse(format!("requested {count} cpus not multiple cpus per core = {threads}"));
         }
-        // A core of which a part is kept for the system can't be had whole.
+        // A core that is partly reserved for the system can't be allocated as a whole.
         let all = self.topology.all();
         let cores = self.topology.numbers(&self.reserved, Level::Core);
         let kept = cores.iter().flat_map(|core| {
@@ -298,8 +299,8 @@ impl Rules {
         }
     }
 
-    /// From the near ones first.
-    fn pick(&self, available: &CpuSet, near: Option<&CpuSet>, count: usize) -> Result<CpuSet, String> {
+    /// CPUs of the preferred NUMA nodes first.
+    fn pick(&self, available: &CpuSet, near: Option<&CpuSet>, count: usize) -> Result<CpuSet, CpuError> {
         let mut taken = CpuSet::default();
         if let Some(nodes) = near {
             let here = nodes.iter().flat_map(|node| {
@@ -315,10 +316,16 @@ impl Rules {
             count - taken.len(),
             &self.options,
         );
-        // The number that was asked for is what a reader looks for.
-        let rest = rest.map_err(|error| match taken.is_empty() {
-            true => error,
-            false => format!("{error} (of {count})"),
+        // Readers look for the number that was requested.
+        let rest = rest.map_err(|error| match error {
+            CpuError::NotEnough {
+                requested, available, ..
+            } if !taken.is_empty() => CpuError::NotEnough {
+                requested,
+                available,
+                whole: Some(count),
+            },
+            error => error,
         })?;
         Ok(&taken | &rest)
     }

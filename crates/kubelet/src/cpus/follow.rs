@@ -1,4 +1,4 @@
-//! Brings running containers onto the CPUs they may run on: those without CPUs of their own when the rest changes.
+//! Updates the cpusets of running containers: those without exclusive CPUs when the shared pool changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn plan(cpus: &Cpus, running: &[Running], done: &BTreeMap<String, CpuSet>) -> Ve
         .collect()
 }
 
-/// Until the shutdown. `pods` are the uids of all pods of this node, none as long as they are not all known.
+/// Runs until the shutdown. `pods` are the uids of all pods of this node, none as long as they are not all known.
 pub async fn follow(
     cpus: Cpus,
     runtime: Arc<dyn Runtime>,
@@ -33,7 +33,7 @@ pub async fn follow(
     let mut done: BTreeMap<String, CpuSet> = BTreeMap::new();
     loop {
         if let Some(known) = pods() {
-            // Pods that went while no agent ran.
+            // Pods that went while no kubelet ran.
             let gone = cpus.pods().into_iter().filter(|uid| !known.contains(uid));
             gone.for_each(|uid| cpus.release(&uid));
         }
@@ -48,7 +48,7 @@ pub async fn follow(
                 Ok(()) => {
                     done.insert(id, wanted);
                 }
-                // It may have ended meanwhile; if not, the next turn tries again.
+                // It may have terminated meanwhile; if not, the next pass retries.
                 Err(error) => {
                     tracing::debug!(container = %id, cpus = %wanted, err = %error, "failed to update container cpuset")
                 }

@@ -68,10 +68,19 @@ impl Sub for &CpuSet {
     }
 }
 
-impl FromStr for CpuSet {
-    type Err = String;
+/// What is wrong with a list of CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CpuSetError {
+    #[error("{0:?} is not a CPU number or range")]
+    NotANumber(String),
+    #[error("{0:?} is not a valid CPU range")]
+    Reversed(String),
+}
 
-    fn from_str(text: &str) -> Result<CpuSet, String> {
+impl FromStr for CpuSet {
+    type Err = CpuSetError;
+
+    fn from_str(text: &str) -> Result<CpuSet, CpuSetError> {
         let mut cpus = BTreeSet::new();
         if text.trim().is_empty() {
             return Ok(CpuSet(cpus));
@@ -81,11 +90,11 @@ impl FromStr for CpuSet {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let number = |text: &str| match text.trim().parse::<u32>() {
                 Ok(cpu) if cpu < MOST => Ok(cpu),
-                _ => Err(format!("{part:?} is no number or range of CPUs")),
+                _ => Err(CpuSetError::NotANumber(part.to_string())),
             };
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
-                return Err(format!("{part:?} ends before it begins"));
+                return Err(CpuSetError::Reversed(part.to_string()));
             }
             cpus.extend(first..=last);
         }

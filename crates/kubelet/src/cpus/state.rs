@@ -1,6 +1,6 @@
-//! Whose which CPUs are, and the file that tells it to the next agent: `cpu_manager_state`, as Kubernetes writes it.
+//! CPU assignments and their checkpoint, `cpu_manager_state`, as Kubernetes writes it.
 //!
-//! The checksum is over the text that Go's spew makes of the structure: another program must find it right.
+//! The checksum is over the text that Go's spew makes of the structure: the upstream kubelet must accept it.
 // Upstream: pkg/kubelet/cm/cpumanager/state (v1.36), the second version of the format
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::CpuSet;
+use super::{CpuError, CpuSet, CpuSetError};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuAssignments {
@@ -76,14 +76,15 @@ impl File {
 
     fn state(&self) -> Result<CpuAssignments, String> {
         let shared = self.default_cpu_set.parse();
-        let shared = shared.map_err(|e| format!("could not parse default cpu set {:?}: {e}", self.default_cpu_set))?;
+        let shared = shared
+            .map_err(|e: CpuSetError| format!("could not parse default cpu set {:?}: {e}", self.default_cpu_set))?;
         let mut state = CpuAssignments {
             shared,
             ..CpuAssignments::default()
         };
         for (uid, containers) in &self.entries {
             for (name, text) in containers {
-                let cpus = text.parse().map_err(|e| {
+                let cpus = text.parse().map_err(|e: CpuSetError| {
                     format!("could not parse cpuset {text:?} for container {name:?} in pod {uid:?}: {e}")
                 })?;
                 state.own.entry(uid.clone()).or_default().insert(name.clone(), cpus);
@@ -98,8 +99,8 @@ fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, step)
 }
 
-/// What a former agent wrote; none if there is no file.
-pub(super) fn load(path: &Path, policy: &str) -> Result<Option<CpuAssignments>, String> {
+/// Loads the checkpoint; none if there is no file.
+pub(super) fn load(path: &Path, policy: &str) -> Result<Option<CpuAssignments>, CpuError> {
     let read = || {
         let text = match std::fs::read(path) {
             Ok(text) => text,
@@ -107,7 +108,7 @@ pub(super) fn load(path: &Path, policy: &str) -> Result<Option<CpuAssignments>, 
             Err(error) => return Err(error.to_string()),
         };
         let file: File = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
-        // Very old files have none.
+        // Very old checkpoints have none.
         if file.checksum != 0 && file.checksum != file.sum() {
             return Err("checkpoint is corrupted".to_string());
         }
@@ -119,12 +120,9 @@ pub(super) fn load(path: &Path, policy: &str) -> Result<Option<CpuAssignments>, 
             )),
         }
     };
-    read().map_err(|error| {
-        format!(
-            "could not restore state from checkpoint: {error}, please drain this node and delete the CPU manager \
-             checkpoint file {:?} before restarting Kubelet",
-            path.display().to_string()
-        )
+    read().map_err(|reason| CpuError::Checkpoint {
+        path: path.to_path_buf(),
+        reason,
     })
 }
 
@@ -146,9 +144,9 @@ mod tests {
         let path = dir.path().join("cpu_manager_state");
         let read = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            load(&path, "none").map_err(|e| e.replace(dir.path().to_str().unwrap(), ""))
+            load(&path, "none").map_err(|e| e.to_string().replace(dir.path().to_str().unwrap(), ""))
         };
-        assert_eq!(load(&path, "none"), Ok(None));
+        assert_eq!(load(&path, "none").unwrap(), None);
         let text = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
         assert_eq!(read(text), Ok(Some(CpuAssignments::default())));
         let both = r#"{"policyName":"none","defaultCpuSet":"1-3",
@@ -171,7 +169,7 @@ mod tests {
             ),
             (
                 r#"{"policyName":"none","defaultCpuSet":"1.3","checksum":3021697696}"#,
-                r#"could not parse default cpu set "1.3": "1.3" is no number or range of CPUs"#,
+                r#"could not parse default cpu set "1.3": "1.3" is not a CPU number or range"#,
             ),
         ] {
             let want = format!(
@@ -192,7 +190,7 @@ mod tests {
         };
         state.own.entry("u".into()).or_default().insert("c".into(), set("1-3"));
         save(&path, "static", &state).unwrap();
-        assert_eq!(load(&path, "static"), Ok(Some(state)));
+        assert_eq!(load(&path, "static").unwrap(), Some(state));
         save(&path, "none", &CpuAssignments::default()).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(

@@ -1,16 +1,22 @@
-//! Which CPUs a container gets for itself: as few cores, caches, sockets and memory nodes as can be. Pure.
+//! Picks exclusive CPUs: as few cores, caches, sockets and NUMA nodes as possible. Pure.
 // Upstream: pkg/kubelet/cm/cpumanager/cpu_assignment.go (v1.36)
 
 use super::topology::{Level, Topology};
-use super::{CpuSet, Options};
+use super::{CpuError, CpuSet, Options};
 
 /// `count` of the available CPUs. An error says that there are too few.
-pub(super) fn take(topology: &Topology, available: &CpuSet, count: usize, options: &Options) -> Result<CpuSet, String> {
+pub(super) fn take(
+    topology: &Topology,
+    available: &CpuSet,
+    count: usize,
+    options: &Options,
+) -> Result<CpuSet, CpuError> {
     if available.len() < count {
-        return Err(format!(
-            "not enough cpus available to satisfy request: requested={count}, available={}",
-            available.len()
-        ));
+        return Err(CpuError::NotEnough {
+            requested: count,
+            available: available.len(),
+            whole: None,
+        });
     }
     let group = if options.full_pcpus_only {
         topology.cpus_per_core()
@@ -259,7 +265,7 @@ mod tests {
             let taken = take(topology, &set(available), count, &options).unwrap();
             assert_eq!(taken.to_string(), want, "{count} of {available} {options:?}");
         }
-        let none = take(&single, &set("1-2"), 3, &PLAIN).unwrap_err();
+        let none = take(&single, &set("1-2"), 3, &PLAIN).unwrap_err().to_string();
         assert_eq!(
             none,
             "not enough cpus available to satisfy request: requested=3, available=2"

@@ -138,15 +138,18 @@ fn options_and_alignment() {
 
 #[test]
 fn what_can_not_be_done_is_said() {
-    let refused =
-        |fields: &[(&'static str, Value)], kept| Rules::new(&config(fields), kept, machine(1, 1, 2, 2)).unwrap_err();
+    let refused = |fields: &[(&'static str, Value)], kept| {
+        Rules::new(&config(fields), kept, machine(1, 1, 2, 2))
+            .unwrap_err()
+            .to_string()
+    };
     assert_eq!(
         refused(&[], 0),
         "cpuManagerPolicy: the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
     );
     assert_eq!(
         refused(&[("reservedSystemCPUs", json!("3-4"))], 0),
-        "reservedSystemCPUs: this machine has no CPUs 4"
+        "reservedSystemCPUs: CPUs 4 do not exist on this node"
     );
     assert!(refused(&[], 9000).starts_with("cpuManagerPolicy: unable to reserve the required amount of CPUs"));
     for (options, problem) in [
@@ -169,7 +172,7 @@ fn what_can_not_be_done_is_said() {
         ),
     ] {
         let options: BTreeMap<String, String> = serde_json::from_value(options).unwrap();
-        assert_eq!(Options::parse(&options).unwrap_err(), problem);
+        assert_eq!(Options::parse(&options).unwrap_err().to_string(), problem);
     }
 }
 
@@ -185,7 +188,10 @@ fn what_was_left_must_fit_the_machine() {
             state.own.entry("u".into()).or_default().insert("c".into(), set(own));
         }
         let checked = rules.check(state).map(|state| state.shared.to_string());
-        checked.map_err(|e| e.replace("invalid state, please drain node and remove policy state file: ", ""))
+        checked.map_err(|e| {
+            e.to_string()
+                .replace("invalid state, please drain node and remove policy state file: ", "")
+        })
     };
     assert_eq!(left("", ""), Ok("0-3".into()));
     assert_eq!(left("0-1", "2-3"), Ok("0-1".into()));
@@ -241,6 +247,7 @@ fn another_agent_takes_over() {
     assert!(
         start("none")
             .unwrap_err()
+            .to_string()
             .contains("differs from state checkpoint policy \"static\"")
     );
     std::fs::remove_file(root.path().join(STATE_FILE)).unwrap();

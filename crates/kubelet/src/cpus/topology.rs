@@ -1,10 +1,10 @@
-//! Which CPUs share a core, a cache, a socket and memory: read once from `/sys`.
+//! The CPU topology (cores, caches, sockets, NUMA nodes), read once from `/sys`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::CpuSet;
+use super::{CpuError, CpuSet, CpuSetError};
 
 /// Where a CPU is. Numbers are unique on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +46,17 @@ impl Topology {
         Topology { cpus }
     }
 
-    /// From a folder like `/sys/devices/system`. What the kernel does not tell of a CPU leaves it a core of its own.
-    pub fn read(system: &Path) -> Result<Topology, String> {
+    /// From a directory like `/sys/devices/system`. Without topology in /sys a CPU counts as a core of its own.
+    pub fn read(system: &Path) -> Result<Topology, CpuError> {
         let online = system.join("cpu/online");
-        let text = fs::read_to_string(&online).map_err(|e| format!("{}: {e}", online.display()))?;
-        let all: CpuSet = text.parse().map_err(|e| format!("{}: {e}", online.display()))?;
+        let failed = |reason: String| CpuError::Topology {
+            path: online.clone(),
+            reason,
+        };
+        let text = fs::read_to_string(&online).map_err(|e| failed(e.to_string()))?;
+        let all: CpuSet = text.parse().map_err(|e: CpuSetError| failed(e.to_string()))?;
         if all.is_empty() {
-            return Err(format!("{}: no CPU is online", online.display()));
+            return Err(failed("no CPU is online".to_string()));
         }
         let numas = numa_nodes(&system.join("node"));
         let place = |cpu: u32| {
@@ -161,7 +165,12 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        assert!(Topology::read(dir.path()).unwrap_err().contains("cpu/online"));
+        assert!(
+            Topology::read(dir.path())
+                .unwrap_err()
+                .to_string()
+                .contains("cpu/online")
+        );
         write("cpu/online", "0-3\n");
         for cpu in 0..4 {
             write(

@@ -1,4 +1,4 @@
-//! Which devices there are and whose they are. Pure but for the file that brings it to the next agent.
+//! Which devices there are and which pods they are allocated to. Pure but for the checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,16 +9,17 @@ use base64::engine::general_purpose::STANDARD;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use super::DeviceError;
 use super::messages::{Allocated, Device};
 
-/// By name: how many there are, and how many of them can be used.
+/// By resource: capacity and allocatable.
 pub type Amounts = BTreeMap<String, (u64, u64)>;
 
-/// What a container has of a resource.
+/// Devices of a resource that a container is allocated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claim {
     pub ids: BTreeSet<String>,
-    /// None until the plugin has said how to use them.
+    /// None until the plugin's Allocate response.
     pub allocated: Option<Allocated>,
 }
 
@@ -32,7 +33,7 @@ pub struct Book {
 
 #[derive(Default, Serialize, Deserialize)]
 struct File {
-    /// Resources that plugins had.
+    /// Resources of plugins.
     resources: BTreeSet<String>,
     claims: Vec<Entry>,
 }
@@ -44,7 +45,7 @@ struct Entry {
     container_name: String,
     resource_name: String,
     device_ids: BTreeSet<String>,
-    /// The plugin's answer, as it came.
+    /// The plugin's encoded response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     alloc_resp: Option<String>,
 }
@@ -54,19 +55,19 @@ impl Book {
         self.devices.contains_key(resource)
     }
 
-    /// The plugin says that these are there now.
+    /// The plugin's current device list.
     pub fn set(&mut self, resource: &str, devices: &[Device]) {
         let all = devices.iter().map(|d| (d.id.clone(), d.health == "Healthy"));
         self.devices.insert(resource.to_string(), all.collect());
     }
 
-    /// The plugin is away: its devices are there, but can't be given to anyone.
+    /// The plugin is disconnected: its devices become unhealthy.
     pub fn lose(&mut self, resource: &str) {
         let devices = self.devices.entry(resource.to_string()).or_default();
         devices.values_mut().for_each(|healthy| *healthy = false);
     }
 
-    /// The plugin stays away. The resource is shown as none, not left out: the API would keep the old number.
+    /// The plugin stays disconnected. The resource is reported as zero, not left out: the API would keep the old number.
     pub fn forget(&mut self, resource: &str) {
         self.devices.insert(resource.to_string(), BTreeMap::new());
     }
@@ -88,7 +89,7 @@ impl Book {
         claims.flat_map(|claim| &claim.ids).collect()
     }
 
-    /// Healthy ones that nobody has.
+    /// Healthy devices that are not allocated.
     pub fn free(&self, resource: &str) -> BTreeSet<String> {
         let used = self.used(resource);
         let devices = self.devices.get(resource).into_iter().flatten();
@@ -115,27 +116,27 @@ impl Book {
         self.claims.keys().cloned().collect()
     }
 
-    /// True if the pod had any.
+    /// True if the pod had devices.
     pub fn release(&mut self, uid: &str) -> bool {
         self.claims.remove(uid).is_some()
     }
 
-    pub fn load(path: &Path) -> Result<Book, String> {
-        let said = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    pub fn load(path: &Path) -> Result<Book, DeviceError> {
+        let invalid = |error: Box<dyn std::error::Error + Send + Sync>| DeviceError::checkpoint("read", path, error);
         let file: File = match std::fs::read(path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|e| said(&e))?,
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| invalid(e.into()))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => File::default(),
-            Err(error) => return Err(said(&error)),
+            Err(error) => return Err(invalid(error.into())),
         };
         let mut book = Book::default();
         file.resources.iter().for_each(|resource| book.forget(resource));
         for entry in file.claims {
             let bytes = entry.alloc_resp.map(|text| STANDARD.decode(text)).transpose();
-            let bytes = bytes.map_err(|e| said(&e))?;
+            let bytes = bytes.map_err(|e| invalid(e.into()))?;
             let allocated = bytes.map(|bytes| Allocated::decode(bytes.as_slice())).transpose();
             let claim = Claim {
                 ids: entry.device_ids,
-                allocated: allocated.map_err(|e| said(&e))?,
+                allocated: allocated.map_err(|e| invalid(e.into()))?,
             };
             book.give(&entry.pod_uid, &entry.container_name, &entry.resource_name, claim);
         }
@@ -162,21 +163,22 @@ impl Book {
     }
 }
 
-/// Devices for a container: those that an init container of its pod had, then those the plugin prefers, then any.
+/// Picks devices for a container: reusable ones of init containers first, then the plugin's preference, then any.
 pub fn choose(
     resource: &str,
     free: &BTreeSet<String>,
     reusable: &BTreeSet<String>,
     preferred: &[String],
     count: usize,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<BTreeSet<String>, DeviceError> {
     let mut chosen: BTreeSet<String> = reusable.iter().take(count).cloned().collect();
     let needed = count - chosen.len();
     if free.len() < needed {
-        return Err(format!(
-            "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {}",
-            free.len()
-        ));
+        return Err(DeviceError::Unavailable {
+            resource: resource.to_string(),
+            requested: needed,
+            available: free.len(),
+        });
     }
     let preferred = preferred.iter().filter(|id| free.contains(*id));
     for id in preferred.chain(free) {
@@ -238,7 +240,7 @@ mod tests {
         assert_eq!(book.amounts()["x/y"], (0, 0));
         assert!(book.release("u") && !book.release("u"));
         std::fs::write(&path, "{").unwrap();
-        assert!(Book::load(&path).unwrap_err().contains("claims.json"));
+        assert!(Book::load(&path).unwrap_err().to_string().contains("claims.json"));
     }
 
     proptest! {

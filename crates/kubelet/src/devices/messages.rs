@@ -17,7 +17,7 @@ pub struct PluginOptions {
 pub struct Register {
     #[prost(string, tag = "1")]
     pub version: String,
-    /// The name of the plugin's socket, beside the agent's.
+    /// The name of the plugin's socket, beside the kubelet's.
     #[prost(string, tag = "2")]
     pub endpoint: String,
     #[prost(string, tag = "3")]

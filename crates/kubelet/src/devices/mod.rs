@@ -1,8 +1,9 @@
-//! Devices that plugins of vendors bring: they register at `device-plugins/kubelet.sock`, tell which devices there are,
-//! and how a container is to be made so that it can use them.
+//! The device manager: device plugins register at `device-plugins/kubelet.sock`, list their devices, and say how a
+//! container is to be configured to use them.
 //!
-//! The node shows the devices as extended resources, so pods are counted against them like against CPUs. Which devices a
-//! pod gets is decided when it is let in ([`book`]); the plugin is asked what it would prefer, and how they are used.
+//! The node reports the devices as extended resources, so that pods are scheduled by them. Which devices a pod is allocated
+//! is decided at its admission ([`book`]); the plugin is asked for its preference (GetPreferredAllocation) and for the
+//! container's configuration (Allocate).
 // Upstream: pkg/kubelet/cm/devicemanager (v1.36). Left out: nearness to memory nodes, health in a pod's status
 
 pub mod book;
@@ -26,18 +27,69 @@ use tokio::sync::watch;
 
 use self::book::{Amounts, Book, Claim, choose};
 use self::messages::*;
-use crate::grpc::{Socket, said};
+use crate::grpc::{CallError, Socket};
 use crate::pod::policy;
 use crate::sources::admission::Rejection;
 
-/// As the plugins know it, below the agent's folder.
+/// Below the kubelet's root directory, as plugins expect it.
 const FOLDER: &str = "device-plugins";
 const SOCKET: &str = "kubelet.sock";
 const CLAIMS: &str = "orlop_device_claims.json";
 
 const QUESTION: Duration = Duration::from_secs(30);
-/// Upstream: devices of a plugin that is away are remembered for so long.
+/// Upstream: devices of a disconnected plugin are kept for so long.
 const AWAY: Duration = Duration::from_secs(300);
+
+/// Why devices could not be allocated, or their manager not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("failed to {action} {}: {source}", path.display())]
+    Checkpoint {
+        action: &'static str,
+        path: PathBuf,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
+    NoHealthyDevices(String),
+    #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
+    Unavailable {
+        resource: String,
+        requested: usize,
+        available: usize,
+    },
+    /// A plugin's Allocate has to answer for the one container that it was asked about.
+    #[error("the plugin for {0} returned an unexpected number of container responses")]
+    UnexpectedAnswer(String),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl DeviceError {
+    fn checkpoint(
+        action: &'static str,
+        path: &Path,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> DeviceError {
+        DeviceError::Checkpoint {
+            action,
+            path: path.to_path_buf(),
+            source: source.into(),
+        }
+    }
+}
+
+/// Why a plugin was not registered.
+#[derive(Debug, thiserror::Error)]
+enum RegistrationError {
+    #[error("requested API version {0:?} is not supported by kubelet. Supported version is [\"v1beta1\"]")]
+    Version(String),
+    #[error("the ResourceName {0:?} is invalid")]
+    ResourceName(String),
+    #[error("the Endpoint {0:?} is not the name of a socket in {FOLDER}")]
+    Endpoint(String),
+    #[error(transparent)]
+    Message(#[from] prost::DecodeError),
+}
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -49,14 +101,14 @@ struct Inner {
     folder: PathBuf,
     state: Mutex<DeviceManagerState>,
     amounts: watch::Sender<Amounts>,
-    /// Pods get their devices one after the other.
+    /// Serializes device allocation.
     claiming: tokio::sync::Mutex<()>,
     shutdown: Shutdown,
 }
 
 struct DeviceManagerState {
     book: Book,
-    /// By resource; the newest registration counts.
+    /// By resource; the latest registration wins.
     plugins: BTreeMap<String, Plugin>,
     registrations: u64,
 }
@@ -65,15 +117,15 @@ struct DeviceManagerState {
 struct Plugin {
     number: u64,
     socket: Socket,
-    /// As it says itself when it is asked; what it said at its registration does not count, as upstream.
+    /// From GetDevicePluginOptions; the options of the registration are ignored, as upstream.
     options: PluginOptions,
 }
 
 impl Devices {
-    /// Takes over what a former agent left, and listens for plugins until the shutdown.
-    pub fn start(root: &Path, shutdown: Shutdown) -> Result<Devices, String> {
+    /// Loads the checkpoint, and serves registrations until the shutdown.
+    pub fn start(root: &Path, shutdown: Shutdown) -> Result<Devices, DeviceError> {
         let folder = root.join(FOLDER);
-        std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        std::fs::create_dir_all(&folder).map_err(|e| DeviceError::checkpoint("create", &folder, e))?;
         let book = Book::load(&folder.join(CLAIMS))?;
         let devices = Devices {
             inner: Arc::new(Inner {
@@ -88,14 +140,14 @@ impl Devices {
                 shutdown,
             }),
         };
-        // A folder with too long a name for a socket, say: the rest of the agent can do without plugins.
+        // A directory with too long a name for a socket, say: the rest of the kubelet can do without plugins.
         if let Err(error) = register::listen(devices.clone()) {
             tracing::error!(err = %error, "failed to start the device plugin registration server");
         }
         Ok(devices)
     }
 
-    /// What the node has, as it changes.
+    /// The node's device resources, as they change.
     pub fn amounts(&self) -> watch::Receiver<Amounts> {
         self.inner.amounts.subscribe()
     }
@@ -104,8 +156,8 @@ impl Devices {
         self.inner.folder.join(SOCKET)
     }
 
-    /// Changes what is known, tells it, and writes it down.
-    fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, String> {
+    /// Applies a change, publishes the amounts, and writes the checkpoint.
+    fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, DeviceError> {
         let mut state = self.inner.state.lock();
         let answer = change(&mut state.book);
         let amounts = state.book.amounts();
@@ -116,7 +168,7 @@ impl Devices {
         });
         let path = self.inner.folder.join(CLAIMS);
         let saved = state.book.save(&path);
-        saved.map_err(|e| format!("{} can't be written: {e}", path.display()))?;
+        saved.map_err(|e| DeviceError::checkpoint("write", &path, e))?;
         Ok(answer)
     }
 
@@ -126,8 +178,8 @@ impl Devices {
         }
     }
 
-    /// A plugin has come: follows what it says of its devices until it goes.
-    fn add_plugin(&self, request: Register) -> Result<(), String> {
+    /// Registers a plugin, and follows ListAndWatch until it is gone.
+    fn add_plugin(&self, request: Register) -> Result<(), RegistrationError> {
         let Register {
             version,
             endpoint,
@@ -135,16 +187,14 @@ impl Devices {
             ..
         } = request;
         if version != "v1beta1" {
-            return Err(format!(
-                "requested API version {version:?} is not supported by kubelet. Supported version is [\"v1beta1\"]"
-            ));
+            return Err(RegistrationError::Version(version));
         }
         if !orlop_api::resources::is_extended(&resource_name) {
-            return Err(format!("the ResourceName {resource_name:?} is invalid"));
+            return Err(RegistrationError::ResourceName(resource_name));
         }
         let is_plain = !endpoint.is_empty() && !endpoint.contains('/') && endpoint != "." && endpoint != "..";
         if !is_plain || endpoint == SOCKET {
-            return Err(format!("the Endpoint {endpoint:?} is no name of a socket in {FOLDER}"));
+            return Err(RegistrationError::Endpoint(endpoint));
         }
         let plugin = {
             let mut state = self.inner.state.lock();
@@ -182,7 +232,9 @@ impl Devices {
         }
         tracing::warn!(
             resource,
-            err = told.err().unwrap_or("the stream ended".into()),
+            err = told
+                .err()
+                .map_or("the stream ended".to_string(), |error| error.to_string()),
             "lost the connection to device plugin"
         );
         self.change_or_warn(|book| book.lose(resource));
@@ -198,7 +250,7 @@ impl Devices {
         resource: &str,
         plugin: &Plugin,
         is_newest: impl Fn(&Devices) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), CallError> {
         let path = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
         let options = plugin.socket.call(path, Empty {}, QUESTION).await?;
         if let Some(known) = self.inner.state.lock().plugins.get_mut(resource)
@@ -208,7 +260,7 @@ impl Devices {
         }
         let path = "/v1beta1.DevicePlugin/ListAndWatch";
         let mut stream = plugin.socket.follow::<_, DeviceList>(path, Empty {}, QUESTION).await?;
-        while let Some(list) = stream.message().await.map_err(|status| said(&status))? {
+        while let Some(list) = stream.message().await? {
             if !is_newest(self) {
                 return Ok(());
             }
@@ -217,7 +269,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Gives a new pod its devices: all or none.
+    /// Allocates a new pod's devices: all or none.
     pub async fn claim(&self, pod: &Pod) -> Result<(), Rejection> {
         if !self.wants_any(pod) {
             return Ok(());
@@ -240,7 +292,7 @@ impl Devices {
         all.any(|container| !self.wanted(container).is_empty())
     }
 
-    /// Of what plugins have, how much a container asks for.
+    /// The device resources that a container requests.
     fn wanted(&self, container: &Container) -> Vec<(String, usize)> {
         let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref());
         let state = self.inner.state.lock();
@@ -252,9 +304,9 @@ impl Devices {
         counted.collect()
     }
 
-    async fn claim_all(&self, pod: &Pod) -> Result<(), String> {
+    async fn claim_all(&self, pod: &Pod) -> Result<(), DeviceError> {
         let uid = policy::uid(pod);
-        // What init containers had that have ended by then, by resource.
+        // Devices of init containers that have completed by then, by resource.
         let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let init = policy::init_containers(pod).iter().map(|c| (c, !policy::is_sidecar(c)));
         let all = init.chain(policy::regular_containers(pod).iter().map(|c| (c, false)));
@@ -278,7 +330,7 @@ impl Devices {
         resource: &str,
         count: usize,
         reusable: &BTreeSet<String>,
-    ) -> Result<BTreeSet<String>, String> {
+    ) -> Result<BTreeSet<String>, DeviceError> {
         let (free, plugin, known) = {
             let state = self.inner.state.lock();
             let known = state.book.claim(uid, container, resource).cloned();
@@ -287,8 +339,7 @@ impl Devices {
         if let Some(known) = known.filter(|known| known.ids.len() == count && known.allocated.is_some()) {
             return Ok(known.ids);
         }
-        let plugin = plugin
-            .ok_or_else(|| format!("no healthy devices present; cannot allocate unhealthy devices {resource}"))?;
+        let plugin = plugin.ok_or_else(|| DeviceError::NoHealthyDevices(resource.to_string()))?;
         let preferred = match plugin.options.get_preferred_allocation_available && free.len() + reusable.len() > count {
             true => prefer(&plugin, &free, reusable, count).await?,
             false => Vec::new(),
@@ -303,9 +354,7 @@ impl Devices {
         let mut answer: AllocateResponse = plugin.socket.call(path, request, QUESTION).await?;
         let allocated = answer.containers.pop();
         if allocated.is_none() || !answer.containers.is_empty() {
-            return Err(format!(
-                "the plugin for {resource} answered for another number of containers"
-            ));
+            return Err(DeviceError::UnexpectedAnswer(resource.to_string()));
         }
         let claim = Claim {
             ids: ids.clone(),
@@ -315,20 +364,20 @@ impl Devices {
         Ok(ids)
     }
 
-    /// Pods with devices for themselves.
+    /// Pods with allocated devices.
     pub fn pods(&self) -> Vec<String> {
         self.inner.state.lock().book.pods()
     }
 
-    /// The pod has gone. Doing it again is fine.
+    /// Releases the pod's devices. Idempotent.
     pub fn release(&self, uid: &str) {
         if self.inner.state.lock().book.release(uid) {
             self.change_or_warn(|_| ());
         }
     }
 
-    /// Adds what a container needs for its devices, and lets plugins that want to prepare them.
-    pub async fn add_to(&self, uid: &str, name: &str, config: &mut cri::ContainerConfig) -> Result<(), String> {
+    /// Adds a container's devices to its configuration, and calls PreStartContainer where required.
+    pub async fn add_to(&self, uid: &str, name: &str, config: &mut cri::ContainerConfig) -> Result<(), DeviceError> {
         let claims = self.inner.state.lock().book.of(uid, name);
         for (resource, claim) in claims {
             let plugin = self.inner.state.lock().plugins.get(&resource).cloned();
@@ -350,7 +399,7 @@ async fn prefer(
     free: &BTreeSet<String>,
     reusable: &BTreeSet<String>,
     count: usize,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CallError> {
     let request = PreferredRequest {
         containers: vec![ContainerPreferredRequest {
             available: free.union(reusable).cloned().collect(),
@@ -363,7 +412,7 @@ async fn prefer(
     Ok(answer.containers.pop().unwrap_or_default().ids)
 }
 
-/// What the pod says itself goes before what a plugin says.
+/// The pod's own settings take precedence over the plugin's.
 fn apply(allocated: Allocated, config: &mut cri::ContainerConfig) {
     for (key, value) in allocated.envs {
         if !config.envs.iter().any(|env| env.key == key) {

@@ -1,4 +1,4 @@
-//! The socket at which plugins register.
+//! The registration server of device plugins.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use super::messages::Register;
-use super::{Devices, wire};
+use super::{DeviceError, Devices, RegistrationError, wire};
 
-/// Plugins that may talk to us at once; they say one sentence each.
+/// Concurrent connections of plugins; each sends one request.
 const MOST: usize = 32;
 
-/// A new socket, whatever was there: plugins take that as a sign that they have to register again.
-pub(super) fn listen(devices: Devices) -> Result<(), String> {
+/// Recreates the socket: plugins take that as a sign to register again.
+pub(super) fn listen(devices: Devices) -> Result<(), DeviceError> {
     let socket = devices.socket();
     match std::fs::remove_file(&socket) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(format!("{} can't be removed: {error}", socket.display()));
+            return Err(DeviceError::checkpoint("remove", &socket, error));
         }
         _ => {}
     }
-    let listener = UnixListener::bind(&socket).map_err(|e| format!("{} can't be made: {e}", socket.display()))?;
+    let listener = UnixListener::bind(&socket).map_err(|e| DeviceError::checkpoint("listen on", &socket, e))?;
     let shutdown = devices.inner.shutdown.clone();
     orlop_base::spawn(async move {
         tokio::select! {
@@ -60,8 +60,10 @@ async fn accept(listener: UnixListener, devices: Devices) {
 
 async fn serve(stream: UnixStream, devices: Devices) {
     let answer = |message: &[u8]| {
-        let request = Register::decode(message).map_err(|error| error.to_string())?;
-        devices.add_plugin(request).inspect_err(|error| {
+        let registered = Register::decode(message)
+            .map_err(RegistrationError::from)
+            .and_then(|request| devices.add_plugin(request));
+        registered.inspect_err(|error| {
             tracing::warn!(err = %error, "rejected device plugin registration");
         })
     };

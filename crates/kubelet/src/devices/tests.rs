@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::*;
+use crate::testing::until;
 
 const RESOURCE: &str = "example.com/gpu";
 
@@ -194,7 +195,7 @@ fn pod(uid: &str, counts: &[&str]) -> Pod {
     .unwrap()
 }
 
-async fn register(devices: &Devices, version: &str, resource: &str, endpoint: &str) -> Result<(), String> {
+async fn register(devices: &Devices, version: &str, resource: &str, endpoint: &str) -> Result<(), CallError> {
     let request = Register {
         version: version.into(),
         endpoint: endpoint.into(),
@@ -203,15 +204,13 @@ async fn register(devices: &Devices, version: &str, resource: &str, endpoint: &s
     };
     let socket = Socket::new(devices.socket());
     let path = "/v1beta1.Registration/Register";
-    let answer: Result<Empty, String> = socket.call(path, request, QUESTION).await;
+    let answer: Result<Empty, CallError> = socket.call(path, request, QUESTION).await;
     answer.map(|_| ())
 }
 
-async fn until(devices: &Devices, wanted: (u64, u64)) {
-    let mut amounts = devices.amounts();
-    let there = amounts.wait_for(|amounts| amounts.get(RESOURCE) == Some(&wanted));
-    let waited = tokio::time::timeout(Duration::from_secs(60), there).await;
-    assert!(waited.is_ok(), "{wanted:?} wanted");
+async fn until_counted(devices: &Devices, expected: (u64, u64)) {
+    let amounts = devices.amounts();
+    until("devices", || amounts.borrow().get(RESOURCE).copied(), Some(expected)).await;
 }
 
 #[tokio::test]
@@ -236,14 +235,14 @@ async fn a_plugin_comes_gives_devices_and_goes() {
             "v1beta1",
             RESOURCE,
             "../x.sock",
-            "the Endpoint \"../x.sock\" is no name of a socket in device-plugins",
+            "the Endpoint \"../x.sock\" is not the name of a socket in device-plugins",
         ),
     ] {
         let refused = register(&devices, version, resource, endpoint).await.unwrap_err();
-        assert!(refused.contains(problem), "{refused}");
+        assert!(refused.message.contains(problem), "{refused}");
     }
     register(&devices, "v1beta1", RESOURCE, "gpu.sock").await.unwrap();
-    until(&devices, (3, 3)).await;
+    until_counted(&devices, (3, 3)).await;
 
     devices.claim(&pod("one", &["2"])).await.unwrap();
     assert_eq!(plugin.calls(), ["prefer 2 of a,b,c", "allocate b,c"]);
@@ -276,18 +275,18 @@ async fn a_plugin_comes_gives_devices_and_goes() {
     assert!(refused.message.contains("on fire"), "{refused:?}");
     *plugin.failing.lock() = false;
 
-    // One falls ill, the plugin goes, another agent comes: pods keep what they have.
+    // One falls ill, the plugin goes, another kubelet process comes: pods keep what they have.
     plugin.has(&["a", "b"], &["c"]);
-    until(&devices, (3, 2)).await;
+    until_counted(&devices, (3, 2)).await;
     serving.abort();
-    until(&devices, (3, 0)).await;
+    until_counted(&devices, (3, 0)).await;
     shutdown.trigger();
     let (again, devices) = (plugin.serve(&dir.path().join("device-plugins/gpu.sock")), {
         Devices::start(dir.path(), Shutdown::default()).unwrap()
     });
     assert_eq!(devices.amounts().borrow().get(RESOURCE), Some(&(0, 0)));
     register(&devices, "v1beta1", RESOURCE, "gpu.sock").await.unwrap();
-    until(&devices, (3, 2)).await;
+    until_counted(&devices, (3, 2)).await;
     plugin.calls();
     devices.claim(&pod("one", &["2"])).await.unwrap();
     assert_eq!(plugin.calls(), [""; 0], "it has them already");

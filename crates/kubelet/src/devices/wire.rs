@@ -1,8 +1,8 @@
-//! Just as much of HTTP/2 and gRPC as one method of small messages takes, on the server's side.
+//! As much of HTTP/2 and gRPC as a server of one method with small messages needs.
 //!
 //! Why not the usual crates: many plugins put the socket's path into `:authority` (gRPC's C core and Java do, older Go,
-//! too), Kubernetes does not mind, and h2 refuses such a request before anybody sees it. Here all requests mean the same,
-//! so their headers are not looked at.
+//! too), Kubernetes accepts it, and h2 refuses such a request before the application sees it. Here all requests mean the
+//! same, so their headers are ignored.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,9 +39,9 @@ const UNIMPLEMENTED: u8 = 12;
 const INTERNAL: u8 = 13;
 
 /// One connection, until the other side ends it. `answer` gets a request's message and may refuse it.
-pub(super) async fn serve(
+pub(super) async fn serve<E: std::fmt::Display>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    answer: impl Fn(&[u8]) -> Result<(), String>,
+    answer: impl Fn(&[u8]) -> Result<(), E>,
 ) -> io::Result<()> {
     let mut preface = [0; PREFACE.len()];
     stream.read_exact(&mut preface).await?;
@@ -100,10 +100,10 @@ struct Session {
 
 impl Session {
     /// What to answer goes to `out`; false at the end.
-    fn take(
+    fn take<E: std::fmt::Display>(
         &mut self,
         frame: &Frame,
-        answer: &impl Fn(&[u8]) -> Result<(), String>,
+        answer: &impl Fn(&[u8]) -> Result<(), E>,
         out: &mut Vec<u8>,
     ) -> io::Result<bool> {
         match frame.kind {
@@ -146,7 +146,7 @@ fn without_padding(frame: &Frame) -> io::Result<&[u8]> {
 }
 
 /// A body is a message with its length before it.
-fn of_body(body: &[u8], answer: &impl Fn(&[u8]) -> Result<(), String>) -> Result<(), (u8, String)> {
+fn of_body<E: std::fmt::Display>(body: &[u8], answer: &impl Fn(&[u8]) -> Result<(), E>) -> Result<(), (u8, String)> {
     let Some((mut head, message)) = body.split_at_checked(5) else {
         return Err((INTERNAL, "the request has no message".to_string()));
     };
@@ -156,7 +156,7 @@ fn of_body(body: &[u8], answer: &impl Fn(&[u8]) -> Result<(), String>) -> Result
     if head.get_u32() as usize != message.len() {
         return Err((INTERNAL, "the request is not one message".to_string()));
     }
-    answer(message).map_err(|why| (UNKNOWN, why))
+    answer(message).map_err(|why| (UNKNOWN, why.to_string()))
 }
 
 fn put_answer(out: &mut Vec<u8>, stream: u32, answer: Result<(), (u8, String)>) {

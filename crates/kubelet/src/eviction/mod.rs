@@ -1,11 +1,11 @@
-//! Keeping the node alive when it runs short: of memory, disk, inodes or process ids.
+//! The eviction manager: reclaims memory, disk, inodes and process IDs under node pressure.
 //!
-//! Every ten seconds the agent reads how much is left (`observe`), decides whether that is too little (`signals`,
-//! `pressure`), first tidies where that can help, and then ends one pod (`rank`), waits until it is gone, and looks
-//! again. Pods that use more local disk than they may are ended, too. What the node runs short of, its conditions say.
+//! Every ten seconds it observes what is available (`observe`), compares with the thresholds (`signals`, `pressure`),
+//! first reclaims node-level resources where that can help, and then evicts one pod (`rank`), waits until it is cleaned up,
+//! and observes again. Pods above their ephemeral-storage limits are evicted, too. Node conditions report the pressure.
 //!
-//! Upstream: pkg/kubelet/eviction (v1.36). Differs in that pods are measured only when one has to go or has limits of
-//! disk, and then anew. Left out: notifications of the kernel about memory (off by default there).
+//! Upstream: pkg/kubelet/eviction (v1.36). Differs in that pods are measured only when one has to be evicted or has limits
+//! of ephemeral storage. Left out: notifications of the kernel about memory (off by default there).
 
 pub mod observe;
 pub mod pressure;
@@ -42,19 +42,19 @@ use crate::pod::worker_state::Eviction;
 use crate::spec::resources::is_critical;
 
 const PERIOD: Duration = Duration::from_secs(10);
-/// Looking at the disk use of pods takes long.
+/// Measuring the disk usage of pods takes long.
 const LOCAL_LIMITS_PERIOD: Duration = Duration::from_secs(30);
-/// How long to wait for a pod that was ended, and how often to look.
+/// How long to wait for an evicted pod to be cleaned up, and how often to poll.
 const CLEAN_UP: Duration = Duration::from_secs(30);
 const CLEAN_UP_POLL: Duration = Duration::from_secs(1);
-/// A pod that goes because of a hard threshold gets this long to end.
+/// Grace period of pods evicted for a hard threshold, in seconds.
 const HARD_GRACE_SECONDS: i64 = 1;
 
 #[derive(Clone, Debug)]
 pub struct EvictionSettings {
     /// Its thresholds, grace periods and the like.
     pub config: Config,
-    /// The agent's own folder: where `nodefs` is.
+    /// The kubelet's own directory: where `nodefs` is.
     pub root_dir: PathBuf,
     /// `/var/log/pods`
     pub pod_logs: PathBuf,
@@ -62,14 +62,14 @@ pub struct EvictionSettings {
     pub metrics: Arc<Metrics>,
 }
 
-/// What eviction asks of the rest of the agent.
+/// What eviction needs of the rest of the kubelet.
 #[derive(Clone)]
 pub struct Hooks {
-    /// Pods that run or are about to: neither ended nor being ended.
+    /// Active pods: neither terminated nor being terminated.
     pub pods: Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>,
-    /// End this pod. The event was recorded already.
+    /// Evicts this pod. The event was recorded already.
     pub evict: Arc<dyn Fn(&Pod, Eviction) + Send + Sync>,
-    /// Nothing of the pod with this uid is left on the node.
+    /// Whether the pod with this uid is cleaned up.
     pub cleaned_up: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     pub volumes: VolumesUsed,
     pub groups: GroupUsed,
@@ -95,7 +95,7 @@ struct Inner {
     settings: EvictionSettings,
     hooks: Hooks,
     disks: Disks,
-    /// Known once the runtime has said where images are.
+    /// Known once the runtime has reported its image file system.
     plan: Mutex<Option<Plan>>,
     state: Mutex<PressureState>,
     pressure: Mutex<Pressure>,
@@ -159,7 +159,7 @@ impl Evictor {
         *self.inner.pressure.lock()
     }
 
-    /// Looks once and does what is to be done. Returns the uids of the pods that were told to end.
+    /// Observes once and acts. Returns the uids of the evicted pods.
     pub async fn synchronize(&self) -> Result<Vec<String>, io::Error> {
         let inner = &*self.inner;
         let plan = inner.plan().await?;
@@ -195,7 +195,7 @@ impl Evictor {
         self.evict_one(threshold, &met, &observations, &plan).await
     }
 
-    /// Frees what can be freed without ending pods. True if that was enough.
+    /// Reclaims node-level resources. True if that was enough.
     async fn tidy(&self, signal: Signal, plan: &Plan) -> Result<bool, io::Error> {
         let (containers, images) = reclaims(signal, plan.layout);
         if containers && let Err(error) = self.inner.collector.collect_containers(true).await {
@@ -260,7 +260,7 @@ impl Evictor {
         Ok(vec![inner.evict(candidate.pod, message, grace, Some(condition))])
     }
 
-    /// Ends pods that use more local disk than they may.
+    /// Evicts pods above their ephemeral-storage limits.
     async fn enforce_local_limits(&self, plan: &Plan) -> Vec<String> {
         let inner = &*self.inner;
         let now = Instant::now();
@@ -288,7 +288,7 @@ impl Evictor {
         over.collect()
     }
 
-    /// Until these pods are gone, or for as long as makes sense.
+    /// Waits until these pods are cleaned up, or the timeout.
     async fn wait_for(&self, uids: &[String]) {
         let end = Instant::now().later(CLEAN_UP);
         while Instant::now() < end {
@@ -329,7 +329,7 @@ impl Inner {
         pod.metadata.uid.clone().unwrap_or_default()
     }
 
-    /// A runtime that does not answer leaves all pods equal.
+    /// Without stats from the runtime all pods rank equally.
     async fn measure(&self, pods: &[Arc<Pod>], depth: Depth) -> BTreeMap<String, PodUse> {
         let (logs, volumes) = (&self.settings.pod_logs, &self.hooks.volumes);
         let measured = measure(&*self.runtime, pods, depth, logs, volumes, &self.hooks.groups).await;

@@ -1,5 +1,4 @@
-//! Reading how much of everything is left on the node, from its files. Paths are below `root`, which is `/` but in
-//! tests.
+//! Observes the eviction signals from the node's files. Paths are below `root`, which is `/` except in tests.
 
 use std::fs;
 use std::io;

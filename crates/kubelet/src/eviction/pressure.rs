@@ -1,7 +1,7 @@
-//! When too little is left, for how long, and what the node says of it. Pure.
+//! Which thresholds are met, for how long, and which node conditions follow. Pure.
 //!
-//! A threshold that is met stays met until as much more is there as its minimum reclaim says; it counts once its grace
-//! period is over. A node's condition stays for the transition period after its last threshold was met.
+//! A threshold that is met stays met until its minimum reclaim is available in addition; it is acted on after its grace
+//! period. A node condition stays for the transition period after its last threshold was met.
 //!
 //! Upstream: pkg/kubelet/eviction/eviction_manager.go `synchronize` (v1.36).
 
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::signals::{Kind, Observations, Threshold};
 use crate::node::Pressure;
 
-/// What is remembered from one look to the next. Thresholds go by their places in the list.
+/// State between observations. Thresholds are identified by their index.
 #[derive(Clone, Debug, Default)]
 pub struct PressureState {
     first_met: BTreeMap<usize, Timestamp>,
@@ -22,7 +22,7 @@ pub struct PressureState {
     met: BTreeSet<usize>,
 }
 
-/// What one look says.
+/// The result of one observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub pressure: Pressure,
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         /// Acts only while less is there than threshold and reclaim together, never before the grace period is over,
-        /// and pressure is told whenever there is something to act on.
+        /// and pressure is reported whenever there is something to act on.
         #[test]
         fn acts_only_when_short(steps in proptest::collection::vec((1i64..40, 0i64..400), 1..60), grace in 0u64..60) {
             let thresholds = [threshold(Signal::MemoryAvailable, "200", grace, Some("100"))];

@@ -1,4 +1,4 @@
-//! Which pod goes first when something is short, which pods use more disk than they may, and what they are told. Pure.
+//! Ranks pods for eviction, finds those above their ephemeral-storage limits, and words the eviction messages. Pure.
 //!
 //! Upstream: pkg/kubelet/eviction/{helpers,eviction_manager}.go (v1.36).
 
@@ -32,7 +32,7 @@ pub struct ContainerUse {
     pub logs: Option<DiskUse>,
 }
 
-/// What a pod uses, as far as it is known.
+/// A pod's usage, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUse {
     pub memory: Option<u64>,
@@ -42,7 +42,7 @@ pub struct PodUse {
     pub volumes: BTreeMap<String, DiskUse>,
 }
 
-/// A pod that could go; `None`: nothing is known of its use.
+/// A candidate for eviction; `None`: its usage is unknown.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub pod: &'a Pod,
@@ -53,9 +53,9 @@ fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or_default()
 }
 
-/// The order in which pods go. Those of which nothing is known come first, then those that use more than they asked
-/// for; among these the lower priority, then the larger use beyond what was asked for. Where processes are short, only
-/// priority and their number count.
+/// The eviction order. Pods of unknown usage come first, then those that use more than they request;
+/// among these the lower priority, then the larger usage beyond the request. Under PID pressure only
+/// priority and the number of processes count.
 pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal, layout: Layout) {
     candidates.sort_by_cached_key(|candidate| {
         let priority = priority(candidate.pod);
@@ -64,7 +64,7 @@ pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal, layout: Layout) {
             return (class, priority, Reverse(i128::MAX));
         };
         let (class, used_more) = match signal.kind() {
-            // What pods ask for says nothing about processes.
+            // There are no requests for processes.
             Kind::Pid => (1, i128::from(used.processes)),
             kind => {
                 let request = |name: &str| requested(candidate.pod, name);
@@ -77,7 +77,7 @@ pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal, layout: Layout) {
                         let disk = disk_use(candidate.pod, used, signal, layout);
                         let storage = request("ephemeral-storage");
                         match signal.resource() {
-                            // Nobody can ask for inodes: any use is more than that.
+                            // There are no requests for inodes: any usage is more.
                             "inodes" => (i128::from(disk.inodes), storage, 0),
                             _ => (i128::from(disk.bytes), storage, storage),
                         }
@@ -140,7 +140,7 @@ fn bytes(amount: u64) -> Quantity {
     Quantity::from_i64(i64::try_from(amount).unwrap_or(i64::MAX), Format::BinarySI)
 }
 
-/// What the pod is told that goes for this signal. `met`: all thresholds acted on, the most urgent first.
+/// The eviction message of a pod evicted for this signal. `met`: all thresholds acted on, the most urgent first.
 pub fn message(signal: Signal, candidate: &Candidate<'_>, met: &[&Threshold], observations: &Observations) -> String {
     let resource = signal.resource();
     let mut text = format!("The node was low on resource: {resource}. ");
@@ -199,7 +199,7 @@ fn quantity_of(text: Option<&Text>) -> Quantity {
     quantity.unwrap_or_else(|| Quantity::from_i64(0, Format::DecimalSI))
 }
 
-/// Whether the pod has limits of its local disk use at all.
+/// Whether the pod has ephemeral-storage limits at all.
 pub fn has_local_limits(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let limited = |c: &Container| {
@@ -218,7 +218,7 @@ pub fn has_local_limits(pod: &Pod) -> bool {
             .any(|v| v.empty_dir.as_ref().is_some_and(sized))
 }
 
-/// What the pod is told if it uses more local disk than it may.
+/// The eviction message of a pod that exceeds its ephemeral-storage limits.
 pub fn over_local_limit(pod: &Pod, used: &PodUse, layout: Layout) -> Option<(&'static str, String)> {
     let spec = pod.spec.as_ref()?;
     for volume in spec.volumes.iter().flatten() {

@@ -1,4 +1,4 @@
-//! What the agent watches, and below which amounts it acts.
+//! Eviction signals and their thresholds.
 //!
 //! Upstream: pkg/kubelet/eviction/{helpers,types}.go, pkg/kubelet/eviction/api (v1.36).
 
@@ -72,7 +72,7 @@ impl Signal {
         named.map_or("allocatableMemory.available", |(name, _)| name)
     }
 
-    /// What there is too little of, as messages name it.
+    /// The starved resource, as messages name it.
     pub fn resource(self) -> &'static str {
         match self {
             Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => "memory",
@@ -99,7 +99,7 @@ impl Signal {
         })
     }
 
-    /// Bytes are written in binary units, the rest in decimal ones.
+    /// Bytes are written in binary units, other amounts in decimal ones.
     pub fn format(self) -> Format {
         match self.resource() {
             "memory" | "ephemeral-storage" => Format::BinarySI,
@@ -140,12 +140,12 @@ impl Threshold {
         self.grace.is_zero()
     }
 
-    /// Less than this is too little.
+    /// The threshold is met below this.
     pub fn quantity(&self, capacity: i64) -> Quantity {
         quantity(&self.value, capacity)
     }
 
-    /// Whether there is too little; `reclaimed`: also unless as much more than that is there as is to be reclaimed.
+    /// Whether the threshold is met; `reclaimed`: with its minimum reclaim added.
     pub fn is_met(&self, observed: &Observation, reclaimed: bool) -> bool {
         let mut wanted = self.quantity(observed.capacity);
         if let Some(more) = self.min_reclaim.as_ref().filter(|_| reclaimed) {
@@ -158,7 +158,7 @@ impl Threshold {
 fn quantity(value: &config::Threshold, capacity: i64) -> Quantity {
     match value {
         config::Threshold::Quantity(quantity) => quantity.clone(),
-        // Upstream keeps the fraction in 32 bits, which shows in the numbers it tells.
+        // Upstream keeps the fraction in 32 bits, which shows in the numbers of its messages.
         config::Threshold::Fraction(fraction) => {
             let bytes = capacity as f64 * f64::from(*fraction as f32);
             Quantity::from_i64(bytes as i64, Format::BinarySI)

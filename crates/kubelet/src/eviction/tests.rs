@@ -22,7 +22,7 @@ struct World {
     evicted: Arc<Mutex<Vec<(String, Eviction)>>>,
     pressures: Arc<Mutex<Vec<Pressure>>>,
     volume: Arc<Mutex<u64>>,
-    /// What the pods' control groups say, by name.
+    /// What the pods' cgroups say, by name.
     groups: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 

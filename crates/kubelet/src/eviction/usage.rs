@@ -1,4 +1,4 @@
-//! What pods use, asked of the runtime and the disk. Looking at the disk is slow and done only where it matters.
+//! Resource usage of pods, from the runtime and the disk. Measuring the disk is slow and done only where it matters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +15,13 @@ use super::rank::{ContainerUse, DiskUse, PodUse};
 use crate::cgroups::Usage;
 use crate::spec::labels::POD_UID;
 
-/// Files looked at below one folder; what is beyond is not counted.
+/// Files looked at below one directory; what is beyond is not counted.
 const MOST_FILES: usize = 1_000_000;
 
 /// The disk use of a pod's volumes by name.
 pub type VolumesUsed = Arc<dyn Fn(String) -> BoxFuture<'static, BTreeMap<String, DiskUse>> + Send + Sync>;
 
-/// What a pod's control group says; none where pods have none.
+/// What a pod's cgroup says; none where pods have none.
 pub type GroupUsed = Arc<dyn Fn(&Pod) -> Option<Usage> + Send + Sync>;
 
 /// How close to look.
@@ -56,7 +56,7 @@ pub async fn measure(
     }
     all.retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid.as_ref() == Some(uid)));
     if depth.processes {
-        // Runtimes that can't tell leave all pods equal.
+        // Without stats from the runtime all pods rank equally.
         let sandboxes = runtime.list_pod_sandbox_stats(PodSandboxStatsFilter::default()).await;
         for sandbox in sandboxes.unwrap_or_default() {
             let uid = sandbox.attributes.and_then(|a| a.metadata).map(|metadata| metadata.uid);
@@ -125,7 +125,7 @@ async fn add_logs(used: &mut PodUse, folder: PathBuf) {
     }
 }
 
-/// A folder with all in it; links are not followed.
+/// A directory with all in it; links are not followed.
 pub fn disk_use(folder: &Path) -> DiskUse {
     let mut sum = DiskUse::default();
     let mut folders = vec![folder.to_path_buf()];

@@ -98,7 +98,7 @@ impl TryFrom<String> for Amount {
     fn try_from(text: String) -> Result<Amount, String> {
         let read = Quantity::parse(&text).ok().and_then(|q| u128::try_from(q.nanos()).ok());
         read.map(Amount)
-            .ok_or_else(|| format!("{text:?} is no quantity such as \"250m\" or \"64Mi\""))
+            .ok_or_else(|| format!("{text:?} is not a quantity such as \"250m\" or \"64Mi\""))
     }
 }
 
@@ -116,8 +116,8 @@ impl TryFrom<String> for Span {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    let nanos =
-        orlop_api::duration::parse_duration(text).map_err(|_| format!("{text:?} is no duration such as \"1.5s\""))?;
+    let nanos = orlop_api::duration::parse_duration(text)
+        .map_err(|_| format!("{text:?} is not a duration such as \"1.5s\""))?;
     u64::try_from(nanos)
         .map(Duration::from_nanos)
         .map_err(|_| format!("{text:?} is a negative duration"))

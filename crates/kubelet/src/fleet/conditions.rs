@@ -20,7 +20,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Takes in what is not older than what is known: a watch may tell of the time before our own last write.
+    /// Accepts only what is not older than what is known: a watch event may precede our own last write.
     pub(super) fn learn(&mut self, news: Told) {
         if news.revision >= self.revision {
             *self = news;

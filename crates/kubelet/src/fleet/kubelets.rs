@@ -95,7 +95,7 @@ impl Shared {
     async fn answer<B>(&self, node: usize, request: &Request<B>) -> HttpResponse {
         let name = self.options.nodes.name(node);
         if self.seen.fault(node) == Some(Fault::Silent) {
-            return text(503, format!("{name} is told to be silent (orlop.io/fault)"));
+            return text(503, format!("{name} is set not to respond (orlop.io/fault)"));
         }
         let parts = segments(request.uri().path());
         let words: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -135,8 +135,8 @@ impl Shared {
         if !here || policy::container_named(&found, container).is_none() {
             return text(404, format!("container {container:?} not found in pod {pod:?}"));
         }
-        if let Err(message) = container_of_log(&found, container, query.flag("previous")) {
-            return text(400, message);
+        if let Err(error) = container_of_log(&found, container, query.flag("previous")) {
+            return text(400, error.to_string());
         }
         let annotations = found.metadata.annotations.unwrap_or_default();
         let written = annotation(&annotations, LOG, container).unwrap_or_default();

@@ -94,7 +94,7 @@ pub(super) struct Life {
     /// When it was first started.
     pub started: Timestamp,
     pub restarts: u32,
-    /// How often it was started again since it last ran long enough to be allocated for healthy.
+    /// How often it was started again since it last ran long enough to be considered healthy.
     pub in_row: u8,
 }
 

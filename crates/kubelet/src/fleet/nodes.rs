@@ -28,7 +28,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(300);
 /// Heartbeats are spread evenly over the time between two of a node's, in steps of this.
 const TICK: Duration = Duration::from_millis(100);
 const IN_FLIGHT: usize = 16;
-/// The conditions that are told.
+/// The conditions that are reported.
 const CONDITIONS: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
@@ -185,7 +185,7 @@ struct Nodes {
     options: Options,
     clock: Clock,
     seen: NodeCache,
-    /// Deleted by someone: they stay so until they are registered anew.
+    /// Deleted from the API server: they stay so until they are registered again.
     gone: Mutex<std::collections::HashSet<usize>>,
     /// How the conditions stand at the API server, by number.
     told: Mutex<Vec<Told>>,
@@ -227,7 +227,7 @@ impl Nodes {
                     self.seen.registered(node);
                     break;
                 }
-                // The watch tells how it stands, and what is not so any more is said then.
+                // The watch delivers the current conditions, and outdated ones are corrected then.
                 Err(Error::AlreadyExists(_)) => break self.update_capacity(node).await,
                 Err(e) if e.is_passing() => tokio::time::sleep(Duration::from_secs(1)).await,
                 Err(e) => break tracing::warn!(node = self.name(node), err = e.chain(), "failed to register node"),
@@ -275,7 +275,7 @@ impl Nodes {
 
     async fn say_status(&self, node: usize, now: Timestamp) {
         let (told, fault) = (self.told.lock()[node], self.seen.fault(node));
-        // What has turned can't be told before it is known how things stood.
+        // Transitions can't be computed before the current conditions are known.
         if self.is_silent(node) || told.revision == 0 {
             return;
         }
@@ -331,7 +331,7 @@ impl Nodes {
     }
 }
 
-/// The nodes whose turn it is at this tick: all of them once in a period, as evenly as can be.
+/// The nodes that are due at this tick: all of them once in a period, spread evenly.
 fn due(count: usize, tick: u64, period: Duration) -> std::ops::Range<usize> {
     let steps = (period.as_millis() / TICK.as_millis()) as u64;
     let step = tick % steps;
@@ -413,7 +413,7 @@ fn explained(kind: &str, holds: bool) -> (&'static str, &'static str) {
         ("PIDPressure", false) => ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         ("PIDPressure", true) => ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
         (_, true) => ("KubeletReady", "kubelet is posting ready status"),
-        (_, false) => ("KubeletNotReady", "simulated: the node is told to be not ready"),
+        (_, false) => ("KubeletNotReady", "simulated: the node is set to NotReady"),
     }
 }
 

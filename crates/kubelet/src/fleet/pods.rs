@@ -445,7 +445,7 @@ impl Pods {
         shape
     }
 
-    /// Something is due: the pod moves on, and the write that tells of it.
+    /// Something is due: the pod's next stage, and the write of its status.
     fn step(&mut self, uid: &Uid, now: Timestamp) -> Option<BoxFuture<'static, Written>> {
         let pod = self.kept.get_mut(uid)?;
         if self.seen.fault(pod.node as usize) == Some(Fault::Silent) {

@@ -13,7 +13,7 @@ use super::pods::Shape;
 use crate::pod::status::is_own_condition;
 use crate::sources::preemption;
 
-/// The conditions that are told.
+/// The conditions that are reported.
 pub(super) const CONDITIONS: [&str; 4] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"];
 /// Places among them.
 pub(super) const READY: usize = 2;
@@ -70,7 +70,7 @@ pub(super) fn status(facts: &Facts<'_>) -> Value {
     json!({"metadata": {"uid": facts.uid}, "status": status})
 }
 
-/// Of a pod that was let in.
+/// Of an admitted pod.
 fn lived(facts: &Facts<'_>) -> Value {
     let phase = match facts.life.stage {
         Stage::Waiting | Stage::Leaving => "Pending",
@@ -106,7 +106,7 @@ pub(super) fn standing(stage: Stage, gates_hold: bool) -> Standing {
 /// What the readiness gates lack, in Kubernetes' words.
 // Upstream: pkg/kubelet/status GeneratePodReadyCondition (v1.36)
 pub(super) fn unmet(gates: &[String], conditions: &[ReportedCondition]) -> Option<String> {
-    // Of the kubelet's own conditions, a gate can only wait for those that are told before readiness is.
+    // Of the kubelet's own conditions, a readiness gate can only wait for those that are written before Ready.
     let counts = |kind: &str| CONDITIONS[..READY].contains(&kind) || !is_own_condition(kind);
     let lacks = gates.iter().filter_map(|gate| {
         let seen = conditions.iter().find(|c| c.kind == *gate && counts(&c.kind));

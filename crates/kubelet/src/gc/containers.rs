@@ -1,4 +1,4 @@
-//! Which dead containers and sandboxes go. Pure.
+//! Which dead containers and sandboxes to remove. Pure.
 //!
 //! Upstream: pkg/kubelet/kuberuntime/kuberuntime_gc.go (v1.36).
 
@@ -10,14 +10,14 @@ use orlop_runtime::cri::messages::{Container, ContainerState, PodSandbox, PodSan
 
 use crate::spec::labels::POD_UID;
 
-/// What the agent knows of the pod that a container or a log folder belongs to. Until all sources of pods have been
-/// heard, a pod that nobody knows counts as alive.
+/// State of the pod that a container or a log directory belongs to. Until all sources are ready, an
+/// unknown pod counts as alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodState {
     Alive,
-    /// It has ended and its object is still there: containers are kept to be looked at, unless room is needed.
+    /// It has terminated and its object still exists: containers are kept for their logs, unless disk space is needed.
     Ended,
-    /// Nobody knows it any more.
+    /// It is deleted.
     Gone,
 }
 

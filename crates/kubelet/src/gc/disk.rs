@@ -1,4 +1,4 @@
-//! How full a file system is.
+//! Usage of a file system.
 
 use std::io;
 use std::path::Path;

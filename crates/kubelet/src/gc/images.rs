@@ -1,4 +1,4 @@
-//! Which images go. Pure.
+//! Which images to remove. Pure.
 //!
 //! Upstream: pkg/kubelet/images/image_gc_manager.go (v1.36).
 
@@ -12,13 +12,13 @@ use crate::spec::labels;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImagePolicy {
-    /// From this much of the disk in use on, images go …
+    /// `imageGCHighThresholdPercent`: images are removed above this usage …
     pub high_percent: u64,
-    /// … until no more than this is.
+    /// … down to this one (`imageGCLowThresholdPercent`).
     pub low_percent: u64,
-    /// An image just pulled is about to be used.
+    /// `imageMinimumGCAge`: an image just pulled is about to be used.
     pub min_age: Duration,
-    /// Images unused for longer go in any case; zero: they don't.
+    /// `imageMaximumGCAge`: images unused for longer are removed in any case; zero: never.
     pub max_age: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Default for ImagePolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ImageUse {
     first: Timestamp,
-    /// `None`: not since the agent started.
+    /// `None`: not since the kubelet started.
     last_used: Option<Timestamp>,
     size: u64,
     pinned: bool,
@@ -50,7 +50,7 @@ pub struct History {
 }
 
 impl History {
-    /// These are all the images, and all the containers, dead ones included: they hold on to theirs.
+    /// Updates from all images and all containers; dead containers keep their images in use.
     pub fn observe(&mut self, images: &[Image], containers: &[Container], now: Timestamp) {
         let used: BTreeSet<&str> = containers
             .iter()
@@ -91,7 +91,7 @@ impl History {
         self.images.keys().cloned().collect()
     }
 
-    /// Ids and sizes of images that may go, the one unused for longest first.
+    /// Ids and sizes of removable images, the least recently used first.
     pub fn candidates(&self, policy: &ImagePolicy, now: Timestamp) -> Vec<(String, u64)> {
         let mut free: Vec<_> = self.unused().collect();
         free.retain(|(_, seen)| now.duration_since(seen.first) >= signed(policy.min_age));
@@ -99,7 +99,7 @@ impl History {
         free.into_iter().map(|(id, seen)| (id.clone(), seen.size)).collect()
     }
 
-    /// Images unused for too long. Not before the agent has watched for that long itself.
+    /// Images unused for too long. Not before the kubelet has watched for that long itself.
     pub fn too_old(&self, policy: &ImagePolicy, began: Timestamp, now: Timestamp) -> Vec<String> {
         let max_age = signed(policy.max_age);
         if policy.max_age.is_zero() || now.duration_since(began) <= max_age {
@@ -115,7 +115,7 @@ impl History {
     }
 }
 
-/// The image that keeps sandboxes open. Runtimes pin it; older ones (containerd before 1.7) do not say so, and no
+/// The pause image. Runtimes pin it; older ones (containerd before 1.7) do not report that, and no
 /// container shows that it is in use.
 fn holds_sandboxes(image: &Image) -> bool {
     image.repo_tags.iter().any(|tag| {

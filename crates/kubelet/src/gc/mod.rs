@@ -1,8 +1,8 @@
-//! Tidying the node: dead containers and sandboxes, logs, images.
+//! Garbage collection: dead containers and sandboxes, logs, images.
 //!
-//! `containers` and `images` plan what goes, `rotation` rotates logs, `symlinks` keeps `/var/log/containers`; here is
-//! the shell that looks, removes and tells. Everything is found again from the runtime and the disk, so that a restart
-//! forgets nothing (but since when images are unused).
+//! `containers` and `images` plan what is removed, `rotation` rotates logs, `symlinks` keeps `/var/log/containers`; here is
+//! the shell that observes, removes and records events. All state is read back from the runtime and the disk, so that a
+//! restart loses nothing (but since when images are unused).
 
 pub mod containers;
 pub mod disk;
@@ -102,7 +102,7 @@ pub type PodStates = Arc<dyn Fn(&str) -> PodState + Send + Sync>;
 /// How full the file system at a path is.
 pub type Disks = Arc<dyn Fn(&Path) -> io::Result<Disk> + Send + Sync>;
 
-/// Tidying did not get done; it is tried again at its time.
+/// Garbage collection failed; it is retried at its next period.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct GcError(pub String);
@@ -142,7 +142,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// `images` is told which images are left; `node` is what events about the disk regard.
+    /// `images` is notified which images are left; `node` is what events about the disk regard.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         images: Option<Images>,
@@ -168,16 +168,16 @@ impl Collector {
         Collector { inner: Arc::new(inner) }
     }
 
-    /// With disks as full as the test wants. Before the first clone.
+    /// With disk usage set by the test. Before the first clone.
     #[cfg(test)]
     pub(crate) fn with_disks(mut self, disks: Disks) -> Collector {
         Arc::get_mut(&mut self.inner).expect("not shared yet").disks = disks;
         self
     }
 
-    /// Tidies until the shutdown.
+    /// Collects garbage until the shutdown.
     pub async fn run(self, shutdown: Shutdown) {
-        // Not at once: who starts pods has its own look first.
+        // Not at once: pod workers observe first.
         let containers = every(CONTAINER_PERIOD, CONTAINER_PERIOD, "containers", || {
             self.collect_containers(false)
         });
@@ -220,7 +220,7 @@ impl Collector {
         let containers = inner.runtime.list_containers(ContainerFilter::default()).await?;
         let sandboxes = inner.runtime.list_pod_sandboxes(PodSandboxFilter::default()).await?;
         for id in plan_sandboxes(&sandboxes, &containers, make_room, state) {
-            // It should have been stopped long ago; if not, its network would be left over.
+            // It should have been stopped long ago; if not, its network would leak.
             let removed = match inner.runtime.stop_pod_sandbox(&id).await {
                 Ok(()) => inner.runtime.remove_pod_sandbox(&id).await,
                 error => error,
@@ -238,8 +238,8 @@ impl Collector {
         self.remove_dead_links(&containers).await
     }
 
-    /// Removes a dead container with its logs. The logs go first: once the container is gone, nobody knows where they
-    /// are.
+    /// Removes a dead container with its logs. The logs are removed first: their path is only known as long as the container
+    /// exists.
     pub async fn remove_container(&self, container: &Container) -> Result<(), GcError> {
         let inner = &*self.inner;
         match inner.runtime.container_status(&container.id).await {
@@ -335,7 +335,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Removes all images that may go, when the node is short of disk; returns the bytes that were theirs.
+    /// Removes all unused images under disk pressure; returns the bytes freed.
     pub async fn delete_unused_images(&self) -> Result<u64, GcError> {
         let mut history = self.inner.history.lock().await;
         self.inner.look_at_images(&mut history).await?;
@@ -347,7 +347,7 @@ impl Collector {
         let info = self.inner.runtime.image_fs_info().await?;
         let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref());
         let Some(place) = place else {
-            return Err(GcError("the runtime does not say where images are".to_string()));
+            return Err(GcError("the runtime does not report an image file system".to_string()));
         };
         Ok((self.inner.disks)(Path::new(&place.mountpoint))?)
     }
@@ -393,7 +393,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes images until so many bytes were theirs. Goes on after errors, and returns the first if there was one.
+    /// Removes images until so many bytes are freed. Continues after errors, and returns the first one.
     async fn free(&self, history: &mut History, wanted: u64) -> Result<u64, GcError> {
         let (mut freed, mut failed) = (0u64, None);
         for (id, size) in history.candidates(&self.settings.images, self.clock.now()) {
@@ -450,7 +450,7 @@ impl Inner {
         }
         let size = match tokio::fs::metadata(&log).await {
             Ok(found) => found.len(),
-            // Moved away by an agent that ended before the runtime had opened a new one.
+            // Moved away by a kubelet that ended before the runtime had opened a new one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(self.runtime.reopen_container_log(id).await?);
             }
@@ -477,7 +477,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     Ok(done.map_err(|error| GcError(error.to_string()))??)
 }
 
-/// Does it after some time and again after each period, for ever.
+/// Runs the work after a delay and then periodically, for ever.
 async fn every<F>(first: Duration, period: Duration, what: &str, work: impl Fn() -> F)
 where
     F: Future<Output = Result<(), GcError>>,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const MOST_NAME: usize = 255;
 const SUFFIX: &str = ".log";
 
-/// `<folder>/<pod>_<namespace>_<container>-<id>.log`
+/// `<directory>/<pod>_<namespace>_<container>-<id>.log`
 pub fn link_path(folder: &Path, namespace: &str, pod: &str, container: &str, id: &str) -> PathBuf {
     let mut name = format!("{pod}_{namespace}_{container}-{id}");
     name.truncate(name.floor_char_boundary(MOST_NAME - SUFFIX.len()));
@@ -31,7 +31,7 @@ pub fn make(link: &Path, log: &Path) -> io::Result<()> {
     }
 }
 
-/// Links whose log is gone, with the container's id if the name tells it. While a log is rotated there is none for a
+/// Links whose log is gone, with the container's id if the name contains it. While a log is rotated there is none for a
 /// moment: the container has to be dead for its link to be.
 pub fn dangling(folder: &Path) -> Vec<(PathBuf, Option<String>)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -273,7 +273,7 @@ async fn logs_are_rotated_and_restarts_are_survived() {
     world.collector.look_after_logs().await.unwrap();
     assert_eq!(std::fs::read(&log).unwrap(), b"more than twelve");
 
-    // An agent that ended after moving the log away.
+    // A kubelet that ended after moving the log away.
     std::fs::remove_file(&log).unwrap();
     world.calls();
     world.collector.look_after_logs().await.unwrap();

@@ -1,6 +1,6 @@
-//! When a failed pull may be tried again: by pod and image, doubling. Pure.
+//! Back-off of failed pulls, by pod and image. Pure.
 //!
-//! Upstream: client-go util/flowcontrol Backoff: forgotten when twice the longest time has passed.
+//! Upstream: client-go util/flowcontrol Backoff: reset after twice the maximum.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -57,6 +57,19 @@ struct DockerConfigJson {
     auths: DockerConfig,
 }
 
+/// What is wrong with the credentials in a pull secret or a configuration of Docker's.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyringError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Base64(#[from] base64::DecodeError),
+    #[error(transparent)]
+    Utf8(#[from] std::string::FromUtf8Error),
+    #[error("unable to parse auth field, must be formatted as base64(username:password)")]
+    AuthField,
+}
+
 type DockerConfig = BTreeMap<String, Entry>;
 
 #[derive(Default, Deserialize, Serialize)]
@@ -74,7 +87,7 @@ struct Entry {
 
 impl Entry {
     /// With user and password from `auth`, if that is given.
-    fn decoded(mut self) -> Result<Entry, String> {
+    fn decoded(mut self) -> Result<Entry, KeyringError> {
         let auth = std::mem::take(&mut self.auth);
         if auth.is_empty() {
             return Ok(self);
@@ -83,10 +96,9 @@ impl Entry {
             true => STANDARD.decode(auth.trim()),
             false => STANDARD_NO_PAD.decode(auth.trim()),
         };
-        let text = String::from_utf8(bytes.map_err(|error| error.to_string())?);
-        let text = text.map_err(|error| error.to_string())?;
+        let text = String::from_utf8(bytes?)?;
         let Some((username, password)) = text.split_once(':') else {
-            return Err("unable to parse auth field, must be formatted as base64(username:password)".to_string());
+            return Err(KeyringError::AuthField);
         };
         self.username = username.to_string();
         self.password = password.to_string();
@@ -105,7 +117,7 @@ pub fn hex(bytes: &[u8]) -> String {
 
 impl Keyring {
     /// From secrets of the types `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg`; others say nothing.
-    pub fn from_secrets<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Result<Keyring, String> {
+    pub fn from_secrets<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Result<Keyring, KeyringError> {
         let mut keyring = Keyring::default();
         for secret in secrets {
             let data = |key: &str| secret.data.as_ref().and_then(|data| data.get(key));
@@ -129,20 +141,20 @@ impl Keyring {
                 name: text(&secret.metadata.name),
                 credential_hash: String::new(),
             };
-            keyring.add(config.map_err(|error| error.to_string())?, Some(&source))?;
+            keyring.add(config?, Some(&source))?;
         }
         Ok(keyring)
     }
 
     /// From the text of a `config.json` of Docker's.
-    pub fn from_config(text: &[u8]) -> Result<Keyring, String> {
-        let config: DockerConfigJson = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    pub fn from_config(text: &[u8]) -> Result<Keyring, KeyringError> {
+        let config: DockerConfigJson = serde_json::from_slice(text)?;
         let mut keyring = Keyring::default();
         keyring.add(config.auths, None)?;
         Ok(keyring)
     }
 
-    fn add(&mut self, config: DockerConfig, source: Option<&SecretSource>) -> Result<(), String> {
+    fn add(&mut self, config: DockerConfig, source: Option<&SecretSource>) -> Result<(), KeyringError> {
         for (location, entry) in config {
             let entry = entry.decoded()?;
             let source = source.map(|source| {

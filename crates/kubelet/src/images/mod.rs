@@ -1,11 +1,11 @@
-//! Images: whether a container's image has to be pulled, and pulling it.
+//! The image manager: whether a container's image has to be pulled, and pulling it.
 //!
-//! `name` reads image names, `keyring` finds credentials in pull secrets, `providers` asks programs for more, `backoff` says when a failed pull may be
-//! tried again, `records` who may use what is on the node already. Equal pulls (same image, same credentials) that are
-//! under way at the same time are one pull.
+//! `name` parses image references, `keyring` finds credentials in pull secrets, `providers` runs credential provider plugins,
+//! `backoff` says when a failed pull may be retried, `records` which pods may use an image that is present already. Concurrent
+//! pulls of the same image with the same credentials are one pull.
 //!
 //! Upstream: pkg/kubelet/images (v1.36). Left out: `registryPullQPS`, which there turns a burst of pulls into errors; here
-//! they wait for their turn.
+//! they are queued.
 
 mod backoff;
 pub mod keyring;
@@ -40,12 +40,12 @@ pub use self::records::Verification;
 use crate::config::Config;
 use crate::events::Events;
 use crate::metrics::Metrics;
-use crate::objects::Objects;
+use crate::objects::{ObjectError, Objects};
 
-/// How long a container shows why its image could not be pulled, before it shows that it waits for the next try.
+/// How long ErrImagePull is shown before ImagePullBackOff.
 const FAILURE_SHOWN: Duration = Duration::from_secs(3);
 
-/// How often a container is looked at that waits for the next try, which its events then count.
+/// How often a container in ImagePullBackOff is synced, which its events then count.
 /// Upstream: pkg/kubelet `backOffPeriod`
 const WAITING_TOLD: Duration = Duration::from_secs(10);
 
@@ -64,7 +64,7 @@ pub struct ImageError {
     /// `RegistryUnavailable`, `SignatureValidationFailed`.
     pub reason: &'static str,
     pub message: String,
-    /// Trying again before that long makes no sense; `None`: no more than usual.
+    /// Do not retry before this; `None`: the default back-off.
     pub retry_after: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ impl Default for ImageSettings {
 }
 
 impl ImageSettings {
-    /// From a configuration that was checked when it was read, for an agent that lives in `root`.
+    /// From a configuration that was checked when it was read, for a kubelet that lives in `root`.
     pub fn of(config: &Config, root: &Path) -> ImageSettings {
         let list = config.document["preloadedImagesVerificationAllowlist"].as_array();
         let list = list
@@ -131,12 +131,31 @@ impl ImageSettings {
     }
 }
 
-type Secrets = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Arc<Secret>, String>> + Send + Sync>;
+type Secrets = Arc<dyn Fn(String, String) -> BoxFuture<'static, Result<Arc<Secret>, ObjectError>> + Send + Sync>;
 
-/// What came of a pull.
+/// Why an image was not pulled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum PullError {
+    #[error("Failed to record image pull intent for container image {image:?}: {reason}")]
+    Record { image: String, reason: String },
+    /// The runtime's errors, by credentials.
+    #[error("{}", listed(.0))]
+    Runtime(Vec<String>),
+    #[error("the pull was interrupted")]
+    Interrupted,
+}
+
+fn listed(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        _ => format!("[{}]", errors.join(", ")),
+    }
+}
+
+/// The result of a pull.
 #[derive(Clone)]
 struct Pull {
-    answer: Result<(PulledImage, Option<Credentials>), String>,
+    answer: Result<(PulledImage, Option<Credentials>), PullError>,
     took: Duration,
 }
 
@@ -167,7 +186,7 @@ pub struct Images {
 /// One container or volume that needs its image.
 struct ImageRequest<'a> {
     pod: &'a Pod,
-    /// None for a volume: what happens is told of the pod then.
+    /// None for an image volume: its events regard the pod.
     container: Option<&'a str>,
     policy: Option<&'a str>,
     /// As the pod says it.
@@ -186,13 +205,7 @@ impl Images {
     ) -> Images {
         let secrets: Secrets = Arc::new(move |namespace, name| {
             let objects = objects.clone();
-            async move {
-                objects
-                    .secret(&namespace, &name)
-                    .await
-                    .map_err(|error| error.to_string())
-            }
-            .boxed()
+            async move { objects.secret(&namespace, &name).await }.boxed()
         });
         Images::with_secrets(runtime, secrets, events, clock, settings)
     }
@@ -225,7 +238,7 @@ impl Images {
         Images { inner: Arc::new(inner) }
     }
 
-    /// Makes sure that the container's image is on the node, by its pull policy. Tells people what happens, the failed
+    /// Ensures that the container's image is present, by its pull policy. Records events, that of the failed
     /// start of the container (`Error: ErrImagePull`) included.
     pub async fn ensure(
         &self,
@@ -240,7 +253,7 @@ impl Images {
         self.told(pod, container, answer)
     }
 
-    /// Makes sure that the image of a volume is on the node. What keeps it away keeps the container from its start.
+    /// Ensures that the image of a volume is present. A failure keeps the container from starting.
     pub async fn ensure_volume(
         &self,
         pod: &Pod,
@@ -253,7 +266,7 @@ impl Images {
         self.told(pod, container, answer)
     }
 
-    /// Tells of the failed start of a container, if it is one.
+    /// Records the event of a failed start, if it is one.
     fn told<T>(&self, pod: &Pod, container: &Container, answer: Result<T, ImageError>) -> Result<T, ImageError> {
         if let Err(error) = &answer {
             let note = format!("Error: {}", error.reason);
@@ -387,7 +400,7 @@ impl Images {
                     "Failed",
                     format!("Failed to pull image {image:?}: {why}"),
                 );
-                let (reason, message) = pull_error(image, why);
+                let (reason, message) = pull_error(image, why.to_string());
                 let now = self.inner.clock.now();
                 let text = format!("{reason}: {message}");
                 self.inner.backoff.lock().failed(uid, image, text, now);
@@ -400,12 +413,12 @@ impl Images {
         }
     }
 
-    /// The pod is gone: its failures are of no interest any more.
+    /// Drops the back-offs of a deleted pod.
     pub fn forget(&self, uid: &str) {
         self.inner.backoff.lock().forget_pod(uid);
     }
 
-    /// These images (ids) are all there are: what is remembered of others can go.
+    /// Drops the records of images other than these (ids).
     pub fn retain_records(&self, images: &BTreeSet<String>) {
         self.inner.records.retain(images);
     }
@@ -475,7 +488,7 @@ impl Images {
                 .pod(wanted.pod, Warning, "FailedToRetrieveImagePullSecret", note);
         }
         let keyring = Keyring::from_secrets(secrets.iter().map(|secret| &**secret));
-        let keyring = keyring.map_err(|why| error("ErrImagePull", why))?;
+        let keyring = keyring.map_err(|why| error("ErrImagePull", why.to_string()))?;
         let mut found = keyring.lookup(&wanted.name.repository);
         found.extend(self.inner.node_keyring().await.lookup(&wanted.name.repository));
         if let Some(providers) = &self.inner.providers {
@@ -517,16 +530,18 @@ impl Inner {
         let present = self.runtime.image_status(&spec).await.ok().flatten();
         let present = present.map(|image| image.id);
         if let Err(why) = self.records.begin(image, present, self.clock.now()) {
-            let why = format!("Failed to record image pull intent for container image {image:?}: {why}");
             return Pull {
-                answer: Err(why),
+                answer: Err(PullError::Record {
+                    image: image.to_string(),
+                    reason: why.to_string(),
+                }),
                 took: Duration::ZERO,
             };
         }
         let answer = self.pull_with_any(&spec, with, &sandbox).await;
         let answer = match answer {
             Ok((image_ref, used)) => {
-                // The size is nice to know; the image itself tells which user it runs as.
+                // The size is for the event; the image's user is needed for runAsNonRoot.
                 let found = self.runtime.image_status(&spec).await.ok().flatten();
                 let id = found.as_ref().map_or(image_ref.as_str(), |found| found.id.as_str());
                 self.records.pulled(image, id, used.as_ref(), self.clock.now());
@@ -552,7 +567,7 @@ impl Inner {
         spec: &ImageSpec,
         with: Vec<Credentials>,
         sandbox: &PodSandboxConfig,
-    ) -> Result<(String, Option<Credentials>), String> {
+    ) -> Result<(String, Option<Credentials>), PullError> {
         let attempts = match with.is_empty() {
             true => vec![None],
             false => with.into_iter().map(Some).collect(),
@@ -573,16 +588,13 @@ impl Inner {
                 }
             }
         }
-        Err(match errors.len() {
-            1 => errors.remove(0),
-            _ => format!("[{}]", errors.join(", ")),
-        })
+        Err(PullError::Runtime(errors))
     }
 }
 
 fn broken_off() -> Pull {
     Pull {
-        answer: Err("the pull was broken off".to_string()),
+        answer: Err(PullError::Interrupted),
         took: Duration::ZERO,
     }
 }
@@ -595,7 +607,7 @@ fn error(reason: &'static str, message: String) -> ImageError {
     }
 }
 
-/// What the pod says, or the default for a pod that nobody filled in.
+/// The pod's pull policy, or the default for a pod without defaults.
 fn pull_policy<'a>(wanted: &ImageRequest<'a>) -> &'a str {
     match wanted.policy {
         Some(policy) if !policy.is_empty() => policy,
@@ -619,7 +631,7 @@ fn grpc_text(error: &orlop_runtime::Error) -> String {
     }
 }
 
-/// Reason and message for a failed pull. Two kinds of failures are told apart by how the runtime's text begins.
+/// Reason and message for a failed pull. Two reasons are recognised by the prefix of the runtime's message.
 fn pull_error(image: &str, why: String) -> (&'static str, String) {
     for (reason, words) in [
         ("RegistryUnavailable", "the registry is unavailable"),

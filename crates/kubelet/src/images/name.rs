@@ -1,6 +1,6 @@
-//! Names of images: `[registry[:port]/]path[:tag][@digest]`, with Docker's defaults for what is left out.
+//! Image references: `[registry[:port]/]path[:tag][@digest]`, with Docker's defaults for what is left out.
 //!
-//! Upstream: github.com/distribution/reference, whose words for what is wrong users see.
+//! Upstream: github.com/distribution/reference, whose error messages users see.
 
 const DEFAULT_DOMAIN: &str = "docker.io";
 const LEGACY_DOMAIN: &str = "index.docker.io";
@@ -18,10 +18,20 @@ pub struct ImageName {
     pub digest: Option<String>,
 }
 
+/// What is wrong with an image's name, as users see it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("couldn't parse image name {image:?}: {reason}")]
+pub struct ImageNameError {
+    pub image: String,
+    pub reason: String,
+}
+
 impl ImageName {
-    /// The error is the text that users see.
-    pub fn parse(image: &str) -> Result<ImageName, String> {
-        parse(image).map_err(|why| format!("couldn't parse image name {image:?}: {why}"))
+    pub fn parse(image: &str) -> Result<ImageName, ImageNameError> {
+        parse(image).map_err(|reason| ImageNameError {
+            image: image.to_string(),
+            reason,
+        })
     }
 
     /// The whole name: `docker.io/library/busybox:latest`.
@@ -39,7 +49,7 @@ impl ImageName {
 
 /// The name as a runtime is given it: as it was written, with a tag. Short names stay short: what they stand for is
 /// the runtime's to say.
-pub fn with_tag(image: &str) -> Result<String, String> {
+pub fn with_tag(image: &str) -> Result<String, ImageNameError> {
     let name = ImageName::parse(image)?;
     match (&name.tag, &name.digest) {
         (Some(tag), None) if !image.ends_with(&format!(":{tag}")) => Ok(format!("{image}:{tag}")),
@@ -264,7 +274,7 @@ mod tests {
             (&format!("a@sha256:{}", &hash[1..]), "invalid checksum digest length"),
         ] {
             let want = format!("couldn't parse image name {image:?}: {why}");
-            assert_eq!(ImageName::parse(image), Err(want));
+            assert_eq!(ImageName::parse(image).unwrap_err().to_string(), want);
         }
     }
 

@@ -1,9 +1,9 @@
-//! Which images this agent pulled and with whose credentials, so that a pod can't use what was pulled with another's
-//! secret: it must show that it may pull the image itself.
+//! Which images this kubelet pulled and with which credentials, so that a pod can't use what was pulled with another's
+//! secret: it must prove that it may pull the image itself.
 //!
-//! Kept in files (`<root>/image_manager/pulled/sha256-…`), with the names and fields of Kubernetes' kubelet, so that a
-//! restart knows. An intent file (`pulling/`) is there during a pull: an image of which only an intent is left came
-//! from a pull whose end nobody saw, and is not taken for one that was on the node before.
+//! Kept in files (`<root>/image_manager/pulled/sha256-…`), with the names and fields of Kubernetes' kubelet, so that they
+//! survive a restart. An intent file (`pulling/`) exists during a pull: an image with only an intent left came from a pull that
+//! was interrupted, and does not count as preloaded.
 //!
 //! Upstream: pkg/kubelet/images/pullmanager (v1.36).
 
@@ -122,14 +122,14 @@ struct Pulls {
 }
 
 pub(super) struct Records {
-    /// `None`: remembered only as long as the agent runs.
+    /// `None`: remembered only as long as the kubelet runs.
     folder: Option<PathBuf>,
     verification: Verification,
     known: Mutex<Known>,
 }
 
 impl Records {
-    /// With what an earlier agent left in `folder`. Files that can't be read are left out and named in the log.
+    /// With what an earlier agent left in `directory`. Files that can't be read are left out and named in the log.
     pub(super) fn open(folder: Option<PathBuf>, verification: Verification) -> Records {
         let mut known = Known::default();
         if let Some(folder) = &folder {
@@ -372,7 +372,7 @@ mod tests {
         let open = || Records::open(Some(folder.path().to_path_buf()), Verification::default());
         let records = open();
         let must = |records: &Records, image: &str, with: &[Credentials]| records.must_pull(image, "id", with, now());
-        // It was there before the agent: anybody's.
+        // It was there before the kubelet: anybody's.
         assert!(!must(&records, "q.io/a", &[]));
         // Pulled with a secret: for those who have it, by place or by contents.
         records.begin("q.io/a", None, now()).unwrap();

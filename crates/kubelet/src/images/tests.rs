@@ -20,7 +20,7 @@ fn world(settings: ImageSettings) -> World {
                 "one" => r#"{"auths": {"q.io": {"username": "a", "password": "x"}}}"#,
                 "two" => r#"{"auths": {"q.io": {"username": "b", "password": "y"}}}"#,
                 "broken" => "{",
-                _ => return Err(format!("secret {name:?} not found")),
+                _ => return Err(ObjectError::NotFound(format!("secret {name:?} not found"))),
             };
             let data = base64::engine::general_purpose::STANDARD.encode(auths);
             let secret = serde_json::json!({

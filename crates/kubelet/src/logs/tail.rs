@@ -113,7 +113,7 @@ async fn open(path: &Path, tail_lines: Option<u64>) -> io::Result<File> {
     let opened = crate::blocking::run(move || {
         let mut file = std::fs::File::open(&path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other(format!("{} is no file", path.display())));
+            return Err(io::Error::other(format!("{} is not a regular file", path.display())));
         }
         if let Some(lines) = tail_lines {
             let start = tail_start(&mut file, lines)?;

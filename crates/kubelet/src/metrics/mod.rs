@@ -1,5 +1,5 @@
-//! What the agent counts and times as it goes, for `/metrics`, under the kubelet's names. What can be read off the pods
-//! at any time is in `stats/metrics.rs`.
+//! Counters and durations of the kubelet itself, for `/metrics`, under upstream's names. What follows from the current
+//! pods is in `stats/metrics.rs`.
 // Upstream: pkg/kubelet/metrics/metrics.go, pkg/kubelet/server/metrics/metrics.go (v1.36)
 
 mod measured;
@@ -30,12 +30,12 @@ const OPERATION_BUCKETS: Buckets = Buckets {
     count: 14,
 };
 
-/// A relist is due every minute at the latest: twice that, and what a slow runtime takes, in seconds.
-const FOLLOWING: u64 = 4 * 60;
+/// Upstream: the PLEG is unhealthy once its last successful relist is so many seconds ago. One is due every minute.
+const RELIST_THRESHOLD: u64 = 3 * 60;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Images larger than this, up to the next, are told apart by this label.
+/// Label of images larger than this, up to the next bound.
 const IMAGE_SIZES: [(u64, &str); 12] = [
     (0, "0-10MB"),
     (10 * MIB, "10MB-100MB"),
@@ -65,7 +65,7 @@ pub struct Metrics {
     started_containers: Counters<1>,
     failed_containers: Counters<2>,
     ended_containers: Counters<3>,
-    turns: Histograms<1>,
+    pod_syncs: Histograms<1>,
     start: Histogram,
     start_total: Histogram,
     start_without_pulls: Histogram,
@@ -109,7 +109,7 @@ impl Default for Metrics {
             started_containers: counters(["container_type"]),
             failed_containers: counters(["code", "container_type"]),
             ended_containers: counters(["container_type", "exit_code", "reason"]),
-            turns: histograms(["operation_type"], &DEFAULT_BOUNDS),
+            pod_syncs: histograms(["operation_type"], &DEFAULT_BOUNDS),
             start: start(),
             start_total: start(),
             start_without_pulls: start(),
@@ -156,7 +156,7 @@ impl Metrics {
         }
     }
 
-    /// A container was to be started; `failure` is the reason why it was not.
+    /// A container start; `failure` is the reason if it failed.
     pub fn container_started(&self, kind: &str, failure: Option<&str>) {
         self.started_containers.with([kind], one_more);
         if let Some(code) = failure {
@@ -169,9 +169,9 @@ impl Metrics {
         self.ended_containers.with([kind, &code, reason], one_more);
     }
 
-    /// A pod's worker had a turn: "create", "update" or "sync".
-    pub fn turn(&self, operation: &str, took: Duration) {
-        self.turns.with([operation], |h| h.observe(took.as_secs_f64()));
+    /// A pod worker synced its pod: "create", "update" or "sync".
+    pub fn pod_synced(&self, operation: &str, took: Duration) {
+        self.pod_syncs.with([operation], |h| h.observe(took.as_secs_f64()));
     }
 
     pub fn pod_runs(&self, started: &Started) {
@@ -182,22 +182,27 @@ impl Metrics {
         self.start_without_pulls.observe((total - excluded).max(0.0));
     }
 
-    pub fn relisted(&self, now: Timestamp, took: Duration, since_last: Option<Duration>) {
+    /// A relist of the runtime's sandboxes and containers, successful or not.
+    pub fn relisted(&self, took: Duration, since_last: Option<Duration>) {
         self.relist.observe(took.as_secs_f64());
         if let Some(interval) = since_last {
             self.relist_interval.observe(interval.as_secs_f64());
         }
+    }
+
+    /// A relist succeeded.
+    pub fn pleg_seen(&self, now: Timestamp) {
         let seconds = u64::try_from(now.as_second()).unwrap_or(0);
         self.relisted_at.store(seconds, Ordering::Relaxed);
     }
 
-    /// Whether the runtime is looked at as often as it should be. Before the first time all is well.
-    pub fn is_following(&self, now: Timestamp) -> bool {
+    /// Whether the runtime was listed within the threshold. It was before the first time.
+    pub fn is_pleg_healthy(&self, now: Timestamp) -> bool {
         let last = self.relisted_at.load(Ordering::Relaxed);
-        last == 0 || u64::try_from(now.as_second()).is_ok_and(|now| now < last + FOLLOWING)
+        last == 0 || u64::try_from(now.as_second()).is_ok_and(|now| now < last + RELIST_THRESHOLD)
     }
 
-    /// Zero: nobody knows how large the image is.
+    /// Zero bytes: the size of the image is unknown.
     pub fn pulled(&self, bytes: u64, took: Duration) {
         self.pulls.with([size_label(bytes)], |h| h.observe(took.as_secs_f64()));
     }
@@ -211,7 +216,7 @@ impl Metrics {
         self.evictions.with([signal], one_more);
     }
 
-    /// `path` is the first part of a request's path; those that nobody serves are one.
+    /// `path` is the first segment of the request's path; unknown ones share a label.
     pub fn request(&self, method: &str, path: &str, took: Duration) {
         let is_long = matches!(path, "exec" | "attach" | "portForward" | "debug");
         let labels = [if is_long { "true" } else { "false" }, method, path, "readwrite"];
@@ -222,63 +227,82 @@ impl Metrics {
     pub fn write(&self, out: &mut String) {
         self.write_runtime(out);
         self.write_pods(out);
-        self.requests
-            .show(out, "http_requests_total", "Requests that were served.");
-        let help = "How long requests took.";
+        self.requests.show(
+            out,
+            "http_requests_total",
+            "Number of HTTP requests received since the server started.",
+        );
+        let help = "Duration in seconds to serve HTTP requests.";
         self.request_seconds.show(out, "http_requests_duration_seconds", help);
     }
 
     fn write_runtime(&self, out: &mut String) {
-        let help = "Calls of the container runtime by operation.";
+        let help = "Cumulative number of runtime operations by operation type.";
         self.operations.show(out, "runtime_operations_total", help);
-        let help = "Calls of the container runtime that failed.";
+        let help = "Cumulative number of runtime operation errors by operation type.";
         self.operation_errors.show(out, "runtime_operations_errors_total", help);
-        let help = "How long calls of the container runtime took.";
+        let help = "Duration in seconds of runtime operations. Broken down by operation type.";
         self.operation_seconds
             .show(out, "runtime_operations_duration_seconds", help);
-        let help = "How long sandboxes took to come up.";
+        let help = "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.";
         self.sandbox_seconds.show(out, "run_podsandbox_duration_seconds", help);
-        let help = "Sandboxes that did not come up.";
+        let help = "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.";
         self.sandbox_errors.show(out, "run_podsandbox_errors_total", help);
-        let help = "How long it took to list all of the runtime.";
+        let help = "Duration in seconds for relisting pods in PLEG.";
         self.relist.show(out, "pleg_relist_duration_seconds", help);
-        let help = "How long it was between such lists.";
+        let help = "Interval in seconds between relisting in PLEG.";
         self.relist_interval.show(out, "pleg_relist_interval_seconds", help);
         let name = "kubelet_pleg_last_seen_seconds";
-        header(out, name, "gauge", "[ALPHA] When the runtime was listed last.");
+        header(
+            out,
+            name,
+            "gauge",
+            "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
+        );
         self.relisted_at.write(out, name, "");
-        let help = "How long pulls took, by the size of the image.";
+        let help = "Duration in seconds to pull an image. Broken down by image size.";
         self.pulls.show(out, "image_pull_duration_seconds", help);
-        let help = "Unused images that were removed, by reason.";
+        let help = "Total number of images garbage collected by the kubelet, whether for disk usage or image age.";
         self.collected_images.show(out, "image_garbage_collected_total", help);
     }
 
     fn write_pods(&self, out: &mut String) {
         self.started_pods
-            .show(out, "started_pods_total", "Pods that were to be started.");
-        self.failed_pods
-            .show(out, "started_pods_errors_total", "Pods whose start failed.");
-        let help = "Containers that were to be started.";
+            .show(out, "started_pods_total", "Cumulative number of pods started.");
+        self.failed_pods.show(
+            out,
+            "started_pods_errors_total",
+            "Cumulative number of errors when starting pods.",
+        );
+        let help = "Cumulative number of containers started.";
         self.started_containers.show(out, "started_containers_total", help);
-        let help = "Containers whose start failed, by reason.";
+        let help = "Cumulative number of errors when starting containers.";
         self.failed_containers
             .show(out, "started_containers_errors_total", help);
-        self.ended_containers
-            .show(out, "terminated_containers_total", "Containers that ended.");
-        self.turns.show(
+        self.ended_containers.show(
+            out,
+            "terminated_containers_total",
+            "Cumulative number of terminated containers.",
+        );
+        self.pod_syncs.show(
             out,
             "pod_worker_duration_seconds",
-            "How long turns of pods' workers took.",
+            "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync.",
         );
-        let help = "How long pods took to run since the agent saw them.";
+        let help = "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run.";
         self.start.show(out, "pod_start_duration_seconds", help);
-        let help = "How long pods took to run since their creation.";
+        let help =
+            "Duration in seconds to start a pod since creation, including time to pull images and run init containers.";
         self.start_total.show(out, "pod_start_total_duration_seconds", help);
-        let help = "How long pods took to run since their creation, without pulls and init containers.";
+        let help =
+            "Duration in seconds to start a pod since creation, excluding time to pull images and run init containers.";
         self.start_without_pulls
             .show(out, "pod_start_sli_duration_seconds", help);
-        self.evictions
-            .show(out, "evictions", "Pods that were evicted, by signal.");
+        self.evictions.show(
+            out,
+            "evictions",
+            "Cumulative number of pod evictions by eviction signal.",
+        );
     }
 }
 
@@ -328,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_told() {
+    fn counters_are_rendered() {
         let metrics = Metrics::default();
         let second = Duration::from_secs(1);
         metrics.called("status", second, true);

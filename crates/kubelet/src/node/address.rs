@@ -1,23 +1,42 @@
-//! What this node is called and which address it goes by, where nobody said so.
+//! The default name and IP address of this node.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+/// Why a name or an address cannot be this node's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    #[error("failed to get the hostname: {0}")]
+    Hostname(nix::errno::Errno),
+    #[error("empty hostname is invalid")]
+    EmptyName,
+    #[error("{name:?} is not a valid node name: {reason}")]
+    InvalidName { name: String, reason: String },
+    #[error("nodeIP can't be {0} address")]
+    Unusable(&'static str),
+    #[error("node IP: {:?} not found in the host's network interfaces", .0.to_string())]
+    NotFound(IpAddr),
+    #[error("could not parse {0:?} as an IP address")]
+    Parse(String),
+    #[error("must contain either a single IP or a dual-stack pair of IPs")]
+    NotDualStack,
+}
+
 /// The host's name as Kubernetes takes it: trimmed, in lower case.
-pub fn node_name(given: Option<&str>) -> Result<String, String> {
+pub fn node_name(given: Option<&str>) -> Result<String, AddressError> {
     let name = match given {
         Some(name) => name.to_string(),
         None => nix::unistd::gethostname()
-            .map_err(|e| format!("the host's name can't be told: {e}"))?
+            .map_err(AddressError::Hostname)?
             .to_string_lossy()
             .into_owned(),
     };
     let name = name.trim().to_lowercase();
     if name.is_empty() {
-        return Err("empty hostname is invalid".to_string());
+        return Err(AddressError::EmptyName);
     }
     match orlop_api::names::dns_subdomain(&name).into_iter().next() {
         None => Ok(name),
-        Some(why) => Err(format!("{name:?} can't be the name of a node: {why}")),
+        Some(reason) => Err(AddressError::InvalidName { name, reason }),
     }
 }
 
@@ -63,40 +82,35 @@ pub fn interface_addresses() -> Vec<IpAddr> {
 }
 
 /// Whether a node may go by this address.
-pub fn check(ip: IpAddr, interfaces: &[IpAddr]) -> Result<(), String> {
+pub fn check(ip: IpAddr, interfaces: &[IpAddr]) -> Result<(), AddressError> {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
     let wrong = match ip {
-        ip if ip.is_loopback() => "nodeIP can't be loopback address",
-        ip if ip.is_multicast() => "nodeIP can't be a multicast address",
-        _ if link_local => "nodeIP can't be a link-local unicast address",
-        ip if ip.is_unspecified() => "nodeIP can't be an all zeros address",
+        ip if ip.is_loopback() => "loopback",
+        ip if ip.is_multicast() => "a multicast",
+        _ if link_local => "a link-local unicast",
+        ip if ip.is_unspecified() => "an all zeros",
         ip if !interfaces.contains(&ip) => {
-            return Err(format!(
-                "node IP: {:?} not found in the host's network interfaces",
-                ip.to_string()
-            ));
+            return Err(AddressError::NotFound(ip));
         }
         _ => return Ok(()),
     };
-    Err(wrong.to_string())
+    Err(AddressError::Unusable(wrong))
 }
 
 /// `--node-ip`: one address, or two of different families; unspecified ones are looked up.
-pub fn parse_node_ips(text: &str) -> Result<Vec<IpAddr>, String> {
+pub fn parse_node_ips(text: &str) -> Result<Vec<IpAddr>, AddressError> {
     let mut all = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let ip: IpAddr = part
-            .parse()
-            .map_err(|_| format!("could not parse {part:?} as an IP address"))?;
+        let ip: IpAddr = part.parse().map_err(|_| AddressError::Parse(part.to_string()))?;
         all.push(if ip.is_unspecified() { default_address() } else { ip });
     }
     match all.as_slice() {
         [] | [_] => Ok(all),
         [a, b] if a.is_ipv4() != b.is_ipv4() => Ok(all),
-        _ => Err("must contain either a single IP or a dual-stack pair of IPs".to_string()),
+        _ => Err(AddressError::NotDualStack),
     }
 }
 
@@ -111,7 +125,8 @@ mod tests {
         assert!(
             node_name(Some("a_b"))
                 .unwrap_err()
-                .starts_with("\"a_b\" can't be the name of a node")
+                .to_string()
+                .starts_with("\"a_b\" is not a valid node name")
         );
     }
 
@@ -131,7 +146,8 @@ mod tests {
             ),
         ];
         for (ip, expected) in cases {
-            assert_eq!(check(ip.parse().unwrap(), &[own]).err().as_deref(), expected, "{ip}");
+            let problem = check(ip.parse().unwrap(), &[own]).err().map(|error| error.to_string());
+            assert_eq!(problem.as_deref(), expected, "{ip}");
         }
         // Whatever this machine's network is, there is an address to go by.
         default_address();

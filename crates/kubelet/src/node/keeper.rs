@@ -1,5 +1,5 @@
-//! Keeps the cluster's picture of this node true: registers it, reports its status, renews its lease, watches its Node
-//! object. Without an API server it only watches the runtime, and the Node object is a picture for the agent's own use.
+//! Keeps the Node object up to date: registers it, reports its status, renews its lease, watches it. Without an API server
+//! it only watches the runtime, and the Node object is for the kubelet's own use.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use super::{Identity, Machine};
 use crate::config::Config;
 use crate::devices::book::Amounts;
 
-/// How often the runtime is asked how it is.
+/// Period of the runtime's status calls.
 const RUNTIME_CHECK: Duration = Duration::from_secs(5);
-/// While it is not ready: pods wait for it.
+/// Period while it is not ready: pods wait for it.
 const RUNTIME_CHECK_SOON: Duration = Duration::from_millis(250);
-/// How long a list of images is shown before it is asked for anew.
+/// How long a list of images is reported before it is refreshed.
 const IMAGES_AGE: Duration = Duration::from_secs(30);
-/// Between tries to register: doubling from the first to the last.
+/// Back-off between attempts to register, from the first to the last.
 const REGISTER_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_LAST: Duration = Duration::from_secs(7);
-/// Tries to write a status before it waits for its next turn.
+/// Attempts to write a status before waiting for the next period.
 const STATUS_TRIES: usize = 5;
 /// Requests about the node are small and soon out of date.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -43,20 +43,20 @@ const REQUEST: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(2);
 
 pub struct Settings {
-    /// None: the agent stands alone.
+    /// None: a standalone kubelet.
     pub api: Option<Api>,
     pub identity: Identity,
     pub config: Arc<Config>,
     pub root_dir: PathBuf,
     pub runtime: Arc<dyn Runtime>,
     pub recorder: Option<Recorder>,
-    /// The range of this node's pods where no controller says one; `a,b` for two families.
+    /// The pod CIDR where no controller assigns one; `a,b` for dual-stack.
     pub pod_cidr: Option<String>,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
 
-/// Asks and tells about this node. Cheap to clone.
+/// Access to this node's Node object. Cheap to clone.
 #[derive(Clone)]
 pub struct Keeper {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ struct Shared {
     changed: Notify,
 }
 
-/// What other parts of the agent said.
+/// Inputs from other parts of the kubelet.
 #[derive(Clone, Default)]
 struct Told {
     pressure: Pressure,
@@ -85,14 +85,14 @@ struct Told {
     images: Option<(Instant, Vec<Image>)>,
 }
 
-/// Whether the runtime can run pods, as far as it told.
+/// Whether the runtime can run pods, by its last status.
 fn is_ready(view: &RuntimeView) -> bool {
     let status = view.status.as_ref();
     status.is_some_and(status::is_runtime_ready) && status::network_trouble(view).is_none()
 }
 
 impl Keeper {
-    /// Starts keeping. The tasks end at the shutdown.
+    /// Starts the tasks, which end at the shutdown.
     pub fn start(settings: Settings) -> (Keeper, Vec<JoinHandle<()>>) {
         let machine = Machine::read(&settings.root_dir);
         let pod_cidr = settings.pod_cidr.clone();
@@ -165,7 +165,7 @@ impl Keeper {
         self.shared.runtime.subscribe()
     }
 
-    /// The range of this node's pods, `a,b` for two families.
+    /// The node's pod CIDR, `a,b` for dual-stack.
     pub fn pod_cidr(&self) -> watch::Receiver<Option<String>> {
         self.shared.pod_cidr.subscribe()
     }
@@ -199,7 +199,7 @@ impl Keeper {
         });
     }
 
-    /// What plugins have.
+    /// Device plugin resources.
     pub fn set_devices(&self, devices: Amounts) {
         self.tell(|told| {
             let changed = told.devices != devices;
@@ -217,7 +217,7 @@ impl Keeper {
         });
     }
 
-    /// Whether the machine goes down: the node takes no more pods then.
+    /// Whether the node is shutting down: it accepts no more pods then.
     pub fn set_shutting_down(&self, now: bool) {
         self.tell(|told| std::mem::replace(&mut told.shutting_down, now) != now);
     }
@@ -312,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// Answers to our own requests and the watch come in any order: what is older than what is known tells nothing.
+    /// Responses to our own requests and watch events come in any order: older objects are ignored.
     fn observe(&self, node: Node) {
         if revision(&node) >= revision(&self.node.borrow()) {
             self.adopt(node);
@@ -392,7 +392,7 @@ impl Shared {
         status::node_status(identity, config, &self.machine, observed, old, now)
     }
 
-    /// Registers, then reports until told to stop.
+    /// Registers the node, then reports its status until the shutdown.
     async fn report(&self, api: &Api) {
         self.record(&("Starting", "Starting kubelet.".to_string()));
         if self.settings.config.register_node {

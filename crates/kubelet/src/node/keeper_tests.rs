@@ -11,6 +11,7 @@ use tower::service_fn;
 
 use super::super::quiet::QuietRuntime;
 use super::*;
+use crate::testing::until;
 
 /// Objects by path; writes bump a revision.
 #[derive(Default)]
@@ -103,16 +104,6 @@ fn settings(api: Option<Api>, shutdown: &Shutdown) -> Settings {
     }
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..10_000 {
-        if is_so() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{what} did not happen");
-}
-
 const NODE: &str = "/api/v1/nodes/n1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
@@ -130,8 +121,8 @@ async fn registers_becomes_ready_and_beats() {
     let objects = Arc::new(Mutex::new(Objects::default()));
     let shutdown = Shutdown::default();
     let (keeper, tasks) = Keeper::start(settings(Some(server(objects.clone())), &shutdown));
-    until("the node is ready", || ready(&objects) == "True").await;
-    until("the lease is made", || objects.lock().by_path.contains_key(LEASE)).await;
+    until("the node is ready", || ready(&objects), "True".to_string()).await;
+    until("the lease is made", || objects.lock().by_path.contains_key(LEASE), true).await;
     assert_eq!(keeper.pod_cidr().borrow().as_deref(), Some("10.244.0.0/24"));
     assert_eq!(keeper.node().metadata.uid.as_deref(), Some("uid-1"));
     let beats = |objects: &Mutex<Objects>| {
@@ -155,13 +146,13 @@ async fn registers_becomes_ready_and_beats() {
         let objects = objects.lock();
         objects.by_path[NODE]["status"]["conditions"][1]["status"] == "True"
     };
-    tokio::time::timeout(Duration::from_secs(1), until("disk pressure", pressed))
+    tokio::time::timeout(Duration::from_secs(1), until("disk pressure", pressed, true))
         .await
         .unwrap();
     keeper.set_shutting_down(true);
-    until("not ready", || ready(&objects) == "False").await;
+    until("not ready", || ready(&objects), "False".to_string()).await;
     keeper.set_shutting_down(false);
-    until("ready again", || ready(&objects) == "True").await;
+    until("ready again", || ready(&objects), "True".to_string()).await;
     // Every so often the status is written though nothing changed.
     let before = beats(&objects).1;
     tokio::time::sleep(Duration::from_secs(460)).await;
@@ -183,7 +174,7 @@ async fn an_object_that_is_there_is_put_right() {
     objects.lock().by_path.insert(NODE.into(), old);
     let shutdown = Shutdown::default();
     let (keeper, _) = Keeper::start(settings(Some(server(objects.clone())), &shutdown));
-    until("the node is ready", || ready(&objects) == "True").await;
+    until("the node is ready", || ready(&objects), "True".to_string()).await;
     let node = objects.lock().by_path[NODE].clone();
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/os"], "linux");
     assert_eq!(node["metadata"]["labels"]["mine"], "1");
@@ -212,7 +203,7 @@ async fn what_is_older_tells_nothing() {
     let objects = Arc::new(Mutex::new(Objects::default()));
     let shutdown = Shutdown::default();
     let (keeper, _) = Keeper::start(settings(Some(server(objects.clone())), &shutdown));
-    until("the node is ready", || ready(&objects) == "True").await;
+    until("the node is ready", || ready(&objects), "True".to_string()).await;
     // Somebody adds a resource; the watch is slow to tell.
     let known = (*keeper.node()).clone();
     {

@@ -1,4 +1,4 @@
-//! What the machine is and has, read from /proc, /sys and /etc once at the start and when asked again.
+//! The machine's properties, read from /proc, /sys and /etc at the start and on request.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub struct Machine {
     pub swap_bytes: u64,
     /// Size of the pages in bytes → bytes in all such pages.
     pub huge_pages: BTreeMap<u64, u64>,
-    /// Size of the file system that holds the agent's data.
+    /// Size of the file system that holds the kubelet's data.
     pub storage_bytes: u64,
     pub machine_id: String,
     pub system_uuid: String,
@@ -99,7 +99,7 @@ fn huge_pages(directory: &Path) -> BTreeMap<u64, u64> {
 }
 
 fn storage(path: &Path) -> u64 {
-    // Before its first start the agent's directory may not be there yet.
+    // Before its first start the kubelet's directory may not be there yet.
     let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
     nix::sys::statvfs::statvfs(existing).map_or(0, |fs| fs.blocks().saturating_mul(fs.fragment_size()))
 }

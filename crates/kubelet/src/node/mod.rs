@@ -23,7 +23,7 @@ use orlop_client::ObjectReference;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What this node is called and where it is. Stays the same while the agent runs.
+/// What this node is called and where it is. Stays the same while the kubelet runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Name of the Node object: the host's name in lower case unless it was given.
@@ -33,11 +33,11 @@ pub struct Identity {
     pub addresses: Vec<IpAddr>,
     /// Labels to add when registering.
     pub labels: BTreeMap<String, String>,
-    /// Where the agent's own server listens.
+    /// Where the kubelet's own server listens.
     pub port: u16,
 }
 
-/// The version the agent speaks for: the one that the API server of the same build reports.
+/// The version the kubelet speaks for: the one that the API server of the same build reports.
 pub const KUBELET_VERSION: &str = concat!("v1.36.4+orlop", env!("CARGO_PKG_VERSION"));
 pub const OS: &str = "linux";
 

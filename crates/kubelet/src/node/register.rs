@@ -17,7 +17,7 @@ const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-det
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 pub const LEASES: &str = "coordination.k8s.io/v1";
 
-/// Labels that the agent keeps as it wants them; others are set when the node is registered and then left alone.
+/// Labels that the kubelet owns; others are set when the node is registered and then left alone.
 const KEPT: [&str; 11] = [
     HOSTNAME,
     "topology.kubernetes.io/zone",

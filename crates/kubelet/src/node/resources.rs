@@ -1,5 +1,5 @@
-//! What the node has (capacity), and what of it pods may use (allocatable): the rest is kept back for the system, the
-//! agent and the thresholds of hard eviction.
+//! The node's capacity, and what of it is allocatable to pods: the rest is reserved for the system, for Kubernetes' daemons
+//! and for the hard eviction thresholds.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +111,7 @@ fn cpu_count(list: &str) -> Option<i64> {
     (!cpus.is_empty()).then_some(cpus.len() as i64)
 }
 
-/// What of the CPUs is kept for the system and this agent, in thousandths.
+/// What of the CPUs is kept for the system and this kubelet, in thousandths.
 pub fn kept_cpu_milli(config: &Config) -> i64 {
     let lists = [&config.system_reserved, &config.kube_reserved];
     let amounts = lists

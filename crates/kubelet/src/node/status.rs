@@ -21,7 +21,7 @@ const IMAGE_NAMES_MAX: usize = 5;
 /// A runtime that did not answer for this long is down.
 pub const RUNTIME_DOWN_AFTER: Duration = Duration::from_secs(30);
 
-/// What the node runs short of.
+/// Pressure conditions of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     pub memory: bool,
@@ -29,17 +29,17 @@ pub struct Pressure {
     pub pid: bool,
 }
 
-/// The runtime as last seen.
+/// The runtime's last reported state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeView {
     pub version: Option<VersionResponse>,
     pub status: Option<StatusResponse>,
-    /// When it last said that it is ready.
+    /// When it was last ready.
     pub ready_at: Option<Timestamp>,
 }
 
 impl RuntimeView {
-    /// What a handler of the runtime says it can do; nothing if it does not say. The usual handler has no name.
+    /// Features of a runtime handler; none if not reported. The default handler has no name.
     pub fn handler_features(&self, handler: &str) -> RuntimeHandlerFeatures {
         let all = self.status.iter().flat_map(|status| &status.runtime_handlers);
         let mut features = all.filter(|h| h.name == handler).filter_map(|h| h.features.clone());
@@ -47,25 +47,25 @@ impl RuntimeView {
     }
 }
 
-/// What is observed anew for every status.
+/// What is observed for every status update.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub runtime: RuntimeView,
-    /// None if the runtime did not tell.
+    /// None if the runtime did not report it.
     pub images: Option<Vec<Image>>,
     pub pressure: Pressure,
     pub volumes_in_use: Vec<String>,
     pub shutting_down: bool,
     /// Another reason not to be ready.
     pub trouble: Option<String>,
-    /// What plugins have.
+    /// Device plugin resources.
     pub devices: Amounts,
 }
 
-/// Something to tell of the node: reason and sentence.
+/// An event about the node: reason and message.
 pub type NodeEvent = (&'static str, String);
 
-/// The new status, given the Node object as it is, and what there is to tell.
+/// The new status, given the current Node object, and the events to record.
 pub fn node_status(
     identity: &Identity,
     config: &Config,
@@ -202,7 +202,7 @@ fn images(all: &[Image], most: i32) -> Vec<ContainerImage> {
 }
 
 /// What this node can do that others in the cluster may not, by name and in order: the scheduler and the API server go
-/// by it. Features that this agent has not (UserNamespacesHostNetworkSupport) are not among them.
+/// by it. Features that this kubelet has not (UserNamespacesHostNetworkSupport) are not among them.
 // Upstream: component-helpers/nodedeclaredfeatures/features (v1.36)
 pub fn declared_features(config: &Config) -> Option<Vec<String>> {
     const FEATURES: [&str; 4] = [

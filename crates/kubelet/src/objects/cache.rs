@@ -1,4 +1,4 @@
-//! What was fetched, for a short while; one request at a time for each object.
+//! A short-lived cache of fetched objects; one request at a time for each object.
 
 use std::collections::HashMap;
 use std::sync::Arc;

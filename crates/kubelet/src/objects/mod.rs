@@ -1,8 +1,8 @@
-//! Objects of the API that pods of this node refer to: config maps, secrets, claims, volumes, tokens.
+//! API objects that pods of this node refer to: config maps, secrets, claims, volumes, tokens.
 //!
-//! Config maps and secrets are kept for a short while, so that a hundred pods that mount the same one cost one request.
-//! A pod that is new here never sees what was fetched before it came: whoever changes a config map and then makes a pod
-//! can count on the pod having the change. When the server can't be reached, what was known before goes on being used.
+//! Config maps and secrets are cached for a short while, so that a hundred pods that mount the same one cost one request. A
+//! new pod never gets what was fetched before it was added: whoever changes a config map and then creates a pod can count on
+//! the pod having the change. When the server is unreachable, cached objects stay in use.
 
 mod cache;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use references::{Kind, References};
 pub use tokens::Token;
 use tokens::Tokens;
 
-/// Why an object is not to be had. The words are those that Kubernetes' events show.
+/// Why an object could not be fetched, worded as in Kubernetes' events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// The server says that there is none of that name.
@@ -86,14 +86,14 @@ impl Objects {
         shared.secrets.get(namespace, name, &shared.clock, fetch).await
     }
 
-    /// Always asked for anew: whether a claim is bound must be known as it is now.
+    /// Never cached: whether a claim is bound must be current.
     pub async fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Result<Arc<PersistentVolumeClaim>> {
         let resource = "persistentvolumeclaims";
         let claim = self.fetch("v1", Some(namespace), resource, resource, name).await?;
         Ok(Arc::new(claim))
     }
 
-    /// Always asked for anew.
+    /// Never cached.
     pub async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>> {
         let resource = "persistentvolumes";
         Ok(Arc::new(self.fetch("v1", None, resource, resource, name).await?))
@@ -116,7 +116,7 @@ impl Objects {
         shared.tokens.get(api, request, &shared.clock).await
     }
 
-    /// A pod came to this node: what it refers to is looked up anew when asked for next. Saying it again does nothing.
+    /// A pod was added to this node: what it refers to is fetched again at the next use. Idempotent.
     pub fn pod_added(&self, pod: &Pod) {
         for (kind, namespace, name) in self.shared.references.add(pod) {
             match kind {

@@ -1,4 +1,4 @@
-//! Tokens of service accounts for pods: asked for, kept, and asked for again in good time.
+//! Service account tokens for pods: requested, cached, and refreshed before they expire.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault};
@@ -45,7 +45,7 @@ impl Token {
     }
 }
 
-/// A token is for a pod and these; asking for another life or audience gives another token.
+/// The cache key of a token: another lifetime or audience is another token.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     pod_uid: String,
@@ -171,7 +171,7 @@ fn read(answer: TokenRequest) -> std::result::Result<Token, String> {
             expires: expires.0,
             life_seconds: seconds,
         }),
-        _ => Err("the server's answer lacks the token, its end or its life".into()),
+        _ => Err("the TokenRequest response lacks the token, its expiration or its lifetime".into()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the runtime shows of one pod: its sandboxes and containers, newest first.
 //!
-//! Labels and annotations that the agent put on them when it made them say whose they are (`io.kubernetes.pod.uid`,
-//! `io.kubernetes.container.name`), how often the container was started, and how it is to be ended should its pod be
-//! known no more. So a new agent adopts what runs.
+//! The kubelet's labels and annotations on them say whose they are (`io.kubernetes.pod.uid`, `io.kubernetes.container.name`),
+//! how often the container was restarted, and how it is to be stopped should its pod be unknown. So a new kubelet process
+//! adopts what runs.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct ObservedSandbox {
     pub ready: bool,
     pub created_at: Timestamp,
     pub host_network: bool,
-    /// Whether the runtime tells of a network at all.
+    /// Whether the runtime reports a network at all.
     pub has_network: bool,
     pub ips: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What a pod's spec says about its containers: which kind they are, whether they start again, who they are.
+//! What a pod's spec says about its containers: which type they are, whether they restart, their identity.
 
 use orlop_api::types::core::{Container, ContainerRestartRule, Pod, PodSpec};
 
@@ -21,7 +21,7 @@ impl Kind {
     }
 }
 
-/// Whether any of its volumes is a claim, made by hand or for the pod.
+/// Whether any of its volumes is a claim, ephemeral ones included.
 pub fn has_claims(pod: &Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes

@@ -1,8 +1,8 @@
-//! Changing cpu and memory of containers that run.
+//! In-place resize of CPU and memory.
 //!
-//! A pod's spec says what is desired. The node first *allocates* it, if there is room for it; what does not fit stays
-//! pending, and the pod goes on with what it was allocated before. Then what is allocated is *applied*: to the pod's
-//! cgroup and to the containers, or by starting a container again where its policy says so.
+//! A pod's spec says what is desired. The node first *allocates* it, if it fits; otherwise the resize stays pending, and the
+//! pod keeps what it was allocated before. Then what is allocated is *actuated*: applied to the pod's cgroup and to the
+//! containers, or by restarting a container where its resize policy says so.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ pub fn needs_restart(container: &Container, resource: &str) -> bool {
         .any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
 }
 
-/// The pod with what a former agent had allocated to it, as its status tells.
+/// The pod with what a former kubelet process had allocated to it, by its status.
 pub fn adopted(pod: &Arc<Pod>) -> Arc<Pod> {
     let Some(status) = &pod.status else { return pod.clone() };
     let mut allocated = (**pod).clone();
@@ -227,7 +227,7 @@ pub fn order(pod: &Pod, allocated: &Pod, since: Timestamp) -> impl Ord + use<> {
     (grows, Reverse(priority), qos_class(pod) != QosClass::Guaranteed, since)
 }
 
-/// What was set, in the words of what is wanted where that is the same.
+/// What was applied, as written in the spec where that is the same.
 pub fn told(mut wanted: ResourceRequirements, applied: &Applied) -> ResourceRequirements {
     let now = Applied::of(Some(&wanted));
     let amounts = [
@@ -257,7 +257,7 @@ pub fn told(mut wanted: ResourceRequirements, applied: &Applied) -> ResourceRequ
     wanted
 }
 
-/// What events about a resize tell: the resources in JSON.
+/// The message of events about a resize: the resources in JSON.
 pub fn summary(pod: &Pod, generation: i64, error: &str) -> String {
     #[derive(serde::Serialize)]
     struct Entry<'a> {

@@ -1,6 +1,6 @@
-//! The last words of a container: what it wrote to its termination message file, or else the end of its log.
+//! The termination message of a container: from its termination message file, or else the end of its log.
 //!
-//! The file is one that was mounted into the container under the path its annotations name. Only the end of a log is
+//! The file is the one that was mounted into the container at the path its annotations name. Only the end of a log is
 //! read, however long it is.
 
 use std::io::{Read, Seek, SeekFrom};

@@ -276,7 +276,7 @@ pub(super) fn memory(pod: &Pod, text: &str) -> (WorkerState, Timestamp) {
                 );
             }
             Some(("told", name)) => {
-                memory.told_back_off.insert(name.into(), second());
+                memory.reported_backoffs.insert(name.into(), second());
             }
             Some((what @ ("failed" | "unstarted"), name)) => {
                 let was_made = what == "unstarted";

@@ -1,6 +1,6 @@
-//! What a worker remembers of its pod beyond what the runtime shows.
+//! A worker's state beyond what the runtime shows.
 //!
-//! All of it may be lost: a new agent starts from the status that the API server has, which brings back start time,
+//! All of it may be lost: a new kubelet process starts from the status that the API server has, which brings back start time,
 //! restart counts, readiness and resources; back-off starts over.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +13,10 @@ use orlop_base::clock::Shift;
 use super::observed::ObservedPod;
 use super::resize::{Applied, Pending};
 
-/// After so long without an end of it a container starts at once again.
+/// A container that ran so long restarts without back-off.
 pub const BACKOFF_FORGET: Duration = Duration::from_secs(600);
 
-/// A container that ended starts again at once, then after this long, doubling up to the most.
+/// Restart back-off: none for the first restart, then `first`, doubling up to `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     pub first: Duration,
@@ -34,50 +34,50 @@ impl Default for Pace {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerState {
-    /// The last status made, or what the API server had.
+    /// The last computed status, or that of the API server.
     pub status: PodStatus,
     pub pace: Pace,
     /// By container name.
     pub backoffs: BTreeMap<String, Backoff>,
-    /// By container name: what its probes say.
+    /// By container name: its probe results.
     pub probes: BTreeMap<String, Probed>,
-    /// By container name: why it could not be started the last time.
+    /// By container name: why its last start failed.
     pub failures: BTreeMap<String, Failure>,
-    /// Why the pod as a whole could not be prepared (volumes, sandbox), and when to try again.
+    /// When to retry after the pod as a whole could not be prepared (volumes, sandbox).
     pub hold: Option<Timestamp>,
     /// How often in a row that was so.
     pub mount_failures: u32,
-    /// Until when the back-off of a container was told of.
-    pub told_back_off: BTreeMap<String, Timestamp>,
-    /// A resize failed: not to be tried before.
+    /// Until when the BackOff event of a container was recorded.
+    pub reported_backoffs: BTreeMap<String, Timestamp>,
+    /// A resize failed: not to be retried before.
     pub resize_hold: Option<Timestamp>,
     /// By container name: what was last set for it in the runtime.
     pub applied: BTreeMap<String, Applied>,
     /// What of the pod's own resources its cgroup was last set to.
     pub applied_to_pod: Option<Applied>,
-    /// A resize that the node has no room for, or not yet.
+    /// A resize that is infeasible or deferred.
     pub resize_pending: Option<Pending>,
-    /// A resize that is being carried out, and what went wrong with it.
+    /// A resize in progress, and its error.
     pub resize_in_progress: Option<Pending>,
-    /// Someone asked to end the pod, other than by deleting it.
+    /// Requests to terminate the pod other than its deletion.
     pub requests: Requests,
-    /// The pod ends; set once, its grace only shrinks.
+    /// The pod is terminating; set once, its grace period only shrinks.
     pub ending: Option<Ending>,
-    /// By container id: what has been done to end it.
+    /// By container id: the state of its preStop hook.
     pub hooks: BTreeMap<String, Hook>,
-    /// By container id: the time by which it was told to end.
+    /// By container id: the deadline of its StopContainer call.
     pub stops: BTreeMap<String, Timestamp>,
-    /// Sandboxes that were told to stop, and did.
+    /// Sandboxes that were stopped.
     pub stopped_sandboxes: BTreeSet<String>,
-    /// What runs is being taken down, though the pod goes on: since when.
+    /// Since when the sandbox and its containers are being stopped to be recreated.
     pub teardown: Option<Timestamp>,
-    /// The node did not let it in: there was never anything of it.
+    /// It was rejected at admission: nothing of it was created.
     pub rejected: bool,
-    /// Volumes, cgroups and the rest are freed.
+    /// Volumes, cgroups and the rest are cleaned up.
     pub freed: bool,
-    /// When this agent began; containers older than that were adopted.
+    /// When this process started; older containers were adopted.
     pub agent_started: Timestamp,
-    /// The addresses it had while its sandbox was up: they stay in the status when it is gone.
+    /// The pod IPs of its last ready sandbox: they stay in the status afterwards.
     pub ips: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ impl WorkerState {
             .filter(|probed| probed.container_id == container_id)
     }
 
-    /// Forgets containers and sandboxes that the runtime has no more.
+    /// Drops entries of containers and sandboxes that the runtime has no more.
     pub fn retain(&mut self, observed: &ObservedPod) {
         let ids: BTreeSet<&str> = observed.containers.iter().map(|c| c.id.as_str()).collect();
         self.hooks.retain(|id, _| ids.contains(id.as_str()));
@@ -139,7 +139,7 @@ impl Backoff {
     }
 }
 
-/// What the probes of a container say; `None` where there is no word yet, or no such probe.
+/// Probe results of a container; `None` where there is no result yet, or no such probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probed {
     pub container_id: String,
@@ -155,7 +155,7 @@ pub struct Failure {
     pub message: String,
     /// Not to be tried before.
     pub retry_at: Timestamp,
-    /// The container was made: it is its start that failed, or what was to follow.
+    /// The container was created: its start or its postStart hook failed.
     pub was_made: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Tells the API server the statuses of pods, and that a pod is gone.
+//! The status manager: writes pod statuses to the API server, and deletes pods that are done.
 //!
-//! Only the newest status of a pod counts, and only what differs from what the server has is sent, as a strategic merge
-//! patch that names the pod's uid: a status never lands on another pod of the same name. What fails is tried again with
-//! growing delays for as long as the pod is known; a server that is away for hours gets the last word when it is back.
+//! Only the newest status of a pod counts, and only what differs from the server's is sent, as a strategic merge patch that
+//! names the pod's uid: a status never lands on another pod of the same name. Failed writes are retried with back-off for as
+//! long as the pod is known; a server that was unreachable for hours gets the newest status when it is back.
 //!
-//! A pod that has nothing to say yet (Pending, containers being created) waits a moment: most pods run soon after, and
-//! then one write tells it all.
+//! The first status of a pod that is being created is delayed a moment: most pods run soon after, and then one write is
+//! enough.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ struct Entry {
     /// What the server has, and as of when.
     server: Option<(u64, PodStatus)>,
     finished: bool,
-    /// The server was told to remove it: there is no more to say.
+    /// It was deleted from the API server: no more writes.
     deleted: bool,
     in_flight: bool,
     failures: u32,

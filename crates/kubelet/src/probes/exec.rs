@@ -1,4 +1,4 @@
-//! Running a command in the container: exit code 0 is well.
+//! Exec probes: success is exit code 0.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use orlop_runtime::{Code, Runtime};
 
 use super::run::ProbeResult;
 
-/// Of what the command wrote, this much is told.
+/// How much of the command's output is reported.
 const MOST_OUTPUT: usize = 10 << 10;
 
 pub(super) async fn probe(

@@ -1,4 +1,4 @@
-//! Asking by gRPC's health protocol, `grpc.health.v1.Health/Check`.
+//! gRPC probes: the health protocol `grpc.health.v1.Health/Check`.
 
 use std::time::Duration;
 

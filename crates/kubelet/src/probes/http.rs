@@ -1,9 +1,9 @@
-//! Asking with an HTTP GET: 200 to 399 is well. Lifecycle hooks ask in the same way ([`hook`]).
+//! HTTP probes: success is a status code from 200 to 399. Lifecycle hooks use the same requests ([`hook`]).
 //!
-//! Each probe makes a connection of its own, so that it finds out whether new connections are served. Certificates are
-//! not verified. Redirects are followed to the same host only.
+//! Each probe opens a new connection, so that it finds out whether new connections are served. Certificates are not verified.
+//! Redirects are followed to the same host only.
 //!
-//! Upstream: pkg/probe/http (v1.36). Differs in that only HTTP/1.1 is spoken.
+//! Upstream: pkg/probe/http (v1.36). Differs in that only HTTP/1.1 is supported.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -27,12 +27,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::run::{ProbeResult, dial_error, join_host_port, resolve_port};
+use super::run::{PortError, ProbeResult, dial_error, join_host_port, resolve_port};
 
 pub const USER_AGENT: &str = "kube-probe/1.36";
 const HOOK_USER_AGENT: &str = "kube-lifecycle/1.36";
-const PLAIN_ANSWER: &str = "http: server gave HTTP response to HTTPS client";
-/// Of what the container answered, this much is read and told.
+/// How much of the response body is read and reported.
 const MOST_BODY: usize = 10 << 10;
 const MOST_REDIRECTS: usize = 10;
 
@@ -87,13 +86,54 @@ impl Target {
     }
 }
 
+/// Why a request was not sent or got no answer, in the words of Go's net/http.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error("net/http: invalid header field name {0:?}")]
+    HeaderName(String),
+    #[error("net/http: invalid header field value for {0:?}")]
+    HeaderValue(String),
+    #[error("Get {url:?}: {source}")]
+    Get { url: String, source: ExchangeError },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    #[error("dial tcp {0}: i/o timeout (Client.Timeout exceeded while awaiting headers)")]
+    DialTimeout(String),
+    #[error("context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
+    HeaderTimeout,
+    #[error("context deadline exceeded (Client.Timeout or context cancellation while reading body)")]
+    BodyTimeout,
+    #[error("unexpected EOF")]
+    UnexpectedEof,
+    /// Go's words for a server that speaks no TLS.
+    #[error("http: server gave HTTP response to HTTPS client")]
+    PlainAnswer,
+    #[error("stopped after 10 redirects")]
+    TooManyRedirects,
+    #[error("invalid path {0:?}")]
+    InvalidPath(String),
+    /// Of the connection, TLS or HTTP, already in Go's words.
+    #[error("{0}")]
+    Transport(String),
+}
+
+impl ExchangeError {
+    fn transport(error: impl std::fmt::Display) -> ExchangeError {
+        ExchangeError::Transport(error.to_string())
+    }
+}
+
 /// The first request: where to and with which headers.
 pub fn request(
     action: &HTTPGetAction,
     container: &Container,
     ip: &str,
     user_agent: &'static str,
-) -> Result<(Target, HeaderMap), String> {
+) -> Result<(Target, HeaderMap), HttpError> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let target = Target {
         https: given(&action.scheme).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
@@ -103,10 +143,8 @@ pub fn request(
     };
     let mut headers = HeaderMap::new();
     for header in action.http_headers.iter().flatten() {
-        let name = HeaderName::try_from(&header.name)
-            .map_err(|_| format!("net/http: invalid header field name {:?}", header.name))?;
-        let value = HeaderValue::try_from(&header.value)
-            .map_err(|_| format!("net/http: invalid header field value for {:?}", header.name))?;
+        let name = HeaderName::try_from(&header.name).map_err(|_| HttpError::HeaderName(header.name.clone()))?;
+        let value = HeaderValue::try_from(&header.value).map_err(|_| HttpError::HeaderValue(header.name.clone()))?;
         headers.append(name, value);
     }
     for (name, default) in [(USER_AGENT_HEADER, user_agent), (ACCEPT, "*/*")] {
@@ -144,22 +182,28 @@ fn escape(path: &str) -> String {
 pub async fn probe(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> ProbeResult {
     let (target, headers) = match request(action, container, ip, USER_AGENT) {
         Ok(request) => request,
-        Err(text) => return ProbeResult::unknown(text),
+        Err(error) => return ProbeResult::unknown(error.to_string()),
     };
     let deadline = Instant::now().later(timeout);
     match follow(target, headers, deadline).await {
         Ok(response) => judge(response, deadline).await,
-        Err(text) => ProbeResult::Failure(text),
+        Err(error) => ProbeResult::Failure(error.to_string()),
     }
 }
 
 /// A container's lifecycle hook: that it answers is enough, whatever it says. One that speaks plain HTTP where HTTPS was
 /// to be spoken is asked again that way.
-pub async fn hook(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> Result<(), String> {
+pub async fn hook(action: &HTTPGetAction, container: &Container, ip: &str, timeout: Duration) -> Result<(), HttpError> {
     let (target, mut headers) = request(action, container, ip, HOOK_USER_AGENT)?;
     let deadline = Instant::now().later(timeout);
     let mut answer = follow(target.clone(), headers.clone(), deadline).await;
-    if matches!(&answer, Err(text) if target.https && text.ends_with(PLAIN_ANSWER)) {
+    let spoke_plain = |error: &HttpError| {
+        let HttpError::Get { source, .. } = error else {
+            return false;
+        };
+        matches!(source, ExchangeError::PlainAnswer)
+    };
+    if target.https && answer.as_ref().is_err_and(spoke_plain) {
         headers.remove(AUTHORIZATION);
         let plain = Target { https: false, ..target };
         answer = follow(plain, headers, deadline).await.or(answer);
@@ -168,14 +212,21 @@ pub async fn hook(action: &HTTPGetAction, container: &Container, ip: &str, timeo
 }
 
 /// The answer after redirects to the same host.
-async fn follow(mut target: Target, mut headers: HeaderMap, deadline: Instant) -> Result<Response<Incoming>, String> {
+async fn follow(
+    mut target: Target,
+    mut headers: HeaderMap,
+    deadline: Instant,
+) -> Result<Response<Incoming>, HttpError> {
     let mut requests = 0;
     loop {
-        let failed = |why: &str| format!("Get {:?}: {why}", target.url());
-        let response = get(&target, &headers, deadline).await.map_err(|why| failed(&why))?;
+        let failed = |source| HttpError::Get {
+            url: target.url(),
+            source,
+        };
+        let response = get(&target, &headers, deadline).await.map_err(failed)?;
         requests += 1;
         match next(&target, &response) {
-            Some(_) if requests >= MOST_REDIRECTS => return Err(failed("stopped after 10 redirects")),
+            Some(_) if requests >= MOST_REDIRECTS => return Err(failed(ExchangeError::TooManyRedirects)),
             Some((followed, relative)) => {
                 if !relative {
                     headers.remove(HOST);
@@ -202,10 +253,15 @@ async fn judge(response: Response<Incoming>, deadline: Instant) -> ProbeResult {
     let status = response.status();
     let body = match read(response.into_body(), deadline).await {
         Ok(body) => body,
-        Err(text) => return ProbeResult::Error { state: "failure", text },
+        Err(error) => {
+            return ProbeResult::Error {
+                state: "failure",
+                text: error.to_string(),
+            };
+        }
     };
     if status < StatusCode::OK || status >= StatusCode::BAD_REQUEST {
-        // Not with the body: it may tell what others must not know.
+        // Without the body: it may contain what others must not see.
         return ProbeResult::Failure(format!("HTTP probe failed with statuscode: {}", status.as_u16()));
     }
     if status >= StatusCode::MULTIPLE_CHOICES {
@@ -214,15 +270,13 @@ async fn judge(response: Response<Incoming>, deadline: Instant) -> ProbeResult {
     ProbeResult::Success
 }
 
-async fn read(mut body: Incoming, deadline: Instant) -> Result<String, String> {
+async fn read(mut body: Incoming, deadline: Instant) -> Result<String, ExchangeError> {
     let mut read = Vec::new();
     while read.len() < MOST_BODY {
         let frame = timeout_at(deadline, body.frame()).await;
-        let frame = frame.map_err(|_| {
-            "context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_string()
-        })?;
+        let frame = frame.map_err(|_| ExchangeError::BodyTimeout)?;
         let Some(frame) = frame else { break };
-        if let Some(data) = frame.map_err(|_| "unexpected EOF".to_string())?.data_ref() {
+        if let Some(data) = frame.map_err(|_| ExchangeError::UnexpectedEof)?.data_ref() {
             read.extend_from_slice(data);
         }
     }
@@ -230,60 +284,58 @@ async fn read(mut body: Incoming, deadline: Instant) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
-/// The error is Go's, without the `Get "url": ` before it.
-async fn get(target: &Target, headers: &HeaderMap, deadline: Instant) -> Result<Response<Incoming>, String> {
+async fn get(target: &Target, headers: &HeaderMap, deadline: Instant) -> Result<Response<Incoming>, ExchangeError> {
     let address = target.authority();
     let stream = match timeout_at(deadline, TcpStream::connect(&address)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(dial_error(&address, &error)),
+        Ok(Err(error)) => return Err(ExchangeError::Transport(dial_error(&address, &error))),
         Err(_) => {
-            return Err(format!(
-                "dial tcp {address}: i/o timeout (Client.Timeout exceeded while awaiting headers)"
-            ));
+            return Err(ExchangeError::DialTimeout(address));
         }
     };
     let exchange = async {
         if !target.https {
             return send(stream, target, headers).await;
         }
-        let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
+        let name = ServerName::try_from(target.host.clone()).map_err(ExchangeError::transport)?;
         let stream = TlsConnector::from(TLS.clone()).connect(name, stream).await;
         send(stream.map_err(|error| tls_error(&error))?, target, headers).await
     };
-    timeout_at(deadline, exchange).await.unwrap_or_else(|_| {
-        Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_string())
-    })
+    timeout_at(deadline, exchange)
+        .await
+        .unwrap_or(Err(ExchangeError::HeaderTimeout))
 }
 
-fn tls_error(error: &std::io::Error) -> String {
+fn tls_error(error: &std::io::Error) -> ExchangeError {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
-        Some(rustls::Error::InvalidMessage(_)) => PLAIN_ANSWER.to_string(),
-        _ if error.kind() == std::io::ErrorKind::UnexpectedEof => "EOF".to_string(),
-        _ => error.to_string(),
+        Some(rustls::Error::InvalidMessage(_)) => ExchangeError::PlainAnswer,
+        _ if error.kind() == std::io::ErrorKind::UnexpectedEof => ExchangeError::Transport("EOF".to_string()),
+        _ => ExchangeError::transport(error),
     }
 }
 
-async fn send<S>(stream: S, target: &Target, headers: &HeaderMap) -> Result<Response<Incoming>, String>
+async fn send<S>(stream: S, target: &Target, headers: &HeaderMap) -> Result<Response<Incoming>, ExchangeError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
-        .map_err(|error| error.to_string())?;
+        .map_err(ExchangeError::transport)?;
     // Ends when the answer was read or is no longer wanted.
     tokio::spawn(connection);
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.uri_mut() = target
         .path
         .parse()
-        .map_err(|_| format!("invalid path {:?}", target.path))?;
+        .map_err(|_| ExchangeError::InvalidPath(target.path.clone()))?;
     *request.headers_mut() = headers.clone();
     if !headers.contains_key(HOST) {
-        let host = HeaderValue::try_from(target.authority()).map_err(|error| error.to_string())?;
+        let host = HeaderValue::try_from(target.authority()).map_err(ExchangeError::transport)?;
         request.headers_mut().insert(HOST, host);
     }
-    sender.send_request(request).await.map_err(|error| answer_error(&error))
+    let answer = sender.send_request(request).await;
+    answer.map_err(|error| ExchangeError::Transport(answer_error(&error)))
 }
 
 fn answer_error(error: &hyper::Error) -> String {

@@ -9,7 +9,7 @@
 //!
 //! Upstream: pkg/kubelet/prober/worker.go (v1.36). Differs in when a probe first runs: readiness at once, startup within
 //! a second, liveness some random part of the period later, so that a container is ready as soon as it can be and the
-//! probes of many containers spread out. Containers that ran before the agent did are probed a random part of the
+//! probes of many containers spread out. Containers that ran before the kubelet did are probed a random part of the
 //! period after it started.
 
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl Settings {
     }
 }
 
-/// What is known of a container that ran before this agent did, from the pod's last status.
+/// What is known of a container that ran before this kubelet did, from the pod's last status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adopted {
     pub started: bool,

@@ -1,4 +1,4 @@
-//! Counts of probes, as `/metrics/probes` shows them. They last as long as the pod does.
+//! Probe counters, for `/metrics/probes`. They last as long as the pod does.
 //!
 //! Upstream: pkg/kubelet/prober/prober_manager.go: only successes are timed.
 

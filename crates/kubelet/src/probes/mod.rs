@@ -1,11 +1,11 @@
-//! Probes: asking containers whether they live, are ready, have started.
+//! The prober manager: liveness, readiness and startup probes.
 //!
-//! One task keeps all probes of the node in one heap of times and starts those that are due, a bounded number at once.
-//! `machine` decides when a probe runs and what its answers mean, `run` asks (exec, httpGet, tcpSocket, grpc). The pod
-//! worker tells which containers run ([`Probes::update`]), hears that a pod's results changed ([`Probes::changes`]) and
+//! One task keeps all probes of the node in one heap of deadlines and starts those that are due, a bounded number at once.
+//! `machine` decides when a probe runs and what its results mean, `run` runs it (exec, httpGet, tcpSocket, grpc). The pod
+//! worker says which containers run ([`Probes::update`]), is notified when a pod's results changed ([`Probes::changes`]) and
 //! reads them ([`Probes::results`]).
 //!
-//! Results belong to a container id: when a container is replaced, everything about it starts anew.
+//! Results belong to a container id: when a container is replaced, its probes start over.
 
 mod exec;
 mod grpc;
@@ -39,10 +39,10 @@ use crate::events::{Events, container_reference};
 /// Probes under way at once. Each waits for its container most of the time, and none longer than its timeout; this many
 /// may hang before one of another pod has to wait.
 const MOST_AT_ONCE: usize = 256;
-/// Changes that may wait to be heard. What doesn't fit is told a moment later.
+/// Capacity of the channel of changes. What doesn't fit is sent a moment later.
 const MOST_CHANGES: usize = 1024;
 const RETELL: Duration = Duration::from_millis(50);
-/// Upstream: a container that started this long before the agent was not started by it.
+/// Upstream: a container that started this long before the kubelet was not started by it.
 const BEFORE_AGENT: Duration = Duration::from_secs(10);
 
 /// A container that runs now.
@@ -334,7 +334,7 @@ impl PodProbes {
 }
 
 impl Shared {
-    /// How long the container has run, and what the pod's status said of it if this agent did not start it.
+    /// How long the container has run, and what the pod's status said of it if this kubelet did not start it.
     fn seen_before(&self, pod: &Pod, target: &ProbeTarget) -> (Duration, Option<Adopted>) {
         let age = Duration::try_from(self.clock.now().duration_since(target.started_at)).unwrap_or_default();
         let before = self.began.duration_since(target.started_at);

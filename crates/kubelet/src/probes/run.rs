@@ -1,4 +1,4 @@
-//! Asking one container one question, once: which way, and in Kubernetes' words what came of it.
+//! Runs one probe of one container once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,23 +106,30 @@ async fn ask(attempt: &Attempt, runtime: &dyn Runtime) -> ProbeResult {
     }
 }
 
+/// Why a probe's port is not one, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    #[error("strconv.Atoi: parsing {0:?}: invalid syntax")]
+    Unknown(String),
+    #[error("invalid port number: {0}")]
+    OutOfRange(i64),
+}
+
 /// A number, or the name of one of the container's ports, or a number written as text.
-pub(super) fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+pub(super) fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, PortError> {
     let number = match port {
         IntOrString::Int(number) => i64::from(*number),
         IntOrString::String(name) => {
             let mut ports = container.ports.iter().flatten();
             match ports.find(|port| port.name.as_deref() == Some(name)) {
                 Some(port) => i64::from(port.container_port),
-                None => name
-                    .parse()
-                    .map_err(|_| format!("strconv.Atoi: parsing {name:?}: invalid syntax"))?,
+                None => name.parse().map_err(|_| PortError::Unknown(name.clone()))?,
             }
         }
     };
     match u16::try_from(number) {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("invalid port number: {number}")),
+        _ => Err(PortError::OutOfRange(number)),
     }
 }
 
@@ -156,7 +163,7 @@ pub(super) fn dial_error(address: &str, error: &std::io::Error) -> String {
 async fn tcp(action: &TCPSocketAction, container: &Container, ip: &str, timeout: Duration) -> ProbeResult {
     let port = match resolve_port(&action.port, container) {
         Ok(port) => port,
-        Err(text) => return ProbeResult::unknown(text),
+        Err(error) => return ProbeResult::unknown(error.to_string()),
     };
     let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(ip);
     let address = join_host_port(host, port);

@@ -1,4 +1,4 @@
-//! Who asks, and may they: client certificates and tokens tell who, the API server says what they may.
+//! Authentication and authorization of requests: client certificates and tokens, TokenReview and SubjectAccessReview.
 // Upstream: pkg/kubelet/server/auth.go, cmd/kubelet/app/auth.go (v1.36)
 
 use std::time::Duration;

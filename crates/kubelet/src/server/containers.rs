@@ -1,4 +1,4 @@
-//! Containers by the names of pods: which one a request means, and its log.
+//! Containers by pod name: which one a request refers to, and its log.
 // Upstream: pkg/kubelet/kubelet_pods.go validateContainerLogStatus, GetKubeletContainerLogs (v1.36)
 
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Server {
         })
     }
 
-    /// Pods that have a container running, as far as the runtime tells.
+    /// Pods with a running container, by the runtime's list.
     pub(super) async fn running_pods(&self) -> HttpResponse {
         let containers = match self.runtime.list_containers(cri::ContainerFilter::default()).await {
             Ok(containers) => containers,
@@ -102,7 +102,7 @@ impl Server {
         let now = self.clock.now();
         let (wanted, previous) = match log_query(query, now) {
             Ok(read) => read,
-            Err(message) => return text(422, message),
+            Err(error) => return text(422, error.to_string()),
         };
         let Some(found) = self.pods.pod(namespace, pod) else {
             return text(404, format!("pod {pod:?} does not exist"));
@@ -114,7 +114,7 @@ impl Server {
         }
         let id = match container_of_log(&found, container, previous) {
             Ok(id) => id,
-            Err(message) => return text(400, message),
+            Err(error) => return text(400, error.to_string()),
         };
         let status = match self.runtime.container_status(&id).await {
             Ok(status) => status,
@@ -179,15 +179,36 @@ fn labels(all: &[(&str, &str)]) -> BTreeMap<String, String> {
     all.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
 }
 
-const INVALID: &str = r#"{"message": "Invalid request."}"#;
-const UNREADABLE: &str = r#"{"message": "Unable to decode query."}"#;
+/// What is wrong with a request for logs: the body of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum LogQueryError {
+    #[error(r#"{{"message": "Invalid request."}}"#)]
+    Invalid,
+    #[error(r#"{{"message": "Unable to decode query."}}"#)]
+    Undecodable,
+}
+
+/// Why a container has no log to show.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LogError {
+    #[error("{0} is not available")]
+    NotAvailable(String),
+    #[error("previous terminated {0} not found")]
+    NoPrevious(String),
+    #[error("{0} is terminated")]
+    Terminated(String),
+    #[error("{container} is waiting to start: {reason}")]
+    Waiting { container: String, reason: String },
+    #[error("{0} is waiting to start - no logs yet")]
+    NotStarted(String),
+}
 
 /// What is asked for, and whether of the container before.
-fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), String> {
-    let number = |name: &str| -> Result<Option<i64>, String> {
+fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), LogQueryError> {
+    let number = |name: &str| -> Result<Option<i64>, LogQueryError> {
         match query.first(name).filter(|text| !text.is_empty()) {
             None => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| UNREADABLE.to_string()),
+            Some(text) => text.parse().map(Some).map_err(|_| LogQueryError::Undecodable),
         }
     };
     let tail = match query.first("tail") {
@@ -199,13 +220,13 @@ fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), Strin
     let seconds = number("sinceSeconds")?;
     let time = match query.first("sinceTime").filter(|text| !text.is_empty()) {
         None => None,
-        Some(text) => Some(text.parse::<Timestamp>().map_err(|_| UNREADABLE.to_string())?),
+        Some(text) => Some(text.parse::<Timestamp>().map_err(|_| LogQueryError::Undecodable)?),
     };
     let streams = match query.first("stream") {
         None | Some("" | "All") => Streams::All,
         Some("Stdout") => Streams::Stdout,
         Some("Stderr") => Streams::Stderr,
-        Some(_) => return Err(INVALID.to_string()),
+        Some(_) => return Err(LogQueryError::Invalid),
     };
     let invalid = tail.is_some_and(|n| n < 0)
         || limit.is_some_and(|n| n < 1)
@@ -213,7 +234,7 @@ fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), Strin
         || (seconds.is_some() && time.is_some())
         || (tail.is_some() && streams != Streams::All);
     if invalid {
-        return Err(INVALID.to_string());
+        return Err(LogQueryError::Invalid);
     }
     let since = match (seconds, time) {
         (Some(seconds), _) => {
@@ -233,8 +254,8 @@ fn log_query(query: &Query, now: Timestamp) -> Result<(logs::Query, bool), Strin
     Ok((wanted, query.flag("previous")))
 }
 
-/// The id of the container whose log is meant. `Err` is what the user is told.
-pub(crate) fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Result<String, String> {
+/// The id of the container whose log is requested.
+pub(crate) fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Result<String, LogError> {
     let named = format!("container {container:?} in pod {:?}", policy::name(pod));
     let status = pod.status.as_ref();
     let all = status.into_iter().flat_map(|s| {
@@ -248,30 +269,32 @@ pub(crate) fn container_of_log(pod: &Pod, container: &str, previous: bool) -> Re
     let status: &ContainerStatus = all
         .into_iter()
         .find(|s| s.name == container)
-        .ok_or(format!("{named} is not available"))?;
+        .ok_or_else(|| LogError::NotAvailable(named.clone()))?;
     let ended = |state: &Option<orlop_api::types::core::ContainerState>| {
         let id = state.as_ref()?.terminated.as_ref()?.container_id.clone()?;
         Some(id).filter(|id| !id.is_empty())
     };
     let before = ended(&status.last_state);
     let id = if previous {
-        before.ok_or(format!("previous terminated {named} not found"))?
+        before.ok_or(LogError::NoPrevious(named))?
     } else {
         let state = status.state.clone().unwrap_or_default();
         match (&state.running, &state.terminated, &state.waiting) {
             (Some(_), ..) => status.container_id.clone().unwrap_or_default(),
-            (_, Some(_), _) => ended(&status.state)
-                .or(before)
-                .ok_or(format!("{named} is terminated"))?,
+            (_, Some(_), _) => ended(&status.state).or(before).ok_or(LogError::Terminated(named))?,
             _ if before.is_some() => before.unwrap_or_default(),
             (.., Some(waiting)) => {
-                return Err(match waiting.reason.as_deref().unwrap_or_default() {
-                    "ErrImagePull" => format!("{named} is waiting to start: image can't be pulled"),
-                    "ImagePullBackOff" => format!("{named} is waiting to start: trying and failing to pull image"),
-                    reason => format!("{named} is waiting to start: {reason}"),
+                let reason = match waiting.reason.as_deref().unwrap_or_default() {
+                    "ErrImagePull" => "image can't be pulled",
+                    "ImagePullBackOff" => "trying and failing to pull image",
+                    reason => reason,
+                };
+                return Err(LogError::Waiting {
+                    container: named,
+                    reason: reason.to_string(),
                 });
             }
-            _ => return Err(format!("{named} is waiting to start - no logs yet")),
+            _ => return Err(LogError::NotStarted(named)),
         }
     };
     // `containerd://id`
@@ -317,11 +340,19 @@ mod tests {
             "stream=Stdout&tailLines=1",
             "sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z",
         ] {
-            assert_eq!(read(wrong).unwrap_err(), INVALID, "{wrong}");
+            assert_eq!(read(wrong).unwrap_err(), LogQueryError::Invalid, "{wrong}");
         }
         for wrong in ["tailLines=x", "sinceTime=yesterday"] {
-            assert_eq!(read(wrong).unwrap_err(), UNREADABLE, "{wrong}");
+            assert_eq!(read(wrong).unwrap_err(), LogQueryError::Undecodable, "{wrong}");
         }
+        let bodies = [LogQueryError::Invalid, LogQueryError::Undecodable].map(|error| error.to_string());
+        assert_eq!(
+            bodies,
+            [
+                r#"{"message": "Invalid request."}"#,
+                r#"{"message": "Unable to decode query."}"#
+            ]
+        );
         assert!(read("sinceSeconds=9223372036854775807").unwrap().0.since.is_some());
     }
 
@@ -360,10 +391,13 @@ mod tests {
             ),
         ];
         for (status, previous, expected) in cases {
-            let found = container_of_log(&pod(status), "c", previous);
+            let found = container_of_log(&pod(status), "c", previous).map_err(|error| error.to_string());
             assert_eq!(found.as_deref().map_err(String::as_str), expected);
         }
         let other = container_of_log(&Pod::default(), "c", false);
-        assert_eq!(other.unwrap_err(), "container \"c\" in pod \"\" is not available");
+        assert_eq!(
+            other.unwrap_err().to_string(),
+            "container \"c\" in pod \"\" is not available"
+        );
     }
 }

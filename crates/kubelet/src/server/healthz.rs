@@ -1,4 +1,4 @@
-//! The port on which anyone on this machine may ask whether the agent is alive (10248).
+//! The healthz endpoint (port 10248): unauthenticated, for probes on this node.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,11 +1,12 @@
-//! The agent's own port (10250): logs, commands, forwarded ports, statistics. The API server is its main client.
+//! The kubelet's server (port 10250): logs, exec, port-forward, stats. The API server is its main client.
 //!
-//! HTTPS only, and no request is served before it is known who asks ([`access`]) and that they may. HTTP/1.1 alone, as
-//! streams take connections over.
+//! HTTPS only, and every request is authenticated and authorized first ([`access`]). HTTP/1.1 alone, as streams take
+//! connections over.
 // Upstream: pkg/kubelet/server/server.go (v1.36). Left out: checkpoints, profiles, /flagz, /statusz, the read-only port.
 
 pub mod access;
 pub mod containers;
+pub mod health;
 pub mod healthz;
 mod query;
 mod streams;
@@ -34,10 +35,9 @@ use orlop_base::{Clock, Connections, Limits, Peer, Shutdown};
 use orlop_client::Api;
 use orlop_runtime::Runtime;
 pub use orlop_serving::Certificate;
-use orlop_serving::health::{self, Check};
 use orlop_serving::metrics::process;
 use orlop_serving::reviews::CertificateIdentity as Certified;
-use orlop_serving::{BusyBody, ClientAuthority, certificate};
+use orlop_serving::{BusyBody, CertificateError, ClientAuthority, certificate};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -45,6 +45,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::access::{Access, Denial};
 pub(crate) use self::containers::container_of_log;
+pub use self::health::Health;
 pub(crate) use self::query::{Query, segments};
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -53,7 +54,7 @@ use crate::pod::policy;
 use crate::stats::{Gatherer, StatsError, cadvisor, metrics};
 
 const CONNECTIONS_MAX: usize = 1024;
-/// How long requests may go on once the process is told to stop.
+/// How long requests may go on after the shutdown was triggered.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// The first parts of the paths that are served.
@@ -107,6 +108,7 @@ pub struct Options {
     pub metrics: Arc<Metrics>,
     /// For `/metrics/probes`.
     pub probe_metrics: MoreMetrics,
+    pub health: Health,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
@@ -123,25 +125,49 @@ pub(crate) struct Server {
     stats: Gatherer,
     metrics: Arc<Metrics>,
     probe_metrics: MoreMetrics,
+    health: Health,
     clock: Clock,
     /// Where `/logs/` leads.
     log_dir: PathBuf,
 }
 
+/// Why the server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("failed to create listener: {address}: {source}")]
+    Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    ClientAuthority(Box<dyn std::error::Error + Send + Sync>),
+    #[error("{}", chain(.0))]
+    Certificate(#[from] CertificateError),
+}
+
+fn chain(error: &CertificateError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
 /// Listens; port 0 takes any free one. Connections wait until the server is started.
-pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), String> {
+pub async fn bind(ip: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), ServerError> {
     let address = SocketAddr::new(ip, port);
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|e| format!("failed to create listener: {address}: {e}"))?;
-    let address = listener.local_addr().map_err(|e| e.to_string())?;
-    Ok((listener, address))
+    let failed = |source| ServerError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 /// Serves until the shutdown. An error says what is wrong with the certificate.
-pub fn start(options: Options) -> Result<(), String> {
+pub fn start(options: Options) -> Result<(), ServerError> {
     let started = options.clock.now();
     let clients = options.client_authority.as_deref().map(ClientAuthority::from_pem);
-    let clients = clients.transpose().map_err(|e| e.to_string())?;
+    let clients = clients
+        .transpose()
+        .map_err(|error| ServerError::ClientAuthority(error.into()))?;
     let tls = certificate::server_config(
         &options.certificate,
         "kubelet",
@@ -149,11 +175,7 @@ pub fn start(options: Options) -> Result<(), String> {
         // Streams of exec and port-forward are upgrades, which HTTP/2 has none of.
         &["http/1.1"],
         started,
-    )
-    .map_err(|e| match std::error::Error::source(&e) {
-        Some(cause) => format!("{e}: {cause}"),
-        None => e.to_string(),
-    })?;
+    )?;
     let shutdown = options.shutdown.clone();
     let server = Arc::new(Server {
         access: Access::new(options.api, &options.node_name, &options.config),
@@ -166,6 +188,7 @@ pub fn start(options: Options) -> Result<(), String> {
         stats: options.stats,
         metrics: options.metrics,
         probe_metrics: options.probe_metrics,
+        health: options.health,
         clock: options.clock,
         log_dir: PathBuf::from("/var/log"),
     });
@@ -201,7 +224,7 @@ async fn connection(
     peer: Arc<Peer>,
     shutdown: Shutdown,
 ) -> Result<(), BoxError> {
-    // Keystrokes of a terminal are small, and wanted at once.
+    // Keystrokes of a terminal are small, and must not be delayed.
     let Some(tls) = orlop_serving::handshake(&acceptor, stream).await? else {
         return Ok(());
     };
@@ -302,14 +325,7 @@ impl Server {
     }
 
     fn health(&self, path: &str, query: &str) -> HttpResponse {
-        let at = &["healthz", "livez", "readyz"];
-        let check = |name, passes| Check { name, at, passes };
-        let checks = [
-            check("ping", true),
-            check("log", true),
-            check("syncloop", self.metrics.is_following(self.clock.now())),
-        ];
-        match health::respond(&checks, path, query) {
+        match orlop_serving::health::respond(&self.health.checks(), path, query) {
             Some((code, said)) => text(code, said),
             None => text(404, "404 page not found"),
         }

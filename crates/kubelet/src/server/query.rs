@@ -1,4 +1,4 @@
-//! Parameters of a request, and paths taken apart.
+//! Query parameters and path segments of a request.
 
 /// The decoded parameters of a query, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

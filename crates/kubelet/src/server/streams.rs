@@ -1,4 +1,4 @@
-//! Commands in containers, their streams, and forwarded ports.
+//! exec, attach, run and port-forward.
 // Upstream: pkg/kubelet/server/server.go getExec, getAttach, getPortForward, getRun (v1.36)
 
 use std::convert::Infallible;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Empty, Full};
 use orlop_runtime::cri::messages::{AttachRequest, ExecRequest};
-use orlop_streaming::{Refusal, Streams, Upgrade, serve_port_forward, serve_session};
+use orlop_streaming::{OpenError, Refusal, Streams, Upgrade, serve_port_forward, serve_session};
 
 use super::query::Query;
 use super::{HttpResponse, Refused, Server, text};
@@ -74,7 +74,7 @@ impl Server {
             stderr: streams.stderr,
         };
         let runtime = self.runtime.clone();
-        let open = move || async move { runtime.exec(exec).await.map_err(|e| e.to_string()) };
+        let open = move || async move { runtime.exec(exec).await.map_err(OpenError::new) };
         let idle = self.config.streaming_connection_idle_timeout;
         switch(serve_session(&mut request, streams, idle, open))
     }
@@ -92,7 +92,7 @@ impl Server {
             let container_id = self.running_container(&pod, name).await?;
             let ephemeral = policy::ephemeral_containers(&pod);
             let container = policy::container_named(&pod, name).or(ephemeral.iter().find(|c| c.name == name));
-            // Whether there is a terminal was settled when the container was made.
+            // Whether there is a terminal was decided when the container was created.
             let tty = container.and_then(|c| c.tty).unwrap_or(false);
             let streams = Streams {
                 tty,
@@ -113,7 +113,7 @@ impl Server {
             stderr: streams.stderr,
         };
         let runtime = self.runtime.clone();
-        let open = move || async move { runtime.attach(attach).await.map_err(|e| e.to_string()) };
+        let open = move || async move { runtime.attach(attach).await.map_err(OpenError::new) };
         let idle = self.config.streaming_connection_idle_timeout;
         switch(serve_session(&mut request, streams, idle, open))
     }
@@ -135,7 +135,7 @@ impl Server {
         let runtime = self.runtime.clone();
         let open = move |port: u16| {
             let (runtime, sandbox) = (runtime.clone(), sandbox.clone());
-            async move { runtime.port_forward(&sandbox, port).await.map_err(|e| e.to_string()) }
+            async move { runtime.port_forward(&sandbox, port).await }
         };
         let idle = self.config.streaming_connection_idle_timeout;
         switch(serve_port_forward(&mut request, idle, open))

@@ -1,4 +1,4 @@
-//! `/logs/`: the folder of the system's logs, to look at. Nothing outside of it, whatever the path or a link says.
+//! `/logs/`: the files below /var/log. Nothing outside of that directory, whatever the path or a symlink says.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::query::decode;
 use super::{BoxError, HttpResponse, answer, text};
 
 const BLOCK: usize = 64 * 1024;
-/// Entries of a folder that are shown.
+/// Entries of a directory that are shown.
 const ENTRIES_MAX: usize = 10_000;
 
 pub(super) async fn serve(root: &Path, path: &str) -> HttpResponse {
@@ -31,7 +31,7 @@ enum Found {
     File(PathBuf),
 }
 
-/// None for what is not there and what is not to be seen, so that nobody can tell the two apart.
+/// None for what does not exist and for what is not accessible, so that clients can't distinguish the two.
 fn find(root: &Path, path: &str) -> Option<Found> {
     let root = root.canonicalize().ok()?;
     let mut wanted = root.clone();

@@ -60,6 +60,7 @@ async fn running(flags: &[(&'static str, Value)]) -> Running {
         }),
         metrics: Arc::default(),
         probe_metrics: Arc::new(|| "probes 1\n".to_string()),
+        health: Health::default(),
         clock: Clock::System,
         shutdown: shutdown.clone(),
     })

@@ -1,4 +1,5 @@
-//! Whether a pod can run here at all. The scheduler has judged the same; but pods may come without it, and nodes change.
+//! Pod admission by node resources, node name, node selector, affinity and taints. The scheduler has checked the same; but
+//! static pods and direct bindings bypass it, and nodes change.
 // Upstream: pkg/kubelet/lifecycle/predicate.go, eviction_manager.go Admit, nodeshutdown (v1.36)
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use crate::node::Pressure;
 use crate::pod::policy;
 use crate::spec::resources::{QosClass, amount_of, is_critical, is_static, pod_requests, qos_class};
 
-/// Why a pod can't run here: it becomes Failed with this reason, and `Pod was rejected: ` before the message.
+/// Why a pod is rejected at admission: it becomes Failed with this reason, and `Pod was rejected: ` before the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub reason: String,
@@ -26,15 +27,15 @@ fn reject<T>(reason: impl Into<String>, message: impl Into<String>) -> Result<T,
     })
 }
 
-/// What of the node counts, beside its Node object.
+/// Node state for admission, beside the Node object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeState {
     pub pressure: Pressure,
     pub shutting_down: bool,
 }
 
-/// `others` are the pods that were let in before and have not ended. Gives the places in it of those that have to go
-/// first: a critical pod pushes others off the node where only resources are in its way.
+/// `others` are the pods that were admitted before and have not terminated. Returns the indices of those to preempt
+/// first: a critical pod preempts others where only resources are lacking.
 pub fn admit(pod: &Pod, others: &[&Pod], node: &Node, state: NodeState) -> Result<Vec<usize>, Rejection> {
     if state.shutting_down {
         return reject("NodeShutdown", "Pod was rejected as the node is shutting down.");
@@ -196,7 +197,7 @@ fn declared_features(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     }
 }
 
-/// What there is too little of: the main resources first, in this order.
+/// Insufficient resources: the main ones first, in this order.
 fn lacks(pod: &Pod, others: &[&Pod], node: &Node) -> Vec<Lack> {
     let empty = BTreeMap::new();
     let allocatable = node
@@ -235,7 +236,7 @@ fn lacks(pod: &Pod, others: &[&Pod], node: &Node) -> Vec<Lack> {
         let Some(requested) = wanted.get(name).filter(|quantity| !quantity.is_zero()) else {
             continue;
         };
-        // Resources that nodes know nothing of are the cluster's to count.
+        // Extended resources that the node does not report are counted by the cluster.
         if resources::is_extended(name) && !allocatable.contains_key(name) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The pods this node is to run: what all sources say, put together.
+//! The desired pods of this node, merged from all sources.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ pub(super) type Uid = String;
 #[derive(Default)]
 pub(super) struct Desired {
     pods: HashMap<Uid, (Origin, Arc<Pod>)>,
-    /// Pods of the API that only show what a file says, by uid.
+    /// Mirror pods, by uid.
     mirrors: HashMap<Uid, Arc<Pod>>,
     awaited: Vec<Origin>,
     is_synced: bool,
 }
 
 impl Desired {
-    /// Sources that must tell their whole state before anything else may be taken for unwanted.
+    /// Sources that have to be ready before an unknown pod counts as an orphan.
     pub(super) fn new(awaited: Vec<Origin>) -> Desired {
         Desired {
             awaited,
@@ -111,7 +111,7 @@ fn uid_of(pod: &Pod) -> Uid {
     pod.metadata.uid.clone().unwrap_or_default()
 }
 
-/// Without the record of who wrote which field: nobody here asks for it, and every copy of a pod would carry it.
+/// Without managedFields: unused here, and every copy of a pod would carry them.
 fn lean(mut pod: Pod) -> Arc<Pod> {
     pod.metadata.managed_fields = None;
     Arc::new(pod)

@@ -1,7 +1,7 @@
-//! A folder of static pods (or a single file), looked at time and again.
+//! A directory of static pod manifests (or a single file), scanned periodically.
 //!
-//! One file is one pod. A file that can't be read as one is named in the log and changes nothing: what it held before
-//! goes on. A file is taken once it looks the same twice, so that one in the middle of being written is left alone.
+//! One file is one pod. A file that can't be decoded is logged and changes nothing: the pod it held before keeps running. A
+//! file is read once it is the same in two scans, so that one that is being written is left alone.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use orlop_api::types::core::Pod;
 
 use super::Origin;
-use super::manifest::{self, LENGTH_MAX, ManifestSource};
+use super::manifest::{self, LENGTH_MAX, ManifestSource, SourceError};
 
 /// What changes when a file does.
 type Stamp = (u64, i64, i64, u64);
@@ -23,7 +23,7 @@ pub(super) struct Folder {
     node: String,
     known: BTreeMap<PathBuf, Known>,
     is_first: bool,
-    /// A folder that can't be read is named once.
+    /// A directory that can't be read is named once.
     complained: bool,
 }
 
@@ -45,7 +45,7 @@ impl Folder {
         }
     }
 
-    /// Looks again; all pods if something changed. `thorough` reads every file anew, whatever its stamp.
+    /// Scans again; returns all pods if something changed. `thorough` reads every file, whatever its stamp.
     pub(super) fn look(&mut self, thorough: bool, now: Timestamp) -> Option<Vec<Arc<Pod>>> {
         let files = match self.files() {
             Ok(files) => {
@@ -56,7 +56,7 @@ impl Folder {
                 if !std::mem::replace(&mut self.complained, true) {
                     tracing::error!(path = %self.path.display(), err = %error, "failed to read static pods");
                 }
-                // A folder that is gone holds nothing; one that can't be read for now changes nothing.
+                // A directory that is gone holds nothing; one that can't be read for now changes nothing.
                 match error.kind() {
                     io::ErrorKind::NotFound => BTreeMap::new(),
                     _ => return std::mem::take(&mut self.is_first).then(Vec::new),
@@ -121,7 +121,7 @@ impl Folder {
             let hidden = path
                 .file_name()
                 .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-            // Links are followed, as with config maps mounted as a folder.
+            // Links are followed, as with config maps mounted as a directory.
             let Ok(metadata) = std::fs::metadata(&path) else {
                 continue;
             };
@@ -148,12 +148,10 @@ impl Folder {
     }
 }
 
-fn read(path: &Path, node: &str, now: Timestamp) -> Result<Pod, String> {
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+fn read(path: &Path, node: &str, now: Timestamp) -> Result<Pod, SourceError> {
+    let file = std::fs::File::open(path)?;
     let mut bytes = Vec::new();
-    file.take(LENGTH_MAX as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| e.to_string())?;
+    file.take(LENGTH_MAX as u64 + 1).read_to_end(&mut bytes)?;
     let place = ManifestSource {
         origin: Origin::File,
         name: &path.to_string_lossy(),

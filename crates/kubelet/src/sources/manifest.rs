@@ -22,14 +22,40 @@ pub struct ManifestSource<'a> {
     pub node: &'a str,
 }
 
-/// The one pod of a file. `Err` says in words why it is none.
-pub fn pod(bytes: &[u8], place: &ManifestSource<'_>, now: Timestamp) -> Result<Pod, String> {
+/// Why a static pod could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The server of the manifest gave none.
+    #[error("{0}")]
+    Request(String),
+    #[error("it is longer than {LENGTH_MAX} bytes")]
+    TooLong,
+    #[error("{0}")]
+    Decode(String),
+    #[error("must be a v1 Pod, not {api_version:?} {kind:?}")]
+    NotAPod { api_version: String, kind: String },
+    #[error("invalid pod: {0}")]
+    Invalid(String),
+    #[error("static pods may not reference {0}")]
+    Reference(String),
+}
+
+impl SourceError {
+    pub(super) fn request(error: impl std::fmt::Display) -> SourceError {
+        SourceError::Request(error.to_string())
+    }
+}
+
+/// The one pod of a file.
+pub fn pod(bytes: &[u8], place: &ManifestSource<'_>, now: Timestamp) -> Result<Pod, SourceError> {
     let value = read(bytes)?;
     one_pod(value, place, now)
 }
 
 /// The pods of an answer: one, or a list of them.
-pub fn pods(bytes: &[u8], place: &ManifestSource<'_>, now: Timestamp) -> Result<Vec<Pod>, String> {
+pub fn pods(bytes: &[u8], place: &ManifestSource<'_>, now: Timestamp) -> Result<Vec<Pod>, SourceError> {
     let mut value = read(bytes)?;
     match value["kind"].as_str() {
         Some("PodList" | "List") => {
@@ -45,14 +71,16 @@ pub fn pods(bytes: &[u8], place: &ManifestSource<'_>, now: Timestamp) -> Result<
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Value, String> {
+fn read(bytes: &[u8]) -> Result<Value, SourceError> {
     if bytes.len() > LENGTH_MAX {
-        return Err(format!("it is longer than {LENGTH_MAX} bytes"));
+        return Err(SourceError::TooLong);
     }
-    let (value, _) = schema::yaml_to_value(bytes).map_err(|e| e.to_string())?;
+    let (value, _) = schema::yaml_to_value(bytes).map_err(|e| SourceError::Decode(e.to_string()))?;
     match value.is_object() {
         true => Ok(value),
-        false => Err("couldn't parse as pod: it holds no object".to_string()),
+        false => Err(SourceError::Decode(
+            "couldn't parse as pod: it holds no object".to_string(),
+        )),
     }
 }
 
@@ -60,29 +88,28 @@ fn pod_type() -> TypeRef {
     schema::schema().get(pod::DEF.schema).expect("pods are in the table")
 }
 
-fn one_pod(value: Value, place: &ManifestSource<'_>, now: Timestamp) -> Result<Pod, String> {
+fn one_pod(value: Value, place: &ManifestSource<'_>, now: Timestamp) -> Result<Pod, SourceError> {
     let word = |name: &str| value[name].as_str().unwrap_or_default().to_string();
     if (word("apiVersion").as_str(), word("kind").as_str()) != ("v1", "Pod") {
-        return Err(format!(
-            "must be a v1 Pod, not {:?} {:?}",
-            word("apiVersion"),
-            word("kind")
-        ));
+        return Err(SourceError::NotAPod {
+            api_version: word("apiVersion"),
+            kind: word("kind"),
+        });
     }
-    let decoded = schema::from_value(value, pod_type()).map_err(|e| e.to_string())?;
+    let decoded = schema::from_value(value, pod_type()).map_err(|e| SourceError::Decode(e.to_string()))?;
     let mut value = decoded.value;
     let name = value["metadata"]["name"].as_str().unwrap_or_default().to_string();
     if name.is_empty() {
-        return Err("invalid pod: name is needed for the pod".to_string());
+        return Err(SourceError::Invalid("name is needed for the pod".to_string()));
     }
     value["status"] = json!({"phase": "Pending"});
     settle(&mut value, &name, place, now);
     (pod::DEF.default)(&mut value);
     validate(&value)?;
     if let Some(resource) = reference(&value) {
-        return Err(format!("static pods may not reference {resource}"));
+        return Err(SourceError::Reference(resource));
     }
-    orlop_api::types::from_value(value).map_err(|e| format!("invalid pod: {e}"))
+    orlop_api::types::from_value(value).map_err(|e| SourceError::Invalid(e.to_string()))
 }
 
 /// Name, identity and marks of a static pod.
@@ -124,7 +151,7 @@ fn settle(value: &mut Value, name: &str, place: &ManifestSource<'_>, now: Timest
     }
 }
 
-fn validate(value: &Value) -> Result<(), String> {
+fn validate(value: &Value) -> Result<(), SourceError> {
     let mut problems = Problems::default();
     let root = Cursor::root(value);
     meta::validate_create(&root.at("metadata"), true, pod::DEF.name_rule, &mut problems);
@@ -134,7 +161,7 @@ fn validate(value: &Value) -> Result<(), String> {
         true => Ok(()),
         false => {
             let all: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
-            Err(format!("invalid pod: {}", all.join(", ")))
+            Err(SourceError::Invalid(all.join(", ")))
         }
     }
 }
@@ -196,7 +223,7 @@ fn reference(value: &Value) -> Option<String> {
     })
 }
 
-/// FNV-1a with 128 bits: tells manifests apart, keeps no secrets.
+/// FNV-1a with 128 bits: distinguishes manifests, not cryptographic.
 struct Fnv128(u128);
 
 impl Default for Fnv128 {
@@ -312,7 +339,7 @@ mod tests {
             (&long, "it is longer than"),
         ];
         for (text, expected) in cases {
-            let error = pod(text.as_bytes(), &FILE, now()).unwrap_err();
+            let error = pod(text.as_bytes(), &FILE, now()).unwrap_err().to_string();
             assert!(error.contains(expected), "{expected}: {error}");
         }
     }

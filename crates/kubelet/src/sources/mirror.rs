@@ -1,4 +1,4 @@
-//! Mirror pods: what the API shows of static pods.
+//! Mirror pods: static pods as the API server shows them.
 // Upstream: pkg/kubelet/pod/mirror_client.go, tryReconcileMirrorPods (v1.36)
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{CONFIG_HASH, CONFIG_MIRROR};
 
-/// A mirror that could not be made or taken away is tried again after this long.
+/// Retry period of a mirror pod that could not be created or deleted.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// What there is: static pods, and the pods in the API that mirror some.
@@ -35,7 +35,7 @@ pub enum Step {
     },
 }
 
-/// What to do so that every static pod has its mirror and no mirror is without its pod.
+/// Plans creations and deletions so that exactly the static pods have mirror pods.
 pub fn plan(picture: &StaticPods, node: &Node) -> Vec<Step> {
     let full_name = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     let mut wanted: HashMap<_, &Arc<Pod>> = picture.static_pods.iter().map(|pod| (full_name(pod), pod)).collect();
@@ -46,7 +46,7 @@ pub fn plan(picture: &StaticPods, node: &Node) -> Vec<Step> {
         if is_true && mirror.metadata.deletion_timestamp.is_none() {
             continue;
         }
-        // A new one follows once this one is seen to be gone.
+        // A new one is created once this one is observed to be gone.
         steps.push(Step::Delete {
             namespace: mirror.metadata.namespace.clone().unwrap_or_default(),
             name: mirror.metadata.name.clone().unwrap_or_default(),
@@ -90,7 +90,7 @@ fn mirror_of(pod: &Pod, node: &Node) -> Pod {
     mirror
 }
 
-/// Keeps mirrors true until the shutdown.
+/// Reconciles mirror pods until the shutdown.
 pub async fn run(
     api: Api,
     mut pictures: watch::Receiver<StaticPods>,
@@ -116,7 +116,7 @@ pub async fn run(
             }
             let pause = match failed {
                 true => AGAIN,
-                // Nothing to do until something changes; but look again, lest a change was lost.
+                // Nothing to do until something changes; but resync, lest a change was lost.
                 false => AGAIN.saturating_mul(6),
             };
             tokio::select! {
@@ -171,7 +171,7 @@ async fn apply(api: &Api, step: &Step) -> Result<(), Error> {
         }
     };
     match done {
-        // Done already, or the watch will tell what is there now.
+        // Done already, or the watch will deliver the current object.
         Err(Error::NotFound(_) | Error::Conflict(_)) if matches!(step, Step::Delete { .. }) => Ok(()),
         Err(Error::AlreadyExists(_)) => Ok(()),
         other => other,

@@ -1,7 +1,7 @@
-//! Where this node's pods come from: the API server, a folder, an address. One stream of updates leaves here.
+//! The sources of this node's pods: API server, directory, URL. They are merged into one stream of updates.
 //!
-//! Static pods (of a folder or an address) need no API server. Where there is one, each is shown there by a mirror pod
-//! ([`mirror`]), which is made anew when somebody deletes it. Whether a pod can run here is for [`admission`] to say.
+//! Static pods (of a directory or a URL) need no API server. Where there is one, each is represented by a mirror pod
+//! ([`mirror`]), which is recreated when it is deleted. Whether a pod can run here is decided by [`admission`].
 
 pub mod admission;
 mod desired;
@@ -36,9 +36,9 @@ pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Updates that may wait for the agent.
+/// Updates that may wait for the kubelet.
 const QUEUE: usize = 256;
-/// How often a folder is looked at; its files are all read anew every `fileCheckFrequency`.
+/// How often the directory is scanned; all of its files are read every `fileCheckFrequency`.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,14 +58,14 @@ impl Origin {
     }
 }
 
-/// What the agent is to do.
+/// An update for the sync loop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodUpdate {
-    /// The pod as it is to be, new or changed. Its deletion, too, comes this way at first.
+    /// A pod that is new or changed, or was given a deletion timestamp.
     Set(Arc<Pod>),
-    /// Its source no longer has it: end what runs of it and forget it.
+    /// Its source no longer has it: it is terminated and cleaned up.
     Removed(Arc<Pod>),
-    /// Every source has told its whole state: what runs and is in none of them may go. Comes once.
+    /// Every source has delivered its whole state: pods that run and are in none of them are orphans. Sent once.
     Synced,
 }
 
@@ -79,7 +79,7 @@ pub struct Settings {
     pub shutdown: Shutdown,
 }
 
-/// Sources under way.
+/// Running sources.
 pub struct Sources {
     /// Ends at the shutdown.
     pub updates: mpsc::Receiver<PodUpdate>,
@@ -106,7 +106,7 @@ impl Mirrors {
         (hash(found, CONFIG_MIRROR) == wanted).then(|| found.clone())
     }
 
-    /// Waits for mirrors to change, and gives the static pods that another pod of the API shows now. `known` is for its
+    /// Waits for mirror pods to change, and returns the static pods whose mirror pod is another one now. `known` is for its
     /// own use between calls. None when there is nothing more to come.
     pub async fn changed(&mut self, known: &mut HashMap<String, String>) -> Option<Vec<String>> {
         self.0.changed().await.ok()?;
@@ -198,10 +198,10 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::
                 let Some((origin, pods)) = pods else { return };
                 desired.replace(origin, pods)
             }
-            // The agent is gone.
+            // The kubelet is gone.
             _ = sink.closed() => return,
         };
-        // Before the API has told what is there, mirrors can't be judged.
+        // Before the first list from the API server, mirror pods can't be compared.
         if api_told {
             show(&picture, &desired);
         }
@@ -296,7 +296,7 @@ async fn ask_address(config: Arc<Config>, node: String, clock: Clock, sink: mpsc
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                // The same trouble every 20 seconds is no news.
+                // Do not repeat the same error every 20 seconds.
                 if failures.is_power_of_two() {
                     tracing::error!(url = %address, failures, err = %error, "failed to read static pods from URL");
                 }

@@ -1,7 +1,7 @@
-//! Whom a critical pod may push off the node when there is no room for it. Pure.
+//! Critical-pod preemption: which pods to preempt when a pod does not fit. Pure.
 //!
-//! As little harm as possible: Guaranteed pods go only if all others together don't make enough room, Burstable ones only
-//! if BestEffort ones don't; within a class few pods go, then small ones.
+//! As little harm as possible: Guaranteed pods are preempted only if all others together don't free enough, Burstable ones
+//! only if BestEffort ones don't; within a class as few pods as possible, then small ones.
 //!
 //! Upstream: pkg/kubelet/preemption (v1.36). Differs in that a pod which turns out not to be needed stays.
 
@@ -39,17 +39,19 @@ struct Victim {
     size: (i64, i64),
 }
 
-/// Places in `others` of the pods that are to go. An error names what can't be freed.
-pub fn plan(preemptor: &Pod, others: &[&Pod], lacks: &[Lack]) -> Result<Vec<usize>, String> {
+/// Preempting every pod of a lower priority would not free enough; names what is lacking.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no set of running pods found to reclaim resources: {0}")]
+pub struct PreemptionError(String);
+
+/// Indices in `others` of the pods to preempt.
+pub fn plan(preemptor: &Pod, others: &[&Pod], lacks: &[Lack]) -> Result<Vec<usize>, PreemptionError> {
     let victims = victims(preemptor, others, lacks);
     let needs: Vec<i64> = lacks.iter().map(Lack::missing).collect();
     let all = &victims.iter().collect::<Vec<_>>();
     let left = less(&needs, all);
     if left.iter().any(|need| *need > 0) {
-        return Err(format!(
-            "no set of running pods found to reclaim resources: {}",
-            render(lacks, &left)
-        ));
+        return Err(PreemptionError(render(lacks, &left)));
     }
     let of = |class: QosClass| victims.iter().filter(|v| v.class == class).collect::<Vec<_>>();
     let (best_effort, burstable) = (of(QosClass::BestEffort), of(QosClass::Burstable));
@@ -119,7 +121,7 @@ fn nearest<'a>(mut from: Vec<&'a Victim>, mut needs: Vec<i64>) -> Vec<&'a Victim
     chosen
 }
 
-/// Leaves out whom the others make unnecessary, the dearest first: they come first in `chosen`.
+/// Drops pods whose preemption is not needed, the most valuable first: they come first in `chosen`.
 fn only_needed<'a>(mut chosen: Vec<&'a Victim>, needs: &[i64]) -> Vec<&'a Victim> {
     let mut place = 0;
     while place < chosen.len() {
@@ -203,7 +205,8 @@ mod tests {
         ];
         for (others, lacks, expected) in cases {
             let expected = expected.map(<[usize]>::to_vec).map_err(String::from);
-            assert_eq!(plan(&critical(), others, lacks), expected, "{lacks:?}");
+            let planned = plan(&critical(), others, lacks).map_err(|error| error.to_string());
+            assert_eq!(planned, expected, "{lacks:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What this node cannot do or does not allow: pods that ask for it fail at once, they are not tried again.
+//! Pods that this node does not support or allow: they are rejected at admission.
 
 use orlop_api::types::core::{AppArmorProfile, Container, Pod};
 

@@ -1,4 +1,4 @@
-//! The message that makes a container.
+//! The CRI ContainerConfig of a container.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The resolver's settings of a pod: by policy from the cluster or the host, with the pod's own added, cut to the limits of
-//! resolvers.
+//! The resolver configuration of a pod: by dnsPolicy from the cluster or the host, with the pod's dnsConfig merged, cut to the
+//! limits of resolvers.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Facts about this node that specs are read with. They change rarely: hold them in an `Arc` and swap it.
+//! Facts about this node that specs are translated with.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -93,7 +93,7 @@ impl Default for NodeFacts {
 }
 
 impl NodeFacts {
-    /// Everything the node agent keeps for a pod: volumes, hosts file, termination messages.
+    /// Everything the kubelet keeps for a pod: volumes, hosts file, termination messages.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root_dir.join("pods").join(uid)
     }
@@ -119,7 +119,7 @@ pub enum CgroupVersion {
     V2,
 }
 
-/// How control groups are named here.
+/// How cgroups are named here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupLayout {
     pub driver: CgroupDriver,

@@ -1,4 +1,4 @@
-//! The files the node agent writes for a pod's containers: the hosts file, the termination log, folders for logs.
+//! The files that the kubelet writes for a pod's containers: hosts file, termination log, log directories.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -9,7 +9,7 @@ use orlop_api::types::core::{Container, Pod};
 
 use super::{NodeFacts, SpecError, hosts_file, is_host_network, pod_log_dir, uid};
 
-/// Makes the folders of a pod (its files and its logs) and of its containers' logs.
+/// Makes the directories of a pod (its files and its logs) and of its containers' logs.
 pub fn make_dirs(pod: &Pod, facts: &NodeFacts) -> io::Result<()> {
     let own = facts.pod_dir(uid(pod));
     for dir in [own.clone(), own.join("volumes"), own.join("plugins")] {
@@ -18,7 +18,7 @@ pub fn make_dirs(pod: &Pod, facts: &NodeFacts) -> io::Result<()> {
     make_dir(&pod_log_dir(pod, facts), 0o755)
 }
 
-/// Makes the folder of a container's logs.
+/// Makes the directory of a container's logs.
 pub fn make_log_dir(pod: &Pod, container: &str, facts: &NodeFacts) -> io::Result<()> {
     make_dir(&pod_log_dir(pod, facts).join(container), 0o755)
 }

@@ -1,4 +1,4 @@
-//! The facts of the node this runs on, from its configuration and its kernel.
+//! The facts of the node that this process runs on, from its configuration and its kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -143,7 +143,7 @@ fn page_size() -> i64 {
     size.unwrap_or(4096)
 }
 
-/// Counters by which programs could tell what others compute.
+/// Counters from which a process could infer what others compute.
 fn thermal_files(cpus: &Path) -> Vec<String> {
     let entries = fs::read_dir(cpus).into_iter().flatten().flatten();
     let is_cpu = |name: &str| {

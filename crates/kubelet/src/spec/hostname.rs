@@ -1,4 +1,4 @@
-//! A pod's name in its own eyes: host name, domain, `/etc/hosts`.
+//! A pod's hostname, domain and `/etc/hosts`.
 
 use std::fmt::Write;
 
@@ -68,7 +68,7 @@ fn cut(pod: &Pod, hostname: &str) -> Result<String, SpecError> {
     }
 }
 
-/// The host name the kernel is told: with the domain where the pod asks for that.
+/// The hostname that is set in the kernel: a FQDN where the pod asks for it (setHostnameAsFQDN).
 pub(crate) fn kernel_hostname(pod: &Pod, facts: &NodeFacts) -> Result<String, SpecError> {
     let (hostname, domain) = host_and_domain(pod, facts)?;
     let wants_fqdn = super::spec_flag(pod, |s| s.set_hostname_as_fqdn);

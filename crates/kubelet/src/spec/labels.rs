@@ -1,4 +1,4 @@
-//! Labels and annotations on sandboxes and containers: how a restarted agent knows again what runs.
+//! Labels and annotations on sandboxes and containers, from which a restarted kubelet adopts what runs.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ fn json<T: serde::Serialize>(value: &T) -> String {
 }
 
 /// Tells whether a running container is still what the spec wants. Only the name and the image can change under a
-/// running container; resources are changed in place. (FNV-1a, kept stable: it outlives the agent.)
+/// running container; resources are changed in place. (FNV-1a, kept stable: it outlives the kubelet.)
 pub fn container_hash(container: &Container) -> u64 {
     let image = container.image.as_deref().unwrap_or_default();
     let bytes = container.name.bytes().chain([0]).chain(image.bytes());

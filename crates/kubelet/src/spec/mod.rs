@@ -1,8 +1,8 @@
-//! What a pod's spec means to a container runtime: the messages that make its sandbox and its containers, their
-//! environment, their limits, and the few files the node agent writes for them.
+//! From a pod's spec to the CRI: the messages that create its sandbox and its containers, their environment, their limits,
+//! and the few files that the kubelet writes for them.
 //!
-//! In come the pod, facts about this node ([`NodeFacts`]) and what others found out (image, mounts, addresses); out come
-//! the runtime's messages. Everything but [`files`] and the fetching half of [`mod@env`] is a pure function: the same pod on
+//! Inputs are the pod, facts about this node ([`NodeFacts`]) and what others found out (image, mounts, addresses); outputs
+//! are the CRI's messages. Everything but [`files`] and the fetching half of [`mod@env`] is a pure function: the same pod on
 //! the same node gives the same message, which is what makes adopting containers after a restart possible.
 //! Labels and annotations on sandboxes and containers are Kubernetes' own ([`labels`]).
 
@@ -48,7 +48,7 @@ impl SpecError {
     }
 }
 
-/// Something the user should be told by a warning event, though it stops nothing.
+/// Something to record as a warning event, though it stops nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub reason: &'static str,

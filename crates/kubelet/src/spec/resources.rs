@@ -1,5 +1,4 @@
-//! Resources in the kernel's terms: quality-of-service class, CPU shares and quota, memory limits, out-of-memory scores, and
-//! the names of control groups.
+//! Resources in the kernel's terms: QoS class, CPU shares and quota, memory limits, OOM scores, and the names of cgroups.
 
 use std::collections::BTreeMap;
 
@@ -384,7 +383,7 @@ fn is_node_critical(pod: &Pod) -> bool {
     is_critical(pod) && class == Some("system-node-critical")
 }
 
-/// The group of a pod as the runtime is told, and as a path in the cgroup file system; empty where pods have none.
+/// The cgroup parent of a pod as passed to the runtime, and as a path in the cgroup file system; empty where pods have none.
 pub fn pod_cgroup_parent(pod: &Pod, layout: &CgroupLayout) -> String {
     match layout.per_qos {
         true => pod_cgroup(layout, qos_class(pod), uid(pod)),

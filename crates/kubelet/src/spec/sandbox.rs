@@ -1,4 +1,4 @@
-//! The message that makes a pod's sandbox.
+//! The CRI PodSandboxConfig of a pod.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -39,7 +39,7 @@ pub fn sandbox_config(
     })
 }
 
-/// What the user should be told when the sandbox is made.
+/// Warnings to record when the sandbox is created.
 pub fn sandbox_notices(pod: &Pod, facts: &NodeFacts) -> Vec<Notice> {
     dns::pod_dns(pod, facts).map(|(_, notices)| notices).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! What a container may do: users and groups, capabilities, profiles, namespaces. The container's own settings come before
-//! the pod's.
+//! The security context of a container: users and groups, capabilities, profiles, namespaces. The container's own settings
+//! take precedence over the pod's.
 
 use std::path::Path;
 
@@ -234,7 +234,7 @@ fn seccomp(pod: &Pod, container: &Container, facts: &NodeFacts) -> Result<cri::S
     }
 }
 
-/// A path below a folder, whatever `..` it has: validation refuses those, files of static pods are not validated so well.
+/// A path below a directory, whatever `..` it has: validation refuses those, files of static pods are not validated so well.
 fn below(dir: &Path, file: &str) -> String {
     let parts = file.split('/').filter(|p| !matches!(*p, "" | "." | ".."));
     parts

@@ -1,7 +1,7 @@
-//! User ids of their own for pods that do not share the node's (`hostUsers: false`): each gets a range that no other pod
-//! has. Ranges are written down beside the pod's files, in Kubernetes' form, so that a restart gives no range twice.
+//! User namespaces (`hostUsers: false`): each pod gets a range of IDs that no other pod has. Ranges are stored beside the
+//! pod's files, in Kubernetes' format, so that no range is allocated twice after a restart.
 //!
-//! Volumes keep their owners as they are: the runtime maps them for the pod where they are mounted.
+//! Volumes keep their owners: the runtime uses idmapped mounts.
 // Upstream: pkg/kubelet/userns (v1.36)
 
 use std::collections::BTreeMap;
@@ -44,9 +44,9 @@ impl Ids {
     }
 
     /// Those that the machine's administrator gave to the user `kubelet` with subuid and subgid; without such a user, or
-    /// without the program that tells, all.
-    pub fn of_machine(per_pod: u32, max_pods: u32) -> Result<Ids, String> {
-        let known = nix::unistd::User::from_name(USER).map_err(|e| format!("user {USER}: {e}"))?;
+    /// without the `getsubids` program, all.
+    pub fn of_machine(per_pod: u32, max_pods: u32) -> Result<Ids, SpecError> {
+        let known = nix::unistd::User::from_name(USER).map_err(|e| SpecError(format!("user {USER}: {e}")))?;
         let ids = match known {
             None => Ids::all(per_pod),
             Some(_) => match subordinate()? {
@@ -55,40 +55,40 @@ impl Ids {
             },
         };
         ids.checked(max_pods)
-            .map_err(|problem| format!("kubelet mappings: {problem}"))
+            .map_err(|problem| SpecError(format!("kubelet mappings: {problem}")))
     }
 
-    fn checked(self, max_pods: u32) -> Result<Ids, String> {
+    fn checked(self, max_pods: u32) -> Result<Ids, SpecError> {
         let Ids { first, count, per_pod } = self;
         if per_pod == 0 || !per_pod.is_multiple_of(UNIT) {
-            return Err(format!(
+            return Err(SpecError(format!(
                 "kubelet user namespace length {per_pod} is not a multiple of {UNIT}"
-            ));
+            )));
         }
         if !first.is_multiple_of(per_pod) {
-            return Err(format!(
+            return Err(SpecError(format!(
                 "kubelet user assigned ID {first} is not a multiple of {per_pod}"
-            ));
+            )));
         }
         if first < per_pod {
-            return Err(format!(
+            return Err(SpecError(format!(
                 "kubelet user assigned ID {first} must be greater or equal to {per_pod}"
-            ));
+            )));
         }
         if !count.is_multiple_of(per_pod) {
-            return Err(format!(
+            return Err(SpecError(format!(
                 "kubelet user assigned IDs length {count} is not a multiple of {per_pod}"
-            ));
+            )));
         }
         if u64::from(first) + u64::from(count) > 1 << 32 {
-            return Err(format!(
-                "kubelet user assigned IDs {first} and {count} more are beyond the last there is"
-            ));
+            return Err(SpecError(format!(
+                "kubelet user assigned IDs {first}+{count} exceed the range of user IDs"
+            )));
         }
         if count / per_pod < max_pods {
-            return Err(format!(
+            return Err(SpecError(format!(
                 "kubelet user assigned IDs are not enough to support {max_pods} pods"
-            ));
+            )));
         }
         Ok(self)
     }
@@ -104,36 +104,41 @@ impl Ids {
 }
 
 /// First id and count, as `getsubids` has them, the same for users and groups; none where there is no such program.
-fn subordinate() -> Result<Option<(u32, u32)>, String> {
+fn subordinate() -> Result<Option<(u32, u32)>, SpecError> {
     let ask = |arguments: &[&str]| match Command::new("getsubids").args(arguments).output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("getsubids: {error}")),
-        Ok(output) if !output.status.success() => Err(format!(
+        Err(error) => Err(SpecError(format!("getsubids: {error}"))),
+        Ok(output) if !output.status.success() => Err(SpecError(format!(
             "error retrieving additional ids for user {USER:?}: {}",
             String::from_utf8_lossy(&output.stderr).trim()
-        )),
+        ))),
         Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned())),
     };
     let (Some(users), Some(groups)) = (ask(&[USER])?, ask(&["-g", USER])?) else {
         return Ok(None);
     };
     if users != groups {
-        return Err(format!("mismatched subuids and subgids for user {USER:?}"));
+        return Err(SpecError(format!("mismatched subuids and subgids for user {USER:?}")));
     }
     parse_subordinate(&users).map(Some)
 }
 
 /// `0: kubelet 65536 2147483648`
-fn parse_subordinate(text: &str) -> Result<(u32, u32), String> {
+fn parse_subordinate(text: &str) -> Result<(u32, u32), SpecError> {
     let mut lines = text.trim_matches('\n').lines();
     let (Some(line), None) = (lines.next(), lines.next()) else {
-        return Err(format!("error parsing line {text:?}: it must contain only one line"));
+        return Err(SpecError(format!(
+            "error parsing line {text:?}: it must contain only one line"
+        )));
     };
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, _, first, count] = fields[..] else {
-        return Err(format!("invalid line {text:?}"));
+        return Err(SpecError(format!("invalid line {text:?}")));
     };
-    let number = |field: &str| field.parse().map_err(|e| format!("error parsing line {text:?}: {e}"));
+    let number = |field: &str| {
+        let parsed = field.parse();
+        parsed.map_err(|e| SpecError(format!("error parsing line {text:?}: {e}")))
+    };
     Ok((number(first)?, number(count)?))
 }
 
@@ -268,28 +273,34 @@ fn namespace(mapping: Mapping) -> cri::UserNamespace {
     }
 }
 
-/// The range written down in a pod's folder, if there is one.
-fn read(dir: &Path) -> Result<Option<Mapping>, String> {
+/// The range written down in a pod's directory, if there is one.
+fn read(dir: &Path) -> Result<Option<Mapping>, SpecError> {
     let text = match fs::read(dir.join(FILE)) {
         Ok(text) => text,
         Err(_) => return Ok(None),
     };
     let found: Mappings =
-        serde_json::from_slice(&text).map_err(|e| format!("invalid user namespace mappings file: {e}"))?;
+        serde_json::from_slice(&text).map_err(|e| SpecError(format!("invalid user namespace mappings file: {e}")))?;
     let ([users], [groups]) = (&found.uid_mappings[..], &found.gid_mappings[..]) else {
-        return Err("invalid user namespace configuration: no more than one mapping allowed.".into());
+        return Err(SpecError::new(
+            "invalid user namespace configuration: no more than one mapping allowed.",
+        ));
     };
     if users != groups {
-        return Err("invalid user namespace configuration: GID and UID mapping should be identical".into());
+        return Err(SpecError::new(
+            "invalid user namespace configuration: GID and UID mapping should be identical",
+        ));
     }
     if users.container_id != 0 {
-        return Err("invalid user namespace configuration: UID 0 must be mapped".into());
+        return Err(SpecError::new(
+            "invalid user namespace configuration: UID 0 must be mapped",
+        ));
     }
     match users.host_id < UNIT || users.length == 0 {
-        true => Err(format!(
+        true => Err(SpecError(format!(
             "invalid user namespace configuration: id {} is out of range",
             users.host_id
-        )),
+        ))),
         false => Ok(Some(*users)),
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics/cadvisor`: the series that dashboards use, one row a control group.
+//! `/metrics/cadvisor`: the series that dashboards use, one row a cgroup.
 // Upstream: cadvisor's metrics/prometheus.go, pkg/kubelet/server/server.go (containerPrometheusLabelsFunc) (v1.36)
 
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use crate::node::Machine;
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
-/// A series; some families have two and more, told apart by labels of their own.
+/// A series; some families have several, distinguished by labels of their own.
 struct Series {
     name: &'static str,
     kind: &'static str,
@@ -62,188 +62,216 @@ const MEASURED: &[Series] = &[
     labelled(
         "container_cpu_usage_seconds_total",
         COUNTER,
-        "CPU time used, in seconds.",
+        "Cumulative cpu time consumed in seconds.",
         &[("cpu", "total")],
         |r| seconds(r.counters.cpu_ns),
     ),
     counter(
         "container_cpu_user_seconds_total",
-        "CPU time used by programs, in seconds.",
+        "Cumulative user cpu time consumed in seconds.",
         |r| seconds(r.counters.cpu_user_ns),
     ),
     counter(
         "container_cpu_system_seconds_total",
-        "CPU time used by the kernel, in seconds.",
+        "Cumulative system cpu time consumed in seconds.",
         |r| seconds(r.counters.cpu_system_ns),
     ),
     counter(
         "container_cpu_cfs_periods_total",
-        "Periods in which the quota was enforced.",
+        "Number of elapsed enforcement period intervals.",
         |r| float(limited(r, r.counters.cpu_periods)),
     ),
     counter(
         "container_cpu_cfs_throttled_periods_total",
-        "Periods in which the quota ran out.",
+        "Number of throttled period intervals.",
         |r| float(limited(r, r.counters.cpu_throttled_periods)),
     ),
     counter(
         "container_cpu_cfs_throttled_seconds_total",
-        "Time spent throttled, in seconds.",
+        "Total time duration the container has been throttled.",
         |r| seconds(limited(r, r.counters.cpu_throttled_ns)),
     ),
-    gauge("container_memory_cache", "Page cache in bytes.", |r| {
+    gauge("container_memory_cache", "Number of bytes of page cache memory.", |r| {
         float(r.counters.memory_cache)
     }),
-    gauge("container_memory_rss", "Anonymous memory in bytes.", |r| {
+    gauge("container_memory_rss", "Size of RSS in bytes.", |r| {
         float(r.counters.memory_rss)
     }),
-    gauge("container_memory_mapped_file", "Mapped files in bytes.", |r| {
-        float(r.counters.memory_mapped)
-    }),
-    gauge("container_memory_swap", "Swap in use in bytes.", |r| {
+    gauge(
+        "container_memory_mapped_file",
+        "Size of memory mapped files in bytes.",
+        |r| float(r.counters.memory_mapped),
+    ),
+    gauge("container_memory_swap", "Container swap usage in bytes.", |r| {
         float(r.counters.memory_swap)
     }),
-    counter("container_memory_failcnt", "How often the memory limit was hit.", |r| {
+    counter("container_memory_failcnt", "Number of memory usage hits limits.", |r| {
         float(r.counters.memory_failures)
     }),
     gauge(
         "container_memory_usage_bytes",
-        "Memory in use in bytes, caches included.",
+        "Current memory usage in bytes, including all memory regardless of when it was accessed.",
         |r| float(r.counters.memory),
     ),
     gauge(
         "container_memory_max_usage_bytes",
-        "The most memory ever in use, in bytes.",
+        "Maximum memory usage recorded in bytes.",
         |r| float(r.counters.memory_peak),
     ),
     gauge(
         "container_memory_working_set_bytes",
-        "Memory that can't be dropped at once, in bytes.",
+        "Current working set in bytes.",
         |r| float(r.counters.memory_working_set),
     ),
     labelled(
         "container_memory_failures_total",
         COUNTER,
-        "Page faults.",
+        "Cumulative count of memory allocation failures.",
         &[("failure_type", "pgfault"), ("scope", "container")],
         |r| float(r.counters.page_faults),
     ),
     labelled(
         "container_memory_failures_total",
         COUNTER,
-        "Page faults.",
+        "Cumulative count of memory allocation failures.",
         &[("failure_type", "pgfault"), ("scope", "hierarchy")],
         |r| float(r.counters.page_faults),
     ),
     labelled(
         "container_memory_failures_total",
         COUNTER,
-        "Page faults.",
+        "Cumulative count of memory allocation failures.",
         &[("failure_type", "pgmajfault"), ("scope", "container")],
         |r| float(r.counters.major_page_faults),
     ),
     labelled(
         "container_memory_failures_total",
         COUNTER,
-        "Page faults.",
+        "Cumulative count of memory allocation failures.",
         &[("failure_type", "pgmajfault"), ("scope", "hierarchy")],
         |r| float(r.counters.major_page_faults),
     ),
     counter(
         "container_oom_events_total",
-        "Processes killed for want of memory.",
+        "Count of out of memory events observed for the container.",
         |r| float(r.counters.oom_kills),
     ),
-    gauge("container_processes", "Processes running.", |r| float(r.processes)),
-    gauge("container_threads", "Threads running.", |r| float(r.counters.threads)),
-    gauge("container_threads_max", "Threads allowed; zero is no limit.", |r| {
-        float(r.counters.threads_max)
-    }),
+    gauge(
+        "container_processes",
+        "Number of processes running inside the container.",
+        |r| float(r.processes),
+    ),
+    gauge(
+        "container_threads",
+        "Number of threads running inside the container.",
+        |r| float(r.counters.threads),
+    ),
+    gauge(
+        "container_threads_max",
+        "Maximum number of threads allowed inside the container, infinity if value is zero.",
+        |r| float(r.counters.threads_max),
+    ),
 ];
 
 /// Set, not measured: without a time.
 const SET: &[Series] = &[
     gauge(
         "container_start_time_seconds",
-        "When it was made, in seconds since 1970.",
+        "Start time of the container since unix epoch in seconds.",
         |r| r.started_seconds.filter(|seconds| *seconds > 0.0),
     ),
-    gauge(
-        "container_spec_cpu_period",
-        "The period of the CPU quota in microseconds.",
-        |r| float(r.counters.cpu_period),
-    ),
-    gauge("container_spec_cpu_quota", "The CPU quota in microseconds.", |r| {
+    gauge("container_spec_cpu_period", "CPU period of the container.", |r| {
+        float(r.counters.cpu_period)
+    }),
+    gauge("container_spec_cpu_quota", "CPU quota of the container.", |r| {
         float(r.counters.cpu_quota)
     }),
-    gauge("container_spec_cpu_shares", "The share of CPU time.", |r| {
+    gauge("container_spec_cpu_shares", "CPU share of the container.", |r| {
         float(r.counters.cpu_shares)
     }),
     gauge(
         "container_spec_memory_limit_bytes",
-        "The memory limit; zero is none.",
+        "Memory limit for the container.",
         |r| float(r.counters.memory_limit),
     ),
     gauge(
         "container_spec_memory_reservation_limit_bytes",
-        "Memory that is kept for it.",
+        "Memory reservation limit for the container.",
         |r| float(r.counters.memory_reservation),
     ),
     gauge(
         "container_spec_memory_swap_limit_bytes",
-        "The swap limit; zero is none.",
+        "Memory swap limit for the container.",
         |r| float(r.counters.swap_limit),
     ),
 ];
 
 /// Of the file system that a writable layer is on, with the device.
 const LAYER: &[Series] = &[
-    gauge("container_fs_inodes_free", "Inodes left.", |r| {
+    gauge("container_fs_inodes_free", "Number of available Inodes.", |r| {
         float(r.layer.as_ref()?.inodes_free)
     }),
-    gauge("container_fs_inodes_total", "Inodes.", |r| {
+    gauge("container_fs_inodes_total", "Number of Inodes.", |r| {
         float(r.layer.as_ref()?.inodes)
     }),
-    gauge("container_fs_limit_bytes", "Bytes that can be used.", |r| {
-        float(r.layer.as_ref()?.capacity_bytes)
-    }),
-    gauge("container_fs_usage_bytes", "Bytes in use.", |r| {
-        float(r.layer.as_ref()?.used_bytes)
-    }),
+    gauge(
+        "container_fs_limit_bytes",
+        "Number of bytes that can be consumed by the container on this filesystem.",
+        |r| float(r.layer.as_ref()?.capacity_bytes),
+    ),
+    gauge(
+        "container_fs_usage_bytes",
+        "Number of bytes that are consumed by the container on this filesystem.",
+        |r| float(r.layer.as_ref()?.used_bytes),
+    ),
 ];
 
 type Count = fn(&Interface) -> Option<u64>;
 
 const NETWORK: &[(&str, &str, Count)] = &[
-    ("container_network_receive_bytes_total", "Bytes received.", |i| {
-        i.rx_bytes
-    }),
-    ("container_network_receive_packets_total", "Packets received.", |i| {
-        i.rx_packets
-    }),
+    (
+        "container_network_receive_bytes_total",
+        "Cumulative count of bytes received.",
+        |i| i.rx_bytes,
+    ),
+    (
+        "container_network_receive_packets_total",
+        "Cumulative count of packets received.",
+        |i| i.rx_packets,
+    ),
     (
         "container_network_receive_packets_dropped_total",
-        "Packets dropped on receipt.",
+        "Cumulative count of packets dropped while receiving.",
         |i| i.rx_dropped,
     ),
-    ("container_network_receive_errors_total", "Errors on receipt.", |i| {
-        i.rx_errors
-    }),
-    ("container_network_transmit_bytes_total", "Bytes sent.", |i| i.tx_bytes),
-    ("container_network_transmit_packets_total", "Packets sent.", |i| {
-        i.tx_packets
-    }),
+    (
+        "container_network_receive_errors_total",
+        "Cumulative count of errors encountered while receiving.",
+        |i| i.rx_errors,
+    ),
+    (
+        "container_network_transmit_bytes_total",
+        "Cumulative count of bytes transmitted.",
+        |i| i.tx_bytes,
+    ),
+    (
+        "container_network_transmit_packets_total",
+        "Cumulative count of packets transmitted.",
+        |i| i.tx_packets,
+    ),
     (
         "container_network_transmit_packets_dropped_total",
-        "Packets dropped on sending.",
+        "Cumulative count of packets dropped while transmitting.",
         |i| i.tx_dropped,
     ),
-    ("container_network_transmit_errors_total", "Errors on sending.", |i| {
-        i.tx_errors
-    }),
+    (
+        "container_network_transmit_errors_total",
+        "Cumulative count of errors encountered while transmitting.",
+        |i| i.tx_errors,
+    ),
 ];
 
-/// The page. Without rows it says that there was an error, and tells of the machine alone.
+/// The page. Without rows it has the scrape error and the machine's metrics only.
 pub fn render(rows: Option<&[Row]>, machine: &Machine, now: Timestamp) -> String {
     let mut text = Text::default();
     let failed = i32::from(rows.is_none());
@@ -256,7 +284,7 @@ pub fn render(rows: Option<&[Row]>, machine: &Machine, now: Timestamp) -> String
     for row in rows {
         let seen = now.as_second() as f64;
         page.sample(
-            (name, GAUGE, "When it was last looked at."),
+            (name, GAUGE, "Last time a container was seen by the exporter."),
             row,
             &[],
             Some(seen),

@@ -1,4 +1,4 @@
-//! What pods take up on the node's disk: logs, writable layers, volumes. Folders are read that have a few files at most.
+//! Disk usage of pods: logs, writable layers, volumes. Only directories with few files are walked.
 // Upstream: pkg/kubelet/stats/{host_stats_provider,helper}.go (v1.36)
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::volumes::PodVolumes;
 
 /// Where pods' files are.
 pub struct Places {
-    /// The agent's own folder; its file system is what pods' local storage is counted against.
+    /// The kubelet's own directory; its file system is what pods' local storage is counted against.
     pub root_dir: PathBuf,
     pub pod_logs_dir: PathBuf,
 }
@@ -87,7 +87,7 @@ impl Used {
     }
 }
 
-/// The files of a folder, those of folders in it left out; none where there is no such folder.
+/// The files of a directory, those of directories in it left out; none where there is no such directory.
 fn files_in(folder: &Path) -> Option<Used> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     // What goes away meanwhile counts for nothing.

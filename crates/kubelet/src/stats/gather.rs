@@ -1,5 +1,5 @@
-//! Asks the runtime and the kernel what is used. Rates of CPU time come from the difference to the asking before; where
-//! there was none of late, from two looks a second apart. So nothing is measured while nobody asks.
+//! Collects usage from the runtime and the kernel. CPU rates are computed from the previous request; without a recent one,
+//! from two samples a second apart. So nothing is measured while nobody asks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const SECOND_LOOK: Duration = Duration::from_millis(1_100);
 const PROC: &str = "/proc";
 
 #[derive(Debug, thiserror::Error)]
-#[error("the container runtime does not tell what containers use: {0}")]
+#[error("failed to get container stats from the runtime: {0}")]
 pub struct StatsError(#[from] orlop_runtime::Error);
 
 /// Cheap to clone.
@@ -59,7 +59,7 @@ struct Shared {
     cgroups: Option<Cgroups>,
     volumes: VolumeSizes,
     clock: Clock,
-    /// When the machine was started, and this agent.
+    /// When the machine was started, and this kubelet.
     started: Timestamp,
     agent_started: Timestamp,
     rates: Mutex<HashMap<String, Sample>>,
@@ -125,7 +125,7 @@ impl Gatherer {
         Ok(summary)
     }
 
-    /// All that control groups tell.
+    /// All counters of the cgroups.
     pub async fn rows(&self, pods: &[Arc<Pod>]) -> Result<Vec<Row>, StatsError> {
         let _turn = self.shared.asking.lock().await;
         let summary = self.look(pods).await?;
@@ -141,7 +141,7 @@ impl Gatherer {
             .expect("reading files does not panic")
     }
 
-    /// CPU and memory of all, and what else the runtime tells of containers and pods.
+    /// CPU and memory of everything, and what else the runtime reports of containers and pods.
     async fn look(&self, pods: &[Arc<Pod>]) -> Result<Summary, StatsError> {
         let shared = &self.shared;
         let stats = shared
@@ -173,7 +173,7 @@ impl Gatherer {
         }
     }
 
-    /// Fills in the rates that the runtime does not tell.
+    /// Fills in the rates that the runtime does not report.
     fn add_rates(&self, summary: &mut Summary, now: Timestamp) {
         let mut rates = self.shared.rates.lock();
         let mut known = HashSet::from([String::new()]);
@@ -453,7 +453,7 @@ fn finish_pod(pod: &mut PodStats, own: Option<&cri::LinuxPodSandboxStats>) {
         rss_bytes: sum(&|c| c.memory.as_ref()?.rss_bytes),
         ..Memory::default()
     });
-    // Runtimes tell of containers' swap alone; the pod's group knows better, if there is one.
+    // Runtimes report swap of containers only; the pod's cgroup is preferred, if there is one.
     let swap_time = newest(&|c| c.swap.as_ref().map(|swap| &swap.time));
     pod.swap = swap_time.map(|time| Swap {
         time,
@@ -472,7 +472,7 @@ fn number(value: &Option<cri::UInt64Value>) -> Option<u64> {
     value.as_ref().map(|v| v.value)
 }
 
-/// What is left of no limit is no number: CRI-O tells one all the same.
+/// Without a limit there is no available amount: CRI-O reports one all the same.
 fn available(value: &Option<cri::UInt64Value>) -> Option<u64> {
     number(value).filter(|bytes| *bytes < 1 << 62)
 }

@@ -1,5 +1,4 @@
-//! What the control groups tell: of pods as wholes, of this agent, and of everything for cAdvisor's metrics. Files only; all
-//! of it is to be done away from the tasks that must not wait.
+//! Usage by cgroup: of pods, of the kubelet itself, and of everything for cAdvisor's metrics. Files only; blocking.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -77,7 +76,7 @@ impl<'a> Groups<'a> {
         self.cgroups.tree()
     }
 
-    /// All interfaces of the pods, as their processes see them: few runtimes tell of more than one.
+    /// All interfaces of the pods, as their processes see them: few runtimes report more than one.
     pub fn add_networks(&self, summary: &mut Summary, proc: &Path, time: &str) {
         for pod in &mut summary.pods {
             let groups = self.pods.get(pod.pod_ref.uid.as_str());
@@ -125,7 +124,7 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// What the kernel tells of a container is newer and more than what the runtime does.
+    /// The kernel's counters of a container are newer and more complete than the runtime's.
     fn overlay(&self, row: &mut Row, group: &str, now: Timestamp) {
         let Some(counters) = self.tree().counters(group) else {
             return;
@@ -138,7 +137,7 @@ impl<'a> Groups<'a> {
 }
 
 /// The whole picture: the machine, the groups that pods share, the pods, their containers. `groups` is none where pods have
-/// none; then there is what the runtime tells.
+/// none; then the runtime's stats are used.
 pub fn rows(summary: &Summary, groups: Option<&Groups>, now: Timestamp) -> Vec<Row> {
     let mut rows = vec![root(summary, groups.map(Groups::tree), now)];
     if let Some(groups) = groups {
@@ -215,7 +214,7 @@ fn row_of_sandbox(pod: &PodStats, group: Option<&String>) -> Option<Row> {
     })
 }
 
-/// What the runtime tells, as far as it does.
+/// The runtime's stats.
 fn told(cpu: Option<&Cpu>, memory: Option<&Memory>, swap: Option<&Swap>) -> Counters {
     Counters {
         cpu_ns: cpu.and_then(|cpu| cpu.usage_core_nano_seconds),
@@ -241,7 +240,7 @@ fn seconds(time: SystemTime) -> Option<f64> {
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs() as f64)
 }
 
-/// The swap of pods as wholes: no runtime tells it.
+/// Swap usage of whole pods: no runtime reports it.
 pub fn add_swap(cgroups: &Cgroups, pods: &[Arc<Pod>], summary: &mut Summary, time: &str) {
     let by_uid: HashMap<&str, &Arc<Pod>> = pods.iter().map(|pod| (uid(pod), pod)).collect();
     for pod in &mut summary.pods {
@@ -263,7 +262,7 @@ fn swap(used: u64, limit: Option<u64>, time: &str) -> Swap {
     }
 }
 
-/// All pods together, and this agent, if it has a group to itself. `own` is the text of `/proc/self/cgroup`.
+/// All pods together, and this kubelet, if it has a group to itself. `own` is the text of `/proc/self/cgroup`.
 // Upstream: pkg/kubelet/server/stats/summary_sys_containers.go (v1.36)
 pub fn system_containers(cgroups: &Cgroups, own: &str, started: Timestamp, now: Timestamp) -> Vec<ContainerStats> {
     let tree = cgroups.tree();
@@ -338,7 +337,7 @@ mod tests {
     use crate::spec::NodeFacts;
     use crate::spec::testing::pod;
 
-    /// A tree of version 2 in a folder: files with their text.
+    /// A tree of version 2 in a directory: files with their text.
     fn fake(files: &[(&str, &str)]) -> (tempfile::TempDir, Cgroups) {
         let dir = tempfile::tempdir().unwrap();
         for (file, text) in [("cgroup.controllers", "cpu memory pids\n")].iter().chain(files) {
@@ -439,7 +438,7 @@ mod tests {
             (all[0].counters.cpu_ns, all[3].counters.cpu_ns),
             (Some(9000), Some(7000))
         );
-        // What the kernel tells wins, and missing files tell nothing.
+        // The kernel's counters win, and missing files change nothing.
         let container = &all[4];
         assert_eq!(
             (container.counters.memory, container.counters.cpu_ns),
@@ -501,7 +500,7 @@ mod tests {
         let memory = all[1].memory.as_ref().unwrap();
         assert_eq!((memory.usage_bytes, memory.available_bytes), (Some(300), Some(700)));
         assert_eq!(all[1].swap.as_ref().unwrap().swap_usage_bytes, Some(4));
-        // Where the agent shares a group with everything, that says nothing of it.
+        // Where the kubelet shares a group with everything, that says nothing of it.
         assert_eq!(system_containers(&cgroups, "0::/\n", now, now).len(), 1);
     }
 

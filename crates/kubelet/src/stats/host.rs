@@ -1,4 +1,4 @@
-//! What the machine itself uses, from /proc and the file systems.
+//! Usage of the node itself, from /proc and the file systems.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Prometheus' text: `/metrics`, `/metrics/resource`. That of `/metrics/cadvisor` is in [`super::cadvisor`].
+//! Prometheus text format: `/metrics`, `/metrics/resource`. That of `/metrics/cadvisor` is in [`super::cadvisor`].
 // Upstream: pkg/kubelet/metrics/collectors/resource_metrics.go (v1.36)
 
 use std::borrow::Cow;
@@ -87,7 +87,7 @@ pub fn resource(summary: &Summary) -> String {
     text.finish()
 }
 
-/// The page when there is no summary to be had: it says so, and nothing else.
+/// The page when there is no summary: only the scrape error.
 pub fn no_resource() -> String {
     let mut text = Text::default();
     scrape_error(&mut text, 1);
@@ -134,7 +134,7 @@ fn container_resource(text: &mut Text, summary: &Summary) {
         (
             "container_swap_limit_bytes",
             "gauge",
-            "[ALPHA] How much swap the container may use, in bytes",
+            "[ALPHA] Current amount of the container swap limit in bytes. Reported only on non-windows systems",
             SWAP_LIMIT,
         ),
     ];
@@ -175,7 +175,11 @@ fn node_resource(text: &mut Text, summary: &Summary) {
         && let Some(used) = swap.swap_usage_bytes
     {
         let name = "node_swap_usage_bytes";
-        text.family(name, "gauge", "[ALPHA] Swap that the node uses, in bytes");
+        text.family(
+            name,
+            "gauge",
+            "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems",
+        );
         text.sample(name, &[], used, millis(&swap.time));
     }
 }
@@ -204,7 +208,7 @@ fn pod_resource(text: &mut Text, summary: &Summary) {
         (
             "pod_swap_usage_bytes",
             "gauge",
-            "[ALPHA] Swap that the pod uses, in bytes",
+            "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
             |pod| {
                 let swap = pod.swap.as_ref()?;
                 Some((swap.swap_usage_bytes? as f64, &swap.time))
@@ -229,31 +233,41 @@ fn containers(summary: &Summary) -> impl Iterator<Item = (&PodStats, &ContainerS
     pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container)))
 }
 
-/// What is left of volumes that claims asked for. A claim that several pods use is told of once.
+/// Capacity and usage of volumes of claims. A claim that several pods use is reported once.
 // Upstream: pkg/kubelet/metrics/collectors/volume_stats.go (v1.36)
 pub fn volume_stats(summary: &Summary) -> String {
     type Count = fn(&Fs) -> Option<u64>;
     let families: [(&str, &str, Count); 6] = [
         (
             "kubelet_volume_stats_capacity_bytes",
-            "Size of the volume in bytes",
+            "Capacity in bytes of the volume",
             |fs| fs.capacity_bytes,
         ),
         (
             "kubelet_volume_stats_available_bytes",
-            "Bytes left in the volume",
+            "Number of available bytes in the volume",
             |fs| fs.available_bytes,
         ),
-        ("kubelet_volume_stats_used_bytes", "Bytes used in the volume", |fs| {
-            fs.used_bytes
-        }),
-        ("kubelet_volume_stats_inodes", "Inodes of the volume", |fs| fs.inodes),
-        ("kubelet_volume_stats_inodes_free", "Inodes left in the volume", |fs| {
-            fs.inodes_free
-        }),
-        ("kubelet_volume_stats_inodes_used", "Inodes used in the volume", |fs| {
-            fs.inodes_used
-        }),
+        (
+            "kubelet_volume_stats_used_bytes",
+            "Number of used bytes in the volume",
+            |fs| fs.used_bytes,
+        ),
+        (
+            "kubelet_volume_stats_inodes",
+            "Maximum number of inodes in the volume",
+            |fs| fs.inodes,
+        ),
+        (
+            "kubelet_volume_stats_inodes_free",
+            "Number of free inodes in the volume",
+            |fs| fs.inodes_free,
+        ),
+        (
+            "kubelet_volume_stats_inodes_used",
+            "Number of used inodes in the volume",
+            |fs| fs.inodes_used,
+        ),
     ];
     let volumes = summary.pods.iter().flat_map(|pod| &pod.volumes);
     let mut claims: BTreeMap<(&str, &str), &Fs> = BTreeMap::new();
@@ -275,7 +289,7 @@ pub fn volume_stats(summary: &Summary) -> String {
     text.finish()
 }
 
-/// The agent's own: what it runs, and what it takes itself.
+/// The kubelet's own: its node, pods and containers.
 pub fn own(node_name: &str, pods: &[std::sync::Arc<Pod>]) -> String {
     let mut text = Text::default();
     text.family(

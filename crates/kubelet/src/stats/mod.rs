@@ -1,8 +1,8 @@
-//! What the node, its pods and their containers use: `/stats/summary`, `/metrics/resource`, `/metrics/cadvisor`.
+//! Usage of the node, its pods and their containers: `/stats/summary`, `/metrics/resource`, `/metrics/cadvisor`.
 //!
-//! [`gather`] asks the runtime and the kernel: what the machine uses ([`host`]), what control groups tell ([`groups`]), what
-//! is on disk ([`disk`]) and in volumes ([`volumes`]). [`summary`] is the picture in the shape of Kubernetes'
-//! stats/v1alpha1; [`metrics`] and [`cadvisor`] write it as Prometheus' text.
+//! [`gather`] collects it from the runtime and the kernel: the node ([`host`]), cgroups ([`groups`]), disk ([`disk`]) and
+//! volumes ([`volumes`]). [`summary`] has the types of Kubernetes' stats/v1alpha1; [`metrics`] and [`cadvisor`] render them in
+//! Prometheus' text format.
 
 pub mod cadvisor;
 pub mod disk;

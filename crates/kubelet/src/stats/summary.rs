@@ -1,8 +1,8 @@
-//! The picture of what is used, in the words of Kubernetes' stats/v1alpha1.
+//! Resource usage as Kubernetes' stats/v1alpha1 Summary.
 
 use serde::Serialize;
 
-/// The group of this agent.
+/// The group of this kubelet.
 pub const KUBELET: &str = "kubelet";
 /// The group of all pods.
 pub const PODS: &str = "pods";
@@ -58,7 +58,7 @@ pub struct PodStats {
     pub processes: Option<Processes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<Swap>,
-    /// The runtime's id of its sandbox, for metrics alone; empty where the runtime does not tell.
+    /// The sandbox id, for metrics only; empty where the runtime does not report it.
     #[serde(skip)]
     pub sandbox: String,
 }

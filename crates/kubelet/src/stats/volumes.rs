@@ -1,5 +1,5 @@
-//! What pods' volumes take up. To know it, all their files have to be looked at: so a pod's are looked at once in a period
-//! at most, beside the requests, and what was found last is what is told.
+//! Usage of pods' volumes. All of their files have to be walked: so a pod's volumes are measured at most once in a period,
+//! in the background, and requests get the last result.
 // Upstream: pkg/kubelet/server/stats/{fs_resource_analyzer,volume_stat_calculator}.go (v1.36)
 // Differs from upstream: looked at when somebody asks, not all the time.
 
@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::spec::{name, namespace, uid};
 use crate::volumes::{VolumeUse, Volumes};
 
-/// How long a request waits for a look that it brought about. Small volumes are then told at once.
+/// How long a request waits for a measurement that it started. Small volumes are then reported at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Looks at the volumes of the pod with this uid.
@@ -70,7 +70,7 @@ impl VolumeSizes {
         VolumeSizes::new(look, period(config), clock)
     }
 
-    /// Looks again at the pods whose turn it is. A look that takes long goes on by itself.
+    /// Measures the pods that are due. A measurement that takes long goes on in the background.
     pub async fn refresh(&self, uids: &[String]) {
         let Some(period) = self.period else { return };
         let due = self.due(uids, period);
@@ -118,7 +118,7 @@ fn period(config: &Config) -> Option<Duration> {
     Some(Duration::from_nanos(nanos)).filter(|period| !period.is_zero())
 }
 
-/// By name. Folders that are no volume of the pod's are left out.
+/// By name. Directories that are no volume of the pod's are left out.
 fn of_pod(pod: &Pod, used: &[VolumeUse], time: &str) -> PodVolumes {
     let specs = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let specs: BTreeMap<&str, &Volume> = specs.map(|volume| (volume.name.as_str(), volume)).collect();

@@ -1,4 +1,4 @@
-//! What a plan says, done on disk. Blocking; each can be done again, and after having been cut short anywhere.
+//! Carries out a volume's plan on disk. Blocking; idempotent, also after having been interrupted anywhere.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use orlop_api::types::core::Pod;
 use super::atomic;
 use super::block::Mapping;
 use super::empty_dir::{self, Medium};
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::file_system::{self, Disk};
 use super::host_path;
 use super::mount_table::{bind, is_mount_point};
@@ -27,7 +27,7 @@ pub(super) struct Ready {
     pub host_path: PathBuf,
     /// Whatever the mount says.
     pub read_only: bool,
-    /// Made by the agent, for this pod alone.
+    /// Made by the kubelet, for this pod alone.
     pub managed: bool,
     /// The name of its directory: that of the persistent volume, if it is one.
     pub directory_name: String,
@@ -84,8 +84,8 @@ impl Site<'_> {
         let at = paths::volume(self.pod_directory, Plugin::EmptyDir, self.volume);
         let marker = paths::ready_marker(self.pod_directory, Plugin::EmptyDir, self.volume);
         if *medium != Medium::Disk && !self.may_mount {
-            let message = "memory storage requested, but this node agent is not allowed to mount";
-            return Err(Problem::from(message.to_string()));
+            let message = "memory storage requested, but this kubelet is not allowed to mount";
+            return Err(Problem::invalid(message.to_string()));
         }
         empty_dir::set_up(&at, &marker, medium, &self.ownership)?;
         Ok(Ready::managed(at, self.volume, false))
@@ -96,7 +96,7 @@ impl Site<'_> {
         empty_dir::set_up_for_files(&at, medium)?;
         for point in nested::mount_points(self.pod, self.volume)? {
             host_path::make_directories(&at.join(point), 0o755)
-                .map_err(|e| format!("unable to create nested volume mountpoints: {e}"))?;
+                .map_err(|e| MountError::during("unable to create nested volume mountpoints", e))?;
         }
         let ownership = self.ownership.always();
         atomic::write(&at, payload, self.now, |directory| ownership.apply(directory, true))?;
@@ -122,13 +122,13 @@ impl Site<'_> {
         let (from, _) = self.local_path(name, &volume.path)?;
         if !self.may_mount {
             let message = "a block device is required, but this kubelet is not allowed to mount";
-            return Err(Problem::from(message.to_string()));
+            return Err(Problem::invalid(message.to_string()));
         }
-        let failed = |reason: String| Problem {
+        let failed = |reason: MountError| Problem {
             kind: ProblemKind::Step("MapVolume.MapBlockVolume failed"),
             ..Problem::from(reason)
         };
-        let device = from.canonicalize().map_err(|e| failed(said("readlink", from, &e)))?;
+        let device = from.canonicalize().map_err(|e| failed(io_error("readlink", from, e)))?;
         let mapping = Mapping::local(root, self.pod_directory, name);
         mapping.make(&device).map_err(failed)?;
         Ok(Ready::device(mapping.link, name, read_only))
@@ -137,21 +137,23 @@ impl Site<'_> {
     /// The path of a volume of the node, and what is there.
     fn local_path<'p>(&self, name: &str, path: &'p str) -> Result<(&'p Path, fs::FileType), Problem> {
         if !paths::is_file_name(name) {
-            return Err(Problem::from(format!("the volume's name {name:?} is not a name")));
+            return Err(Problem::invalid(format!(
+                "volume name {name:?} is not a valid directory name"
+            )));
         }
         if path.is_empty() {
-            return Err(Problem::from(format!("LocalVolume volume {name:?} path is empty")));
+            return Err(Problem::invalid(format!("LocalVolume volume {name:?} path is empty")));
         }
         if host_path::has_backsteps(path) {
-            return Err(Problem::from(format!("invalid path: {path} must not contain '..'")));
+            return Err(Problem::invalid(format!("invalid path: {path} must not contain '..'")));
         }
         let from = Path::new(path);
         let found = match fs::metadata(from) {
             Ok(found) => found.file_type(),
             Err(error) => {
                 let reason = match error.kind() {
-                    ErrorKind::NotFound => format!("path {path:?} does not exist"),
-                    _ => said("stat", from, &error),
+                    ErrorKind::NotFound => MountError::Invalid(format!("path {path:?} does not exist")),
+                    _ => io_error("stat", from, error),
                 };
                 return Err(Problem {
                     kind: ProblemKind::Step("MountVolume.NewMounter initialization failed"),
@@ -165,8 +167,8 @@ impl Site<'_> {
     /// A disk of the node, mounted once for all pods that have it. Gives the place.
     fn local_disk(&self, root: &Path, volume: &Local) -> Result<PathBuf, Problem> {
         if !self.may_mount {
-            let message = "a disk is to be mounted, but this node agent is not allowed to mount";
-            return Err(Problem::from(message.to_string()));
+            let message = "a disk has to be mounted, but this kubelet is not allowed to mount";
+            return Err(Problem::invalid(message.to_string()));
         }
         let disk = Disk {
             device: Path::new(&volume.path),
@@ -174,7 +176,7 @@ impl Site<'_> {
             read_only: volume.read_only,
             options: &volume.mount_options,
         };
-        // First what tells that there is something to be taken down.
+        // First the marker that there is something to tear down.
         let own = paths::volume(self.pod_directory, Plugin::Local, &volume.name);
         host_path::make_directories(&own, 0o750)?;
         let at = file_system::place(root, &volume.name);
@@ -193,9 +195,7 @@ impl Site<'_> {
             found if found.is_block_device() => self.local_disk(root, volume)?,
             found if found.is_dir() => from.to_path_buf(),
             _ => {
-                return Err(Problem::from(
-                    "only directory and block device are supported".to_string(),
-                ));
+                return Err(Problem::invalid("only directory and block device are supported"));
             }
         };
         let at = paths::volume(self.pod_directory, Plugin::Local, name);

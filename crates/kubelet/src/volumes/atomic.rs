@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use orlop_base::Random;
 
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::payload::{self, Payload};
 
 const DATA: &str = "..data";
@@ -36,8 +36,8 @@ pub(super) fn write(
     directory: &Path,
     payload: Payload,
     now: Timestamp,
-    own: impl Fn(&Path) -> Result<(), String>,
-) -> Result<bool, String> {
+    own: impl Fn(&Path) -> Result<(), MountError>,
+) -> Result<bool, MountError> {
     let payload = payload::checked(payload)?;
     let current = current(directory)?;
     let is_current = current
@@ -61,12 +61,12 @@ pub(super) fn write(
 }
 
 /// The version that is shown.
-fn current(directory: &Path) -> Result<Option<String>, String> {
+fn current(directory: &Path) -> Result<Option<String>, MountError> {
     let link = directory.join(DATA);
     match fs::read_link(&link) {
         Ok(target) => Ok(target.to_str().map(str::to_string)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(said("readlink", &link, &error)),
+        Err(error) => Err(io_error("readlink", &link, error)),
     }
 }
 
@@ -95,7 +95,7 @@ fn list_files(root: &Path, below: &Path, files: &mut BTreeSet<PathBuf>) -> io::R
     Ok(())
 }
 
-fn new_version(directory: &Path, now: Timestamp) -> Result<String, String> {
+fn new_version(directory: &Path, now: Timestamp) -> Result<String, MountError> {
     let time = now.strftime("..%Y_%m_%d_%H_%M_%S.");
     let mut random = Random::from_entropy();
     loop {
@@ -107,12 +107,12 @@ fn new_version(directory: &Path, now: Timestamp) -> Result<String, String> {
                 return Ok(version);
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(said("mkdir", &path, &error)),
+            Err(error) => return Err(io_error("mkdir", &path, error)),
         }
     }
 }
 
-fn write_version(version: &Path, payload: &Payload) -> Result<(), String> {
+fn write_version(version: &Path, payload: &Payload) -> Result<(), MountError> {
     for (path, file) in payload {
         let full = version.join(path);
         let parent = full.parent().expect("a file is in a directory");
@@ -120,18 +120,18 @@ fn write_version(version: &Path, payload: &Payload) -> Result<(), String> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         let written = options.open(&full).and_then(|mut out| out.write_all(&file.data));
-        written.map_err(|e| said("open", &full, &e))?;
+        written.map_err(|e| io_error("open", &full, e))?;
         // The process's umask must not take anything away.
         set_mode(&full, file.mode)?;
         if let Some(owner) = file.owner {
-            std::os::unix::fs::lchown(&full, Some(owner), None).map_err(|e| said("lchown", &full, &e))?;
+            std::os::unix::fs::lchown(&full, Some(owner), None).map_err(|e| io_error("lchown", &full, e))?;
         }
     }
     Ok(())
 }
 
 /// Makes the directories from `top`, which exists, down to `directory`.
-fn make_directories(top: &Path, directory: &Path) -> Result<(), String> {
+fn make_directories(top: &Path, directory: &Path) -> Result<(), MountError> {
     let below = directory.strip_prefix(top).expect("the directory is below the top");
     let mut path = top.to_path_buf();
     for part in below {
@@ -139,27 +139,27 @@ fn make_directories(top: &Path, directory: &Path) -> Result<(), String> {
         match fs::create_dir(&path) {
             Ok(()) => set_mode(&path, 0o755)?,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(said("mkdir", &path, &error)),
+            Err(error) => return Err(io_error("mkdir", &path, error)),
         }
     }
     Ok(())
 }
 
-fn set_mode(path: &Path, mode: u32) -> Result<(), String> {
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|e| said("chmod", path, &e))
+fn set_mode(path: &Path, mode: u32) -> Result<(), MountError> {
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|e| io_error("chmod", path, e))
 }
 
 /// Shows a version: the moment of change.
-fn show(directory: &Path, version: &str) -> Result<(), String> {
+fn show(directory: &Path, version: &str) -> Result<(), MountError> {
     let new = directory.join(DATA_NEW);
     remove_if_there(&new)?;
-    symlink(version, &new).map_err(|e| said("symlink", &new, &e))?;
+    symlink(version, &new).map_err(|e| io_error("symlink", &new, e))?;
     let data = directory.join(DATA);
-    fs::rename(&new, &data).map_err(|e| said("rename", &new, &e))
+    fs::rename(&new, &data).map_err(|e| io_error("rename", &new, e))
 }
 
 /// Makes the links that people read through, removes those of files that are gone; whether there was anything to do.
-fn link(directory: &Path, payload: &Payload) -> Result<bool, String> {
+fn link(directory: &Path, payload: &Payload) -> Result<bool, MountError> {
     let tops: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
     let mut changed = false;
     for top in &tops {
@@ -172,12 +172,12 @@ fn link(directory: &Path, payload: &Payload) -> Result<bool, String> {
                     .find(|(p, _)| p.split('/').next() == Some(top))
                     .and_then(|(_, f)| f.owner);
                 if let Some(owner) = owner {
-                    std::os::unix::fs::lchown(&path, Some(owner), None).map_err(|e| said("lchown", &path, &e))?;
+                    std::os::unix::fs::lchown(&path, Some(owner), None).map_err(|e| io_error("lchown", &path, e))?;
                 }
             }
             // The link, or a directory that another volume is mounted on, which stays in front.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(said("symlink", &path, &error)),
+            Err(error) => return Err(io_error("symlink", &path, error)),
         }
     }
     for name in entries(directory)? {
@@ -192,7 +192,7 @@ fn link(directory: &Path, payload: &Payload) -> Result<bool, String> {
 }
 
 /// Removes all versions but the one that is shown.
-fn sweep(directory: &Path) -> Result<(), String> {
+fn sweep(directory: &Path) -> Result<(), MountError> {
     let current = current(directory)?;
     for name in entries(directory)? {
         let path = directory.join(&name);
@@ -200,7 +200,7 @@ fn sweep(directory: &Path) -> Result<(), String> {
             remove_if_there(&path)?;
         } else if name.starts_with("..") && name != DATA && Some(&name) != current.as_ref() {
             match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(said("remove", &path, &error)),
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(io_error("remove", &path, error)),
                 _ => {}
             }
         }
@@ -208,20 +208,20 @@ fn sweep(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn entries(directory: &Path) -> Result<Vec<String>, String> {
+fn entries(directory: &Path) -> Result<Vec<String>, MountError> {
     let names = fs::read_dir(directory).and_then(|entries| {
         entries
             .map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()))
             .collect::<io::Result<Vec<String>>>()
     });
-    let mut names = names.map_err(|e| said("open", directory, &e))?;
+    let mut names = names.map_err(|e| io_error("open", directory, e))?;
     names.retain(|name| !name.is_empty());
     Ok(names)
 }
 
-fn remove_if_there(path: &Path) -> Result<(), String> {
+fn remove_if_there(path: &Path) -> Result<(), MountError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(said("remove", path, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path, error)),
         _ => Ok(()),
     }
 }
@@ -248,7 +248,7 @@ mod tests {
             .collect()
     }
 
-    fn put(directory: &Path, files: &[(&str, &str)]) -> Result<bool, String> {
+    fn put(directory: &Path, files: &[(&str, &str)]) -> Result<bool, MountError> {
         write(directory, payload(files), at(0), |_| Ok(()))
     }
 
@@ -287,7 +287,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let directory = temp.path();
         let files = [("a", "1"), ("d/b", "2"), ("d/e/c", "3")];
-        assert_eq!(put(directory, &files), Ok(true));
+        assert!(put(directory, &files).unwrap());
         assert_eq!(seen(directory), expected(&files));
         let version = fs::read_link(directory.join("..data")).unwrap();
         let version = version.to_str().unwrap();
@@ -297,12 +297,12 @@ mod tests {
         assert_eq!(fs::metadata(directory.join("a")).unwrap().mode() & 0o7777, 0o640);
         assert_eq!(fs::metadata(directory.join("d/e")).unwrap().mode() & 0o7777, 0o755);
 
-        assert_eq!(put(directory, &files), Ok(false), "nothing is to be done");
+        assert!(!put(directory, &files).unwrap(), "nothing is to be done");
         assert_eq!(fs::read_link(directory.join("..data")).unwrap(), Path::new(version));
         let files = [("d/b", "2"), ("f", "")];
-        assert_eq!(put(directory, &files), Ok(true));
+        assert!(put(directory, &files).unwrap());
         assert_eq!(seen(directory), expected(&files));
-        assert_eq!(put(directory, &[]), Ok(true));
+        assert!(put(directory, &[]).unwrap());
         assert_eq!(seen(directory), expected(&[]));
     }
 
@@ -323,8 +323,10 @@ mod tests {
             put(directory, files).unwrap_err();
             assert_eq!(seen(directory), expected(&[("a", "1")]));
         }
-        let refused = write(directory, payload(&[("a", "2")]), at(0), |_| Err("no".into()));
-        assert_eq!(refused, Err("no".into()));
+        let refused = write(directory, payload(&[("a", "2")]), at(0), |_| {
+            Err(MountError::invalid("no"))
+        });
+        assert_eq!(refused.unwrap_err().to_string(), "no");
         assert_eq!(seen(directory), expected(&[("a", "1")]));
         put(directory, &[("日本語 \u{1f980}", "ü")]).unwrap();
         assert_eq!(seen(directory), expected(&[("日本語 \u{1f980}", "ü")]));
@@ -373,7 +375,7 @@ mod tests {
                     continue;
                 }
                 killed(temp.path());
-                assert_eq!(put(temp.path(), &[("b", "new")]), Ok(true), "step {step}");
+                assert!(put(temp.path(), &[("b", "new")]).unwrap(), "step {step}");
                 assert_eq!(seen(temp.path()), expected(&[("b", "new")]), "step {step}");
             }
         }

@@ -1,4 +1,4 @@
-//! Block devices for containers: links and mounts below the agent's directory, in Kubernetes' places. Blocking.
+//! Block devices for containers: links and mounts below the kubelet's directory, in Kubernetes' places. Blocking.
 //!
 //! ```text
 //! pods/<uid>/volumeDevices/<plugin>/<volume>      a link to the device: what containers are given
@@ -15,12 +15,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::host_path::make_directories;
 use super::mount_table::{bind, is_mount_point, unmount};
 use super::paths::{self, Plugin};
 
-/// Where the kernel tells of loop devices.
+/// Where the kernel lists loop devices.
 const BLOCK: &str = "/sys/block";
 
 /// A device for one pod.
@@ -49,29 +49,32 @@ impl Mapping {
     }
 
     /// The link alone: whatever follows will be taken down.
-    pub(super) fn announce(&self, device: &Path) -> Result<(), String> {
+    pub(super) fn announce(&self, device: &Path) -> Result<(), MountError> {
         let parent = self.link.parent().expect("below a plugin's directory");
         make_directories(parent, 0o750)?;
         match fs::read_link(&self.link) {
             Ok(is) if is == device => return Ok(()),
             // Names of devices change when the machine starts again.
-            Ok(_) => fs::remove_file(&self.link).map_err(|e| said("remove", &self.link, &e))?,
+            Ok(_) => fs::remove_file(&self.link).map_err(|e| io_error("remove", &self.link, e))?,
             Err(_) => {}
         }
-        symlink(device, &self.link).map_err(|e| said("symlink", &self.link, &e))
+        symlink(device, &self.link).map_err(|e| io_error("symlink", &self.link, e))
     }
 
     /// Makes it all, as far as it is not there.
-    pub(super) fn make(&self, device: &Path) -> Result<(), String> {
-        let kind = fs::metadata(device).map_err(|e| said("stat", device, &e))?;
+    pub(super) fn make(&self, device: &Path) -> Result<(), MountError> {
+        let kind = fs::metadata(device).map_err(|e| io_error("stat", device, e))?;
         if !kind.file_type().is_block_device() {
-            return Err(format!("{} is not a block device", device.display()));
+            return Err(MountError::Invalid(format!(
+                "{} is not a block device",
+                device.display()
+            )));
         }
         self.announce(device)?;
         let at = self.mounted();
         make_directories(&self.shared, 0o750)?;
         if !at.exists() {
-            fs::write(&at, "").map_err(|e| said("open", &at, &e))?;
+            fs::write(&at, "").map_err(|e| io_error("open", &at, e))?;
         }
         if is_mount_point(&at)? {
             let is_same = fs::metadata(&at).is_ok_and(|now| now.rdev() == kind.rdev());
@@ -85,7 +88,7 @@ impl Mapping {
     }
 
     /// Takes it down, but for the link.
-    pub(super) fn release(&self) -> Result<(), String> {
+    pub(super) fn release(&self) -> Result<(), MountError> {
         let at = self.mounted();
         if let Some(device) = loop_on(&at) {
             losetup(&["-d", &device.to_string_lossy()])?;
@@ -97,7 +100,7 @@ impl Mapping {
         Ok(())
     }
 
-    pub(super) fn forget(&self) -> Result<(), String> {
+    pub(super) fn forget(&self) -> Result<(), MountError> {
         gone(fs::remove_file(&self.link), &self.link)
     }
 }
@@ -117,7 +120,7 @@ pub(super) fn names(pod_directory: &Path, plugin: Plugin) -> Vec<String> {
 }
 
 /// Takes down the pod's devices of the node's own.
-pub(super) fn release_local(root: &Path, pod_directory: &Path) -> Result<(), String> {
+pub(super) fn release_local(root: &Path, pod_directory: &Path) -> Result<(), MountError> {
     for name in names(pod_directory, Plugin::Local) {
         let mapping = Mapping::local(root, pod_directory, &name);
         mapping.release()?;
@@ -126,31 +129,31 @@ pub(super) fn release_local(root: &Path, pod_directory: &Path) -> Result<(), Str
     Ok(())
 }
 
-fn gone(removed: std::io::Result<()>, at: &Path) -> Result<(), String> {
+fn gone(removed: std::io::Result<()>, at: &Path) -> Result<(), MountError> {
     match removed {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(said("remove", at, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", at, error)),
         _ => Ok(()),
     }
 }
 
 /// Keeps a device open, whoever comes and goes.
-fn hold(at: &Path) -> Result<(), String> {
+fn hold(at: &Path) -> Result<(), MountError> {
     match loop_on(at) {
         Some(_) => Ok(()),
         None => losetup(&["-f", &at.to_string_lossy()]),
     }
 }
 
-fn losetup(arguments: &[&str]) -> Result<(), String> {
+fn losetup(arguments: &[&str]) -> Result<(), MountError> {
     let shown = arguments.join(" ");
     let output = Command::new("losetup").args(arguments).output();
     match output {
-        Err(error) => Err(format!("losetup {shown} failed: {error}")),
+        Err(error) => Err(MountError::Program(format!("losetup {shown} failed: {error}"))),
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!(
+        Ok(output) => Err(MountError::Program(format!(
             "losetup {shown} failed: {}",
             String::from_utf8_lossy(&output.stderr).trim()
-        )),
+        ))),
     }
 }
 

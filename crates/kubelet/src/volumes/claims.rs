@@ -1,9 +1,10 @@
-//! From a claim to the volume behind it.
+//! From a PersistentVolumeClaim to its bound PersistentVolume.
 
 use std::sync::Arc;
 
 use orlop_api::types::core::{PersistentVolume, PersistentVolumeClaim, Pod};
 
+use super::error::MountError;
 use crate::objects::Objects;
 
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -21,21 +22,24 @@ pub(super) async fn bound_volume(
     objects: &Objects,
     pod: &Pod,
     claim: &ClaimRef,
-) -> Result<Arc<PersistentVolume>, String> {
+) -> Result<Arc<PersistentVolume>, MountError> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let failed = |reason: String| format!("error processing PVC {namespace}/{}: {reason}", claim.name);
+    let failed = |reason| MountError::during(format!("error processing PVC {namespace}/{}", claim.name), reason);
     let found = objects.persistent_volume_claim(namespace, &claim.name).await;
-    let found = found.map_err(|e| failed(format!("failed to fetch PVC from API server: {e}")))?;
-    let volume_name = usable(&found).map_err(|reason| failed(reason.to_string()))?;
+    let found = found.map_err(|e| failed(MountError::during("failed to fetch PVC from API server", e)))?;
+    let volume_name = usable(&found).map_err(|reason| failed(MountError::invalid(reason)))?;
     if claim.ephemeral && !is_owned(&found, pod) {
         let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
-        return Err(format!(
+        return Err(MountError::Invalid(format!(
             "PVC {namespace}/{} was not created for pod {namespace}/{pod_name} (pod is not owner)",
             claim.name
-        ));
+        )));
     }
     let volume = objects.persistent_volume(volume_name).await;
-    let volume = volume.map_err(|e| failed(format!("failed to fetch PV {volume_name} from API server: {e}")))?;
+    let volume = volume.map_err(|e| {
+        let step = format!("failed to fetch PV {volume_name} from API server");
+        failed(MountError::during(step, e))
+    })?;
     belongs(&volume, volume_name, &found).map_err(failed)?;
     Ok(volume)
 }
@@ -68,19 +72,19 @@ fn is_owned(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
     controller.is_some_and(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
 }
 
-fn belongs(volume: &PersistentVolume, name: &str, claim: &PersistentVolumeClaim) -> Result<(), String> {
+fn belongs(volume: &PersistentVolume, name: &str, claim: &PersistentVolumeClaim) -> Result<(), MountError> {
     let Some(bound) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
-        return Err(format!(
+        return Err(MountError::Invalid(format!(
             "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
-        ));
+        )));
     };
     if bound.uid != claim.metadata.uid {
         let (bound, claim) = (bound.uid.as_deref(), claim.metadata.uid.as_deref());
-        return Err(format!(
+        return Err(MountError::Invalid(format!(
             "found PV object {name} but its pv.Spec.ClaimRef.UID {} does not point to claim.UID {}",
             bound.unwrap_or_default(),
             claim.unwrap_or_default()
-        ));
+        )));
     }
     Ok(())
 }
@@ -179,7 +183,11 @@ mod tests {
                 read_only: false,
                 ephemeral,
             };
-            let answer = bound_volume(&objects, &pod, &reference).await.err().unwrap_or_default();
+            let answer = bound_volume(&objects, &pod, &reference)
+                .await
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
             assert_eq!(answer.strip_prefix(failed).unwrap_or(&answer), expected);
         }
     }

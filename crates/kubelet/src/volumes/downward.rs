@@ -8,18 +8,36 @@ use orlop_api::quantity::Quantity;
 use orlop_api::types::core::{Container, DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
 use orlop_api::types::meta::Quantity as QuantityText;
 
-use super::error::together;
+use super::error::MountError;
 use super::payload::{File, Payload};
+
+/// Why a field of the downward API has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DownwardApiError {
+    #[error("fieldPath {0:?} does not support subscript")]
+    Subscript(String),
+    #[error("invalid key subscript in {path}: {problems}")]
+    Key { path: String, problems: String },
+    #[error("unsupported fieldPath: {0}")]
+    Field(String),
+    #[error("unsupported container resource : {0}")]
+    Resource(String),
+    #[error("container {0} not found")]
+    Container(String),
+    /// A quantity that the API server would not have accepted.
+    #[error("{0}")]
+    Quantity(String),
+}
 
 /// What containers of this node can have at most; stands in for limits that are not set.
 pub type Allocatable = BTreeMap<String, QuantityText>;
 
-pub fn payload(
+pub(super) fn payload(
     items: &[DownwardAPIVolumeFile],
     pod: &Pod,
     allocatable: &Allocatable,
     default_mode: i32,
-) -> Result<Payload, String> {
+) -> Result<Payload, MountError> {
     let mut payload = Payload::new();
     let mut problems = Vec::new();
     for item in items {
@@ -36,28 +54,31 @@ pub fn payload(
                 let mode = item.mode.unwrap_or(default_mode);
                 payload.insert(item.path.clone(), File::new(value, mode));
             }
-            Err(problem) => problems.push(problem),
+            Err(problem) => problems.push(problem.into()),
         }
     }
     if problems.is_empty() {
         Ok(payload)
     } else {
-        Err(together(problems))
+        Err(MountError::several(problems))
     }
 }
 
 /// A field of the pod's metadata; maps come as lines of `key="value"`.
-pub fn field_value(pod: &Pod, path: &str) -> Result<String, String> {
+pub fn field_value(pod: &Pod, path: &str) -> Result<String, DownwardApiError> {
     let metadata = &pod.metadata;
     if let Some((field, key)) = subscript(path) {
         let (map, name) = match field {
             "metadata.annotations" => (&metadata.annotations, key.to_lowercase()),
             "metadata.labels" => (&metadata.labels, key.to_string()),
-            _ => return Err(format!("fieldPath {path:?} does not support subscript")),
+            _ => return Err(DownwardApiError::Subscript(path.to_string())),
         };
         let problems = names::qualified_name(&name);
         if !problems.is_empty() {
-            return Err(format!("invalid key subscript in {path}: {}", problems.join(";")));
+            return Err(DownwardApiError::Key {
+                path: path.to_string(),
+                problems: problems.join(";"),
+            });
         }
         return Ok(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
     }
@@ -67,7 +88,7 @@ pub fn field_value(pod: &Pod, path: &str) -> Result<String, String> {
         "metadata.name" => Ok(metadata.name.clone().unwrap_or_default()),
         "metadata.namespace" => Ok(metadata.namespace.clone().unwrap_or_default()),
         "metadata.uid" => Ok(metadata.uid.clone().unwrap_or_default()),
-        _ => Err(format!("unsupported fieldPath: {path}")),
+        _ => Err(DownwardApiError::Field(path.to_string())),
     }
 }
 
@@ -127,9 +148,9 @@ pub fn resource_value(
     pod: &Pod,
     container: &str,
     allocatable: &Allocatable,
-) -> Result<String, String> {
+) -> Result<String, DownwardApiError> {
     let container = find_container(pod, container)?;
-    let unsupported = || format!("unsupported container resource : {}", selector.resource);
+    let unsupported = || DownwardApiError::Resource(selector.resource.clone());
     let (list, resource) = selector.resource.split_once('.').ok_or_else(unsupported)?;
     let is_plain = matches!(resource, "cpu" | "memory" | "ephemeral-storage");
     if !is_plain && !resource.starts_with("hugepages-") {
@@ -143,7 +164,7 @@ pub fn resource_value(
             .and_then(|l| l.get(resource)),
         _ => return Err(unsupported()),
     };
-    let parse = |text: &QuantityText| Quantity::parse(&text.0);
+    let parse = |text: &QuantityText| Quantity::parse(&text.0).map_err(DownwardApiError::Quantity);
     let mut amount = stated.map(parse).transpose()?.unwrap_or_default();
     if list == "limits" && is_plain && amount.is_zero() {
         amount = allocatable.get(resource).map(parse).transpose()?.unwrap_or_default();
@@ -167,14 +188,14 @@ fn ceiling(amount: i64, divisor: i64) -> i64 {
     quotient + i64::from(rest > 0)
 }
 
-fn find_container<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, String> {
+fn find_container<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, DownwardApiError> {
     let spec = pod.spec.as_ref();
     let all = spec
         .into_iter()
         .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     all.into_iter()
         .find(|container| container.name == name)
-        .ok_or_else(|| format!("container {name} not found"))
+        .ok_or_else(|| DownwardApiError::Container(name.to_string()))
 }
 
 #[cfg(test)]
@@ -219,11 +240,13 @@ mod tests {
             ("spec.nodeName", "unsupported fieldPath: spec.nodeName"),
         ];
         for (path, expected) in cases {
-            assert_eq!(field_value(&pod(), path).unwrap_or_else(|e| e), expected);
+            assert_eq!(field_value(&pod(), path).unwrap_or_else(|e| e.to_string()), expected);
         }
         let refused = field_value(&pod(), "metadata.labels['a b']").unwrap_err();
         assert!(
-            refused.starts_with("invalid key subscript in metadata.labels['a b']: "),
+            refused
+                .to_string()
+                .starts_with("invalid key subscript in metadata.labels['a b']: "),
             "{refused}"
         );
     }
@@ -256,7 +279,11 @@ mod tests {
                 resource: resource.into(),
             };
             let value = resource_value(&selector, &pod(), container, &allocatable);
-            assert_eq!(value.unwrap_or_else(|e| e), expected, "{resource} / {divisor}");
+            assert_eq!(
+                value.unwrap_or_else(|e| e.to_string()),
+                expected,
+                "{resource} / {divisor}"
+            );
         }
     }
 }

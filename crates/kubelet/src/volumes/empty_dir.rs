@@ -12,7 +12,7 @@ use orlop_api::types::core::{EmptyDirVolumeSource, Pod, PodSpec};
 use orlop_api::types::meta::Quantity as QuantityText;
 
 use super::downward::Allocatable;
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::host_path::make_directories;
 use super::mount_table::{begins_file_system, mount_file_system};
 use super::ownership::Ownership;
@@ -28,7 +28,11 @@ pub(super) enum Medium {
 }
 
 impl Medium {
-    pub(super) fn of(source: &EmptyDirVolumeSource, pod: &Pod, allocatable: &Allocatable) -> Result<Medium, String> {
+    pub(super) fn of(
+        source: &EmptyDirVolumeSource,
+        pod: &Pod,
+        allocatable: &Allocatable,
+    ) -> Result<Medium, MountError> {
         match source.medium.as_deref().unwrap_or_default() {
             "" => Ok(Medium::Disk),
             "Memory" => {
@@ -38,13 +42,17 @@ impl Medium {
             medium if medium == "HugePages" || medium.starts_with("HugePages-") => {
                 Ok(Medium::HugePages(page_size(medium, pod)?))
             }
-            medium => Err(format!("unknown storage medium {medium:?}")),
+            medium => Err(MountError::Invalid(format!("unknown storage medium {medium:?}"))),
         }
     }
 }
 
-fn bytes(quantity: &QuantityText) -> Result<i64, String> {
-    Ok(Quantity::parse(&quantity.0)?.value())
+fn parse(quantity: &str) -> Result<Quantity, MountError> {
+    Quantity::parse(quantity).map_err(MountError::Invalid)
+}
+
+fn bytes(quantity: &QuantityText) -> Result<i64, MountError> {
+    Ok(parse(&quantity.0)?.value())
 }
 
 /// The least of what the node has for pods, what the pod may use and what the volume says. Zero is no limit.
@@ -91,22 +99,24 @@ fn pod_memory_limit(pod: &Pod) -> Option<i64> {
 }
 
 /// The page size that the medium names, which the pod must have asked for; without a name the only one asked for.
-fn page_size(medium: &str, pod: &Pod) -> Result<String, String> {
-    let named = medium.strip_prefix("HugePages-").map(Quantity::parse).transpose()?;
+fn page_size(medium: &str, pod: &Pod) -> Result<String, MountError> {
+    let named = medium.strip_prefix("HugePages-").map(parse).transpose()?;
     let mut found: Option<Quantity> = None;
     for size in pod.spec.iter().flat_map(requested_page_sizes) {
-        let size = Quantity::parse(&size)?;
+        let size = parse(&size)?;
         match (&named, &found) {
             (Some(named), _) if *named != size => {}
             (None, Some(found)) if *found != size => {
                 let message = "can't be used if container requests multiple huge page sizes";
-                return Err(format!("medium: {medium} {message}"));
+                return Err(MountError::Invalid(format!("medium: {medium} {message}")));
             }
             _ => found = Some(size),
         }
     }
     let size = found.ok_or_else(|| {
-        format!("medium {medium}: hugePages storage requested, but there is no resource request for huge pages")
+        MountError::Invalid(format!(
+            "medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
+        ))
     })?;
     Ok(size.canonical())
 }
@@ -126,8 +136,13 @@ fn requested_page_sizes(spec: &PodSpec) -> Vec<String> {
         .collect()
 }
 
-/// Makes the directory, mounts what is to be mounted, gives it to the group; once. `marker` tells that it was done.
-pub(super) fn set_up(directory: &Path, marker: &Path, medium: &Medium, ownership: &Ownership) -> Result<(), String> {
+/// Creates the directory, mounts the medium, sets the fsGroup; once. `marker` records that it was done.
+pub(super) fn set_up(
+    directory: &Path,
+    marker: &Path,
+    medium: &Medium,
+    ownership: &Ownership,
+) -> Result<(), MountError> {
     let is_there = match medium {
         Medium::Disk => directory.is_dir(),
         Medium::Memory(_) | Medium::HugePages(_) => is_mounted(directory, medium)?,
@@ -141,8 +156,8 @@ pub(super) fn set_up(directory: &Path, marker: &Path, medium: &Medium, ownership
     mark(marker)
 }
 
-/// A directory for files that the agent writes: in memory, unless that can't be.
-pub(super) fn set_up_for_files(directory: &Path, medium: &Medium) -> Result<(), String> {
+/// A directory for files that the kubelet writes: in memory, unless that can't be.
+pub(super) fn set_up_for_files(directory: &Path, medium: &Medium) -> Result<(), MountError> {
     if !directory.is_dir() {
         make_open(directory)?;
     }
@@ -150,31 +165,31 @@ pub(super) fn set_up_for_files(directory: &Path, medium: &Medium) -> Result<(), 
 }
 
 /// Anybody may write into it; who gets there is up to the pod.
-fn make_open(directory: &Path) -> Result<(), String> {
+fn make_open(directory: &Path) -> Result<(), MountError> {
     if let Some(parent) = directory.parent() {
         make_directories(parent, 0o755)?;
     }
     match fs::create_dir(directory) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(said("mkdir", directory, &error)),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(io_error("mkdir", directory, error)),
         _ => {}
     }
-    fs::set_permissions(directory, Permissions::from_mode(0o777)).map_err(|e| said("chmod", directory, &e))
+    fs::set_permissions(directory, Permissions::from_mode(0o777)).map_err(|e| io_error("chmod", directory, e))
 }
 
-pub(super) fn mark(marker: &Path) -> Result<(), String> {
+pub(super) fn mark(marker: &Path) -> Result<(), MountError> {
     make_directories(marker.parent().expect("a marker is in a directory"), 0o750)?;
-    fs::write(marker, "").map_err(|e| said("open", marker, &e))
+    fs::write(marker, "").map_err(|e| io_error("open", marker, e))
 }
 
-fn is_mounted(directory: &Path, medium: &Medium) -> Result<bool, String> {
+fn is_mounted(directory: &Path, medium: &Medium) -> Result<bool, MountError> {
     match begins_file_system(directory) {
         Ok(true) => {}
         Ok(false) => return Ok(false),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(said("lstat", directory, &error)),
+        Err(error) => return Err(io_error("lstat", directory, error)),
     }
     let kind = statfs(directory)
-        .map_err(|e| said("statfs", directory, &e.into()))?
+        .map_err(|e| io_error("statfs", directory, e.into()))?
         .filesystem_type();
     Ok(match medium {
         Medium::Disk => false,
@@ -183,7 +198,7 @@ fn is_mounted(directory: &Path, medium: &Medium) -> Result<bool, String> {
     })
 }
 
-fn mount_medium(directory: &Path, medium: &Medium) -> Result<(), String> {
+fn mount_medium(directory: &Path, medium: &Medium) -> Result<(), MountError> {
     if *medium == Medium::Disk || is_mounted(directory, medium)? {
         return Ok(());
     }
@@ -204,7 +219,7 @@ fn mount_medium(directory: &Path, medium: &Medium) -> Result<(), String> {
         }
         Medium::HugePages(size) => mount_file_system("hugetlbfs", directory, &format!("pagesize={size}")),
     };
-    mounted.map_err(|e| said("mount", directory, &e.into()))
+    mounted.map_err(|e| io_error("mount", directory, e.into()))
 }
 
 #[cfg(test)]
@@ -280,7 +295,7 @@ mod tests {
                 size_limit: None,
             };
             let found = Medium::of(&source, &pod(spec), &Allocatable::new());
-            assert_eq!(found.map_or_else(|e| e, |m| format!("{m:?}")), expected);
+            assert_eq!(found.map_or_else(|e| e.to_string(), |m| format!("{m:?}")), expected);
         }
     }
 

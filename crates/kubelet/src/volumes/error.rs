@@ -1,22 +1,26 @@
-//! What keeps a pod's volumes from being ready, in the words of Kubernetes' events.
+//! Volume errors, worded as in Kubernetes' events.
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-/// One volume and what is wrong with it.
+use super::downward::DownwardApiError;
+use crate::grpc::CallError;
+use crate::objects::ObjectError;
+
+/// A volume that is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFailure {
     /// The name in the pod.
     pub volume: String,
     pub message: String,
-    /// Whether it is known what to mount: not so while a claim is unbound.
+    /// Whether it is known what to mount: false while a claim is unbound.
     pub processed: bool,
 }
 
-/// The volumes that are not ready. `Display` tells of all; `events` has one text each, as FailedMount events do.
+/// The volumes that are not ready. `Display` lists all; `events` has one message each, as FailedMount events do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeError {
     pub failures: Vec<VolumeFailure>,
@@ -42,7 +46,7 @@ impl VolumeError {
         }
     }
 
-    /// The texts of the FailedMount events.
+    /// The messages of the FailedMount events.
     pub fn events(&self) -> Vec<String> {
         let (mounts, claims): (Vec<_>, Vec<_>) = self.failures.iter().partition(|f| f.processed);
         let mut texts: Vec<String> = mounts.into_iter().map(|f| f.message.clone()).collect();
@@ -53,7 +57,7 @@ impl VolumeError {
         texts
     }
 
-    /// What to say after having waited for long.
+    /// The message after a timeout.
     pub fn timed_out(&self) -> String {
         self.waiting("timed out waiting for the condition")
     }
@@ -73,13 +77,86 @@ impl VolumeError {
     }
 }
 
-/// An error of the file system as Kubernetes words it: `mkdir /x: not a directory`.
-pub(super) fn said(operation: &str, path: &Path, error: &io::Error) -> String {
-    let reason = match error.raw_os_error() {
+/// What keeps one volume from being set up or torn down. `Display` is the reason as events show it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MountError {
+    /// A call to the file system, as Kubernetes words it: `mkdir /x: not a directory`.
+    #[error("{operation} {}: {}", path.display(), reason(source))]
+    Io {
+        operation: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{mount} (from {})", from.display())]
+    Bind { from: PathBuf, mount: Box<MountError> },
+    /// A program (losetup, blkid, mkfs, fsck, mount) could not be run, or failed.
+    #[error("{0}")]
+    Program(String),
+    /// A disk could not be prepared or mounted.
+    #[error("local: failed to mount device {} at {} (fstype: {fs_type}), error {source}", device.display(), at.display())]
+    Disk {
+        device: PathBuf,
+        at: PathBuf,
+        fs_type: String,
+        source: Box<MountError>,
+    },
+    /// The object that the volume is made from could not be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    DownwardApi(#[from] DownwardApiError),
+    /// The CSI driver's answer.
+    #[error(transparent)]
+    Driver(#[from] CallError),
+    /// The pod, its claim or its volume says something that this node cannot do.
+    #[error("{0}")]
+    Invalid(String),
+    /// In which step it happened.
+    #[error("{step}: {source}")]
+    Step { step: String, source: Box<MountError> },
+    /// Several problems of one volume.
+    #[error("[{}]", texts.join(", "))]
+    Several { texts: Vec<String> },
+}
+
+impl MountError {
+    pub(super) fn during(step: impl Into<String>, source: impl Into<MountError>) -> MountError {
+        MountError::Step {
+            step: step.into(),
+            source: Box::new(source.into()),
+        }
+    }
+
+    pub(super) fn invalid(text: impl Into<String>) -> MountError {
+        MountError::Invalid(text.into())
+    }
+
+    /// As Kubernetes lists them: each once, without brackets if there is but one.
+    pub(super) fn several(mut problems: Vec<MountError>) -> MountError {
+        let mut seen = std::collections::BTreeSet::new();
+        problems.retain(|problem| seen.insert(problem.to_string()));
+        match problems.len() {
+            1 => problems.remove(0),
+            _ => MountError::Several {
+                texts: problems.iter().map(MountError::to_string).collect(),
+            },
+        }
+    }
+}
+
+pub(super) fn io_error(operation: &'static str, path: &Path, source: io::Error) -> MountError {
+    MountError::Io {
+        operation,
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
         Some(number) => lower_first(Errno::from_raw(number).desc()),
         None => error.to_string(),
-    };
-    format!("{operation} {}: {reason}", path.display())
+    }
 }
 
 fn lower_first(text: &str) -> String {
@@ -87,16 +164,6 @@ fn lower_first(text: &str) -> String {
     match characters.next() {
         Some(first) => first.to_lowercase().chain(characters).collect(),
         None => String::new(),
-    }
-}
-
-/// Several problems of one volume, as Kubernetes lists them.
-pub(super) fn together(mut problems: Vec<String>) -> String {
-    let mut seen = std::collections::BTreeSet::new();
-    problems.retain(|problem| seen.insert(problem.clone()));
-    match problems.len() {
-        1 => problems.remove(0),
-        _ => format!("[{}]", problems.join(", ")),
     }
 }
 
@@ -137,8 +204,13 @@ mod tests {
     #[test]
     fn texts() {
         let error = io::Error::from_raw_os_error(20);
-        assert_eq!(said("mkdir", Path::new("/x"), &error), "mkdir /x: not a directory");
-        assert_eq!(together(vec!["a".into(), "a".into()]), "a");
-        assert_eq!(together(vec!["a".into(), "b".into(), "a".into()]), "[a, b]");
+        let error = io_error("mkdir", Path::new("/x"), error);
+        assert_eq!(error.to_string(), "mkdir /x: not a directory");
+        let several = |texts: &[&str]| {
+            let problems = texts.iter().map(|text| MountError::invalid(*text));
+            MountError::several(problems.collect()).to_string()
+        };
+        assert_eq!(several(&["a", "a"]), "a");
+        assert_eq!(several(&["a", "b", "a"]), "[a, b]");
     }
 }

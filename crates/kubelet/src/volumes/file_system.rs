@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::host_path::make_directories;
 use super::mount_table::{is_mount_point, mounts_below, unmount, unmount_below};
 use super::paths::{self, Plugin};
@@ -51,7 +51,7 @@ pub(super) fn place(root: &Path, volume: &str) -> PathBuf {
 
 impl Disk<'_> {
     /// Mounts the disk, if it is not. Only one at a time may do so for a volume.
-    pub(super) fn mount(&self, at: &Path) -> Result<(), String> {
+    pub(super) fn mount(&self, at: &Path) -> Result<(), MountError> {
         make_directories(at, 0o750)?;
         if is_mount_point(at)? {
             return Ok(());
@@ -60,8 +60,12 @@ impl Disk<'_> {
         mounted.map_err(|error| {
             // Empty, and made again with the next try.
             let _ = fs::remove_dir(at);
-            let (device, at, kind) = (self.device.display(), at.display(), self.kind());
-            format!("local: failed to mount device {device} at {at} (fstype: {kind}), error {error}")
+            MountError::Disk {
+                device: self.device.to_path_buf(),
+                at: at.to_path_buf(),
+                fs_type: self.kind().to_string(),
+                source: Box::new(error),
+            }
         })
     }
 
@@ -69,12 +73,12 @@ impl Disk<'_> {
         if self.kind.is_empty() { DEFAULT } else { self.kind }
     }
 
-    fn prepare(&self, at: &Path) -> Result<(), String> {
+    fn prepare(&self, at: &Path) -> Result<(), MountError> {
         let device = self.device.display().to_string();
         let arguments = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", &device];
-        let output = run("blkid", &arguments).map_err(|e| e.to_string());
+        let output = run("blkid", &arguments).map_err(|e| MountError::Program(e.to_string()));
         let found = output.and_then(|output| found(output.status.code(), &shown(&output)));
-        let found = found.map_err(|e| format!("failed to get disk format of disk {device}: {e}"))?;
+        let found = found.map_err(|e| MountError::during(format!("failed to get disk format of disk {device}"), e))?;
         match self.first(&found)? {
             First::Format(arguments) => self.format(&arguments, at),
             First::Check => check(&device),
@@ -82,15 +86,15 @@ impl Disk<'_> {
         }
     }
 
-    fn first(&self, found: &str) -> Result<First, String> {
+    fn first(&self, found: &str) -> Result<First, MountError> {
         let (kind, device) = (self.kind(), self.device.display().to_string());
         if !is_kind(kind) {
-            return Err(format!("{kind:?} is no name of a file system"));
+            return Err(MountError::Invalid(format!("invalid fsType {kind:?}")));
         }
         match (found, self.read_only) {
-            ("", true) => Err(format!(
+            ("", true) => Err(MountError::Invalid(format!(
                 "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
-            )),
+            ))),
             ("", false) => {
                 let forced: &[&str] = match kind {
                     "ext3" | "ext4" => &["-F", "-m0"],
@@ -105,18 +109,18 @@ impl Disk<'_> {
         }
     }
 
-    fn format(&self, arguments: &[String], at: &Path) -> Result<(), String> {
+    fn format(&self, arguments: &[String], at: &Path) -> Result<(), MountError> {
         let kind = self.kind();
         tracing::info!(device = %self.device.display(), fs_type = kind, "formatting disk");
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let failed = |code: String, output: String| {
-            format!(
+            MountError::Program(format!(
                 "format of disk {:?} failed: type:({kind:?}) target:({:?}) options:({:?}) errcode:({code}) \
                  output:({output}) ",
                 self.device.display().to_string(),
                 at.display().to_string(),
                 self.mount_options(),
-            )
+            ))
         };
         match run(&format!("mkfs.{kind}"), &arguments) {
             Ok(output) if output.status.success() => Ok(()),
@@ -132,19 +136,19 @@ impl Disk<'_> {
     }
 
     /// By the program, which knows all options, and what further programs some file systems need.
-    fn mount_prepared(&self, at: &Path) -> Result<(), String> {
+    fn mount_prepared(&self, at: &Path) -> Result<(), MountError> {
         let (device, at) = (self.device.display().to_string(), at.display().to_string());
         let options = self.mount_options();
         let arguments = ["-t", self.kind(), "-o", &options, &device, &at];
-        let output = run("mount", &arguments).map_err(|e| format!("mount failed: {e}"))?;
+        let output = run("mount", &arguments).map_err(|e| MountError::Program(format!("mount failed: {e}")))?;
         match output.status.success() {
             true => Ok(()),
-            false => Err(format!(
+            false => Err(MountError::Program(format!(
                 "mount failed: {}\nMounting command: mount\nMounting arguments: {}\nOutput: {}\n",
                 output.status,
                 arguments.join(" "),
                 shown(&output)
-            )),
+            ))),
         }
     }
 }
@@ -156,12 +160,12 @@ fn is_kind(kind: &str) -> bool {
 }
 
 /// The file system on a disk by what `blkid` says of it; empty if there is nothing on it.
-fn found(code: Option<i32>, output: &str) -> Result<String, String> {
+fn found(code: Option<i32>, output: &str) -> Result<String, MountError> {
     match code {
         Some(0) => {}
         Some(FOUND_NOTHING) => return Ok(String::new()),
-        Some(code) => return Err(format!("exit status {code}")),
-        None => return Err("blkid was killed".to_string()),
+        Some(code) => return Err(MountError::Program(format!("exit status {code}"))),
+        None => return Err(MountError::Program("blkid was killed".to_string())),
     }
     let mut kind = String::new();
     for line in output.lines().filter(|line| !line.is_empty()) {
@@ -170,19 +174,19 @@ fn found(code: Option<i32>, output: &str) -> Result<String, String> {
             // Never formatted, and not mounted either.
             Some(("PTTYPE", _)) => return Ok("unknown data, probably partitions".to_string()),
             Some(_) => {}
-            None => return Err(format!("blkid returns invalid output: {output}")),
+            None => return Err(MountError::Program(format!("blkid returns invalid output: {output}"))),
         }
     }
     Ok(kind)
 }
 
 /// Repairs what can be repaired without asking.
-fn check(device: &str) -> Result<(), String> {
+fn check(device: &str) -> Result<(), MountError> {
     match run("fsck", &["-a", device]) {
-        Ok(output) if output.status.code() == Some(UNREPAIRED) => Err(format!(
+        Ok(output) if output.status.code() == Some(UNREPAIRED) => Err(MountError::Program(format!(
             "'fsck' found errors on device {device} but could not correct them: {}",
             shown(&output)
-        )),
+        ))),
         Ok(output) => {
             tracing::debug!(device, status = %output.status, "ran fsck");
             Ok(())
@@ -214,7 +218,7 @@ pub(super) fn names(pod_directory: &Path) -> Vec<String> {
 
 /// Takes a volume away from a pod, and its disk from the node if the pod was the last to have it. Only one at a time may do
 /// so for a volume.
-pub(super) fn release(root: &Path, pod_directory: &Path, volume: &str) -> Result<(), String> {
+pub(super) fn release(root: &Path, pod_directory: &Path, volume: &str) -> Result<(), MountError> {
     unmount_below(&paths::volume(pod_directory, Plugin::Local, volume))?;
     let of_pod = paths::volume(Path::new(""), Plugin::Local, volume);
     let all = mounts_below(&root.join("pods"))?;
@@ -224,7 +228,7 @@ pub(super) fn release(root: &Path, pod_directory: &Path, volume: &str) -> Result
     let at = place(root, volume);
     unmount(&at)?;
     match fs::remove_dir(&at) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(said("remove", &at, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", &at, error)),
         _ => Ok(()),
     }
 }
@@ -250,7 +254,8 @@ mod tests {
         ];
         for (code, output, expected) in cases {
             let expected = expected.map(String::from).map_err(String::from);
-            assert_eq!(found(code, output), expected, "{output}");
+            let found = found(code, output).map_err(|error| error.to_string());
+            assert_eq!(found, expected, "{output}");
         }
     }
 
@@ -263,7 +268,7 @@ mod tests {
                 read_only,
                 options: &[],
             };
-            disk.first(found)
+            disk.first(found).map_err(|error| error.to_string())
         };
         let format = |arguments: &[&str]| Ok(First::Format(arguments.iter().map(|a| a.to_string()).collect()));
         assert_eq!(first("", "", false), format(&["-F", "-m0", "/dev/x"]));

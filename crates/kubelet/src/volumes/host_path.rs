@@ -4,12 +4,14 @@ use std::fs::{self, DirBuilder, FileType, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::error::said;
+use super::error::{MountError, io_error};
 
 /// Checks the path against `hostPath.type` and makes it if it is to be made.
-pub(super) fn check(path: &str, kind: &str) -> Result<(), String> {
+pub(super) fn check(path: &str, kind: &str) -> Result<(), MountError> {
     if has_backsteps(path) {
-        return Err(format!("invalid HostPath `{path}`: must not contain '..'"));
+        return Err(MountError::Invalid(format!(
+            "invalid HostPath `{path}`: must not contain '..'"
+        )));
     }
     let at = Path::new(path);
     let found = fs::metadata(at).ok().map(|metadata| metadata.file_type());
@@ -18,17 +20,20 @@ pub(super) fn check(path: &str, kind: &str) -> Result<(), String> {
         ("DirectoryOrCreate", None) => make_directories(at, 0o755),
         ("FileOrCreate", None) => make_file(at),
         _ => {
-            let (is_one, said) = expected(kind).ok_or_else(|| format!("{kind} is an invalid volume type"))?;
+            let (is_one, said) =
+                expected(kind).ok_or_else(|| MountError::Invalid(format!("{kind} is an invalid volume type")))?;
             if found.is_some_and(|found| is_one(&found)) {
                 Ok(())
             } else {
-                Err(format!("hostPath type check failed: {path} is not {said}"))
+                Err(MountError::Invalid(format!(
+                    "hostPath type check failed: {path} is not {said}"
+                )))
             }
         }
     }
 }
 
-/// How to tell a type, and what messages call it.
+/// The check of a hostPath type, and its name in messages.
 fn expected(kind: &str) -> Option<(fn(&FileType) -> bool, &'static str)> {
     Some(match kind {
         "Directory" | "DirectoryOrCreate" => (FileType::is_dir, "a directory"),
@@ -44,14 +49,14 @@ pub(super) fn has_backsteps(path: &str) -> bool {
     path.split('/').any(|part| part == "..")
 }
 
-pub(super) fn make_directories(path: &Path, mode: u32) -> Result<(), String> {
+pub(super) fn make_directories(path: &Path, mode: u32) -> Result<(), MountError> {
     let made = DirBuilder::new().recursive(true).mode(mode).create(path);
-    made.map_err(|e| said("mkdir", path, &e))
+    made.map_err(|e| io_error("mkdir", path, e))
 }
 
-fn make_file(path: &Path) -> Result<(), String> {
+fn make_file(path: &Path) -> Result<(), MountError> {
     let made = OpenOptions::new().create(true).append(true).mode(0o644).open(path);
-    made.map(drop).map_err(|e| said("open", path, &e))
+    made.map(drop).map_err(|e| io_error("open", path, e))
 }
 
 #[cfg(test)]
@@ -124,13 +129,16 @@ mod tests {
             ),
         ];
         for (name, kind, expected) in cases {
-            let answer = check(&at(name), kind).err().unwrap_or_default();
+            let answer = check(&at(name), kind)
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
             assert_eq!(
                 answer,
                 expected.replace('@', &temp.path().display().to_string()),
                 "{name} {kind}"
             );
         }
-        assert_eq!(check("/dev/null", "CharDevice"), Ok(()));
+        check("/dev/null", "CharDevice").unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes that are images: the agent pulls them, the runtime mounts them.
+//! Volumes that are images: the kubelet pulls them, the runtime mounts them.
 //!
 //! Runtimes do not say whether they can. Those that can't would not notice the image and mount nothing, or the wrong thing:
 //! of the two that are known, those that are too old are refused; all others are believed.
@@ -26,7 +26,7 @@ pub fn trouble(runtime: &VersionResponse) -> Option<String> {
     let is = numbers(&runtime.runtime_version)?;
     (is < first).then(|| {
         format!(
-            "volumes of type image are not supported by {name} {}: {}.{} or newer is needed",
+            "volumes of type image are not supported by {name} {}: {}.{} or newer is required",
             runtime.runtime_version, first.0, first.1
         )
     })

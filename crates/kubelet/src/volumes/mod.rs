@@ -1,7 +1,7 @@
 //! Volumes: what pods find mounted in their containers, made and kept up to date below `<root>/pods/<uid>`.
 //!
 //! `plan` looks up what a volume's source says (config maps, claims, tokens), `act` makes it so on disk. Nothing is kept
-//! in memory that a killed agent would miss: setting up again finds what is there, and what is to be taken down is found
+//! in memory that a killed kubelet would miss: setting up again finds what is there, and what is to be taken down is found
 //! on disk. A pod's own volumes are worked on by one task at a time; pods don't wait for one another.
 
 mod act;
@@ -45,6 +45,7 @@ use crate::events::Events;
 use crate::objects::Objects;
 use act::{Ready, Site};
 use downward::Allocatable;
+use error::MountError;
 pub use error::{VolumeError, VolumeFailure};
 use ownership::Ownership;
 use paths::{Paths, Plugin};
@@ -52,13 +53,13 @@ use plan::{Lookup, Plan, Problem, ProblemKind};
 pub use usage::VolumeUse;
 
 pub struct Options {
-    /// The agent's directory: `/var/lib/kubelet`.
+    /// The kubelet's directory: `/var/lib/kubelet`.
     pub root: PathBuf,
     pub objects: Objects,
     pub clock: Clock,
-    /// Where it is told what became of volumes that grow.
+    /// For events about volume expansion.
     pub events: Events,
-    /// For volumes that are attached to nodes, and for what the cluster is told of storage drivers.
+    /// For volumes that are attached to nodes, and for CSINode.
     pub node_name: String,
     /// Without, everything is plain directories: memory-backed volumes are refused, secrets are on disk.
     pub may_mount: bool,
@@ -216,7 +217,7 @@ impl Volumes {
         });
     }
 
-    /// The mounts of a container: its volumeMounts, not the files that the agent adds. `env` is for subPathExpr; `images`
+    /// The mounts of a container: its volumeMounts, not the files that the kubelet adds. `env` is for subPathExpr; `images`
     /// has those of the volumes that are images.
     pub async fn mounts(
         &self,
@@ -261,7 +262,7 @@ impl Volumes {
     }
 
     /// Takes down all volumes of a pod and removes its directory. The pod's containers must be gone. Calling it again is
-    /// fine, also for pods that this agent never saw.
+    /// fine, also for pods that this kubelet never saw.
     pub async fn tear_down(&self, pod_uid: &str) -> Result<(), VolumeError> {
         let Some(directory) = self.shared.paths.pod(pod_uid) else {
             return Ok(());
@@ -333,7 +334,7 @@ impl Volumes {
         }
     }
 
-    async fn remove(&self, directory: PathBuf) -> Result<(), String> {
+    async fn remove(&self, directory: PathBuf) -> Result<(), MountError> {
         let may_mount = self.shared.may_mount;
         // First what would keep a driver's volume busy.
         let sub_paths = paths::sub_paths(&directory);
@@ -360,7 +361,7 @@ impl Volumes {
         self.shared.drivers.turn(Plugin::Local.directory(), volume)
     }
 
-    async fn release_disks(&self, directory: &Path) -> Result<(), String> {
+    async fn release_disks(&self, directory: &Path) -> Result<(), MountError> {
         let at = directory.to_path_buf();
         for name in blocking(move || file_system::names(&at)).await {
             let turn = self.local_turn(&name);
@@ -375,7 +376,7 @@ impl Volumes {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let directory = self.shared.paths.pod(uid);
         let directory =
-            directory.ok_or_else(|| VolumeError::one("", format!("the pod's uid {uid:?} is not a name")))?;
+            directory.ok_or_else(|| VolumeError::one("", format!("pod UID {uid:?} is not a valid directory name")))?;
         Ok(Context {
             allocatable: self.shared.allocatable.read().clone(),
             ownership: Ownership::of(pod),
@@ -404,8 +405,8 @@ impl Volumes {
 
     async fn make_one(&self, pod: &Pod, volume: &Volume, context: &Context) -> Result<Ready, Problem> {
         if !paths::is_file_name(&volume.name) {
-            return Err(Problem::from(format!(
-                "the volume's name {:?} is not a name",
+            return Err(Problem::invalid(format!(
+                "volume name {:?} is not a valid directory name",
                 volume.name
             )));
         }
@@ -482,7 +483,7 @@ fn carry_out(plan: Plan, site: &Site<'_>, root: &Path) -> Result<Ready, Problem>
 fn failure(volume: &str, problem: Problem) -> VolumeFailure {
     let said = problem.volume.as_deref().unwrap_or(volume);
     let (message, processed) = match problem.kind {
-        ProblemKind::Unprocessed => (problem.reason, false),
+        ProblemKind::Unprocessed => (problem.reason.to_string(), false),
         ProblemKind::Step(step) => (format!("{step} for volume {said:?} : {}", problem.reason), true),
     };
     VolumeFailure {
@@ -523,7 +524,7 @@ fn uses(volumes: &Path, names: &HashMap<String, String>) -> Vec<VolumeUse> {
     for plugin in directories(volumes) {
         for directory in directories(&volumes.join(&plugin)) {
             let at = volumes.join(&plugin).join(&directory);
-            // Of volumes that are not the pod's own, what is used is told by their file system.
+            // Usage of volumes that are not the pod's own is that of their file system.
             let measured = match plugin.as_str() {
                 p if p == Plugin::Local.directory() => usage::of_file_system(&at),
                 p if p == Plugin::Csi.directory() => usage::of_file_system(&at.join("mount")),

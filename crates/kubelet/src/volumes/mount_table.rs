@@ -12,13 +12,13 @@ use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 
-use super::error::said;
+use super::error::{MountError, io_error};
 
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// Mount points at or below a path, the deepest first. The path must have no links in it.
-pub(super) fn mounts_below(path: &Path) -> Result<Vec<PathBuf>, String> {
-    let table = fs::read(TABLE).map_err(|e| said("open", Path::new(TABLE), &e))?;
+pub(super) fn mounts_below(path: &Path) -> Result<Vec<PathBuf>, MountError> {
+    let table = fs::read(TABLE).map_err(|e| io_error("open", Path::new(TABLE), e))?;
     Ok(below(&table, path))
 }
 
@@ -53,7 +53,7 @@ fn mount_point(line: &[u8]) -> Option<PathBuf> {
     Some(std::ffi::OsString::from_vec(bytes).into())
 }
 
-pub(super) fn is_mount_point(path: &Path) -> Result<bool, String> {
+pub(super) fn is_mount_point(path: &Path) -> Result<bool, MountError> {
     Ok(mounts_below(path)?.iter().any(|point| point == path))
 }
 
@@ -68,10 +68,10 @@ pub(super) fn mount_file_system(kind: &str, at: &Path, options: &str) -> nix::Re
 }
 
 /// Shows what is at one place at another, too.
-pub(super) fn bind(from: &Path, at: &Path, read_only: bool) -> Result<(), String> {
-    let failed = |error: Errno| {
-        let text = said("mount", at, &error.into());
-        format!("{text} (from {})", from.display())
+pub(super) fn bind(from: &Path, at: &Path, read_only: bool) -> Result<(), MountError> {
+    let failed = |error: Errno| MountError::Bind {
+        from: from.to_path_buf(),
+        mount: Box::new(io_error("mount", at, error.into())),
     };
     let none = None::<&str>;
     mount(Some(from), at, none, MsFlags::MS_BIND, none).map_err(failed)?;
@@ -86,7 +86,7 @@ pub(super) fn bind(from: &Path, at: &Path, read_only: bool) -> Result<(), String
 }
 
 /// Unmounts. Where something still uses it, it is gone from here and ends when its last user does.
-pub(super) fn unmount(at: &Path) -> Result<(), String> {
+pub(super) fn unmount(at: &Path) -> Result<(), MountError> {
     let unmounted = match umount2(at, MntFlags::UMOUNT_NOFOLLOW) {
         Err(Errno::EBUSY) => umount2(at, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH),
         other => other,
@@ -94,12 +94,12 @@ pub(super) fn unmount(at: &Path) -> Result<(), String> {
     match unmounted {
         // Not a mount point (any more), or not there.
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
-        Err(error) => Err(said("unmount", at, &error.into())),
+        Err(error) => Err(io_error("unmount", at, error.into())),
     }
 }
 
 /// Unmounts everything at and below a path.
-pub(super) fn unmount_below(path: &Path) -> Result<(), String> {
+pub(super) fn unmount_below(path: &Path) -> Result<(), MountError> {
     for point in mounts_below(path)? {
         unmount(&point)?;
     }
@@ -107,16 +107,16 @@ pub(super) fn unmount_below(path: &Path) -> Result<(), String> {
 }
 
 /// Removes a tree. Refuses where anything is mounted in it: that would delete somebody's data.
-pub(super) fn remove_tree(path: &Path) -> Result<(), String> {
+pub(super) fn remove_tree(path: &Path) -> Result<(), MountError> {
     if let Some(point) = mounts_below(path)?.first() {
-        return Err(format!(
+        return Err(MountError::Invalid(format!(
             "not removing {}: {} is still mounted",
             path.display(),
             point.display()
-        ));
+        )));
     }
     match remove_flat(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(said("remove", path, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path, error)),
         _ => Ok(()),
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         bind(&data, &at, true).unwrap();
         bind(&data, &at, false).unwrap();
         assert!(is_mount_point(&at).unwrap());
-        assert!(remove_tree(&tree).unwrap_err().contains("is still mounted"));
+        assert!(remove_tree(&tree).unwrap_err().to_string().contains("is still mounted"));
         assert!(at.join("precious").exists());
         unmount_below(&tree).unwrap();
         assert!(!is_mount_point(&at).unwrap());

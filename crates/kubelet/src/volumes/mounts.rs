@@ -7,7 +7,7 @@ use orlop_api::types::core::{Container, VolumeMount};
 use orlop_runtime::cri::messages::{Device, ImageSpec, KeyValue, Mount, MountPropagation};
 
 use super::act::Ready;
-use super::error::VolumeError;
+use super::error::{MountError, VolumeError};
 use super::expand::expand;
 use super::paths;
 use super::sub_path;
@@ -47,20 +47,20 @@ pub(super) fn wanted(container: &Container, given: &Given<'_>) -> Result<Vec<Mou
     let mounts = container.volume_mounts.iter().flatten().enumerate();
     mounts
         .map(|(index, mount)| {
-            let failed = |reason: String| VolumeError::one(&mount.name, reason);
+            let failed = |reason: MountError| VolumeError::one(&mount.name, reason.to_string());
             let volume = given.ready.get(&mount.name).filter(|volume| !volume.is_device);
             let volume = volume.ok_or_else(|| {
-                failed(format!(
+                failed(MountError::Invalid(format!(
                     "cannot find volume {:?} to mount into container {:?}",
                     mount.name, container.name
-                ))
+                )))
             })?;
             let path = sub_path_of(mount, given.env).map_err(failed)?;
             if !paths::is_file_name(&container.name) {
-                return Err(failed(format!(
-                    "the container's name {:?} is not a name",
+                return Err(failed(MountError::Invalid(format!(
+                    "container name {:?} is not a valid directory name",
                     container.name
-                )));
+                ))));
             }
             if let Some(image) = given.images.get(&mount.name) {
                 let mount = message(mount, volume, given.recursive_read_only).map_err(failed)?;
@@ -107,12 +107,15 @@ pub(super) fn devices(container: &Container, ready: &BTreeMap<String, Ready>) ->
     devices.collect()
 }
 
-fn message(mount: &VolumeMount, volume: &Ready, recursive_read_only: bool) -> Result<Mount, String> {
+fn message(mount: &VolumeMount, volume: &Ready, recursive_read_only: bool) -> Result<Mount, MountError> {
     let container_path = match mount.mount_path.starts_with('/') {
         true => mount.mount_path.clone(),
         false => format!("/{}", mount.mount_path),
     };
-    let host_path = volume.host_path.to_str().ok_or("the volume's path is not in UTF-8")?;
+    let host_path = volume
+        .host_path
+        .to_str()
+        .ok_or_else(|| MountError::invalid("the path of the volume is not valid UTF-8"))?;
     Ok(Mount {
         container_path,
         host_path: host_path.to_string(),
@@ -120,21 +123,21 @@ fn message(mount: &VolumeMount, volume: &Ready, recursive_read_only: bool) -> Re
         selinux_relabel: volume.managed,
         propagation: propagation(mount)? as i32,
         recursive_read_only: is_recursive(mount, recursive_read_only)
-            .map_err(|e| format!("failed to resolve recursive read-only mode: {e}"))?,
+            .map_err(|e| MountError::during("failed to resolve recursive read-only mode", e))?,
         ..Mount::default()
     })
 }
 
-fn propagation(mount: &VolumeMount) -> Result<MountPropagation, String> {
+fn propagation(mount: &VolumeMount) -> Result<MountPropagation, MountError> {
     match mount.mount_propagation.as_deref() {
         None | Some("None") => Ok(MountPropagation::Private),
         Some("HostToContainer") => Ok(MountPropagation::HostToContainer),
         Some("Bidirectional") => Ok(MountPropagation::Bidirectional),
-        Some(other) => Err(format!("invalid MountPropagation mode: {other:?}")),
+        Some(other) => Err(MountError::Invalid(format!("invalid MountPropagation mode: {other:?}"))),
     }
 }
 
-fn is_recursive(mount: &VolumeMount, is_supported: bool) -> Result<bool, String> {
+fn is_recursive(mount: &VolumeMount, is_supported: bool) -> Result<bool, MountError> {
     let mode = match mount.recursive_read_only.as_deref() {
         None | Some("Disabled") => return Ok(false),
         Some(mode) => mode,
@@ -144,20 +147,24 @@ fn is_recursive(mount: &VolumeMount, is_supported: bool) -> Result<bool, String>
         mount.name
     );
     if mount.read_only != Some(true) {
-        return Err(format!("{requested} read-only"));
+        return Err(MountError::Invalid(format!("{requested} read-only")));
     }
     if let Some(propagation) = mount.mount_propagation.as_deref().filter(|p| *p != "None") {
-        return Err(format!("{requested} compatible with propagation {propagation:?}"));
+        return Err(MountError::Invalid(format!(
+            "{requested} compatible with propagation {propagation:?}"
+        )));
     }
     match mode {
         "IfPossible" => Ok(is_supported),
         "Enabled" if is_supported => Ok(true),
-        "Enabled" => Err(format!("{requested} supported by the runtime")),
-        mode => Err(format!("unknown recursive read-only mode {mode:?}")),
+        "Enabled" => Err(MountError::Invalid(format!("{requested} supported by the runtime"))),
+        mode => Err(MountError::Invalid(format!(
+            "unknown recursive read-only mode {mode:?}"
+        ))),
     }
 }
 
-fn sub_path_of(mount: &VolumeMount, env: &[KeyValue]) -> Result<Option<String>, String> {
+fn sub_path_of(mount: &VolumeMount, env: &[KeyValue]) -> Result<Option<String>, MountError> {
     let path = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
         Some(expression) => Some(expanded(expression, env)?),
         None => mount.sub_path.clone(),
@@ -168,7 +175,7 @@ fn sub_path_of(mount: &VolumeMount, env: &[KeyValue]) -> Result<Option<String>, 
     Ok(path)
 }
 
-fn expanded(expression: &str, env: &[KeyValue]) -> Result<String, String> {
+fn expanded(expression: &str, env: &[KeyValue]) -> Result<String, MountError> {
     let mut missing = BTreeSet::new();
     let path = expand(expression, |name| {
         // The last of a name holds.
@@ -183,20 +190,20 @@ fn expanded(expression: &str, env: &[KeyValue]) -> Result<String, String> {
     });
     match missing.is_empty() {
         true => Ok(path),
-        false => Err(format!(
+        false => Err(MountError::Invalid(format!(
             "missing value for {}",
             missing.into_iter().collect::<Vec<_>>().join(", ")
-        )),
+        ))),
     }
 }
 
-/// Opens the subPath and mounts it where only the agent can write. Messages don't tell what is on the node.
+/// Opens the subPath and mounts it where only the kubelet can write. Messages don't reveal what is on the node.
 pub(super) fn make_sub_path(wanted: &SubPath, container: &str, may_mount: bool) -> Result<PathBuf, VolumeError> {
-    let hidden = |what: &str, reason: String| {
+    let hidden = |what: &str, reason: MountError| {
         tracing::error!(
             volume = wanted.name,
             container,
-            err = reason,
+            err = %reason,
             "failed to prepare subPath"
         );
         let message = format!(

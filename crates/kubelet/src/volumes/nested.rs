@@ -2,6 +2,8 @@
 
 use orlop_api::types::core::{Pod, VolumeMount};
 
+use super::error::MountError;
+
 /// The lists of mounts of all containers of the pod.
 pub(super) fn container_mounts(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]> {
     let spec = pod.spec.iter();
@@ -16,14 +18,14 @@ pub(super) fn container_mounts(pod: &Pod) -> impl Iterator<Item = &[VolumeMount]
 }
 
 /// Paths below the volume on which other volumes are mounted, in any container.
-pub(super) fn mount_points(pod: &Pod, volume: &str) -> Result<Vec<String>, String> {
+pub(super) fn mount_points(pod: &Pod, volume: &str) -> Result<Vec<String>, MountError> {
     let mut found = Vec::new();
     for mounts in container_mounts(pod) {
         let mut all: Vec<String> = mounts.iter().map(|m| clean(&m.mount_path)).collect();
         all.sort_unstable();
         for own in mounts.iter().filter(|m| m.name == volume).map(|m| clean(&m.mount_path)) {
             if own.starts_with("../") {
-                return Err(format!("invalid container mount point {own}"));
+                return Err(MountError::Invalid(format!("invalid container mount point {own}")));
             }
             let prefix = format!("{own}/");
             let mut outer: Vec<String> = Vec::new();
@@ -98,7 +100,7 @@ mod tests {
         for (list, expected) in cases {
             let spec = json!({"containers": [{"name": "c", "volumeMounts": list}]});
             let pod: Pod = orlop_api::types::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-            let found = mount_points(&pod, "v").map_or_else(|e| e, |points| points.join(" "));
+            let found = mount_points(&pod, "v").map_or_else(|e| e.to_string(), |points| points.join(" "));
             assert_eq!(found, expected);
         }
     }

@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{Gid, fchownat};
 use orlop_api::types::core::{Pod, SecurityContext};
 
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::mount_table::held;
 
 const SET_GROUP_ID: u32 = 0o2000;
@@ -37,7 +37,7 @@ impl Ownership {
         }
     }
 
-    /// The same without the policy: volumes that the agent writes itself always get it all.
+    /// The same without the policy: volumes that the kubelet writes itself always get it all.
     pub(super) fn always(self) -> Ownership {
         Ownership {
             on_root_mismatch: false,
@@ -46,14 +46,14 @@ impl Ownership {
     }
 
     /// Gives everything in the tree to the group, and the group what it needs to read (and write, if it may).
-    pub(super) fn apply(&self, root: &Path, read_only: bool) -> Result<(), String> {
+    pub(super) fn apply(&self, root: &Path, read_only: bool) -> Result<(), MountError> {
         let Some(group) = self.group else { return Ok(()) };
-        let metadata = fs::symlink_metadata(root).map_err(|e| said("lstat", root, &e))?;
+        let metadata = fs::symlink_metadata(root).map_err(|e| io_error("lstat", root, e))?;
         if self.on_root_mismatch && is_right(&metadata, group, read_only) {
             return Ok(());
         }
         let walk = Walk { group, read_only };
-        walk.tree(root).map_err(|e| said("walk", root, &e.into()))
+        walk.tree(root).map_err(|e| io_error("walk", root, e.into()))
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(shown(&root.join("link")).0, 4711);
         assert_eq!(shown(&outside), (0, 0o600));
 
-        // A top that is right is believed, unless told otherwise.
+        // A root directory that is right is trusted, unless the policy says otherwise.
         lchown(root.join("d/f"), None, Some(0)).unwrap();
         ownership.apply(&root, false).unwrap();
         assert_eq!(shown(&root.join("d/f")).0, 0);

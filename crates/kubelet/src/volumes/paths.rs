@@ -29,7 +29,7 @@ impl Plugin {
     }
 }
 
-/// The agent's directory and what is where in it.
+/// The kubelet's directory and what is where in it.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     pub root: PathBuf,
@@ -81,7 +81,7 @@ pub(super) fn sub_path(pod: &Path, volume: &str, container: &str, index: usize) 
 }
 
 /// Whether a text from a pod can stand as one component of a path. Validation sees to it for pods of the API server;
-/// files in the folder of static pods and what is left on disk may hold anything.
+/// files in the directory of static pods and what is left on disk may hold anything.
 pub(super) fn is_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0'])
 }

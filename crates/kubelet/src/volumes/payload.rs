@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use orlop_api::types::core::{ConfigMap, KeyToPath, Secret};
 
+use super::error::MountError;
+
 /// The mode of files where nobody says.
 pub(super) const DEFAULT_MODE: i32 = 0o644;
 const PATH_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub(super) struct File {
     pub data: Vec<u8>,
     pub mode: u32,
     /// Who owns it, if not root.
@@ -18,7 +20,7 @@ pub struct File {
 }
 
 impl File {
-    pub fn new(data: impl Into<Vec<u8>>, mode: i32) -> File {
+    pub(super) fn new(data: impl Into<Vec<u8>>, mode: i32) -> File {
         File {
             data: data.into(),
             mode: mode as u32 & 0o777,
@@ -37,7 +39,7 @@ pub(super) struct Projection<'a> {
     pub optional: bool,
 }
 
-pub(super) fn of_config_map(config_map: &ConfigMap, projection: &Projection<'_>) -> Result<Payload, String> {
+pub(super) fn of_config_map(config_map: &ConfigMap, projection: &Projection<'_>) -> Result<Payload, MountError> {
     let texts = config_map
         .data
         .iter()
@@ -57,12 +59,12 @@ pub(super) fn of_config_map(config_map: &ConfigMap, projection: &Projection<'_>)
     }
 }
 
-pub(super) fn of_secret(secret: &Secret, projection: &Projection<'_>) -> Result<Payload, String> {
+pub(super) fn of_secret(secret: &Secret, projection: &Projection<'_>) -> Result<Payload, MountError> {
     let data = secret.data.iter().flatten().map(|(k, v)| (k.as_str(), v.0.as_slice()));
     of_keys(&data.collect(), projection, "references non-existent secret key")
 }
 
-fn of_keys(keys: &BTreeMap<&str, &[u8]>, projection: &Projection<'_>, missing: &str) -> Result<Payload, String> {
+fn of_keys(keys: &BTreeMap<&str, &[u8]>, projection: &Projection<'_>, missing: &str) -> Result<Payload, MountError> {
     let mut payload = Payload::new();
     if projection.items.is_empty() {
         let files = keys
@@ -78,54 +80,64 @@ fn of_keys(keys: &BTreeMap<&str, &[u8]>, projection: &Projection<'_>, missing: &
                 payload.insert(item.path.clone(), File::new(*data, mode));
             }
             None if projection.optional => {}
-            None => return Err(format!("{missing}: {}", item.key)),
+            None => return Err(MountError::Invalid(format!("{missing}: {}", item.key))),
         }
     }
     Ok(payload)
 }
 
 /// The payload with its paths cleaned, or what is wrong with one of them.
-pub(super) fn checked(payload: Payload) -> Result<Payload, String> {
+pub(super) fn checked(payload: Payload) -> Result<Payload, MountError> {
     payload
         .into_iter()
         .map(|(path, file)| Ok((checked_path(&path)?, file)))
         .collect()
 }
 
-fn checked_path(path: &str) -> Result<String, String> {
+fn checked_path(path: &str) -> Result<String, MountError> {
     if path.is_empty() {
-        return Err(format!("invalid path: must not be empty: {path:?}"));
+        return Err(MountError::Invalid(format!(
+            "invalid path: must not be empty: {path:?}"
+        )));
     }
     if path.starts_with('/') {
-        return Err(format!("invalid path: must be relative path: {path}"));
+        return Err(MountError::Invalid(format!(
+            "invalid path: must be relative path: {path}"
+        )));
     }
     if path.len() > PATH_MAX {
-        return Err(format!(
+        return Err(MountError::Invalid(format!(
             "invalid path: must be less than or equal to {PATH_MAX} characters"
-        ));
+        )));
     }
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         if part == ".." {
-            return Err(format!("invalid path: must not contain '..': {path}"));
+            return Err(MountError::Invalid(format!(
+                "invalid path: must not contain '..': {path}"
+            )));
         }
         if part.len() > NAME_MAX {
             let message = format!("invalid path: filenames must be less than or equal to {NAME_MAX} characters");
-            return Err(message);
+            return Err(MountError::Invalid(message));
         }
         // The first that is left, not only the first as written: `./..data` would be the writer's own.
         if parts.is_empty() && part.starts_with("..") {
-            return Err(format!("invalid path: must not start with '..': {path}"));
+            return Err(MountError::Invalid(format!(
+                "invalid path: must not start with '..': {path}"
+            )));
         }
         if part.contains('\0') {
-            return Err(format!("invalid path: must not contain a zero byte: {path:?}"));
+            return Err(MountError::Invalid(format!(
+                "invalid path: must not contain a zero byte: {path:?}"
+            )));
         }
         if !matches!(part, "" | ".") {
             parts.push(part);
         }
     }
     if parts.is_empty() {
-        return Err(format!("invalid path: must name a file: {path:?}"));
+        return Err(MountError::Invalid(format!("invalid path: must name a file: {path:?}")));
     }
     Ok(parts.join("/"))
 }
@@ -136,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    fn shown(payload: Result<Payload, String>) -> String {
+    fn shown(payload: Result<Payload, MountError>) -> String {
         match payload {
             Ok(files) => {
                 let files = files
@@ -144,7 +156,7 @@ mod tests {
                     .map(|(path, file)| format!("{path}={}:{:o}", String::from_utf8_lossy(&file.data), file.mode));
                 files.collect::<Vec<_>>().join(" ")
             }
-            Err(error) => error,
+            Err(error) => error.to_string(),
         }
     }
 
@@ -200,9 +212,19 @@ mod tests {
             ("a\0", "invalid path: must not contain a zero byte: \"a\\0\""),
         ];
         for (path, expected) in cases {
-            assert_eq!(checked_path(path).unwrap_or_else(|e| e), expected);
+            assert_eq!(checked_path(path).unwrap_or_else(|e| e.to_string()), expected);
         }
-        assert!(checked_path(&"x".repeat(256)).unwrap_err().contains("filenames"));
-        assert!(checked_path(&"x/".repeat(2049)).unwrap_err().contains("4096"));
+        assert!(
+            checked_path(&"x".repeat(256))
+                .unwrap_err()
+                .to_string()
+                .contains("filenames")
+        );
+        assert!(
+            checked_path(&"x/".repeat(2049))
+                .unwrap_err()
+                .to_string()
+                .contains("4096")
+        );
     }
 }

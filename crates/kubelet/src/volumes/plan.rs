@@ -11,7 +11,7 @@ use super::claims::{self, ClaimRef};
 use super::csi;
 use super::downward::{self, Allocatable};
 use super::empty_dir::{Medium, memory_size};
-use super::error::together;
+use super::error::MountError;
 use super::nested;
 use super::ownership::Ownership;
 use super::paths::Plugin;
@@ -54,10 +54,10 @@ pub(super) struct Local {
 }
 
 /// Why a volume is not ready.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Problem {
     pub kind: ProblemKind,
-    pub reason: String,
+    pub reason: MountError,
     /// What the message calls the volume, if not by its name in the pod.
     pub volume: Option<String>,
 }
@@ -70,18 +70,22 @@ pub(super) enum ProblemKind {
     Step(&'static str),
 }
 
-impl From<String> for Problem {
-    fn from(reason: String) -> Problem {
+impl<E: Into<MountError>> From<E> for Problem {
+    fn from(reason: E) -> Problem {
         Problem {
             kind: ProblemKind::Step("MountVolume.SetUp failed"),
-            reason,
+            reason: reason.into(),
             volume: None,
         }
     }
 }
 
 impl Problem {
-    fn unprocessed(reason: String) -> Problem {
+    pub(super) fn invalid(reason: impl Into<String>) -> Problem {
+        Problem::from(MountError::invalid(reason))
+    }
+
+    fn unprocessed(reason: MountError) -> Problem {
         Problem {
             kind: ProblemKind::Unprocessed,
             ..Problem::from(reason)
@@ -131,13 +135,13 @@ impl Lookup<'_> {
         if volume.image.is_some() {
             return match &self.image_trouble {
                 None => Ok(Plan::Image),
-                Some(trouble) => Err(Problem::from(trouble.clone())),
+                Some(trouble) => Err(Problem::invalid(trouble.clone())),
             };
         }
         match unsupported(volume) {
             // A volume without a source is an empty directory.
             None => Ok(Plan::EmptyDir(Medium::Disk)),
-            Some(kind) => Err(Problem::from(refused(kind))),
+            Some(kind) => Err(Problem::invalid(refused(kind))),
         }
     }
 
@@ -169,10 +173,10 @@ impl Lookup<'_> {
         };
         if wrong {
             let list = if is_block { "volumeMounts" } else { "volumeDevices" };
-            return Err(Problem::unprocessed(format!(
+            return Err(Problem::unprocessed(MountError::Invalid(format!(
                 "volume {} has volumeMode {mode}, but is specified in {list}",
                 volume.name
-            )));
+            ))));
         }
         if let Some(source) = spec.host_path.as_ref().filter(|_| !is_block) {
             return Ok(host_path(source, read_only));
@@ -193,16 +197,16 @@ impl Lookup<'_> {
         }
         let message = match unsupported(&spec) {
             Some(kind) => refused(kind),
-            None if is_block => format!("persistent volume {name} can't be a block device on this node"),
+            None if is_block => format!("persistent volume {name} does not support volumeMode Block on this node"),
             None => format!("persistent volume {name} is of a type that is not supported by this node"),
         };
         Err(Problem {
             volume: Some(name),
-            ..Problem::from(message)
+            ..Problem::invalid(message)
         })
     }
 
-    async fn files(&self, volume: &Volume) -> Result<Plan, String> {
+    async fn files(&self, volume: &Volume) -> Result<Plan, MountError> {
         let memory = match self.may_mount {
             true => Medium::Memory(memory_size(None, self.pod, self.allocatable)),
             false => Medium::Disk,
@@ -234,31 +238,31 @@ impl Lookup<'_> {
         })
     }
 
-    async fn config_map(&self, name: &str, projection: &Projection<'_>) -> Result<Payload, String> {
+    async fn config_map(&self, name: &str, projection: &Projection<'_>) -> Result<Payload, MountError> {
         let found = self.objects.config_map(self.namespace(), name).await;
         match found {
             Ok(found) => payload::of_config_map(&found, projection),
             Err(ObjectError::NotFound(_)) if projection.optional => {
                 payload::of_config_map(&ConfigMap::default(), projection)
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn secret(&self, name: &str, projection: &Projection<'_>) -> Result<Payload, String> {
+    async fn secret(&self, name: &str, projection: &Projection<'_>) -> Result<Payload, MountError> {
         let found = self.objects.secret(self.namespace(), name).await;
         match found {
             Ok(found) => payload::of_secret(&found, projection),
             Err(ObjectError::NotFound(_)) if projection.optional => payload::of_secret(&Secret::default(), projection),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn projected(&self, volume: &str, source: &ProjectedVolumeSource) -> Result<Payload, String> {
+    async fn projected(&self, volume: &str, source: &ProjectedVolumeSource) -> Result<Payload, MountError> {
         if !self.objects.has_api() {
-            return Err(format!(
+            return Err(MountError::Invalid(format!(
                 "cannot setup projected volume {volume} because kube client is not configured"
-            ));
+            )));
         }
         let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
         let mut payload = Payload::new();
@@ -272,11 +276,11 @@ impl Lookup<'_> {
         if problems.is_empty() {
             Ok(payload)
         } else {
-            Err(together(problems))
+            Err(MountError::several(problems))
         }
     }
 
-    async fn part(&self, part: &VolumeProjection, mode: i32) -> Result<Payload, String> {
+    async fn part(&self, part: &VolumeProjection, mode: i32) -> Result<Payload, MountError> {
         if let Some(source) = &part.secret {
             let projection = projection(&source.items, Some(mode), source.optional);
             self.secret(&source.name, &projection).await
@@ -289,15 +293,19 @@ impl Lookup<'_> {
         } else if let Some(source) = &part.service_account_token {
             self.token(source, mode).await
         } else if part.cluster_trust_bundle.is_some() {
-            Err("projections of cluster trust bundles are not supported by this node".into())
+            Err(MountError::invalid(
+                "projections of cluster trust bundles are not supported by this node",
+            ))
         } else if part.pod_certificate.is_some() {
-            Err("projections of pod certificates are not supported by this node".into())
+            Err(MountError::invalid(
+                "projections of pod certificates are not supported by this node",
+            ))
         } else {
             Ok(Payload::new())
         }
     }
 
-    async fn token(&self, source: &ServiceAccountTokenProjection, mode: i32) -> Result<Payload, String> {
+    async fn token(&self, source: &ServiceAccountTokenProjection, mode: i32) -> Result<Payload, MountError> {
         let audience = source.audience.clone().filter(|audience| !audience.is_empty());
         let spec = TokenRequestSpec {
             audiences: Some(audience.into_iter().collect()),
@@ -309,7 +317,7 @@ impl Lookup<'_> {
         let token = self
             .objects
             .service_account_token(self.namespace(), account, &spec, self.pod);
-        let token = token.await.map_err(|e| e.to_string())?;
+        let token = token.await?;
         Ok(Payload::from([(
             source.path.clone(),
             self.private_file(&token.token, mode),

@@ -2,7 +2,7 @@
 //!
 //! The pod can change its volumes at any time, links included, so a path that was checked may be another one by the time
 //! it is mounted. Hence the path is resolved once, by the kernel, beneath the volume's directory (`openat2` refuses what
-//! leads out, absolute links too), and what was opened is bind-mounted where only the agent can write. The runtime gets
+//! leads out, absolute links too), and what was opened is bind-mounted where only the kubelet can write. The runtime gets
 //! that place. As a mount is of one file or directory, later versions of a config map don't arrive: so in Kubernetes.
 
 use std::fs::{self, File};
@@ -14,36 +14,38 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, mkdirat};
 
-use super::error::said;
+use super::error::{MountError, io_error};
 use super::host_path::make_directories;
 use super::mount_table::{bind, is_mount_point, unmount};
 
 /// What is wrong with a subPath before anything is looked at on disk.
-pub(super) fn check(sub_path: &str) -> Result<(), String> {
+pub(super) fn check(sub_path: &str) -> Result<(), MountError> {
     if sub_path.starts_with('/') {
-        return Err(format!("error SubPath `{sub_path}` must not be an absolute path"));
+        return Err(MountError::Invalid(format!(
+            "error SubPath `{sub_path}` must not be an absolute path"
+        )));
     }
     if super::host_path::has_backsteps(sub_path) {
-        return Err(format!(
+        return Err(MountError::Invalid(format!(
             "unable to provision SubPath `{sub_path}`: must not contain '..'"
-        ));
+        )));
     }
     Ok(())
 }
 
 /// Opens what the subPath names, making directories that are missing with the mode of the volume's own.
-pub(super) fn open(volume: &Path, sub_path: &str) -> Result<OwnedFd, String> {
+pub(super) fn open(volume: &Path, sub_path: &str) -> Result<OwnedFd, MountError> {
     // Without reading: a path of the node may be a device or a pipe.
     let flags = (OFlag::O_PATH | OFlag::O_DIRECTORY).bits();
     let root = File::options().read(true).custom_flags(flags).open(volume);
-    let root = root.map_err(|e| said("open", volume, &e))?;
+    let root = root.map_err(|e| io_error("open", volume, e))?;
     match beneath(&root, Path::new(sub_path), OFlag::O_PATH) {
         Err(Errno::ENOENT) => {}
-        other => return other.map_err(|e| said("open", &volume.join(sub_path), &e.into())),
+        other => return other.map_err(|e| io_error("open", &volume.join(sub_path), e.into())),
     }
     make(&root, volume, sub_path)?;
     let opened = beneath(&root, Path::new(sub_path), OFlag::O_PATH);
-    opened.map_err(|e| said("open", &volume.join(sub_path), &e.into()))
+    opened.map_err(|e| io_error("open", &volume.join(sub_path), e.into()))
 }
 
 fn beneath(root: &File, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
@@ -60,16 +62,16 @@ fn beneath(root: &File, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
 }
 
 /// Makes directories one by one, each in the one that was opened before it.
-fn make(root: &File, volume: &Path, sub_path: &str) -> Result<(), String> {
-    let mode = root.metadata().map_err(|e| said("stat", volume, &e))?.mode() & 0o7777;
+fn make(root: &File, volume: &Path, sub_path: &str) -> Result<(), MountError> {
+    let mode = root.metadata().map_err(|e| io_error("stat", volume, e))?.mode() & 0o7777;
     let mode = Mode::from_bits_truncate(mode);
     let mut parent = beneath(root, Path::new("."), OFlag::O_PATH | OFlag::O_DIRECTORY)
-        .map_err(|e| said("open", volume, &e.into()))?;
+        .map_err(|e| io_error("open", volume, e.into()))?;
     let mut so_far = PathBuf::new();
     for part in Path::new(sub_path).components() {
         let Component::Normal(part) = part else { continue };
         so_far.push(part);
-        let failed = |operation: &str, e: Errno| said(operation, &volume.join(&so_far), &e.into());
+        let failed = |operation: &'static str, e: Errno| io_error(operation, &volume.join(&so_far), e.into());
         match beneath(root, &so_far, OFlag::O_PATH | OFlag::O_DIRECTORY) {
             Ok(found) => parent = found,
             Err(Errno::ENOENT) => {
@@ -87,10 +89,10 @@ fn make(root: &File, volume: &Path, sub_path: &str) -> Result<(), String> {
 }
 
 /// Mounts what was opened at `target`, unless it is mounted there already.
-pub(super) fn mount_at(opened: &OwnedFd, target: &Path) -> Result<(), String> {
-    let wanted = fstat(opened).map_err(|e| said("stat", target, &e.into()))?;
+pub(super) fn mount_at(opened: &OwnedFd, target: &Path) -> Result<(), MountError> {
+    let wanted = fstat(opened).map_err(|e| io_error("stat", target, e.into()))?;
     if is_mount_point(target)? {
-        let mounted = fs::symlink_metadata(target).map_err(|e| said("lstat", target, &e))?;
+        let mounted = fs::symlink_metadata(target).map_err(|e| io_error("lstat", target, e))?;
         if (mounted.dev(), mounted.ino()) == (wanted.st_dev, wanted.st_ino) {
             return Ok(());
         }
@@ -103,12 +105,12 @@ pub(super) fn mount_at(opened: &OwnedFd, target: &Path) -> Result<(), String> {
     bind(&source, target, false)
 }
 
-fn make_mount_point(target: &Path, is_directory: bool) -> Result<(), String> {
+fn make_mount_point(target: &Path, is_directory: bool) -> Result<(), MountError> {
     // What is left of an earlier start may be of the other type.
     match fs::symlink_metadata(target) {
         Ok(found) if found.is_dir() == is_directory => return Ok(()),
-        Ok(found) if found.is_dir() => fs::remove_dir(target).map_err(|e| said("remove", target, &e))?,
-        Ok(_) => fs::remove_file(target).map_err(|e| said("remove", target, &e))?,
+        Ok(found) if found.is_dir() => fs::remove_dir(target).map_err(|e| io_error("remove", target, e))?,
+        Ok(_) => fs::remove_file(target).map_err(|e| io_error("remove", target, e))?,
         Err(_) => {}
     }
     let made = if is_directory {
@@ -116,13 +118,13 @@ fn make_mount_point(target: &Path, is_directory: bool) -> Result<(), String> {
     } else {
         fs::write(target, "")
     };
-    made.map_err(|e| said("open", target, &e))
+    made.map_err(|e| io_error("open", target, e))
 }
 
-/// Where that is, for an agent that may not mount: safe against what is there, not against what is changed meanwhile.
-pub(super) fn place(opened: &OwnedFd) -> Result<PathBuf, String> {
+/// Where that is, for a kubelet that may not mount: safe against what is there, not against what is changed meanwhile.
+pub(super) fn place(opened: &OwnedFd) -> Result<PathBuf, MountError> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-    fs::read_link(&link).map_err(|e| said("readlink", &link, &e))
+    fs::read_link(&link).map_err(|e| io_error("readlink", &link, e))
 }
 
 #[cfg(test)]
@@ -219,7 +221,12 @@ mod tests {
             assert_eq!(fs::metadata(at.volume.join(path)).unwrap().mode() & 0o7777, 0o2775);
         }
         let long = "n".repeat(300);
-        assert!(open(&at.volume, &long).unwrap_err().contains("file name too long"));
+        assert!(
+            open(&at.volume, &long)
+                .unwrap_err()
+                .to_string()
+                .contains("file name too long")
+        );
     }
 
     #[test]
@@ -231,7 +238,10 @@ mod tests {
             ("a/../b", "unable to provision SubPath `a/../b`: must not contain '..'"),
         ];
         for (path, expected) in cases {
-            assert_eq!(check(path).err().unwrap_or_default(), expected);
+            assert_eq!(
+                check(path).err().map(|error| error.to_string()).unwrap_or_default(),
+                expected
+            );
         }
     }
 

@@ -170,7 +170,7 @@ async fn files_come_follow_and_go() {
         let mounted = mount_table::mounts_below(&node.root()).unwrap().len();
         assert_eq!(mounted, if node.volumes.shared.may_mount { 3 } else { 0 });
 
-        // A new version of everything; an agent that was killed meanwhile.
+        // A new version of everything; a kubelet that was killed meanwhile.
         node.cluster.put(CONFIG, json!({"data": {"k": "2"}}));
         node.cluster.put(SECRET, json!({"data": {"s": "czI=", "new": ""}}));
         pod.metadata.labels = Some([("app".to_string(), "y".to_string())].into());
@@ -193,7 +193,7 @@ async fn files_come_follow_and_go() {
         assert_eq!(node.read("kubernetes.io~configmap/config/k"), "3");
         assert_eq!(mount_table::mounts_below(&node.root()).unwrap().len(), mounted);
 
-        // What goes away stays in the volume, and the agent says so.
+        // What goes away stays in the volume, and the kubelet says so.
         node.cluster.remove(CONFIG);
         node.clock.advance(Duration::from_secs(60));
         let failures = node.volumes.refresh(&pod).await;
@@ -434,7 +434,7 @@ async fn what_fails_says_why() {
     let waiting = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to process \
                    volumes=[v]: error processing PVC n/x: failed to fetch PVC from API server: \
                    persistentvolumeclaims \"x\" not found";
-    let memory = "memory storage requested, but this node agent is not allowed to mount";
+    let memory = "memory storage requested, but this kubelet is not allowed to mount";
     let cases = [
         (json!({"nfs": {"server": "s", "path": "/"}}), unsupported("nfs")),
         (
@@ -477,11 +477,14 @@ async fn what_fails_says_why() {
     }
     for name in ["..", "a/b", "../../x", ""] {
         let hostile = pod(json!([{"name": name, "emptyDir": {}}]), json!({}));
-        assert!(node.set_up(&hostile).await.contains("is not a name"), "{name}");
+        assert!(
+            node.set_up(&hostile).await.contains("is not a valid directory name"),
+            "{name}"
+        );
     }
     let mut hostile = pod(json!([{"name": "v", "emptyDir": {}}]), json!({}));
     hostile.metadata.uid = Some("../../x".into());
-    assert!(node.set_up(&hostile).await.contains("is not a name"));
+    assert!(node.set_up(&hostile).await.contains("is not a valid directory name"));
     node.volumes.tear_down("../..").await.unwrap();
     assert!(node.root().join("pods").exists());
 
@@ -528,7 +531,7 @@ async fn a_disk_of_the_node_as_a_directory() {
         .unwrap();
     assert!(line.contains("noatime") && line.contains("ext4"), "{line}");
 
-    // Another pod, after the agent was killed; the disk stays as long as one of them has it.
+    // Another pod, after the kubelet was killed; the disk stays as long as one of them has it.
     node.restart();
     assert_eq!(node.set_up(&with_disk("u2", false)).await, "");
     node.volumes.tear_down("u").await.unwrap();

@@ -1,7 +1,7 @@
 //! The runtime's own word that something happened.
 //!
 //! There are three ways, best first: CRI's `GetContainerEvents`; containerd's own event service, which every containerd
-//! has on the same socket, also those whose CRI part has no events; none, and the stream stays silent: the agent's
+//! has on the same socket, also those whose CRI part has no events; none, and the stream stays silent: the kubelet's
 //! relist finds what changes. Which way a runtime has is learnt by asking, and asked anew when a stream ends, since
 //! another version may have been started meanwhile. A silent stream ends now and then, for the same reason.
 //!
@@ -64,7 +64,7 @@ impl CriRuntime {
                 if error.code == Code::Unimplemented && way < NONE && !*heard {
                     next_way.store(way + 1, Ordering::Relaxed);
                 }
-                tracing::debug!(%error, "the runtime's events ended");
+                tracing::debug!(err = %error, "the runtime's event stream ended");
             }
             *heard = true;
             std::future::ready(event.ok())

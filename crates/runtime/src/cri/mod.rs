@@ -2,7 +2,7 @@
 //!
 //! [`CriRuntime`] turns the calls of [`Runtime`](crate::Runtime) into gRPC calls and back, and nothing more: `connection`
 //! carries them, `runtime` has one function per call with its time limit, `events` finds the runtime's own stream of
-//! events, `streams` carries commands and ports, `settings` learns what the agent has to follow. What a runtime says when it fails is kept word for word.
+//! events, `streams` carries commands and ports, `settings` learns what the kubelet has to follow. What a runtime says when it fails is kept word for word.
 
 mod connection;
 mod containerd;

@@ -1,4 +1,4 @@
-//! How the runtime is set up, as far as the agent has to follow. containerd tells its configuration when asked for its
+//! How the runtime is set up, as far as the kubelet has to follow. containerd tells its configuration when asked for its
 //! status in detail; others may not, and then nothing is known.
 
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl CriRuntime {
     }
 }
 
-/// containerd tells what it was configured with, and where its CNI library looks.
+/// containerd reports its configuration, and where its CNI library looks.
 fn parse(config: &Value, library: &Value) -> Settings {
     let containerd = &config["containerd"];
     let default_runtime = containerd["defaultRuntimeName"].as_str().unwrap_or_default();
@@ -46,7 +46,7 @@ fn parse(config: &Value, library: &Value) -> Settings {
     let cni = &config["cni"];
     let path = |value: &Value| value.as_str().filter(|path| path.starts_with('/')).map(PathBuf::from);
     let paths = |value: &Value| -> Vec<PathBuf> { value.as_array().into_iter().flatten().filter_map(path).collect() };
-    // Older versions know one folder of plugins, newer ones several.
+    // Older versions know one directory of plugins, newer ones several.
     let plugins = [
         paths(&library["PluginDirs"]),
         paths(&cni["binDirs"]),

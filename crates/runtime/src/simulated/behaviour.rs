@@ -39,9 +39,22 @@ pub struct Behaviour {
     pub fail_start: Option<String>,
 }
 
+/// An annotation whose value cannot be parsed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {PREFIX}{key}: {value:?} is not {expected}")]
+pub struct BehaviourError {
+    key: String,
+    value: String,
+    expected: &'static str,
+}
+
 impl Behaviour {
-    /// From the annotations of the pod for a container of this name; an error says which value makes no sense.
-    pub fn read(annotations: &BTreeMap<String, String>, container: &str, init: bool) -> Result<Behaviour, String> {
+    /// From the annotations of the pod for a container of this name.
+    pub fn read(
+        annotations: &BTreeMap<String, String>,
+        container: &str,
+        init: bool,
+    ) -> Result<Behaviour, BehaviourError> {
         let of = Annotations { annotations, container };
         let duration = |key| of.read(key, duration, "a duration such as 1m30s");
         let code = |key| of.read(key, |v| v.parse::<i32>().ok(), "an exit code");
@@ -76,9 +89,18 @@ impl Annotations<'_> {
         found.map(String::as_str)
     }
 
-    fn read<T>(&self, key: &str, parse: impl Fn(&str) -> Option<T>, what: &str) -> Result<Option<T>, String> {
+    fn read<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        expected: &'static str,
+    ) -> Result<Option<T>, BehaviourError> {
         let Some(text) = self.find(key) else { return Ok(None) };
-        let parsed = parse(text).ok_or_else(|| format!("annotation {PREFIX}{key}: {text:?} is not {what}"))?;
+        let parsed = parse(text).ok_or_else(|| BehaviourError {
+            key: key.to_string(),
+            value: text.to_string(),
+            expected,
+        })?;
         Ok(Some(parsed))
     }
 }
@@ -148,7 +170,7 @@ fn split_number(text: &str) -> Option<(f64, &str)> {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Result<Behaviour, String> {
+    fn read(pairs: &[(&str, &str)]) -> Result<Behaviour, BehaviourError> {
         let pairs = pairs.iter().map(|(k, v)| (format!("{PREFIX}{k}"), v.to_string()));
         Behaviour::read(&pairs.collect(), "web", false)
     }
@@ -181,7 +203,7 @@ mod tests {
             ("memory", "-1"),
             ("exit-code", "1.5"),
         ] {
-            let message = read(&[(key, value)]).unwrap_err();
+            let message = read(&[(key, value)]).unwrap_err().to_string();
             assert!(
                 message.contains(key) && message.contains(&format!("{value:?}")),
                 "{message}"

@@ -129,12 +129,12 @@ impl Simulated {
         self.0.changed.notify_waiters();
     }
 
-    /// The next call of this kind fails; again for the one after it, if told so twice.
+    /// The next call of this kind fails; called twice, the one after it as well.
     pub fn fail_next(&self, kind: Kind, error: Error) {
         self.0.inner.lock().script.fail_next(kind, error);
     }
 
-    /// Every call of this kind fails until told otherwise with `None`.
+    /// Every call of this kind fails until this is set to `None`.
     pub fn fail_always(&self, kind: Kind, error: Option<Error>) {
         self.0.inner.lock().script.fail_always(kind, error);
     }

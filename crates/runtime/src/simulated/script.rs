@@ -1,4 +1,4 @@
-//! What tests tell a simulated runtime to do, and what it tells them: faults, held calls, the calls in order.
+//! Controls of a simulated runtime for tests: injected faults, held calls, the calls in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -200,7 +200,8 @@ impl SimulatedState {
         }
         let metadata = config.metadata.clone().unwrap_or_default();
         let init = config.annotations.get(INIT).is_some_and(|v| v == "true");
-        let behaviour = Behaviour::read(&sandbox.config.annotations, &metadata.name, init).map_err(refused)?;
+        let behaviour = Behaviour::read(&sandbox.config.annotations, &metadata.name, init)
+            .map_err(|error| refused(error.to_string()))?;
         if let Some(message) = &behaviour.fail_create {
             return Err(refused(message));
         }

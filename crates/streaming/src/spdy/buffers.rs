@@ -28,7 +28,7 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Answers (replies, pings, resets) that may wait to be written. Whoever provokes more without reading them is cut off.
 const ANSWERS_MAX: usize = 1024;
 
-/// While we do not read, how often to write something: only that tells whether the other side is still there.
+/// While we do not read, how often to write something: only a write finds out whether the peer is still there.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(30);
 
 /// How the other side's direction of a stream stands.

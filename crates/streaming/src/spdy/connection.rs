@@ -141,7 +141,7 @@ impl Connection {
     pub(crate) async fn open(&self, headers: Headers) -> io::Result<Stream> {
         let (reply, replied) = oneshot::channel();
         let stream = self.0.outbox.open(headers, |id| self.add(id, Some(reply)));
-        let stream = stream.ok_or_else(|| io::Error::other("the connection takes no more streams"))?;
+        let stream = stream.ok_or_else(|| io::Error::other("the connection does not accept more streams"))?;
         match tokio::time::timeout(REPLY_WAIT, replied).await {
             Ok(Ok(())) => Ok(stream),
             Ok(Err(_)) => Err(io::Error::new(io::ErrorKind::ConnectionReset, "the stream was refused")),
@@ -264,9 +264,9 @@ async fn drive(io: impl Pipe, mut reader: Reader) {
     };
     match broken {
         Ok(()) => {}
-        Err(Broken::Transport(error)) => tracing::debug!(%error, "a SPDY connection broke"),
+        Err(Broken::Transport(error)) => tracing::debug!(err = %error, "SPDY connection failed"),
         Err(Broken::Protocol(error)) => {
-            tracing::debug!(%error, "a SPDY connection is given up");
+            tracing::debug!(err = %error, "closed SPDY connection after a protocol error");
             outbox.give_up();
             let _ = tokio::time::timeout(LAST_WORDS, writing).await;
         }

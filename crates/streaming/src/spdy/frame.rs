@@ -29,7 +29,7 @@ pub(super) const GOAWAY_PROTOCOL_ERROR: u32 = 1;
 /// Why a connection can't go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProtocolError {
-    #[error("SPDY version {0} is not spoken here")]
+    #[error("SPDY version {0} is not supported")]
     Version(u16),
     #[error("a control frame of {0} bytes is too large")]
     FrameTooLarge(usize),
@@ -43,7 +43,7 @@ pub(crate) enum ProtocolError {
     Headers,
     #[error("stream 0 does not exist")]
     StreamZero,
-    #[error("too many frames wait to be answered")]
+    #[error("too many frames are waiting for a response")]
     Flood,
 }
 

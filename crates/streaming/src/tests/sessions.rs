@@ -7,7 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{exchange, noise, serve, websocket};
-use crate::{ConnectError, Exit, IDLE_DEFAULT, Pipe, Session, Streams, TerminalSize, serve_session, session_over};
+use crate::{
+    ConnectError, Exit, IDLE_DEFAULT, OpenError, Pipe, Session, Streams, TerminalSize, serve_session, session_over,
+};
 
 const ALL: Streams = Streams {
     stdin: true,
@@ -148,7 +150,7 @@ async fn what_cannot_be_opened_is_told() {
     let text = "Internal error occurred: error executing command in container: no such file";
     let io = serve(move |request| {
         serve_session(request, ALL, IDLE_DEFAULT, move || async move {
-            Err::<Session, _>(text.to_owned())
+            Err::<Session, _>(OpenError::new(text))
         })
     });
     let session = connect(io, ALL).await.unwrap();

@@ -11,8 +11,11 @@ use orlop_kubelet::cgroups::{Cgroups, Tree};
 use orlop_kubelet::events::Events;
 use orlop_kubelet::images::{ImageSettings, Images};
 use orlop_kubelet::objects::Objects;
-use orlop_kubelet::pod::node_tools::NodeTools;
-use orlop_kubelet::pod::workers::Workers;
+use orlop_kubelet::pod::node_allocator::NodeAllocator;
+use orlop_kubelet::pod::node_configurator::NodeConfigurator;
+use orlop_kubelet::pod::node_environment::NodeEnvironment;
+use orlop_kubelet::pod::status::Host;
+use orlop_kubelet::pod::workers::{self, Workers};
 use orlop_kubelet::pod::writer::Writer;
 use orlop_kubelet::probes::Probes;
 use orlop_kubelet::spec::{self, ContainerInput, ContainerKind, Ids, NodeFacts, Users};
@@ -89,29 +92,57 @@ impl Node {
         );
         let probes = Probes::start(runtime.clone(), events.clone(), clock.clone(), shutdown.clone());
         let mut changes = probes.changes();
-        let tools = NodeTools {
-            volumes,
-            objects,
-            images,
-            probes,
-            cgroups: Some(cgroups),
+        let users = Users::new(&facts.root_dir, Ids::all(65_536));
+        let reported = tokio::sync::watch::channel(Default::default()).1;
+        let allocator = Arc::new(NodeAllocator {
+            facts: facts.clone(),
             cpus: None,
             devices: None,
-            users: Users::new(&facts.root_dir, Ids::all(65_536)),
-            runtime: tokio::sync::watch::channel(Default::default()).1,
-            facts: tokio::sync::watch::channel(facts).1,
-            events,
-            services: Arc::new(Vec::new),
             admission: None,
             refresh_node: None,
-            runtime_name: "containerd".into(),
-            recursive_read_only: false,
+        });
+        let environment = NodeEnvironment {
+            facts: facts.clone(),
+            volumes: volumes.clone(),
+            cgroups: Some(cgroups),
+            users: users.clone(),
+            allocator: allocator.clone(),
+            runtime: reported.clone(),
+            events: events.clone(),
+        };
+        let configurator = NodeConfigurator {
+            facts: facts.clone(),
+            objects,
+            images,
+            volumes,
+            users,
+            cpus: None,
+            devices: None,
+            services: Arc::new(Vec::new),
+            runtime: reported,
+            events: events.clone(),
             random: Random::from_entropy().into(),
-            restart_pace: Default::default(),
-            metrics: Default::default(),
         };
         let (writer, _) = Writer::start(None, Arc::new(|_| None), shutdown.clone());
-        let workers = Workers::new(runtime, Arc::new(tools), writer, clock, shutdown.clone());
+        let workers = Workers::new(workers::Options {
+            runtime,
+            allocator,
+            environment: Arc::new(environment),
+            configurator: Arc::new(configurator),
+            prober: Arc::new(probes),
+            writer,
+            events,
+            metrics: Default::default(),
+            host: Host {
+                ips: facts.addresses.iter().map(|ip| ip.to_string()).collect(),
+                runtime_name: "containerd".into(),
+                recursive_read_only: false,
+            },
+            restart_pace: Default::default(),
+            sync_frequency: facts.sync_frequency,
+            clock,
+            shutdown: shutdown.clone(),
+        });
         let (running, told) = (workers.clone(), workers.clone());
         tokio::spawn(async move { running.run().await });
         tokio::spawn(async move {

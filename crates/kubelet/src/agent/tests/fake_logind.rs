@@ -14,6 +14,7 @@ use zbus::wire::Variant;
 use zbus::{Connection, Message, MessageStream};
 
 use crate::test_bus::TestBus;
+use crate::testing::until;
 
 pub(super) struct FakeLogind {
     pub daemon: TestBus,
@@ -59,13 +60,8 @@ impl FakeLogind {
         !state.locks.is_empty()
     }
 
-    pub(super) async fn until(&self, what: &str, holds: impl Fn(&FakeLogind) -> bool) {
-        let waited = tokio::time::timeout(Duration::from_secs(60), async {
-            while !holds(self) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        });
-        assert!(waited.await.is_ok(), "the lock is not {what}");
+    pub(super) async fn until_held(&self, is_held: bool) {
+        until("the inhibitor lock is held", || self.is_held(), is_held).await;
     }
 
     /// The machine goes down, or does not after all.

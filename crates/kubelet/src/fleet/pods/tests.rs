@@ -480,7 +480,7 @@ async fn pods_wait_for_room_while_they_wait_to_start() {
     );
     let seen = serde_json::from_value(world.server.get(&World::path("a"))).unwrap();
     world.pods.observe(Delta::Applied(seen));
-    // It was let in before it starts: nobody else gets its room.
+    // It was admitted before it starts: nobody else gets its room.
     assert_eq!(world.outcome("a").await, "Pending");
     world.bind("b", asking("2"));
     assert!(world.outcome("b").await.starts_with("Failed OutOfcpu"));

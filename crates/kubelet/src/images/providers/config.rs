@@ -1,4 +1,4 @@
-//! The configuration of credential providers: CredentialProviderConfig, in one file or several in a folder.
+//! The configuration of credential providers: CredentialProviderConfig, in one file or several in a directory.
 // Upstream: pkg/credentialprovider/plugin/config.go (v1.36)
 
 use std::collections::BTreeSet;
@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use orlop_api::duration::parse_duration;
 use serde::{Deserialize, Deserializer};
+
+use super::ProviderError;
 
 pub(super) const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 const VERSIONS: [&str; 3] = [
@@ -81,39 +83,42 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     Ok(Some(Duration::from_nanos(nanos)))
 }
 
-/// All providers of a file, or of the files of a folder in the order of their names.
-pub(super) fn read(path: &Path) -> Result<Vec<ProviderConfig>, String> {
+/// All providers of a file, or of the files of a directory in the order of their names.
+pub(super) fn read(path: &Path) -> Result<Vec<ProviderConfig>, ProviderError> {
     let mut all: Vec<ProviderConfig> = Vec::new();
     for file in files(path)? {
         let shown = file.display();
-        let text = std::fs::read_to_string(&file).map_err(|e| format!("unable to read file {shown}: {e}"))?;
-        let document: Document =
-            serde_saphyr::from_str(&text).map_err(|e| format!("error decoding config {shown}: {e}"))?;
+        let text = std::fs::read_to_string(&file)
+            .map_err(|e| ProviderError::Config(format!("unable to read file {shown}: {e}")))?;
+        let document: Document = serde_saphyr::from_str(&text)
+            .map_err(|e| ProviderError::Config(format!("error decoding config {shown}: {e}")))?;
         if document.kind != "CredentialProviderConfig" || !CONFIG_VERSIONS.contains(&document.api_version.as_str()) {
-            return Err(format!(
-                "error decoding config {shown}: it is a {} of {}, and a CredentialProviderConfig of {} is wanted",
+            return Err(ProviderError::Config(format!(
+                "error decoding config {shown}: unexpected kind {:?} of {:?}: must be CredentialProviderConfig of {}",
                 document.kind, document.api_version, CONFIG_VERSIONS[0]
-            ));
+            )));
         }
         all.extend(document.providers);
     }
     let problems = problems(&all);
     match problems.is_empty() {
         true => Ok(all),
-        false => Err(format!(
+        false => Err(ProviderError::Config(format!(
             "failed to validate credential provider config: {}",
             problems.join("; ")
-        )),
+        ))),
     }
 }
 
-fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
+fn files(path: &Path) -> Result<Vec<PathBuf>, ProviderError> {
     let shown = path.display();
-    let found = std::fs::metadata(path).map_err(|e| format!("unable to access path {shown}: {e}"))?;
+    let found =
+        std::fs::metadata(path).map_err(|e| ProviderError::Config(format!("unable to access path {shown}: {e}")))?;
     if !found.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
-    let entries = std::fs::read_dir(path).map_err(|e| format!("unable to read directory {shown}: {e}"))?;
+    let entries =
+        std::fs::read_dir(path).map_err(|e| ProviderError::Config(format!("unable to read directory {shown}: {e}")))?;
     let mut files: Vec<PathBuf> = entries
         .flatten()
         .map(|entry| entry.path())
@@ -122,7 +127,9 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
         .collect();
     files.sort();
     match files.is_empty() {
-        true => Err(format!("no configuration files found in directory {shown}")),
+        true => Err(ProviderError::Config(format!(
+            "no configuration files found in directory {shown}"
+        ))),
         false => Ok(files),
     }
 }
@@ -232,7 +239,7 @@ providers:
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, text).unwrap();
-        read(&file).err().unwrap_or_default()
+        read(&file).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -241,11 +248,13 @@ providers:
         assert!(
             read(&dir.path().join("none"))
                 .unwrap_err()
+                .to_string()
                 .starts_with("unable to access path")
         );
         assert!(
             read(dir.path())
                 .unwrap_err()
+                .to_string()
                 .starts_with("no configuration files found")
         );
         std::fs::write(dir.path().join("b.yaml"), GOOD).unwrap();
@@ -260,6 +269,7 @@ providers:
         assert!(
             read(dir.path())
                 .unwrap_err()
+                .to_string()
                 .contains("duplicate provider name \"ecr\"")
         );
     }
@@ -297,7 +307,7 @@ providers:
             (
                 "kind: CredentialProviderConfig",
                 "kind: KubeletConfiguration",
-                "it is a KubeletConfiguration",
+                "unexpected kind \"KubeletConfiguration\"",
             ),
         ];
         for (is, becomes, expected) in cases {

@@ -1,7 +1,7 @@
-//! Credential providers: programs that are asked for credentials when an image is to be pulled that they know the registry
-//! of. What they answer is kept as long as they say.
+//! Credential provider plugins: programs that are run for credentials when an image of their registries is pulled. Responses
+//! are cached as long as they say.
 //!
-//! A provider that fails is passed over, and the log says so: the image may be had with other credentials, or with none.
+//! A provider that fails is skipped with a log line: the pull may succeed with other credentials, or without any.
 // Upstream: pkg/credentialprovider/plugin (v1.36)
 
 mod config;
@@ -10,7 +10,7 @@ mod run;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use self::config::{ProviderConfig, TokenAttributes};
 use self::run::{CacheKeyType, Program, Request, Response};
 use super::keyring::{AccountSource, Credentials, Keyring, Source, fits, hex};
-use crate::objects::Objects;
+use crate::objects::{ObjectError, Objects};
 
 /// Answers kept at once, of one provider.
 const KEPT_MAX: usize = 10_000;
@@ -35,6 +35,41 @@ const KEPT_MAX: usize = 10_000;
 #[derive(Clone)]
 pub struct Providers {
     all: Arc<Vec<Provider>>,
+}
+
+/// Why a credential provider gave no credentials, or is not configured as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProviderError {
+    /// The configuration's file, or what is in it.
+    #[error("{0}")]
+    Config(String),
+    #[error("plugin binary directory {} did not exist", .0.display())]
+    NoDirectory(PathBuf),
+    #[error("plugin binary executable {}{problem}", path.display())]
+    Program { path: PathBuf, problem: String },
+    #[error("failed to get {what}: {source}")]
+    Object { what: &'static str, source: ObjectError },
+    #[error("error execing credential provider plugin {provider} for image {image}: {reason}")]
+    Exec {
+        provider: String,
+        image: String,
+        reason: String,
+    },
+    /// What exactly is wrong with a response is not reported: it may contain a password.
+    #[error("error decoding credential provider plugin response from stdout")]
+    Response,
+    #[error(
+        "apiVersion from credential plugin response did not match expected apiVersion:{expected}, actual apiVersion:{actual}"
+    )]
+    ApiVersion { expected: String, actual: String },
+    #[error("cacheDuration: {0}")]
+    CacheDuration(String),
+    #[error(
+        "credential provider plugin returned the service account token as the password which is not allowed when service account cache type is not set to 'Token'"
+    )]
+    TokenAsPassword,
+    #[error("the credential provider's task failed")]
+    Interrupted,
 }
 
 struct Provider {
@@ -49,7 +84,7 @@ struct Provider {
     under_way: Arc<Mutex<BTreeMap<Question, Running>>>,
 }
 
-type Running = Shared<BoxFuture<'static, Result<Response, String>>>;
+type Running = Shared<BoxFuture<'static, Result<Response, ProviderError>>>;
 
 type Question = (String, Option<Account>);
 
@@ -61,7 +96,7 @@ struct Key {
     account: Option<Account>,
 }
 
-/// A service account, as far as a provider is told of it.
+/// A service account, as far as a provider gets to see it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Account {
     source: AccountSource,
@@ -83,16 +118,16 @@ struct Asker {
 
 impl Providers {
     /// Reads the configuration, and looks that every provider's program is there.
-    pub fn open(config: &Path, programs: &Path, objects: &Objects, clock: &Clock) -> Result<Providers, String> {
+    pub fn open(config: &Path, programs: &Path, objects: &Objects, clock: &Clock) -> Result<Providers, ProviderError> {
         if !programs.is_dir() {
-            return Err(format!("plugin binary directory {} did not exist", programs.display()));
+            return Err(ProviderError::NoDirectory(programs.to_path_buf()));
         }
         let all = config::read(config)?.into_iter().map(|config| {
             let program = Program::find(programs, &config)?;
             Ok(Provider::new(config, program, objects.clone(), clock.clone()))
         });
         Ok(Providers {
-            all: Arc::new(all.collect::<Result<_, String>>()?),
+            all: Arc::new(all.collect::<Result<_, ProviderError>>()?),
         })
     }
 
@@ -135,7 +170,7 @@ impl Provider {
         }
     }
 
-    async fn ask(&self, repository: &str, pod: &Pod) -> Result<ProviderResponse, String> {
+    async fn ask(&self, repository: &str, pod: &Pod) -> Result<ProviderResponse, ProviderError> {
         let nothing = (BTreeMap::new(), None);
         if !self.match_images.iter().any(|pattern| fits(pattern, repository)) {
             return Ok(nothing);
@@ -157,18 +192,14 @@ impl Provider {
         let response = self.run(repository, account.clone(), token.clone()).await?;
         let by_token = (self.tokens.as_ref()).is_some_and(|attributes| attributes.cache_type == "Token");
         if !token.is_empty() && !by_token && response.auth.values().any(|auth| auth.password == token) {
-            return Err(
-                "credential provider plugin returned the service account token as the password which is not \
-                        allowed when service account cache type is not set to 'Token'"
-                    .into(),
-            );
+            return Err(ProviderError::TokenAsPassword);
         }
         self.keep(repository, account, &response)?;
         Ok((response.auth, source))
     }
 
     /// None if the pod's account does not ask for it, or it has none.
-    async fn asker(&self, attributes: &TokenAttributes, pod: &Pod) -> Result<Option<Asker>, String> {
+    async fn asker(&self, attributes: &TokenAttributes, pod: &Pod) -> Result<Option<Asker>, ProviderError> {
         if !has_account(pod) {
             return Ok(None);
         }
@@ -177,9 +208,8 @@ impl Provider {
         let fetched = self
             .objects
             .fetch("v1", Some(namespace), "serviceaccounts", "serviceaccount", name);
-        let found: ServiceAccount = fetched
-            .await
-            .map_err(|e| format!("failed to get service account: {e}"))?;
+        let failed = |what| move |source| ProviderError::Object { what, source };
+        let found: ServiceAccount = fetched.await.map_err(failed("service account"))?;
         let has = found.metadata.annotations.unwrap_or_default();
         let mut annotations = BTreeMap::new();
         for key in &attributes.required_service_account_annotation_keys {
@@ -197,7 +227,7 @@ impl Provider {
             ..TokenRequestSpec::default()
         };
         let token = self.objects.service_account_token(namespace, name, &spec, pod).await;
-        let token = token.map_err(|e| format!("failed to get service account token: {e}"))?;
+        let token = token.map_err(failed("service account token"))?;
         let account = Account {
             source: AccountSource {
                 uid: found.metadata.uid.unwrap_or_default(),
@@ -230,7 +260,7 @@ impl Provider {
         })
     }
 
-    fn keep(&self, repository: &str, account: Option<Account>, response: &Response) -> Result<(), String> {
+    fn keep(&self, repository: &str, account: Option<Account>, response: &Response) -> Result<(), ProviderError> {
         let scope = match response.cache_key_type {
             CacheKeyType::Image => Some(repository),
             CacheKeyType::Registry => Some(registry(repository)),
@@ -257,7 +287,7 @@ impl Provider {
         Ok(())
     }
 
-    async fn run(&self, repository: &str, account: Option<Account>, token: String) -> Result<Response, String> {
+    async fn run(&self, repository: &str, account: Option<Account>, token: String) -> Result<Response, ProviderError> {
         let question = (repository.to_string(), account.clone());
         let running = {
             let mut under_way = self.under_way.lock();
@@ -277,7 +307,7 @@ impl Provider {
                         answer
                     });
                     let running = task
-                        .map(|ended| ended.unwrap_or_else(|e| Err(e.to_string())))
+                        .map(|ended| ended.unwrap_or(Err(ProviderError::Interrupted)))
                         .boxed()
                         .shared();
                     under_way.insert(question, running.clone());

@@ -1,6 +1,7 @@
-//! Asking a provider's program: the request goes to its standard input, the answer comes from its standard output.
+//! Runs a credential provider plugin: the request goes to its standard input, the response comes from its standard output.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,6 +14,7 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
+use super::ProviderError;
 use super::config::ProviderConfig;
 
 /// No program may take longer.
@@ -75,11 +77,11 @@ fn none_is_empty<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BT
 
 impl Response {
     /// None: as the configuration says.
-    pub(super) fn cache_duration(&self) -> Result<Option<Duration>, String> {
+    pub(super) fn cache_duration(&self) -> Result<Option<Duration>, ProviderError> {
         let Some(text) = &self.cache_duration else {
             return Ok(None);
         };
-        let nanos = parse_duration(text).map_err(|e| format!("cacheDuration: {e}"))?;
+        let nanos = parse_duration(text).map_err(|e| ProviderError::CacheDuration(e.to_string()))?;
         Ok(Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))))
     }
 }
@@ -93,12 +95,15 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn find(directory: &Path, config: &ProviderConfig) -> Result<Program, String> {
+    pub(super) fn find(directory: &Path, config: &ProviderConfig) -> Result<Program, ProviderError> {
         let path = directory.join(&config.name);
-        let shown = path.display();
-        let found = std::fs::metadata(&path).map_err(|e| format!("plugin binary executable {shown}: {e}"))?;
+        let failed = |problem: String| ProviderError::Program {
+            path: path.clone(),
+            problem,
+        };
+        let found = std::fs::metadata(&path).map_err(|e| failed(format!(": {e}")))?;
         if found.is_dir() || found.permissions().mode() & 0o111 == 0 {
-            return Err(format!("plugin binary executable {shown} is not a program"));
+            return Err(failed(" is not a program".to_string()));
         }
         Ok(Program {
             name: config.name.clone(),
@@ -113,22 +118,21 @@ impl Program {
         &self.name
     }
 
-    pub(super) async fn run(&self, request: &Request) -> Result<Response, String> {
-        let failed = |why: String| {
-            format!(
-                "error execing credential provider plugin {} for image {}: {why}",
-                self.name, request.image
-            )
+    pub(super) async fn run(&self, request: &Request) -> Result<Response, ProviderError> {
+        let failed = |reason: String| ProviderError::Exec {
+            provider: self.name.clone(),
+            image: request.image.clone(),
+            reason,
         };
         let text = match tokio::time::timeout(TIME_MAX, self.exchange(request)).await {
-            Ok(answer) => answer.map_err(failed)?,
-            Err(_) => return Err(failed(format!("it took longer than {TIME_MAX:?}"))),
+            Ok(answer) => answer.map_err(|error| failed(error.to_string()))?,
+            Err(_) => return Err(failed(format!("timed out after {TIME_MAX:?}"))),
         };
         self.read(&text)
     }
 
-    /// Its environment is the agent's, with the configured variables in front.
-    async fn exchange(&self, request: &Request) -> Result<Vec<u8>, String> {
+    /// Its environment is the kubelet's, with the configured variables in front.
+    async fn exchange(&self, request: &Request) -> io::Result<Vec<u8>> {
         let mut child = Command::new(&self.path)
             .args(&self.args)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
@@ -136,8 +140,7 @@ impl Program {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            .spawn()
-            .map_err(|e| e.to_string())?;
+            .spawn()?;
         let mut input = child.stdin.take().expect("was asked for");
         let output = child.stdout.take().expect("was asked for");
         let words = child.stderr.take().expect("was asked for");
@@ -147,10 +150,13 @@ impl Program {
             let _ = input.write_all(&text).await;
         };
         let ((), answer, words) = tokio::join!(ask, read(output, ANSWER_MAX), read_some(words, WORDS_MAX));
-        let ended = child.wait().await.map_err(|e| e.to_string())?;
+        let ended = child.wait().await?;
         match ended.success() {
             true => answer,
-            false => Err(format!("{ended}: {}", String::from_utf8_lossy(&words).trim())),
+            false => Err(io::Error::other(format!(
+                "{ended}: {}",
+                String::from_utf8_lossy(&words).trim()
+            ))),
         }
     }
 
@@ -167,20 +173,18 @@ impl Program {
         text.to_string().into_bytes()
     }
 
-    fn read(&self, text: &[u8]) -> Result<Response, String> {
-        // What is wrong with an answer is not told: it may have a password in it.
-        let undecoded = "error decoding credential provider plugin response from stdout";
-        let head: Head = serde_json::from_slice(text).map_err(|_| undecoded)?;
+    fn read(&self, text: &[u8]) -> Result<Response, ProviderError> {
+        let head: Head = serde_json::from_slice(text).map_err(|_| ProviderError::Response)?;
         if head.api_version != self.api_version {
-            return Err(format!(
-                "apiVersion from credential plugin response did not match expected apiVersion:{}, actual apiVersion:{}",
-                self.api_version, head.api_version
-            ));
+            return Err(ProviderError::ApiVersion {
+                expected: self.api_version.clone(),
+                actual: head.api_version,
+            });
         }
         if head.kind != "CredentialProviderResponse" {
-            return Err(undecoded.into());
+            return Err(ProviderError::Response);
         }
-        serde_json::from_slice(text).map_err(|_| undecoded.into())
+        serde_json::from_slice(text).map_err(|_| ProviderError::Response)
     }
 }
 
@@ -192,12 +196,12 @@ async fn read_some(mut from: impl AsyncRead + Unpin, most: u64) -> Vec<u8> {
     text
 }
 
-async fn read(from: impl AsyncRead + Unpin, most: u64) -> Result<Vec<u8>, String> {
+async fn read(from: impl AsyncRead + Unpin, most: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut from = from.take(most + 1);
-    from.read_to_end(&mut text).await.map_err(|e| e.to_string())?;
+    from.read_to_end(&mut text).await?;
     match text.len() as u64 > most {
-        true => Err(format!("it says more than {most} bytes")),
+        true => Err(io::Error::other(format!("its response is longer than {most} bytes"))),
         false => Ok(text),
     }
 }

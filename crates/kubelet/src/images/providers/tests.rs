@@ -63,7 +63,7 @@ impl World {
         self.program(&format!("cat <<'END'\n{response}\nEND"));
     }
 
-    fn open(&self, config: &str) -> Result<Providers, String> {
+    fn open(&self, config: &str) -> Result<Providers, ProviderError> {
         std::fs::write(self.path("config.yaml"), config).unwrap();
         let objects = Objects::new(Some(self.cluster.api()), self.clock.clone());
         Providers::open(&self.path("config.yaml"), self.dir.path(), &objects, &self.clock)
@@ -212,7 +212,13 @@ async fn answers_that_are_none() {
 #[tokio::test]
 async fn programs_that_are_missing() {
     let world = World::new();
-    let said = |config: &str| world.open(config).err().unwrap_or_default();
+    let said = |config: &str| {
+        world
+            .open(config)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    };
     assert!(said(CONFIG).contains("plugin binary executable"), "{}", said(CONFIG));
     std::fs::write(world.path("one"), "text").unwrap();
     assert!(said(CONFIG).ends_with("is not a program"));
@@ -223,7 +229,7 @@ async fn programs_that_are_missing() {
         &objects,
         &Clock::System,
     );
-    assert!(missing.err().unwrap().ends_with("did not exist"));
+    assert!(missing.err().unwrap().to_string().ends_with("did not exist"));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The conditions of a pod that the agent owns, beside those of others.
+//! The pod conditions that the kubelet owns, beside those of others.
 
 use jiff::Timestamp;
 use orlop_api::types::core::{ContainerStatus, Pod, PodCondition, PodStatus};
@@ -10,7 +10,7 @@ use crate::pod::resize::Pending;
 use crate::pod::worker_state::WorkerState;
 use crate::pod::{policy, steps};
 
-/// Whether the agent alone writes conditions of this type.
+/// Whether the kubelet alone writes conditions of this type.
 pub fn is_own(type_: &str) -> bool {
     const OWN: [&str; 8] = [
         "PodScheduled",

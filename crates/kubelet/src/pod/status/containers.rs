@@ -1,4 +1,4 @@
-//! The statuses of containers: what each does now, what it did before, and why it waits.
+//! Container statuses: current state, last state, and why a container waits.
 
 use orlop_api::types::core::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -209,7 +209,7 @@ impl Maker<'_> {
         }
     }
 
-    /// A container that is about to be started (again) waits, if there is a reason to tell.
+    /// A container that is about to be (re)started is waiting, if there is a reason.
     fn explain_waiting(&self, kind: Kind, container: &Container, status: &mut ContainerStatus) {
         let seen = self.observed.latest(&container.name);
         let sidecar = policy::is_sidecar(container);
@@ -255,7 +255,7 @@ impl Maker<'_> {
         let until = backoff.until(&steps::identity(container), ended.finished_at?)?;
         // How it ended is shown once before it is shown that it waits.
         self.memory
-            .told_back_off
+            .reported_backoffs
             .get(&container.name)
             .filter(|told| **told == until)?;
         let (delay, name) = (go_duration(backoff.delay), &container.name);
@@ -290,7 +290,7 @@ impl Maker<'_> {
             && match probed.and_then(|p| p.readiness) {
                 Some(ready) => ready,
                 None if container.readiness_probe.is_none() => true,
-                // Adopted by a new agent: what it was holds until its probe says otherwise.
+                // Adopted by a new kubelet process: what it was holds until its probe says otherwise.
                 None => {
                     let adopted = seen
                         .and_then(|seen| seen.started_at)
@@ -321,7 +321,7 @@ impl Maker<'_> {
         super::some(mounts.iter().map(status).collect())
     }
 
-    /// What the container has got, told in the words of the spec where that is the same.
+    /// The container's actual resources, as written in the spec where they are the same.
     fn resources(&self, container: &Container, seen: &ObservedContainer) -> ResourceRequirements {
         let wanted = container.resources.clone().unwrap_or_default();
         let applied = self.memory.applied.get(&container.name);

@@ -1,7 +1,7 @@
-//! The status of a pod, from the same picture that its next steps come from.
+//! The status of a pod, from the same observation that its next steps come from.
 //!
 //! The status made last is an input as well: it keeps start and transition times, restart counts of containers that the
-//! runtime has forgotten, and makes phases go one way only. What the agent does not own (claims, conditions of others)
+//! runtime has forgotten, and makes phases go one way only. What the kubelet does not own (claims, conditions of others)
 //! is carried over from the pod.
 
 mod conditions;
@@ -72,7 +72,7 @@ pub struct Host {
     pub recursive_read_only: bool,
 }
 
-/// The status to tell the API server.
+/// The status for the API server.
 pub fn pod_status(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, host: &Host, now: Timestamp) -> PodStatus {
     let old = &memory.status;
     let api = pod.status.as_ref();

@@ -1,4 +1,4 @@
-//! The phase: one word for a pod, told from the statuses of its containers.
+//! The pod's phase, computed from the statuses of its containers.
 
 use orlop_api::types::core::{Container, ContainerState, ContainerStatus, Pod};
 

@@ -1,5 +1,5 @@
-//! How a pod ends: hooks first, then the containers, sidecars after the others and in reverse order, then the sandbox;
-//! all within the grace period, which may become shorter on the way.
+//! Pod termination: preStop hooks first, then the containers, sidecars after the others and in reverse order, then the
+//! sandbox; all within the grace period, which may be shortened on the way.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::pod::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pod::worker_state::{Ending, Hook, WorkerState};
 use crate::pod::{policy, status};
 
-/// Ends what runs. Steps that were taken already are not repeated, unless the time for them has become shorter.
+/// Stops what runs. Steps that were taken already are not repeated, unless their grace period was shortened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
     /// `None`: the pod goes on in a new sandbox, or is found to be over once all has stopped.
@@ -45,14 +45,14 @@ pub struct StopContainer {
 const DEADLINE_REASON: &str = "DeadlineExceeded";
 const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
 
-/// When the pod will have been active for too long.
+/// When `activeDeadlineSeconds` is exceeded.
 pub(super) fn active_deadline(pod: &Pod, memory: &WorkerState) -> Option<Timestamp> {
     let allowed = policy::spec(pod).active_deadline_seconds?;
     let start = memory.status.start_time.as_ref()?.0;
     Some(start.later(seconds(allowed)))
 }
 
-/// Whether the pod ends, and how: for good once it does, with a grace that only shrinks.
+/// Whether and how the pod terminates: irrevocably, with a grace period that only shrinks.
 pub(super) fn ending(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, now: Timestamp) -> Option<Ending> {
     let deleted = pod.metadata.deletion_timestamp.is_some() || memory.requests.removed;
     let evict = memory.requests.evict.as_ref();
@@ -150,7 +150,7 @@ pub(super) fn stop(
             stop.wake = Some(deadline);
             continue;
         }
-        // A second of difference is not worth telling the runtime again.
+        // A second of difference is not worth another call.
         let told = memory.stops.get(&container.id);
         if told.is_none_or(|by| *by > now.later(remaining).later(Duration::from_secs(1))) {
             stop.containers.push(step());
@@ -163,7 +163,7 @@ fn remaining(deadline: Timestamp, now: Timestamp) -> Duration {
     elapsed(now, deadline).max(Duration::from_secs(GRACE_MIN as u64))
 }
 
-/// A container in an unknown state may run; once it was told to end there is no more to do about it.
+/// A container in an unknown state may run; after StopContainer there is no more to do about it.
 fn is_alive(container: &ObservedContainer, memory: &WorkerState) -> bool {
     match container.state {
         ObservedState::Running => true,

@@ -1,4 +1,4 @@
-//! Init containers: one after the other, each to its end; sidecars among them until they have started, and from then on
+//! Init containers: one after the other, each to completion; sidecars among them until they have started, and from then on
 //! for as long as the pod lives.
 
 use orlop_api::types::core::{Container, Pod};

@@ -5,11 +5,11 @@
 //!             ▲  all ended, deleted,  │
 //!             │  evicted, too late    │
 //!             └───────────────────────┘
-//!              only the sandbox is to be made anew
+//!              only the sandbox is to be recreated
 //! ```
 //!
 //! The shell takes the steps in the order of the fields, looks at the runtime, and asks again. Nothing here depends on
-//! having been asked before: lost events, a restart of the agent or a failed step only mean that the same steps come
+//! having been asked before: lost events, a restart of the kubelet or a failed step only mean that the same steps come
 //! out once more.
 
 mod ending;
@@ -35,11 +35,11 @@ pub const GRACE_MIN: i64 = 2;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Steps {
-    /// Make the containers what the pod says.
+    /// Sync the containers with the pod's spec.
     Run(Box<Run>),
-    /// End what runs.
+    /// Stop what runs.
     Stop(Box<Stop>),
-    /// Nothing of the pod runs any more, and nothing will: free volumes, cgroups and the rest.
+    /// Nothing of the pod runs any more, or will: clean up volumes, cgroups and the rest.
     Free(Ending),
     /// There is nothing left to do here.
     Done(Ending),
@@ -49,19 +49,19 @@ pub enum Steps {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
     pub kill: Vec<Kill>,
-    /// Containers that go away, running or not, so that all can start over.
+    /// Containers to remove, running or not, so that all can restart.
     pub reset: Vec<Reset>,
-    /// Dead containers that are of no more use.
+    /// Dead containers to remove.
     pub remove: Vec<String>,
     pub sandbox: SandboxStep,
     pub resize: Vec<Resize>,
-    /// The pod's own cgroup is to be set anew.
+    /// The pod's own cgroup is to be updated.
     pub resize_pod: bool,
     /// In this order. If an init container that is no sidecar can't be started, nothing after it is.
     pub start: Vec<Start>,
     /// Containers that wait for their back-off to pass.
     pub held: Vec<Held>,
-    /// When to look again though nothing happened.
+    /// When to sync again at the latest.
     pub wake: Option<Timestamp>,
 }
 
@@ -107,7 +107,7 @@ pub struct Resize {
 pub struct Start {
     pub place: ContainerRef,
     pub name: String,
-    /// `None` if the runtime has no container of that name: logs tell then.
+    /// `None` if the runtime has no container of that name: it is counted from the logs then.
     pub restart_count: Option<u32>,
     /// To be remembered when it is started.
     pub backoff: Option<Backoff>,
@@ -275,7 +275,7 @@ impl<'a> Planner<'a> {
         self.run.remove = old.map(|seen| seen.id.clone()).collect();
     }
 
-    /// All containers go away, the ones that brought it about last, so that the cause is not forgotten half way.
+    /// Removes all containers, those that triggered it last, so that the trigger survives an interruption.
     fn reset_all(&mut self) {
         let caused = |c: &Container, seen: &ObservedContainer| {
             seen.state == ObservedState::Exited && policy::restarts_all(c, seen.exit_code)
@@ -473,7 +473,7 @@ impl<'a> Planner<'a> {
 
     /// Turns what is to be started into steps, as far as back-off and former failures allow.
     fn starts(&mut self) {
-        // Volumes or the sandbox could not be made: nothing can start before that is tried again.
+        // Volumes or the sandbox failed: nothing can start before the retry.
         if let Some(hold) = self.memory.hold.filter(|hold| *hold > self.now) {
             self.run.sandbox = match std::mem::take(&mut self.run.sandbox) {
                 SandboxStep::Create { .. } => SandboxStep::None,
@@ -520,7 +520,7 @@ impl<'a> Planner<'a> {
     /// Starts a container now, or says when. Whether it is now.
     fn queue(&mut self, place: ContainerRef, name: &str, identity: &str, once: bool) -> bool {
         let latest = self.observed.latest(name).map(|seen| seen.state);
-        // One that was made and ended waits as any other that ended.
+        // One that was created and terminated waits for its back-off like any other.
         let holds = |f: &&Failure| f.retry_at > self.now && !(f.was_made && latest == Some(ObservedState::Exited));
         if let Some(failure) = self.memory.failures.get(name).filter(holds) {
             self.at(Some(failure.retry_at));
@@ -556,7 +556,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What makes a container another one as far as back-off is concerned.
+/// The identity of a container for its back-off.
 pub(super) fn identity(container: &Container) -> String {
     let resources = serde_json::to_string(&container.resources).unwrap_or_default();
     format!("{} {resources}", container.image.as_deref().unwrap_or_default())

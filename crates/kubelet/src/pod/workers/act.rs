@@ -1,4 +1,4 @@
-//! Making the containers what the pod says: the steps of a running pod, one after the other.
+//! Takes the steps of a running pod, one after the other.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,33 +13,34 @@ use tokio::time::Instant;
 use super::PodWork;
 use super::hooks;
 use super::worker::{NextSync, Worker};
+use crate::cgroups::CgroupError;
 use crate::gc::rotation;
+use crate::pod::interfaces::{ConfigError, ContainerRequest, ContainerStartError};
 use crate::pod::observed::ObservedSandbox;
 use crate::pod::policy::{self, Kind};
 use crate::pod::resize::{Applied, Pending};
 use crate::pod::steps::{Resize, Run, SandboxStep, Start};
-use crate::pod::tools::{ContainerRequest, Refusal};
 use crate::pod::worker_state::Failure;
 
-/// Upstream: what could not be done is tried again after about this long.
+/// Upstream: failures are retried after about this long.
 const RETRY: Duration = Duration::from_secs(10);
-/// Reasons for which a container that was made does not run.
+/// Reasons of containers that were created but do not run.
 const RUN_ERROR: &str = "RunContainerError";
 const HOOK_ERROR: &str = "PostStartHookError";
 const MADE: [&str; 2] = [RUN_ERROR, HOOK_ERROR];
-/// Volumes are often only a moment late.
+/// Volumes are often ready a moment later.
 const MOUNT_RETRY_FIRST: Duration = Duration::from_secs(1);
 
 /// Why a container was not started.
 enum NotStarted {
-    Failed(Refusal),
-    /// The pod is to end: all else can wait.
+    Failed(ContainerStartError),
+    /// The pod is being terminated.
     Interrupted,
 }
 
 impl NotStarted {
     fn because(reason: &'static str, message: impl Into<String>) -> NotStarted {
-        NotStarted::Failed(Refusal {
+        NotStarted::Failed(ContainerStartError {
             reason: reason.into(),
             message: message.into(),
             retry_after: None,
@@ -47,8 +48,30 @@ impl NotStarted {
     }
 }
 
+/// Why a sandbox was not created.
+#[derive(Debug, thiserror::Error)]
+enum SandboxError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{}", .0.with_code())]
+    Runtime(#[from] orlop_runtime::Error),
+}
+
+/// Why a resize was not applied.
+#[derive(Debug, thiserror::Error)]
+enum ResizeError {
+    #[error(
+        "cannot decrease memory limits: attempting to set container {container:?} memory limit ({limit}) below current usage ({used})"
+    )]
+    MemoryInUse { container: String, limit: i64, used: u64 },
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Runtime(#[from] orlop_runtime::Error),
+}
+
 impl Worker {
-    pub(super) async fn act(&mut self, mail: &PodWork, pod: &Arc<Pod>, run: Run) -> NextSync {
+    pub(super) async fn act(&mut self, work: &PodWork, pod: &Arc<Pod>, run: Run) -> NextSync {
         self.memory.teardown = None;
         let mut did = !run.kill.is_empty() || !run.reset.is_empty() || !run.remove.is_empty();
         for kill in &run.kill {
@@ -81,7 +104,7 @@ impl Worker {
                 return NextSync::Wait(Some(self.retry_at()));
             }
         }
-        did |= self.tell_back_off(pod, &run);
+        did |= self.report_backoff(pod, &run);
         let wants_more = !run.start.is_empty() || matches!(run.sandbox, SandboxStep::Create { .. });
         let held = self.memory.hold.is_some_and(|hold| hold > self.shared.clock.now());
         if (wants_more || !self.prepared)
@@ -95,7 +118,7 @@ impl Worker {
             SandboxStep::Keep { id, attempt } => (id, attempt),
             SandboxStep::Create { attempt } => {
                 did = true;
-                match self.create_sandbox(mail, pod, attempt).await {
+                match self.create_sandbox(work, pod, attempt).await {
                     Ok(id) => (id, attempt),
                     Err(then) => return then,
                 }
@@ -111,7 +134,7 @@ impl Worker {
         if did { NextSync::Again } else { NextSync::Wait(run.wake) }
     }
 
-    /// Once the containers are gone, nobody knows where their logs are.
+    /// Log paths are only known as long as the containers exist.
     async fn remove_logs(&self, ids: &[String]) {
         let of = |id: &String| self.observed.containers.iter().find(|c| c.id == *id);
         let paths = ids.iter().filter_map(of).map(|c| PathBuf::from(&c.log_path));
@@ -125,14 +148,14 @@ impl Worker {
         }
     }
 
-    /// Says once for each end of a container that its next start has to wait. Whether there was something to say.
-    fn tell_back_off(&mut self, pod: &Pod, run: &Run) -> bool {
+    /// Records one BackOff event for each termination. Whether there was one to record.
+    fn report_backoff(&mut self, pod: &Pod, run: &Run) -> bool {
         let mut is_new = false;
         for held in &run.held {
-            let told = self.memory.told_back_off.insert(held.name.clone(), held.until);
+            let told = self.memory.reported_backoffs.insert(held.name.clone(), held.until);
             if told != Some(held.until) {
                 is_new = true;
-                // From now on it waits for this, not for what went wrong before.
+                // From now on it waits for the back-off, not for the earlier failure.
                 self.memory.failures.remove(&held.name);
                 let text = format!(
                     "Back-off restarting failed container {} in pod {}",
@@ -145,12 +168,12 @@ impl Worker {
         is_new
     }
 
-    /// Cgroup and volumes; what to do instead if they are not to be had now.
+    /// Prepares cgroup and volumes; returns what to do instead if that fails.
     async fn prepare(&mut self, pod: &Pod) -> Option<NextSync> {
-        let mut mail = self.mail();
+        let mut work = self.work();
         let answer = tokio::select! {
-            answer = self.shared.tools.prepare(pod) => answer,
-            () = Worker::told_to_end(&mut mail) => return Some(NextSync::Again),
+            answer = self.shared.environment.prepare_pod(pod) => answer,
+            () = Worker::asked_to_terminate(&mut work) => return Some(NextSync::Again),
         };
         match answer {
             Ok(()) => {
@@ -174,26 +197,22 @@ impl Worker {
         }
     }
 
-    async fn create_sandbox(&mut self, mail: &PodWork, pod: &Arc<Pod>, attempt: u32) -> Result<String, NextSync> {
+    async fn create_sandbox(&mut self, work: &PodWork, pod: &Arc<Pod>, attempt: u32) -> Result<String, NextSync> {
         let made = async {
-            let handler = self.shared.tools.runtime_handler(pod).await?;
-            let config = self.shared.tools.sandbox_config(pod, attempt)?;
-            self.shared
-                .runtime
-                .run_pod_sandbox(config, &handler)
-                .await
-                .map_err(|error| error.with_code())
+            let handler = self.shared.configurator.prepare_runtime_handler(pod).await?;
+            let config = self.shared.configurator.generate_sandbox_config(pod, attempt)?;
+            Ok::<_, SandboxError>(self.shared.runtime.run_pod_sandbox(config, &handler).await?)
         };
         let id = match made.await {
             Ok(id) => id,
             Err(error) => {
-                if !Worker::is_told_to_end(&self.mail().borrow()) {
+                if !Worker::is_asked_to_terminate(&self.work().borrow()) {
                     let text = format!("Failed to create pod sandbox: {error}");
                     self.event(pod, None, Warning, "FailedCreatePodSandBox", text);
                 }
                 let hold = self.shared.clock.now().later(RETRY);
                 self.memory.hold = Some(hold);
-                // It may be there half made.
+                // It may have been created partially.
                 return Err(NextSync::Again);
             }
         };
@@ -207,13 +226,13 @@ impl Worker {
         }
         self.register();
         self.memory.ips = self.observed.ips().to_vec();
-        self.publish(mail, pod, false);
+        self.publish(work, pod, false);
         Ok(id)
     }
 
-    /// Starts containers in order; what fails is remembered as the reason why the container waits.
+    /// Starts containers in order; failures become the reason of the waiting state.
     async fn start_all(&mut self, pod: &Arc<Pod>, starts: &[Start], sandbox: &str, attempt: u32) {
-        let config = match self.shared.tools.sandbox_config(pod, attempt) {
+        let config = match self.shared.configurator.generate_sandbox_config(pod, attempt) {
             Ok(config) => config,
             Err(error) => {
                 self.event(
@@ -231,7 +250,7 @@ impl Worker {
             let Some(container) = policy::container_at(pod, start.place) else {
                 continue;
             };
-            if Worker::is_told_to_end(&self.mail().borrow()) {
+            if Worker::is_asked_to_terminate(&self.work().borrow()) {
                 return;
             }
             if let Some(backoff) = &start.backoff {
@@ -269,7 +288,7 @@ impl Worker {
             Err(NotStarted::Failed(refusal)) => Some(refusal.reason.as_str()),
             Err(NotStarted::Interrupted) => return,
         };
-        self.shared.tools.metrics().container_started(kind.label(), failure);
+        self.shared.metrics.container_started(kind.label(), failure);
     }
 
     /// Pulls, creates, starts, and runs the postStart hook.
@@ -282,11 +301,11 @@ impl Worker {
         config: &cri::PodSandboxConfig,
     ) -> Result<(), NotStarted> {
         let name = container.name.as_str();
-        let mut mail = self.mail();
+        let mut work = self.work();
         let asked = Instant::now();
         let image = tokio::select! {
-            image = self.shared.tools.image(pod, container, config) => image,
-            () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
+            image = self.shared.configurator.ensure_images_exist(pod, container, config) => image,
+            () = Worker::asked_to_terminate(&mut work) => return Err(NotStarted::Interrupted),
         };
         if let Some(starting) = &mut self.starting {
             starting.waited_for_images = starting.waited_for_images.saturating_add(asked.elapsed());
@@ -294,14 +313,13 @@ impl Worker {
         let image = image.map_err(NotStarted::Failed)?;
         let restart_count = match start.restart_count {
             Some(count) => count,
-            None => self.shared.tools.restarts_from_logs(pod, name).await,
+            None => self.shared.configurator.count_restarts_from_logs(pod, name).await,
         };
-        let target = self.target(pod, start);
         let ips = self.pod_ips(pod);
-        let made = match &target {
-            Err(error) => Err(error.clone()),
+        let made = match self.target(pod, start) {
+            Err(error) => Err(error),
             Ok(target) => {
-                let wanted = ContainerRequest {
+                let request = ContainerRequest {
                     pod,
                     container,
                     place: start.place,
@@ -310,11 +328,11 @@ impl Worker {
                     pod_ips: &ips,
                     target: target.as_deref(),
                 };
-                self.shared.tools.container_config(&wanted).await
+                self.shared.configurator.generate_container_config(&request).await
             }
         };
         let fail = |worker: &Worker, id: &str, reason: &'static str, error: String| {
-            // An id would make each event another one.
+            // An id would make each event distinct.
             let text = if id.is_empty() {
                 error.clone()
             } else {
@@ -323,7 +341,7 @@ impl Worker {
             worker.event(pod, Some(name), Warning, "Failed", format!("Error: {text}"));
             NotStarted::because(reason, error)
         };
-        let made = made.map_err(|error| fail(self, "", "CreateContainerConfigError", error))?;
+        let made = made.map_err(|error| fail(self, "", "CreateContainerConfigError", error.to_string()))?;
         let created = self
             .shared
             .runtime
@@ -347,11 +365,11 @@ impl Worker {
             return Ok(());
         };
         let ip = self.pod_ips(pod).into_iter().next();
-        let (runtime, tools) = (&*self.shared.runtime, &*self.shared.tools);
-        let mut mail = self.mail();
+        let runtime = &*self.shared.runtime;
+        let mut work = self.work();
         let answer = tokio::select! {
-            answer = hooks::run(runtime, tools, pod, container, id, ip.as_deref(), handler) => answer,
-            () = Worker::told_to_end(&mut mail) => return Err(NotStarted::Interrupted),
+            answer = hooks::run(runtime, pod, container, id, ip.as_deref(), handler) => answer,
+            () = Worker::asked_to_terminate(&mut work) => return Err(NotStarted::Interrupted),
         };
         let Err(error) = answer else { return Ok(()) };
         self.event(
@@ -362,7 +380,7 @@ impl Worker {
             "PostStartHook failed",
         );
         let grace = policy::spec(pod).termination_grace_period_seconds.unwrap_or(0).max(0) as u64;
-        // If it can't be ended now, the next look finds it running.
+        // If it can't be stopped now, the next sync observes it running.
         let _ = self
             .kill(
                 pod,
@@ -372,11 +390,11 @@ impl Worker {
                 Duration::from_secs(grace),
             )
             .await;
-        Err(NotStarted::because(HOOK_ERROR, error))
+        Err(NotStarted::because(HOOK_ERROR, error.to_string()))
     }
 
-    /// The container whose processes an ephemeral container is to see.
-    fn target(&self, pod: &Pod, start: &Start) -> Result<Option<String>, String> {
+    /// The container whose process namespace an ephemeral container shares.
+    fn target(&self, pod: &Pod, start: &Start) -> Result<Option<String>, ConfigError> {
         if start.place.kind != Kind::Ephemeral {
             return Ok(None);
         }
@@ -389,7 +407,7 @@ impl Worker {
         };
         match self.observed.latest(target) {
             Some(seen) => Ok(Some(seen.id.clone())),
-            None => Err(format!("unable to find target container {target}")),
+            None => Err(ConfigError::TargetContainer(target.to_string())),
         }
     }
 
@@ -397,6 +415,7 @@ impl Worker {
     async fn resize(&mut self, pod: &Pod, steps: &[Resize]) -> bool {
         let answer = self.apply_resize(pod, steps).await;
         let Err(error) = answer else { return true };
+        let error = error.to_string();
         let generation = self.memory.resize_in_progress.as_ref().map(|p| p.generation);
         let generation = generation.or(pod.metadata.generation).unwrap_or(0);
         let told = self
@@ -423,32 +442,29 @@ impl Worker {
         false
     }
 
-    async fn apply_resize(&mut self, pod: &Pod, steps: &[Resize]) -> Result<(), String> {
+    async fn apply_resize(&mut self, pod: &Pod, steps: &[Resize]) -> Result<(), ResizeError> {
         for step in steps {
             self.check_memory(step).await?;
         }
-        self.shared.tools.make_room(pod).await?;
+        self.shared.environment.grow_pod_cgroup(pod).await?;
         for step in steps {
             let Some(container) = policy::container_named(pod, &step.name) else {
                 continue;
             };
-            let resources = self.shared.tools.linux_resources(pod, container);
+            let resources = self.shared.configurator.generate_container_resources(pod, container);
             let runtime = &self.shared.runtime;
-            runtime
-                .update_container_resources(&step.id, resources)
-                .await
-                .map_err(|error| error.to_string())?;
+            runtime.update_container_resources(&step.id, resources).await?;
             self.memory.applied.insert(step.name.clone(), step.to);
         }
-        self.shared.tools.resize_pod(pod).await?;
+        self.shared.environment.update_pod_cgroup(pod).await?;
         if self.memory.applied_to_pod.is_some() {
             self.memory.applied_to_pod = Some(Applied::of_pod(pod));
         }
         Ok(())
     }
 
-    /// A limit below what is in use now would end the container.
-    async fn check_memory(&self, step: &Resize) -> Result<(), String> {
+    /// A limit below the current usage would get the container OOM-killed.
+    async fn check_memory(&self, step: &Resize) -> Result<(), ResizeError> {
         let (from, to) = (step.from.memory_max(), step.to.memory_max());
         if to == 0 || (from != 0 && to >= from) {
             return Ok(());
@@ -461,10 +477,11 @@ impl Worker {
             .and_then(|memory| memory.usage_bytes)
             .map(|used| used.value);
         match used {
-            Some(used) if used >= to as u64 => Err(format!(
-                "cannot decrease memory limits: attempting to set container {:?} memory limit ({to}) below current usage ({used})",
-                step.name
-            )),
+            Some(used) if used >= to as u64 => Err(ResizeError::MemoryInUse {
+                container: step.name.clone(),
+                limit: to,
+                used,
+            }),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Letting pods in, and letting them grow: one decision at a time, so that nobody is promised what another has got.
+//! Pod admission and in-place resizes: serialized, so that nothing is allocated twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,45 +11,45 @@ use super::worker::Worker;
 use super::{PodWork, Shared, ledger};
 use crate::pod::policy;
 use crate::pod::resize::{self, Pending};
-use crate::pod::tools::Rejection;
 use crate::pod::worker_state::{Ending, Eviction};
+use crate::sources::admission::Rejection;
 use crate::sources::preemption;
 
-/// Upstream: pods that are pushed off get half as long again as their grace, and no less than this.
+/// Upstream: preempted pods are waited for 1.5 times their grace period, and no less than this.
 const LEAST_WAIT: Duration = Duration::from_secs(10);
-/// How long a pod that would be refused waits for sources that have not told their pods yet.
+/// How long a pod that would be rejected waits for sources that are not ready yet.
 const SOURCES_WAIT: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Lets a pod in if it may run here and there is room for it. Gives the uids of pods that were told to make room.
+    /// Admits a pod if it may run here and its requests fit. Returns the uids of pods that are preempted for it.
     fn admit(&self, uid: &str, pod: &Arc<Pod>) -> Result<Vec<String>, Rejection> {
         let _one_by_one = self.admission.lock();
         self.forget_inactive();
         let others = self.others(uid);
-        let leaving = self.judge(pod, &others, None)?;
-        // While they go, both have it: nobody else gets it meanwhile.
-        if !self.give(uid, pod) {
-            self.tools.leave(uid);
+        let preempted = self.check_admission(pod, &others, None)?;
+        // Until the preempted pods are gone both count: nobody else gets the resources meanwhile.
+        if !self.record_allocation(uid, pod) {
+            self.allocator.release_allocation(uid);
             return Ok(Vec::new());
         }
-        Ok(self.push_off(&leaving))
+        Ok(self.preempt(&preempted))
     }
 
-    /// Notes what a pod has been allocated. False if no source has it any more: then it has nothing.
-    fn give(&self, uid: &str, pod: &Arc<Pod>) -> bool {
-        // Whoever takes a pod away says so under this lock, and empties its place in the ledger after that.
+    /// Records what a pod is allocated. False if no source has it any more: then nothing is recorded.
+    fn record_allocation(&self, uid: &str, pod: &Arc<Pod>) -> bool {
+        // Removing a pod is marked under this lock, before its entry in the ledger is dropped.
         let live = self.live.lock();
         let wanted = live
             .pods
             .get(uid)
-            .is_some_and(|handle| !handle.mail.borrow().requests.removed);
+            .is_some_and(|handle| !handle.work.borrow().requests.removed);
         if wanted {
-            self.ledger.give(uid, pod.clone());
+            self.ledger.allocate(uid, pod.clone());
         }
         wanted
     }
 
-    /// The pods whose room is not free: those that were let in, have not ended, and are not over for the API server.
+    /// The pods whose requests count: admitted, not terminated, and not terminal for the API server.
     fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
         let mut others = self.ledger.others(uid);
         let live = self.live.lock();
@@ -57,25 +57,25 @@ impl Shared {
         others
     }
 
-    /// Frees what was kept for pods that ended or went while no agent ran.
+    /// Releases the allocations of pods that terminated or were removed while no kubelet ran.
     fn forget_inactive(&self) {
-        let held = self.tools.holders();
+        let held = self.allocator.list_allocated_pods();
         let inactive: Vec<String> = {
             let live = self.live.lock();
-            // Pods that are still to come have what they had before.
+            // Until all sources are ready, unknown pods keep their allocations.
             let known = held.into_iter().filter(|_| live.sources_ready);
             known.filter(|uid| !live.is_active(uid)).collect()
         };
-        inactive.iter().for_each(|uid| self.tools.leave(uid));
+        inactive.iter().for_each(|uid| self.allocator.release_allocation(uid));
     }
 
-    fn judge(&self, pod: &Pod, others: &[Arc<Pod>], now: Option<&Pod>) -> Result<Vec<Arc<Pod>>, Rejection> {
+    fn check_admission(&self, pod: &Pod, others: &[Arc<Pod>], now: Option<&Pod>) -> Result<Vec<Arc<Pod>>, Rejection> {
         let all: Vec<&Pod> = others.iter().map(|pod| &**pod).collect();
-        let leaving = self.tools.admit(pod, &all, now)?;
-        Ok(leaving.into_iter().map(|place| others[place].clone()).collect())
+        let preempted = self.allocator.admit_pod(pod, &all, now)?;
+        Ok(preempted.into_iter().map(|place| others[place].clone()).collect())
     }
 
-    fn push_off(&self, pods: &[Arc<Pod>]) -> Vec<String> {
+    fn preempt(&self, pods: &[Arc<Pod>]) -> Vec<String> {
         for pod in pods {
             let uid = policy::uid(pod);
             let ending = |handle: &super::Handle| handle.view.borrow().ending;
@@ -83,7 +83,7 @@ impl Shared {
                 continue;
             }
             let (reason, message) = (preemption::REASON, preemption::MESSAGE.to_string());
-            self.tools.event(pod, None, Warning, reason, message.clone());
+            self.events.pod(pod, Warning, reason, message.clone());
             let condition = PodCondition {
                 type_: "DisruptionTarget".into(),
                 status: "True".into(),
@@ -102,40 +102,40 @@ impl Shared {
         pods.iter().map(|pod| policy::uid(pod).to_string()).collect()
     }
 
-    /// What the pod had is free for others, as upstream though it may still be ending: nobody wants it any more.
-    pub(super) fn leave(&self, uid: &str) {
-        self.tools.leave(uid);
+    /// Releases the pod's allocation, as upstream although it may still be terminating.
+    pub(super) fn release_allocation(&self, uid: &str) {
+        self.allocator.release_allocation(uid);
         if self.ledger.remove(uid) {
             self.retry_resizes();
         }
     }
 
-    /// A pod that was let in wants other resources than it has.
-    fn ask_for_resize(&self, uid: &str, pod: &Arc<Pod>) {
-        if self.ledger.want(uid, pod, self.clock.now()) {
+    /// An admitted pod requests other resources than it is allocated.
+    fn request_resize(&self, uid: &str, pod: &Arc<Pod>) {
+        if self.ledger.request_resize(uid, pod, self.clock.now()) {
             self.retry_resizes();
         }
     }
 
-    /// Tries all resizes that wait, in order. Workers are told of what became of theirs.
+    /// Retries all pending resizes in order, and wakes the workers whose resize was decided.
     pub(super) fn retry_resizes(&self) {
         let _one_by_one = self.admission.lock();
-        // Pods that are still to come have what they had before.
+        // Until all sources are ready, unknown pods keep their allocations.
         if !self.live.lock().sources_ready {
             return;
         }
-        for (uid, waiting, allocated) in self.ledger.to_try() {
-            match self.judge(&waiting.pod, &self.others(&uid), Some(&allocated)) {
-                Ok(leaving) => {
+        for (uid, waiting, allocated) in self.ledger.pending_resizes() {
+            match self.check_admission(&waiting.pod, &self.others(&uid), Some(&allocated)) {
+                Ok(preempted) => {
                     if !self.ledger.resize(&uid, waiting.pod) {
                         continue;
                     }
-                    self.push_off(&leaving);
-                    self.poke(&uid);
+                    self.preempt(&preempted);
+                    self.wake(&uid);
                 }
                 Err(why) if waiting.refused.as_ref() != Some(&why) => {
-                    self.ledger.refuse(&uid, why);
-                    self.poke(&uid);
+                    self.ledger.reject_resize(&uid, why);
+                    self.wake(&uid);
                 }
                 Err(_) => {}
             }
@@ -144,56 +144,56 @@ impl Shared {
 }
 
 impl Worker {
-    /// Whether the pod may run here. One that ran already is not asked.
+    /// Admits the pod, unless it has run already.
     pub(super) async fn admit(&mut self, pod: &Arc<Pod>) {
         if std::mem::replace(&mut self.admitted, true) {
             return;
         }
         let ended = self.memory.status.phase.as_deref().is_some_and(policy::is_terminal);
-        // A former agent's word: whatever had begun has statuses of containers.
+        // From a former kubelet process: whatever was started has container statuses.
         self.memory.rejected = ended && self.observed.is_empty() && self.memory.status.container_statuses.is_none();
-        // What nobody wants any more is not counted, as upstream: its remains will go.
+        // Removed pods do not count, as upstream: what is left of them is cleaned up.
         if ended || self.memory.requests.removed {
             return;
         }
         if !self.observed.is_empty() || self.memory.status.start_time.is_some() {
-            self.shared.give(&self.uid, pod);
+            self.shared.record_allocation(&self.uid, pod);
             return;
         }
-        let mut answer = self.try_to_enter(pod).await;
-        if answer.is_err() && self.know_better().await {
-            answer = self.try_to_enter(pod).await;
+        let mut answer = self.try_admit(pod).await;
+        if answer.is_err() && self.refresh_before_rejecting().await {
+            answer = self.try_admit(pod).await;
         }
         if let Err(rejection) = answer {
             self.reject(pod, rejection);
         }
     }
 
-    /// Room first, then what else it needs: all or nothing.
-    async fn try_to_enter(&mut self, pod: &Arc<Pod>) -> Result<(), Rejection> {
-        let leaving = self.shared.admit(&self.uid, pod)?;
-        self.wait_for_room(&leaving).await;
-        let claimed = self.shared.tools.claim(pod).await;
+    /// Node resources first, then devices: all or nothing.
+    async fn try_admit(&mut self, pod: &Arc<Pod>) -> Result<(), Rejection> {
+        let preempted = self.shared.admit(&self.uid, pod)?;
+        self.wait_for_preempted(&preempted).await;
+        let claimed = self.shared.allocator.allocate_devices(pod).await;
         if claimed.is_err() {
-            self.shared.leave(&self.uid);
+            self.shared.release_allocation(&self.uid);
         }
         claimed
     }
 
     /// Before a pod is refused: whether more is known of the node and its pods now. A refusal is for good, and the scheduler
-    /// may have seen more than we had: a label or a resource that the node got just now, a pod that went while no agent ran.
-    async fn know_better(&self) -> bool {
-        let mut all_known = self.shared.all_known.subscribe();
-        let (mut mail, mut news) = (self.mail(), false);
-        if !*all_known.borrow() {
+    /// may have seen more than we had: a label or a resource that the node got just now, a pod that went while no kubelet ran.
+    async fn refresh_before_rejecting(&self) -> bool {
+        let mut sources_synced = self.shared.sources_synced.subscribe();
+        let (mut work, mut news) = (self.work(), false);
+        if !*sources_synced.borrow() {
             tokio::select! {
-                known = all_known.wait_for(|known| *known) => news = known.is_ok(),
-                () = Worker::told_to_end(&mut mail) => {}
+                known = sources_synced.wait_for(|known| *known) => news = known.is_ok(),
+                () = Worker::asked_to_terminate(&mut work) => {}
                 () = self.shared.shutdown.wait() => {}
                 () = tokio::time::sleep(SOURCES_WAIT) => {}
             }
         }
-        self.shared.tools.refresh_node().await || news
+        self.shared.allocator.refresh_node().await || news
     }
 
     fn reject(&mut self, pod: &Pod, rejection: Rejection) {
@@ -208,19 +208,19 @@ impl Worker {
         });
     }
 
-    /// Until pods that were told to go are gone, or for as long as makes sense.
-    async fn wait_for_room(&mut self, leaving: &[String]) {
-        for uid in leaving {
+    /// Waits until preempted pods are gone, but no longer than their grace periods allow.
+    async fn wait_for_preempted(&mut self, preempted: &[String]) {
+        for uid in preempted {
             let handle = self.shared.live.lock().pods.get(uid).map(|h| h.view.clone());
             let Some(mut view) = handle else { continue };
             let leaver = view.borrow().pod.clone();
             let grace = policy::spec(&leaver).termination_grace_period_seconds.unwrap_or(30);
             let limit = LEAST_WAIT.max(seconds(grace.saturating_mul(3) / 2));
-            let mut mail = self.mail();
+            let mut work = self.work();
             tokio::select! {
                 // An error means that its worker has gone, and all of it.
                 _ = view.wait_for(|view| view.stopped) => {}
-                () = Worker::told_to_end(&mut mail) => return,
+                () = Worker::asked_to_terminate(&mut work) => return,
                 () = self.shared.shutdown.wait() => return,
                 () = tokio::time::sleep(limit) => {
                     let text = "Container runtime did not kill the pod within specified grace period.";
@@ -231,14 +231,14 @@ impl Worker {
     }
 
     /// News for the worker: the pod to work towards, with what it has been allocated.
-    pub(super) fn take(&mut self, mail: &PodWork) -> Arc<Pod> {
-        if self.memory.requests != mail.requests {
-            self.memory.requests = mail.requests.clone();
+    pub(super) fn accept_work(&mut self, work: &PodWork) -> Arc<Pod> {
+        if self.memory.requests != work.requests {
+            self.memory.requests = work.requests.clone();
         }
-        let pod = &mail.pod;
+        let pod = &work.pod;
         if self.memory.ending.is_none() && self.shared.ledger.allocated(&self.uid).is_some() {
             match resize::differs(pod, &self.allocated) {
-                true => self.shared.ask_for_resize(&self.uid, pod),
+                true => self.shared.request_resize(&self.uid, pod),
                 false => self.shared.ledger.is_content(&self.uid),
             }
             self.watch_allocation(pod);

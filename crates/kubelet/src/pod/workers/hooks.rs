@@ -1,49 +1,111 @@
-//! Lifecycle hooks: what a container asks for right after its start and right before its end.
+//! Lifecycle hooks: postStart and preStop.
+
+use std::time::Duration;
 
 use orlop_api::types::core::{Container, LifecycleHandler, Pod};
 use orlop_base::clock::seconds;
 use orlop_runtime::Runtime;
 
 use crate::pod::policy;
-use crate::pod::tools::Tools;
+use crate::probes::http::{self, HttpError};
 
-/// Runs a hook to its end; the caller sets the time limit. The error is what the container's status says.
+/// Upstream sets no limit for a hook's request; the hook's own time is limited by the caller.
+const HTTP_HOOK_MAX: Duration = Duration::from_secs(600);
+
+/// Why a hook failed: what the container's status says.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HookError {
+    #[error(
+        "Exec lifecycle hook ([{command}]) for Container {container:?} in Pod {pod:?} failed - error: {source}, message: {output:?}"
+    )]
+    Exec {
+        command: String,
+        container: String,
+        pod: String,
+        source: Box<ExecError>,
+        output: String,
+    },
+    #[error("HTTP lifecycle hook ({path}) for Container {container:?} in Pod {pod:?} failed - error: {source}")]
+    Http {
+        path: String,
+        container: String,
+        pod: String,
+        source: Box<HttpHookError>,
+    },
+    #[error("Cannot run handler: invalid handler")]
+    InvalidHandler,
+    #[error("the hook did not end within the grace period")]
+    GracePeriodExceeded,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExecError {
+    #[error("command '{command}' exited with {code}: {output}")]
+    Exited { command: String, code: i32, output: String },
+    #[error(transparent)]
+    Runtime(#[from] orlop_runtime::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpHookError {
+    #[error("failed to find networking container")]
+    NoPodIp,
+    #[error(transparent)]
+    Request(#[from] HttpError),
+}
+
+/// Runs a hook to its end; the caller sets the time limit.
 pub(super) async fn run(
     runtime: &dyn Runtime,
-    tools: &dyn Tools,
     pod: &Pod,
     container: &Container,
     id: &str,
     ip: Option<&str>,
     handler: &LifecycleHandler,
-) -> Result<(), String> {
-    let (name, place) = (&container.name, policy::described(pod));
+) -> Result<(), HookError> {
+    let described = || (container.name.clone(), policy::described(pod));
     if let Some(exec) = &handler.exec {
         let command = exec.command.clone().unwrap_or_default();
         let shown = command.join(" ");
-        let (error, output) = match runtime.exec_sync(id, command, None).await {
+        let (source, output) = match runtime.exec_sync(id, command, None).await {
             Ok(done) if done.exit_code == 0 => return Ok(()),
             Ok(done) => {
-                let code = done.exit_code;
                 let output = [done.stdout, done.stderr].concat();
                 let output = String::from_utf8_lossy(&output).into_owned();
-                (format!("command '{shown}' exited with {code}: {output}"), output)
+                let exited = ExecError::Exited {
+                    command: shown.clone(),
+                    code: done.exit_code,
+                    output: output.clone(),
+                };
+                (exited, output)
             }
-            Err(error) => (error.to_string(), String::new()),
+            Err(error) => (error.into(), String::new()),
         };
-        return Err(format!(
-            "Exec lifecycle hook ([{shown}]) for Container {name:?} in Pod {place:?} failed - error: {error}, message: {output:?}"
-        ));
+        let (container, pod) = described();
+        return Err(HookError::Exec {
+            command: shown,
+            container,
+            pod,
+            source: Box::new(source),
+            output,
+        });
     }
     if let Some(action) = &handler.http_get {
         let host = action.host.as_deref().filter(|host| !host.is_empty()).or(ip);
         let answer = match host {
-            Some(host) => tools.http_get(container, action, host).await,
-            None => Err("failed to find networking container".to_string()),
+            Some(host) => http::hook(action, container, host, HTTP_HOOK_MAX)
+                .await
+                .map_err(HttpHookError::from),
+            None => Err(HttpHookError::NoPodIp),
         };
-        let path = action.path.as_deref().unwrap_or_default();
-        return answer.map_err(|error| {
-            format!("HTTP lifecycle hook ({path}) for Container {name:?} in Pod {place:?} failed - error: {error}")
+        return answer.map_err(|source| {
+            let (container, pod) = described();
+            HookError::Http {
+                path: action.path.clone().unwrap_or_default(),
+                container,
+                pod,
+                source: Box::new(source),
+            }
         });
     }
     if let Some(sleep) = &handler.sleep {
@@ -51,14 +113,15 @@ pub(super) async fn run(
         return Ok(());
     }
     // Upstream: a TCP socket is no hook that could be run.
-    Err("Cannot run handler: invalid handler".to_string())
+    Err(HookError::InvalidHandler)
 }
 
-/// A hook did not end within the grace: the container is ended all the same. A sleep that is cut short has not failed.
-pub(super) fn late(is_sleep: bool) -> Result<(), String> {
-    match is_sleep {
+/// The outcome of a hook that outlived the grace period: the container is stopped all the same. A sleep that is cut
+/// short has not failed.
+pub(super) fn timed_out(handler: Option<&LifecycleHandler>) -> Result<(), HookError> {
+    match handler.is_some_and(|handler| handler.sleep.is_some()) {
         true => Ok(()),
-        false => Err("the hook did not end within the grace period".to_string()),
+        false => Err(HookError::GracePeriodExceeded),
     }
 }
 

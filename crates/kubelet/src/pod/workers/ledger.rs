@@ -1,6 +1,6 @@
-//! What the pods of this node have been allocated, and whose resizes wait for room.
+//! What the pods of this node are allocated, and which resizes are pending.
 //!
-//! Whether there is room is not for here to say; whoever asks holds the lock of admission.
+//! Whether something fits is decided elsewhere; callers hold the admission lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use orlop_api::types::core::Pod;
 use parking_lot::Mutex;
 
 use crate::pod::resize;
-use crate::pod::tools::Rejection;
+use crate::sources::admission::Rejection;
 
-/// A resize that can never be is told by this reason; any other means "not now".
+/// The reason of a resize that is infeasible; any other reason means that it is deferred.
 pub(super) const INFEASIBLE: &str = "Infeasible";
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub(super) struct Ledger {
 
 #[derive(Default)]
 struct Book {
-    /// By uid: pods that were let in and have not gone, with what they were allocated.
+    /// By uid: admitted pods that are not removed, with what they were allocated.
     allocated: BTreeMap<String, Arc<Pod>>,
     waiting: BTreeMap<String, Waiting>,
 }
@@ -30,7 +30,7 @@ struct Book {
 /// A resize that was not granted yet.
 #[derive(Clone)]
 pub(super) struct Waiting {
-    /// The pod as it wants to be.
+    /// The pod with its desired resources.
     pub pod: Arc<Pod>,
     pub since: Timestamp,
     /// Why it was not; none before it was tried.
@@ -45,7 +45,7 @@ impl Waiting {
 
 impl Ledger {
     /// This is what the pod has from now on. It waits no more.
-    pub(super) fn give(&self, uid: &str, pod: Arc<Pod>) {
+    pub(super) fn allocate(&self, uid: &str, pod: Arc<Pod>) {
         let mut book = self.book.lock();
         book.waiting.remove(uid);
         book.allocated.insert(uid.to_string(), pod);
@@ -69,7 +69,7 @@ impl Ledger {
         book.allocated.remove(uid).is_some()
     }
 
-    /// The pod with what it was allocated, if it was let in and has not gone.
+    /// The pod with what it was allocated, if it was admitted and not removed.
     pub(super) fn allocated(&self, uid: &str) -> Option<Arc<Pod>> {
         self.book.lock().allocated.get(uid).cloned()
     }
@@ -81,8 +81,8 @@ impl Ledger {
         others.map(|(_, pod)| pod.clone()).collect()
     }
 
-    /// Notes that a pod wants to be like this. False if the same was refused for good.
-    pub(super) fn want(&self, uid: &str, pod: &Arc<Pod>, now: Timestamp) -> bool {
+    /// Records a requested resize. False if the same was infeasible before.
+    pub(super) fn request_resize(&self, uid: &str, pod: &Arc<Pod>, now: Timestamp) -> bool {
         let mut book = self.book.lock();
         let known = book.waiting.get(uid).filter(|w| !resize::differs(pod, &w.pod)).cloned();
         let waiting = Waiting {
@@ -95,12 +95,12 @@ impl Ledger {
         has_hope
     }
 
-    /// It has what it wants.
+    /// It is allocated what it requests.
     pub(super) fn is_content(&self, uid: &str) {
         self.book.lock().waiting.remove(uid);
     }
 
-    pub(super) fn refuse(&self, uid: &str, why: Rejection) {
+    pub(super) fn reject_resize(&self, uid: &str, why: Rejection) {
         if let Some(waiting) = self.book.lock().waiting.get_mut(uid) {
             waiting.refused = Some(why);
         }
@@ -111,7 +111,7 @@ impl Ledger {
     }
 
     /// Resizes to try, the first first, each with what the pod has now.
-    pub(super) fn to_try(&self) -> Vec<(String, Waiting, Arc<Pod>)> {
+    pub(super) fn pending_resizes(&self) -> Vec<(String, Waiting, Arc<Pod>)> {
         let book = self.book.lock();
         let hopeful = book.waiting.iter().filter(|(_, waiting)| !waiting.is_hopeless());
         let mut all: Vec<_> = hopeful
@@ -132,28 +132,31 @@ mod tests {
         let ledger = Ledger::default();
         let asking = |cpu: u32| Arc::new(pod(&format!("containers=a a.requests=cpu:{cpu}")));
         let later = epoch() + std::time::Duration::from_secs(5);
-        ledger.give("a", asking(1));
-        ledger.give("b", asking(1));
+        ledger.allocate("a", asking(1));
+        ledger.allocate("b", asking(1));
         assert_eq!(ledger.others("a").len(), 1);
-        assert!(ledger.want("a", &asking(3), epoch()));
-        assert!(ledger.want("b", &asking(2), epoch()));
-        assert!(ledger.want("b", &asking(2), later));
+        assert!(ledger.request_resize("a", &asking(3), epoch()));
+        assert!(ledger.request_resize("b", &asking(2), epoch()));
+        assert!(ledger.request_resize("b", &asking(2), later));
         assert_eq!(ledger.waiting("b").unwrap().since, epoch());
-        assert!(ledger.want("a", &asking(4), later), "another wish is another wait");
+        assert!(
+            ledger.request_resize("a", &asking(4), later),
+            "another wish is another wait"
+        );
         assert!(ledger.resize("a", asking(1)) && ledger.waiting("a").is_none());
         assert!(!ledger.resize("gone", asking(1)) && ledger.allocated("gone").is_none());
-        assert!(ledger.want("a", &asking(4), later));
-        let order = |ledger: &Ledger| ledger.to_try().into_iter().map(|w| w.0).collect::<Vec<_>>();
+        assert!(ledger.request_resize("a", &asking(4), later));
+        let order = |ledger: &Ledger| ledger.pending_resizes().into_iter().map(|w| w.0).collect::<Vec<_>>();
         assert_eq!(order(&ledger), ["b", "a"]);
         let never = Rejection {
             reason: INFEASIBLE.into(),
             message: String::new(),
         };
-        ledger.refuse("b", never);
+        ledger.reject_resize("b", never);
         assert_eq!(order(&ledger), ["a"]);
-        assert!(!ledger.want("b", &asking(2), later));
-        assert!(ledger.want("b", &asking(5), later));
-        ledger.give("a", asking(4));
+        assert!(!ledger.request_resize("b", &asking(2), later));
+        assert!(ledger.request_resize("b", &asking(5), later));
+        ledger.allocate("a", asking(4));
         assert!(ledger.waiting("a").is_none());
         assert!(ledger.remove("a") && !ledger.remove("a"));
     }

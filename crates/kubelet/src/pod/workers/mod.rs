@@ -1,19 +1,21 @@
-//! One task a pod: it looks at the runtime, tells the status, takes the next steps, and sleeps until it is woken.
+//! Pod workers: one task a pod, which observes the runtime, publishes the status, takes the next steps, and sleeps until it
+//! is woken.
 //!
-//! A worker is woken by a changed pod ([`Workers::update`]), by the runtime's events, by probes (`Workers::poke`) and
-//! by its own timer; a slow relist of the whole runtime makes up for lost events and finds what belongs to no pod. Wakes
-//! carry nothing but "look": a hundred of them are one. Workers share nothing that one could hold up for another.
+//! A worker is woken by a changed pod ([`Workers::update`]), by the runtime's events, by probes and by its own timer; a slow
+//! relist of the whole runtime makes up for lost events and finds orphans. Wake-ups carry no data: a hundred of them are one.
+//! Workers share nothing that one could block for another.
 //!
-//! Pods end here in order: containers, sandbox, the room they have on the node, the word that they are over, volumes and
-//! cgroup, then what is left in the runtime, then the API object. The room comes before the word: whoever hears it, the
-//! scheduler above all, may fill that room at once. A worker goes when no source has its pod any more and nothing of it is left.
+//! Pods terminate in this order: containers, sandbox, release of the allocation, terminal phase in the status, volumes and
+//! cgroup, containers and sandboxes in the runtime, API object. The allocation is released before the terminal phase is
+//! published: the scheduler may reuse the resources at once. A worker ends when no source has its pod any more and nothing of
+//! it is left.
 
 mod act;
 mod admit;
 mod hooks;
 mod ledger;
+mod published_status;
 mod relist;
-mod shown;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ mod worker;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use orlop_api::types::core::{Pod, PodStatus};
@@ -29,14 +32,36 @@ use orlop_runtime::Runtime;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use super::interfaces::{ContainerConfigurator, PodAllocator, PodEnvironment, PodProber};
 use super::observed::ObservedPod;
 use super::policy;
-use super::tools::Tools;
-use super::worker_state::{Eviction, Requests};
+use super::status::Host;
+use super::worker_state::{Eviction, Pace, Requests};
 use super::writer::Writer;
+use crate::events::Events;
+use crate::metrics::Metrics;
 use ledger::Ledger;
-use shown::PublishedStatus;
+use published_status::PublishedStatus;
 use worker::Worker;
+
+/// What workers need.
+pub struct Options {
+    pub runtime: Arc<dyn Runtime>,
+    pub allocator: Arc<dyn PodAllocator>,
+    pub environment: Arc<dyn PodEnvironment>,
+    pub configurator: Arc<dyn ContainerConfigurator>,
+    pub prober: Arc<dyn PodProber>,
+    pub writer: Writer,
+    pub events: Events,
+    pub metrics: Arc<Metrics>,
+    /// The node, as pod statuses show it.
+    pub host: Host,
+    pub restart_pace: Pace,
+    /// How often volumes are refreshed.
+    pub sync_frequency: Duration,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+}
 
 /// All pods of this node. Cheap to clone.
 #[derive(Clone)]
@@ -46,59 +71,67 @@ pub struct Workers {
 
 pub(super) struct Shared {
     runtime: Arc<dyn Runtime>,
-    tools: Arc<dyn Tools>,
+    allocator: Arc<dyn PodAllocator>,
+    environment: Arc<dyn PodEnvironment>,
+    configurator: Arc<dyn ContainerConfigurator>,
+    prober: Arc<dyn PodProber>,
     writer: Writer,
+    events: Events,
+    metrics: Arc<Metrics>,
+    host: Host,
+    restart_pace: Pace,
+    sync_frequency: Duration,
     clock: Clock,
-    /// When this agent began.
+    /// When this process started.
     began: Timestamp,
     ledger: Ledger,
-    /// Pods are let in one by one. Taken before `live`.
+    /// Serializes pod admission. Taken before `live`.
     admission: Mutex<()>,
     live: Mutex<Live>,
-    /// A relist is wanted now.
+    /// Requests a relist now.
     relist: Notify,
-    /// Becomes true with `sources_ready`, for who waits for it.
-    all_known: watch::Sender<bool>,
+    /// Becomes true with `sources_ready`.
+    sources_synced: watch::Sender<bool>,
     shutdown: Shutdown,
 }
 
 #[derive(Default)]
 struct Live {
     pods: BTreeMap<String, Handle>,
-    /// Sandbox and container ids, to know whom an event is about.
+    /// Owner uids by sandbox and container id, for runtime events.
     ids: HashMap<String, String>,
-    /// Static pods that wait for another of their name to end.
+    /// Static pods that wait for another of the same name to terminate.
     queued: BTreeMap<String, Arc<Pod>>,
     /// What the runtime had of each pod at the last relist; `None` before the first.
     seen: Option<BTreeMap<String, relist::Digest>>,
-    /// All sources have told what they have: what the runtime has beside that belongs to nobody.
+    /// All sources are ready: pods that only the runtime has are orphans.
     sources_ready: bool,
 }
 
 impl Live {
-    /// A source has the pod, and it is not over for the API server: what it was allocated is its own.
+    /// A source has the pod, and its phase is not terminal: its allocation counts.
     fn is_active(&self, uid: &str) -> bool {
         self.queued.contains_key(uid)
             || self
                 .pods
                 .get(uid)
-                .is_some_and(|handle| handle.mail.borrow().is_active())
+                .is_some_and(|handle| handle.work.borrow().is_active())
     }
 }
 
 struct Handle {
-    mail: watch::Sender<PodWork>,
-    poke: Arc<Notify>,
+    work: watch::Sender<PodWork>,
+    wake: Arc<Notify>,
     view: watch::Receiver<View>,
-    shown: Arc<Mutex<PublishedStatus>>,
+    published: Arc<Mutex<PublishedStatus>>,
 }
 
-/// What a worker is told; the newest counts.
+/// The input of a worker; the newest counts.
 #[derive(Clone, Debug)]
 pub(super) struct PodWork {
     pub pod: Arc<Pod>,
     pub requests: Requests,
-    /// A pod that no source has and the runtime does.
+    /// An orphan: the runtime has it and no source does.
     pub orphan: bool,
 }
 
@@ -109,68 +142,70 @@ impl PodWork {
     }
 }
 
-/// What a worker shows to others.
+/// What a worker publishes about its pod.
 #[derive(Clone, Debug)]
 pub struct View {
     /// With the newest status.
     pub pod: Arc<Pod>,
     pub observed: Arc<ObservedPod>,
-    /// It is being ended.
+    /// It is being terminated.
     pub ending: bool,
-    /// Nothing of it runs, and nothing will.
+    /// Nothing of it runs, or will run again.
     pub stopped: bool,
-    /// Its volumes and control groups are gone, too.
+    /// Its volumes and cgroups are removed, too.
     pub freed: bool,
 }
 
 impl Workers {
     /// Must be called inside the async runtime. `run` is to be awaited beside.
-    pub fn new(
-        runtime: Arc<dyn Runtime>,
-        tools: Arc<dyn Tools>,
-        writer: Writer,
-        clock: Clock,
-        shutdown: Shutdown,
-    ) -> Workers {
+    pub fn new(options: Options) -> Workers {
         Workers {
             shared: Arc::new(Shared {
-                runtime,
-                tools,
-                writer,
-                began: clock.now(),
-                clock,
+                runtime: options.runtime,
+                allocator: options.allocator,
+                environment: options.environment,
+                configurator: options.configurator,
+                prober: options.prober,
+                writer: options.writer,
+                events: options.events,
+                metrics: options.metrics,
+                host: options.host,
+                restart_pace: options.restart_pace,
+                sync_frequency: options.sync_frequency,
+                began: options.clock.now(),
+                clock: options.clock,
                 ledger: Ledger::default(),
                 admission: Mutex::default(),
                 live: Mutex::default(),
                 relist: Notify::new(),
-                all_known: watch::Sender::new(false),
-                shutdown,
+                sources_synced: watch::Sender::new(false),
+                shutdown: options.shutdown,
             }),
         }
     }
 
-    /// Follows the runtime until the shutdown: events, and a relist now and then.
+    /// Follows the runtime's events and relists periodically until the shutdown.
     pub async fn run(&self) {
         relist::run(self.shared.clone()).await;
     }
 
-    /// A source has this pod, new or changed. Mirror pods are not for here.
+    /// Adds or updates a pod of a source. Mirror pods are not passed here.
     pub fn update(&self, pod: Arc<Pod>) {
         self.shared.update(pod);
     }
 
-    /// No source has the pod any more: what is left of it ends.
+    /// No source has the pod any more: it is terminated and cleaned up.
     pub fn remove(&self, uid: &str) {
         let mut live = self.shared.live.lock();
         live.queued.remove(uid);
         if let Some(handle) = live.pods.get(uid) {
-            handle.mail.send_modify(|mail| mail.requests.removed = true);
+            handle.work.send_modify(|work| work.requests.removed = true);
         }
         drop(live);
-        self.shared.leave(uid);
+        self.shared.release_allocation(uid);
     }
 
-    /// Ends a pod for a reason of the node's.
+    /// Evicts a pod.
     pub fn evict(&self, uid: &str, eviction: Eviction) {
         self.shared.evict(uid, eviction);
     }
@@ -184,31 +219,31 @@ impl Workers {
         }
     }
 
-    /// A probe of the pod has another result.
+    /// A probe result of the pod changed.
     pub fn probed(&self, uid: &str) {
-        let shown = {
+        let published = {
             let live = self.shared.live.lock();
             let Some(handle) = live.pods.get(uid) else { return };
-            handle.poke.notify_one();
-            handle.shown.clone()
+            handle.wake.notify_one();
+            handle.published.clone()
         };
-        shown.lock().probed(&self.shared, uid);
+        published.lock().probed(&self.shared, uid);
     }
 
-    /// All sources have told all their pods.
+    /// All sources have delivered all their pods.
     pub fn sources_ready(&self) {
         self.shared.live.lock().sources_ready = true;
-        self.shared.all_known.send_replace(true);
+        self.shared.sources_synced.send_replace(true);
         self.shared.relist.notify_one();
         self.shared.retry_resizes();
     }
 
-    /// Whether all sources have told all their pods, so that one that is not known is gone.
-    pub fn knows_all(&self) -> bool {
+    /// Whether all sources are ready, so that an unknown pod is gone.
+    pub fn are_sources_ready(&self) -> bool {
         self.shared.live.lock().sources_ready
     }
 
-    /// All pods there are, with their newest statuses.
+    /// All pods, with their newest statuses.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.views().into_iter().map(|view| view.pod).collect()
     }
@@ -228,7 +263,7 @@ impl Workers {
         let (mut found, live) = (None, self.shared.live.lock());
         for handle in live.pods.values() {
             let view = handle.view.borrow();
-            // Of two of one name the one that goes on counts.
+            // Of two pods of one name, the one that is not being terminated counts.
             if of(&view) && (found.is_none() || !view.ending) {
                 found = Some(view.clone());
             }
@@ -248,21 +283,21 @@ impl Shared {
         if live
             .pods
             .get(&uid)
-            .is_some_and(|handle| handle.mail.borrow().requests.removed)
+            .is_some_and(|handle| handle.work.borrow().requests.removed)
         {
-            // It was taken away and is back: once what is left of it has gone, it starts anew.
+            // It was removed and is back: it is started again once what is left of it is cleaned up.
             live.queued.insert(uid, pod);
             return;
         }
         if let Some(handle) = live.pods.get(&uid) {
-            handle.mail.send_modify(|mail| {
-                mail.pod = pod;
-                mail.orphan = false;
+            handle.work.send_modify(|work| {
+                work.pod = pod;
+                work.orphan = false;
             });
             return;
         }
         let same_name = |handle: &Handle| {
-            let other = &handle.mail.borrow().pod;
+            let other = &handle.work.borrow().pod;
             (policy::namespace(other), policy::name(other)) == (policy::namespace(&pod), policy::name(&pod))
         };
         if policy::is_static(&pod) && live.pods.values().any(same_name) {
@@ -279,20 +314,20 @@ impl Shared {
         );
     }
 
-    fn start(self: &Arc<Shared>, live: &mut Live, mail: PodWork) {
-        let uid = policy::uid(&mail.pod).to_string();
-        // Only this agent makes sandboxes: of a pod that was not there at the start and is new there is nothing.
+    fn start(self: &Arc<Shared>, live: &mut Live, work: PodWork) {
+        let uid = policy::uid(&work.pod).to_string();
+        // Only this kubelet creates sandboxes: the runtime has none of a pod that is new and was not there at the last relist.
         let is_new = live.seen.as_ref().is_some_and(|seen| !seen.contains_key(&uid));
-        let poke = Arc::new(Notify::new());
-        let (worker, mail, view) = Worker::new(self.clone(), mail, poke.clone(), is_new);
-        let shown = worker.shown.clone();
+        let wake = Arc::new(Notify::new());
+        let (worker, work, view) = Worker::new(self.clone(), work, wake.clone(), is_new);
+        let published = worker.published.clone();
         live.pods.insert(
             uid,
             Handle {
-                mail,
-                poke,
+                work,
+                wake,
                 view,
-                shown,
+                published,
             },
         );
         orlop_base::spawn(worker.run());
@@ -300,23 +335,23 @@ impl Shared {
 
     fn evict(&self, uid: &str, eviction: Eviction) {
         if let Some(handle) = self.live.lock().pods.get(uid) {
-            handle.mail.send_modify(|mail| mail.requests.evict = Some(eviction));
+            handle.work.send_modify(|work| work.requests.evict = Some(eviction));
         }
     }
 
-    fn poke(&self, uid: &str) {
+    fn wake(&self, uid: &str) {
         if let Some(handle) = self.live.lock().pods.get(uid) {
-            handle.poke.notify_one();
+            handle.wake.notify_one();
         }
     }
 
-    /// The worker is done for good.
-    fn gone(self: &Arc<Shared>, uid: &str) {
+    /// The worker is finished.
+    fn remove_worker(self: &Arc<Shared>, uid: &str) {
         // First: the next pod may have the same uid.
-        self.leave(uid);
+        self.release_allocation(uid);
         let mut live = self.live.lock();
         let Some(handle) = live.pods.remove(uid) else { return };
-        let pod = handle.mail.borrow().pod.clone();
+        let pod = handle.work.borrow().pod.clone();
         live.ids.retain(|_, owner| owner != uid);
         if let Some(seen) = &mut live.seen {
             seen.remove(uid);

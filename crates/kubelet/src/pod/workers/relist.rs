@@ -1,5 +1,4 @@
-//! Following the runtime: its events say whom to look at, and a relist of everything now and then says what they missed
-//! and what belongs to no pod.
+//! The PLEG: the runtime's events wake the pods they regard, and periodic relists find what events missed, and orphans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ pub(super) type Digest = Vec<(String, i32)>;
 
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut events: Option<BoxStream<'static, Event>> = None;
-    // A stream that has told nothing yet may be one that never will.
+    // A stream without events so far may be one that never sends any.
     let mut heard = false;
     let mut events_again = Instant::now();
     let mut next = Instant::now();
@@ -39,7 +38,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             events_again = Instant::now().later(EVENTS_RETRY);
             events = shared.runtime.events().await.ok();
             heard = false;
-            // What happened while nobody listened.
+            // For what happened while there was no event stream.
             next = Instant::now();
         }
         tokio::select! {
@@ -47,7 +46,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             event = async { events.as_mut().expect("guarded").next().await }, if events.is_some() => match event {
                 Some(event) => {
                     heard = true;
-                    shared.tell(&event);
+                    shared.wake_owner(&event);
                 }
                 None => {
                     events = None;
@@ -57,9 +56,11 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = shared.relist.notified() => next = next.min(Instant::now().later(RELIST_MIN)),
             () = tokio::time::sleep_until(next) => {
                 let began = Instant::now();
-                relist(&shared).await;
+                if relist(&shared).await {
+                    shared.metrics.pleg_seen(shared.clock.now());
+                }
                 let interval = last.replace(began).map(|last| began.duration_since(last));
-                shared.tools.metrics().relisted(shared.clock.now(), began.elapsed(), interval);
+                shared.metrics.relisted(began.elapsed(), interval);
                 next = Instant::now().later(if heard { RELIST_SLOW } else { RELIST_FAST });
             }
         }
@@ -67,21 +68,21 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Wakes the worker that an event is about.
-    fn tell(&self, event: &Event) {
+    /// Wakes the worker of the pod that an event regards.
+    fn wake_owner(&self, event: &Event) {
         let owner = {
             let live = self.live.lock();
             let owner = live.ids.get(&event.container);
             owner.or_else(|| live.ids.get(event.sandbox.as_ref()?)).cloned()
         };
         match owner {
-            Some(uid) => self.poke(&uid),
+            Some(uid) => self.wake(&uid),
             None => self.relist.notify_one(),
         }
     }
 }
 
-/// One pod as the lists show it.
+/// A pod as listed by the runtime.
 #[derive(Default)]
 struct Listed {
     namespace: String,
@@ -89,12 +90,16 @@ struct Listed {
     digest: Digest,
 }
 
-async fn relist(shared: &Arc<Shared>) {
+/// Whether the runtime answered.
+async fn relist(shared: &Arc<Shared>) -> bool {
     let sandboxes = shared.runtime.list_pod_sandboxes(cri::PodSandboxFilter::default());
     let containers = shared.runtime.list_containers(cri::ContainerFilter::default());
     let (sandboxes, containers) = match futures::try_join!(sandboxes, containers) {
         Ok(lists) => lists,
-        Err(error) => return tracing::debug!(err = %error, "failed to list pods of the runtime"),
+        Err(error) => {
+            tracing::debug!(err = %error, "failed to list pods of the runtime");
+            return false;
+        }
     };
     let mut pods: BTreeMap<String, Listed> = BTreeMap::new();
     let sandboxes = sandboxes.iter().map(|s| (&s.labels, &s.id, s.state));
@@ -103,7 +108,7 @@ async fn relist(shared: &Arc<Shared>) {
         let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
         let uid = label(POD_UID);
         if uid.is_empty() {
-            // Not of a pod: somebody else's.
+            // Not of a pod: not ours.
             continue;
         }
         let listed = pods.entry(uid).or_insert_with(|| Listed {
@@ -119,6 +124,7 @@ async fn relist(shared: &Arc<Shared>) {
     if ready {
         sweep_disk(shared).await;
     }
+    true
 }
 
 fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
@@ -127,7 +133,7 @@ fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
     for (uid, handle) in &live.pods {
         let (old, new) = (before.get(uid), pods.get(uid).map(|listed| &listed.digest));
         if old != new {
-            handle.poke.notify_one();
+            handle.wake.notify_one();
         }
     }
     let unknown = |live: &Live, uid: &str| !live.pods.contains_key(uid) && !live.queued.contains_key(uid);
@@ -138,21 +144,21 @@ fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
     for (uid, listed) in orphans {
         let pod = format!("{}/{}", listed.namespace, listed.name);
         tracing::info!(pod, uid, "killing orphaned pod");
-        let mail = PodWork {
-            pod: Arc::new(remnant(uid, listed)),
+        let work = PodWork {
+            pod: Arc::new(orphan_pod(uid, listed)),
             requests: Requests {
                 removed: true,
                 evict: None,
             },
             orphan: true,
         };
-        shared.start(&mut live, mail);
+        shared.start(&mut live, work);
     }
     live.seen = Some(pods.into_iter().map(|(uid, listed)| (uid, listed.digest)).collect());
 }
 
-/// All that is known of a pod that no source has: enough to end it.
-fn remnant(uid: &str, listed: &Listed) -> Pod {
+/// The pod object of an orphan: enough to terminate it.
+fn orphan_pod(uid: &str, listed: &Listed) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.uid = Some(uid.to_string());
     pod.metadata.name = Some(listed.name.clone());
@@ -165,15 +171,15 @@ fn remnant(uid: &str, listed: &Listed) -> Pod {
     pod
 }
 
-/// Files of pods that neither a source nor the runtime has.
+/// Cleans up pods on disk that neither a source nor the runtime has.
 async fn sweep_disk(shared: &Arc<Shared>) {
-    for uid in shared.tools.left_on_disk().await {
+    for uid in shared.environment.list_pods_on_disk().await {
         let known = {
             let live = shared.live.lock();
             let in_runtime = live.seen.as_ref().is_none_or(|seen| seen.contains_key(&uid));
             in_runtime || live.pods.contains_key(&uid) || live.queued.contains_key(&uid)
         };
-        if !known && let Err(error) = shared.tools.release(&uid).await {
+        if !known && let Err(error) = shared.environment.clean_up_pod(&uid).await {
             tracing::warn!(uid, err = %error, "failed to clean up orphaned pod");
         }
     }

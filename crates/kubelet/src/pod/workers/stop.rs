@@ -1,4 +1,4 @@
-//! Ending containers: each hook and each stop is an operation of its own, so that the worker stays awake for a grace
+//! Stopping containers: each hook and each stop is an operation of its own, so that the worker stays awake for a grace
 //! period that is made shorter.
 
 use std::time::Duration;
@@ -7,23 +7,32 @@ use orlop_api::types::core::{Container, Pod};
 use orlop_base::clock::Shift;
 use orlop_client::EventType::{Normal, Warning};
 
-use super::hooks;
+use super::hooks::{self, HookError};
 use super::worker::{NextSync, Worker};
 use crate::pod::policy;
 use crate::pod::steps::{Stop, StopContainer, StopWhy};
 use crate::pod::worker_state::Hook;
 
-/// Something that was under way and is done.
+/// A finished operation.
 pub(super) enum Operation {
     Hook {
         id: String,
         name: String,
-        answer: Result<(), String>,
+        answer: Result<(), HookError>,
     },
     Stop {
         id: String,
         answer: Result<(), orlop_runtime::Error>,
     },
+}
+
+/// Why a container of a pod that goes on could not be stopped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KillError {
+    #[error("the pod is to end")]
+    PodTerminating,
+    #[error(transparent)]
+    Runtime(#[from] orlop_runtime::Error),
 }
 
 impl Worker {
@@ -91,7 +100,7 @@ impl Worker {
     fn start_hook(&mut self, pod: &Pod, step: StopContainer) {
         let seen = self.observed.containers.iter().find(|c| c.id == step.id);
         let kept = seen.and_then(|c| c.pre_stop.as_deref().cloned());
-        // Of a pod that is known no more the runtime still has the hook.
+        // The hook of an orphan is kept in the runtime's annotations.
         let container = policy::container_named(pod, &step.name).cloned();
         let container = container.unwrap_or_else(|| Container {
             name: step.name.clone(),
@@ -103,12 +112,10 @@ impl Worker {
         self.operations.spawn(async move {
             let hook = async {
                 let Some(handler) = &handler else { return Ok(()) };
-                let (runtime, tools) = (&*shared.runtime, &*shared.tools);
-                hooks::run(runtime, tools, &pod, &container, &step.id, ip.as_deref(), handler).await
+                hooks::run(&*shared.runtime, &pod, &container, &step.id, ip.as_deref(), handler).await
             };
-            let is_sleep = handler.as_ref().is_some_and(|handler| handler.sleep.is_some());
             let answer = tokio::time::timeout(step.grace, hook).await;
-            let answer = answer.unwrap_or_else(|_| hooks::late(is_sleep));
+            let answer = answer.unwrap_or_else(|_| hooks::timed_out(handler.as_ref()));
             Operation::Hook {
                 id: step.id,
                 name: step.name,
@@ -117,20 +124,20 @@ impl Worker {
         });
     }
 
-    /// An operation is done.
+    /// Handles a finished operation.
     pub(super) fn finished(&mut self, done: Operation) {
-        let pod = self.mail().borrow().pod.clone();
+        let pod = self.work().borrow().pod.clone();
         match done {
             Operation::Hook { id, name, answer } => {
                 self.memory.hooks.insert(id, Hook::Done);
                 if let Err(error) = answer {
                     tracing::debug!(err = %error, "failed to run preStop hook");
-                    // What a server answered is not for everybody to see.
+                    // The server's response must not be visible to everybody.
                     self.event(&pod, Some(&name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 }
             }
             Operation::Stop { id, answer: Ok(()) } => {
-                // A state that nobody knows has been seen to.
+                // A container in an unknown state counts as stopped.
                 self.memory.stops.entry(id).or_insert(self.shared.clock.now());
             }
             Operation::Stop { id, answer: Err(error) } => {
@@ -147,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Ends one container of a pod that goes on: its hook, then the stop, within the grace.
+    /// Stops one container of a running pod: preStop hook, then StopContainer, within the grace period.
     pub(super) async fn kill(
         &mut self,
         pod: &Pod,
@@ -155,32 +162,32 @@ impl Worker {
         name: &str,
         message: &str,
         grace: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<(), KillError> {
         self.event(pod, Some(name), Normal, "Killing", message);
         let container = policy::container_named(pod, name).cloned().unwrap_or_default();
         let began = tokio::time::Instant::now();
         if let Some(handler) = hooks::pre_stop(&container).filter(|_| !self.memory.hooks.contains_key(id)) {
             self.memory.hooks.insert(id.to_string(), Hook::Done);
             let ip = self.pod_ips(pod).into_iter().next();
-            let (runtime, tools) = (&*self.shared.runtime, &*self.shared.tools);
-            let mut mail = self.mail();
-            let hook = hooks::run(runtime, tools, pod, &container, id, ip.as_deref(), handler);
+            let runtime = &*self.shared.runtime;
+            let mut work = self.work();
+            let hook = hooks::run(runtime, pod, &container, id, ip.as_deref(), handler);
             tokio::select! {
-                answer = tokio::time::timeout(grace, hook) => if let Err(error) = answer.unwrap_or_else(|_| hooks::late(handler.sleep.is_some())) {
+                answer = tokio::time::timeout(grace, hook) => if let Err(error) = answer.unwrap_or_else(|_| hooks::timed_out(Some(handler))) {
                     tracing::debug!(err = %error, "failed to run preStop hook");
                     self.event(pod, Some(name), Warning, "FailedPreStopHook", "PreStopHook failed");
                 },
-                () = Worker::told_to_end(&mut mail) => return Err("the pod is to end".into()),
+                () = Worker::asked_to_terminate(&mut work) => return Err(KillError::PodTerminating),
             }
         }
         let left = grace.saturating_sub(began.elapsed()).max(Duration::from_secs(2));
-        let mut mail = self.mail();
+        let mut work = self.work();
         tokio::select! {
             answer = self.shared.runtime.stop_container(id, left) => match answer {
-                Err(error) if !error.is_not_found() => Err(error.to_string()),
+                Err(error) if !error.is_not_found() => Err(error.into()),
                 _ => Ok(()),
             },
-            () = Worker::told_to_end(&mut mail) => Err("the pod is to end".into()),
+            () = Worker::asked_to_terminate(&mut work) => Err(KillError::PodTerminating),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Workers over the simulated runtime, with the other tools faked and time that tests move.
+//! Workers over the simulated runtime, with all else faked and time that tests move.
 
 mod faults;
 mod handover;
@@ -10,78 +10,52 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use orlop_api::types::core::{Container, HTTPGetAction, Node};
+use orlop_api::types::core::{Container, Node};
 use orlop_api::types::meta::Time;
 use orlop_base::Random;
-use orlop_client::EventType;
 use orlop_runtime::cri::messages as cri;
 use orlop_runtime::simulated::Simulated;
 
 use super::*;
-use crate::metrics::Metrics;
+use crate::cgroups::CgroupError;
+use crate::pod::interfaces::{
+    CleanUpError, ConfigError, ContainerImages, ContainerRequest, ContainerStartError, PrepareError, RunningContainer,
+};
 use crate::pod::policy::Kind;
-use crate::pod::status::Host;
 use crate::pod::testing::epoch;
-use crate::pod::tools::{ContainerRequest, Pulled, Refusal, Rejection, Running, Trouble};
 use crate::pod::worker_state::Probed;
-use crate::sources::admission;
-use crate::spec::labels;
+use crate::sources::admission::{self, Rejection};
+use crate::spec::{SpecError, labels};
+
+/// Admits what fits on `node`, and allocates devices by their number.
+#[derive(Default)]
+struct FakeAllocator(Mutex<Allocations>);
 
 #[derive(Default)]
-struct FakeState {
-    events: Vec<String>,
-    /// Uids that hold volumes and cgroups.
-    held: BTreeSet<String>,
-    /// Uids whose own CPUs and devices are for others again.
-    left: BTreeSet<String>,
-    probes: BTreeMap<String, Vec<(String, Probed)>>,
-    refuse_mount: Option<String>,
-    refuse_image: Option<Refusal>,
-    refuse_config: Option<String>,
-    refuse_devices: Option<Rejection>,
-    /// How many devices there are, and by uid how many each pod has for itself.
-    devices: u32,
-    owned: BTreeMap<String, u32>,
-    /// Releasing takes up to so many milliseconds.
-    release_takes: u64,
-    random: Option<Random>,
-    /// What the node becomes when it is looked at anew.
-    newer_node: Option<Node>,
+struct Allocations {
     /// What the node has; without it everything fits.
     node: Option<Node>,
-    running: BTreeMap<String, Vec<Running>>,
-    pod_resizes: usize,
-}
-
-#[derive(Default)]
-struct FakeTools {
-    state: Mutex<FakeState>,
-    metrics: Metrics,
+    /// What the node becomes when it is refreshed.
+    newer_node: Option<Node>,
+    /// How many devices there are, and by uid how many each pod is allocated.
+    devices: u32,
+    owned: BTreeMap<String, u32>,
+    /// Uids whose allocations were released.
+    released: BTreeSet<String>,
+    refuse_devices: Option<Rejection>,
 }
 
 #[async_trait]
-impl Tools for FakeTools {
-    fn host(&self) -> Host {
-        Host {
-            ips: vec!["192.168.0.1".into()],
-            runtime_name: "simulated".into(),
-            recursive_read_only: false,
-        }
-    }
-
-    fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    fn admit(&self, pod: &Pod, others: &[&Pod], _: Option<&Pod>) -> Result<Vec<usize>, Rejection> {
-        match &self.state.lock().node {
+impl PodAllocator for FakeAllocator {
+    fn admit_pod(&self, pod: &Pod, others: &[&Pod], _: Option<&Pod>) -> Result<Vec<usize>, Rejection> {
+        match &self.0.lock().node {
             Some(node) => admission::admit(pod, others, node, Default::default()),
             None => Ok(Vec::new()),
         }
     }
 
-    async fn claim(&self, pod: &Pod) -> Result<(), Rejection> {
-        let mut state = self.state.lock();
+    async fn allocate_devices(&self, pod: &Pod) -> Result<(), Rejection> {
+        let mut state = self.0.lock();
         if let Some(rejection) = state.refuse_devices.clone() {
             return Err(rejection);
         }
@@ -99,37 +73,50 @@ impl Tools for FakeTools {
         }
         Err(Rejection {
             reason: "UnexpectedAdmissionError".into(),
-            message: format!("{wanted} devices are wanted, {owned} of {} are taken", state.devices),
+            message: format!("requested {wanted} devices, {owned} of {} are allocated", state.devices),
         })
     }
 
-    fn leave(&self, uid: &str) {
-        let mut state = self.state.lock();
-        state.left.insert(uid.to_string());
+    fn release_allocation(&self, uid: &str) {
+        let mut state = self.0.lock();
+        state.released.insert(uid.to_string());
         state.owned.remove(uid);
     }
 
-    fn holders(&self) -> Vec<String> {
-        self.state.lock().owned.keys().cloned().collect()
+    fn list_allocated_pods(&self) -> Vec<String> {
+        self.0.lock().owned.keys().cloned().collect()
     }
 
     async fn refresh_node(&self) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         let newer = state.newer_node.take();
         let is_newer = newer.is_some();
         state.node = newer.or(state.node.take());
         is_newer
     }
+}
 
-    fn event(&self, pod: &Pod, container: Option<&str>, _: EventType, reason: &'static str, note: String) {
-        let whom = container.map_or_else(|| policy::name(pod).to_string(), String::from);
-        self.state.lock().events.push(format!("{whom} {reason}: {note}"));
-    }
+/// Remembers which pods have volumes and cgroups.
+#[derive(Default)]
+struct FakeEnvironment(Mutex<Environments>);
 
-    async fn prepare(&self, pod: &Pod) -> Result<(), Vec<Trouble>> {
-        let mut state = self.state.lock();
+#[derive(Default)]
+struct Environments {
+    /// Uids of pods that are prepared and not cleaned up.
+    held: BTreeSet<String>,
+    cgroup_updates: usize,
+    refuse_mount: Option<String>,
+    /// Cleaning up takes up to so many milliseconds.
+    clean_up_takes: u64,
+    random: Option<Random>,
+}
+
+#[async_trait]
+impl PodEnvironment for FakeEnvironment {
+    async fn prepare_pod(&self, pod: &Pod) -> Result<(), Vec<PrepareError>> {
+        let mut state = self.0.lock();
         if let Some(message) = state.refuse_mount.clone() {
-            return Err(vec![Trouble {
+            return Err(vec![PrepareError {
                 reason: "FailedMount",
                 message,
             }]);
@@ -138,9 +125,58 @@ impl Tools for FakeTools {
         Ok(())
     }
 
-    async fn refresh(&self, _: &Pod) {}
+    async fn refresh_volumes(&self, _: &Pod) {}
 
-    fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, String> {
+    async fn grow_pod_cgroup(&self, _: &Pod) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    async fn update_pod_cgroup(&self, _: &Pod) -> Result<(), CgroupError> {
+        self.0.lock().cgroup_updates += 1;
+        Ok(())
+    }
+
+    async fn clean_up_pod(&self, uid: &str) -> Result<(), CleanUpError> {
+        let delay = {
+            let mut state = self.0.lock();
+            let most = state.clean_up_takes;
+            state
+                .random
+                .as_mut()
+                .filter(|_| most > 0)
+                .map(|random| random.below(most))
+        };
+        if let Some(delay) = delay {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+        }
+        self.0.lock().held.remove(uid);
+        Ok(())
+    }
+
+    async fn remove_pod_logs(&self, _: &str, _: &str, _: &str) {}
+
+    async fn list_pods_on_disk(&self) -> Vec<String> {
+        self.0.lock().held.iter().cloned().collect()
+    }
+}
+
+/// Has every image, unless told otherwise.
+#[derive(Default)]
+struct FakeConfigurator(Mutex<Refusals>);
+
+#[derive(Default)]
+struct Refusals {
+    image: Option<ContainerStartError>,
+    config: Option<String>,
+}
+
+#[async_trait]
+impl ContainerConfigurator for FakeConfigurator {
+    async fn prepare_runtime_handler(&self, _: &Pod) -> Result<String, ConfigError> {
+        Ok(String::new())
+    }
+
+    fn generate_sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, ConfigError> {
         Ok(cri::PodSandboxConfig {
             metadata: Some(cri::PodSandboxMetadata {
                 name: policy::name(pod).into(),
@@ -154,40 +190,44 @@ impl Tools for FakeTools {
         })
     }
 
-    async fn runtime_handler(&self, _: &Pod) -> Result<String, String> {
-        Ok(String::new())
-    }
-
-    async fn image(&self, _: &Pod, c: &Container, _: &cri::PodSandboxConfig) -> Result<Pulled, Refusal> {
-        match self.state.lock().refuse_image.clone() {
-            Some(refusal) => Err(refusal),
-            None => Ok(Pulled {
-                image_ref: c.image.clone().unwrap_or_default(),
-                ..Pulled::default()
+    async fn ensure_images_exist(
+        &self,
+        _: &Pod,
+        container: &Container,
+        _: &cri::PodSandboxConfig,
+    ) -> Result<ContainerImages, ContainerStartError> {
+        match self.0.lock().image.clone() {
+            Some(error) => Err(error),
+            None => Ok(ContainerImages {
+                image_ref: container.image.clone().unwrap_or_default(),
+                ..ContainerImages::default()
             }),
         }
     }
 
-    async fn restarts_from_logs(&self, _: &Pod, _: &str) -> u32 {
+    async fn count_restarts_from_logs(&self, _: &Pod, _: &str) -> u32 {
         0
     }
 
-    async fn container_config(&self, wanted: &ContainerRequest<'_>) -> Result<cri::ContainerConfig, String> {
-        if let Some(error) = self.state.lock().refuse_config.clone() {
-            return Err(error);
+    async fn generate_container_config(
+        &self,
+        request: &ContainerRequest<'_>,
+    ) -> Result<cri::ContainerConfig, ConfigError> {
+        if let Some(error) = self.0.lock().config.clone() {
+            return Err(SpecError::new(error).into());
         }
-        let (pod, container) = (wanted.pod, wanted.container);
-        let mut annotations = labels::container_annotations(pod, container, wanted.restart_count);
-        if wanted.place.kind == Kind::Init && !policy::is_sidecar(container) {
+        let (pod, container) = (request.pod, request.container);
+        let mut annotations = labels::container_annotations(pod, container, request.restart_count);
+        if request.place.kind == Kind::Init && !policy::is_sidecar(container) {
             annotations.insert(orlop_runtime::simulated::behaviour::INIT.into(), "true".into());
         }
         Ok(cri::ContainerConfig {
             metadata: Some(cri::ContainerMetadata {
                 name: container.name.clone(),
-                attempt: wanted.restart_count,
+                attempt: request.restart_count,
             }),
             image: Some(cri::ImageSpec {
-                image: wanted.image.image_ref.clone(),
+                image: request.image.image_ref.clone(),
                 ..Default::default()
             }),
             labels: labels::container_labels(pod, container),
@@ -196,57 +236,60 @@ impl Tools for FakeTools {
         })
     }
 
-    fn linux_resources(&self, _: &Pod, _: &Container) -> cri::LinuxContainerResources {
+    fn generate_container_resources(&self, _: &Pod, _: &Container) -> cri::LinuxContainerResources {
         cri::LinuxContainerResources::default()
     }
 
-    async fn make_room(&self, _: &Pod) -> Result<(), String> {
-        Ok(())
+    fn forget_image_backoffs(&self, _: &str) {}
+}
+
+/// Probes whose results tests set.
+#[derive(Default)]
+struct FakeProber(Mutex<ProbeState>);
+
+#[derive(Default)]
+struct ProbeState {
+    running: BTreeMap<String, Vec<RunningContainer>>,
+    results: BTreeMap<String, Vec<(String, Probed)>>,
+}
+
+impl PodProber for FakeProber {
+    fn update_probes(&self, pod: &Pod, running: &[RunningContainer], _: Option<&str>) {
+        let uid = policy::uid(pod).to_string();
+        self.0.lock().running.insert(uid, running.to_vec());
     }
 
-    async fn resize_pod(&self, _: &Pod) -> Result<(), String> {
-        self.state.lock().pod_resizes += 1;
-        Ok(())
+    fn probe_results(&self, uid: &str) -> Vec<(String, Probed)> {
+        self.0.lock().results.get(uid).cloned().unwrap_or_default()
     }
 
-    async fn http_get(&self, _: &Container, _: &HTTPGetAction, _: &str) -> Result<(), String> {
-        Ok(())
-    }
+    fn stop_liveness_and_startup(&self, _: &str) {}
 
-    fn probe(&self, pod: &Pod, running: &[Running], _: Option<&str>) {
-        self.state
-            .lock()
-            .running
-            .insert(policy::uid(pod).into(), running.to_vec());
-    }
+    fn remove_pod(&self, _: &str) {}
+}
 
-    fn probed(&self, uid: &str) -> Vec<(String, Probed)> {
-        self.state.lock().probes.get(uid).cloned().unwrap_or_default()
-    }
+/// What outlives a kubelet process: the fakes, and the events recorded so far as `who Reason: note`.
+#[derive(Clone, Default)]
+struct Fakes {
+    allocator: Arc<FakeAllocator>,
+    environment: Arc<FakeEnvironment>,
+    configurator: Arc<FakeConfigurator>,
+    prober: Arc<FakeProber>,
+    events: Arc<Mutex<Vec<String>>>,
+    metrics: Arc<Metrics>,
+}
 
-    fn probe_no_more(&self, _: &str) {}
-
-    async fn release(&self, uid: &str) -> Result<(), String> {
-        let delay = {
-            let mut state = self.state.lock();
-            let most = state.release_takes;
-            state
-                .random
-                .as_mut()
-                .filter(|_| most > 0)
-                .map(|random| random.below(most))
-        };
-        if let Some(delay) = delay {
-            tokio::time::sleep(Duration::from_millis(delay)).await;
-        }
-        self.state.lock().held.remove(uid);
-        Ok(())
-    }
-
-    async fn forget(&self, _: &str, _: &str, _: &str) {}
-
-    async fn left_on_disk(&self) -> Vec<String> {
-        self.state.lock().held.iter().cloned().collect()
+impl Fakes {
+    fn recorder(&self) -> Events {
+        let events = self.events.clone();
+        Events::to(move |event| {
+            let container = event.regarding.field_path.split_once('{');
+            let who = match container {
+                Some((_, rest)) => rest.trim_end_matches('}'),
+                None => &event.regarding.name,
+            };
+            events.lock().push(format!("{who} {}: {}", event.reason, event.note));
+        })
     }
 }
 
@@ -264,7 +307,7 @@ fn devices_of(pod: &Pod) -> u32 {
 struct World {
     clock: Clock,
     runtime: Simulated,
-    tools: Arc<FakeTools>,
+    fakes: Fakes,
     workers: Workers,
     writer: Writer,
     shutdown: Shutdown,
@@ -276,43 +319,55 @@ impl World {
     fn new() -> World {
         let clock = Clock::manual(epoch());
         let runtime = Simulated::for_tests(&clock);
-        World::over(clock, runtime, Arc::default())
+        World::over(clock, runtime, Fakes::default())
     }
 
-    fn over(clock: Clock, runtime: Simulated, tools: Arc<FakeTools>) -> World {
+    fn over(clock: Clock, runtime: Simulated, fakes: Fakes) -> World {
         let shutdown = Shutdown::default();
         let (writer, _) = Writer::start(None, Arc::new(|_| None), shutdown.clone());
-        let workers = Workers::new(
-            Arc::new(runtime.clone()),
-            tools.clone(),
-            writer.clone(),
-            clock.clone(),
-            shutdown.clone(),
-        );
+        let workers = Workers::new(Options {
+            runtime: Arc::new(runtime.clone()),
+            allocator: fakes.allocator.clone(),
+            environment: fakes.environment.clone(),
+            configurator: fakes.configurator.clone(),
+            prober: fakes.prober.clone(),
+            writer: writer.clone(),
+            events: fakes.recorder(),
+            metrics: fakes.metrics.clone(),
+            host: Host {
+                ips: vec!["192.168.0.1".into()],
+                runtime_name: "simulated".into(),
+                recursive_read_only: false,
+            },
+            restart_pace: Pace::default(),
+            sync_frequency: Duration::from_secs(60),
+            clock: clock.clone(),
+            shutdown: shutdown.clone(),
+        });
         let running = workers.clone();
         tokio::spawn(async move { running.run().await });
         World {
             clock,
             runtime,
-            tools,
+            fakes,
             workers,
             writer,
             shutdown,
         }
     }
 
-    /// Another agent takes over: same runtime, same files.
+    /// Another kubelet process takes over: same runtime, same files.
     async fn restarted(self) -> World {
         self.shutdown.trigger();
         self.pass(1.0).await;
-        World::over(self.clock.clone(), self.runtime.clone(), self.tools.clone())
+        World::over(self.clock.clone(), self.runtime.clone(), self.fakes.clone())
     }
 
     /// The node has so many cpus, and 8 GiB.
     fn has_cpus(&self, cpus: u32) {
         let node =
             serde_json::json!({"status": {"allocatable": {"cpu": cpus.to_string(), "memory": "8Gi", "pods": "110"}}});
-        self.tools.state.lock().node = Some(orlop_api::types::from_value(node).unwrap());
+        self.fakes.allocator.0.lock().node = Some(orlop_api::types::from_value(node).unwrap());
         self.workers.sources_ready();
     }
 
@@ -331,7 +386,7 @@ impl World {
     }
 
     fn events(&self) -> Vec<String> {
-        std::mem::take(&mut self.tools.state.lock().events)
+        std::mem::take(&mut self.fakes.events.lock())
     }
 
     fn status(&self) -> PodStatus {
@@ -370,14 +425,14 @@ impl World {
 
     fn set_probe(&self, name: &str, set: impl Fn(&mut Probed)) {
         {
-            let mut state = self.tools.state.lock();
+            let mut state = self.fakes.prober.0.lock();
             let running = state.running.get("uid").cloned().unwrap_or_default();
             let id = running
                 .iter()
                 .find(|r| r.name == name)
                 .map(|r| r.id.clone())
                 .unwrap_or_default();
-            let list = state.probes.entry("uid".into()).or_default();
+            let list = state.results.entry("uid".into()).or_default();
             if !list.iter().any(|(n, p)| n == name && p.container_id == id) {
                 list.retain(|(n, _)| n != name);
                 list.push((

@@ -1,4 +1,4 @@
-//! The task of one pod: look, tell, act, sleep.
+//! The worker task of one pod: observe, publish the status, act, sleep.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use super::shown::{PublishedStatus, StatusInputs};
+use super::published_status::{PublishedStatus, StatusInputs};
 use super::stop::Operation;
 use super::{PodWork, Shared, View};
 use crate::metrics::Started;
+use crate::pod::interfaces::RunningContainer;
 use crate::pod::observed::{self, ObservedPod, ObservedState};
 use crate::pod::resize::{self, Applied};
 use crate::pod::steps::{Steps, next_steps};
-use crate::pod::tools::Running;
 use crate::pod::worker_state::{Ending, WorkerState};
 use crate::pod::{policy, status};
 
@@ -31,42 +31,42 @@ const RESIZE_RETRY: Duration = Duration::from_secs(180);
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) uid: String,
-    mail: watch::Receiver<PodWork>,
-    poke: Arc<Notify>,
-    pub(super) shown: Arc<Mutex<PublishedStatus>>,
+    work: watch::Receiver<PodWork>,
+    wake: Arc<Notify>,
+    pub(super) published: Arc<Mutex<PublishedStatus>>,
     pub(super) memory: WorkerState,
     pub(super) observed: ObservedPod,
     /// With what it was allocated.
     pub(super) allocated: Arc<Pod>,
-    /// The runtime need not be asked what it has of a pod that is new.
-    skip_look: bool,
-    /// Cgroup and volumes were made by this agent.
+    /// The runtime has nothing of a new pod: it need not be asked.
+    skip_observation: bool,
+    /// Cgroup and volumes were prepared by this process.
     pub(super) prepared: bool,
     pub(super) admitted: bool,
     pub(super) operations: JoinSet<Operation>,
     pub(super) failures: u32,
     refresh_at: Timestamp,
-    /// Until it has run for the first time, if this agent has it from the beginning.
+    /// Set until it runs for the first time, if this process saw it first.
     pub(super) starting: Option<Starting>,
-    first_turn: bool,
-    /// What the runtime and all else has of it has been removed.
+    first_sync: bool,
+    /// Everything of it has been removed.
     removed: bool,
-    /// Its room is free for others.
-    left: bool,
+    /// Its allocation was released.
+    is_released: bool,
 }
 
-/// A pod on its way to run for the first time.
+/// A pod that is being started for the first time.
 pub(super) struct Starting {
     seen_at: Timestamp,
     pub(super) waited_for_images: Duration,
 }
 
-/// What to do after a turn.
+/// What to do after a sync.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum NextSync {
-    /// Something was done: look at once.
+    /// Something was done: sync again at once.
     Again,
-    /// Wait for news, no longer than this.
+    /// Wait for a wake-up, no longer than this.
     Wait(Option<Timestamp>),
     Gone,
 }
@@ -74,11 +74,11 @@ pub(super) enum NextSync {
 impl Worker {
     pub(super) fn new(
         shared: Arc<Shared>,
-        mail: PodWork,
-        poke: Arc<Notify>,
+        work: PodWork,
+        wake: Arc<Notify>,
         is_new: bool,
     ) -> (Worker, watch::Sender<PodWork>, watch::Receiver<View>) {
-        let pod = mail.pod.clone();
+        let pod = work.pod.clone();
         let now = shared.clock.now();
         let (view, views) = watch::channel(View {
             pod: pod.clone(),
@@ -87,31 +87,31 @@ impl Worker {
             stopped: false,
             freed: false,
         });
-        let (sender, receiver) = watch::channel(mail);
+        let (sender, receiver) = watch::channel(work);
         let worker = Worker {
             uid: policy::uid(&pod).to_string(),
-            mail: receiver,
-            poke,
-            shown: Arc::new(Mutex::new(PublishedStatus::new(view))),
+            work: receiver,
+            wake,
+            published: Arc::new(Mutex::new(PublishedStatus::new(view))),
             memory: WorkerState {
-                pace: shared.tools.restart_pace(),
+                pace: shared.restart_pace,
                 ..WorkerState::new(&pod, shared.began)
             },
             observed: ObservedPod::default(),
             allocated: resize::adopted(&pod),
-            skip_look: is_new,
+            skip_observation: is_new,
             prepared: false,
             admitted: false,
             operations: JoinSet::new(),
             failures: 0,
-            refresh_at: now.later(shared.tools.refresh_every()),
+            refresh_at: now.later(shared.sync_frequency),
             removed: false,
-            left: false,
+            is_released: false,
             starting: is_new.then_some(Starting {
                 seen_at: now,
                 waited_for_images: Duration::ZERO,
             }),
-            first_turn: true,
+            first_sync: true,
             shared,
         };
         (worker, sender, views)
@@ -120,61 +120,61 @@ impl Worker {
     pub(super) async fn run(mut self) {
         let shutdown = self.shared.shutdown.clone();
         loop {
-            let is_told = self.mail.has_changed().unwrap_or(false);
-            let mail = self.mail.borrow_and_update().clone();
-            let pod = self.take(&mail);
-            let operation = match std::mem::take(&mut self.first_turn) {
+            let has_update = self.work.has_changed().unwrap_or(false);
+            let work = self.work.borrow_and_update().clone();
+            let pod = self.accept_work(&work);
+            let operation = match std::mem::take(&mut self.first_sync) {
                 true => "create",
-                false if is_told => "update",
+                false if has_update => "update",
                 false => "sync",
             };
             let began = tokio::time::Instant::now();
-            self.shown.lock().busy = true;
-            // A turn may take minutes (a hook, a pull) and must not go on when another agent has taken over.
+            self.published.lock().busy = true;
+            // A sync may take minutes (a hook, a pull) and must not go on when another kubelet process has taken over.
             let then = tokio::select! {
                 biased;
                 () = shutdown.wait() => return,
-                // Boxed: most of what a worker is made of is needed only while it is at work.
-                then = Box::pin(self.turn(&mail, &pod)) => then,
+                // Boxed: most of a worker's state is needed only during a sync.
+                then = Box::pin(self.sync(&work, &pod)) => then,
             };
-            self.settle();
-            self.shared.tools.metrics().turn(operation, began.elapsed());
+            self.adopt_published_status();
+            self.shared.metrics.pod_synced(operation, began.elapsed());
             match then {
                 NextSync::Again => tokio::task::yield_now().await,
                 NextSync::Gone => break,
                 NextSync::Wait(until) => self.wait(until).await,
             }
         }
-        self.shared.gone(&self.uid);
+        self.shared.remove_worker(&self.uid);
     }
 
-    /// After a turn: what was told meanwhile is what was told last.
-    fn settle(&mut self) {
-        let mut shown = self.shown.lock();
-        shown.busy = false;
-        if let Some(picture) = &shown.picture {
-            self.memory.status = picture.memory.status.clone();
+    /// After a sync: takes over the status that was published meanwhile.
+    fn adopt_published_status(&mut self) {
+        let mut published = self.published.lock();
+        published.busy = false;
+        if let Some(inputs) = &published.inputs {
+            self.memory.status = inputs.memory.status.clone();
         }
     }
 
-    /// One look, and what follows from it.
-    async fn turn(&mut self, mail: &PodWork, pod: &Arc<Pod>) -> NextSync {
-        if let Err(error) = self.look(pod).await {
+    /// Syncs once: observes, publishes the status, takes the next steps.
+    async fn sync(&mut self, work: &PodWork, pod: &Arc<Pod>) -> NextSync {
+        if let Err(error) = self.observe(pod).await {
             tracing::warn!(pod = %policy::described(pod), err = %error, "failed to get pod status from the runtime");
             return NextSync::Wait(Some(self.retry_at()));
         }
         let now = self.shared.clock.now();
-        self.watch_probes(pod);
-        self.watch_resize(pod);
+        self.update_probes(pod);
+        self.finish_resize(pod);
         self.admit(pod).await;
         let steps = next_steps(pod, &self.observed, &self.memory, now);
         self.remember_ending(pod, &steps);
-        self.publish(mail, pod, matches!(steps, Steps::Done(_)));
+        self.publish(work, pod, matches!(steps, Steps::Done(_)));
         let then = match steps {
-            Steps::Run(run) => self.act(mail, pod, *run).await,
+            Steps::Run(run) => self.act(work, pod, *run).await,
             Steps::Stop(stop) => self.stop(pod, *stop).await,
-            Steps::Free(_) => self.free(pod).await,
-            Steps::Done(ending) => self.done(mail, pod, &ending).await,
+            Steps::Free(_) => self.clean_up(pod).await,
+            Steps::Done(ending) => self.finish(work, pod, &ending).await,
         };
         match then {
             NextSync::Wait(until) if self.memory.ending.is_none() => self.refresh(pod, until).await,
@@ -182,9 +182,9 @@ impl Worker {
         }
     }
 
-    /// Reads the runtime.
-    pub(super) async fn look(&mut self, pod: &Pod) -> orlop_runtime::Result<()> {
-        if std::mem::take(&mut self.skip_look) {
+    /// Observes the pod in the runtime.
+    pub(super) async fn observe(&mut self, pod: &Pod) -> orlop_runtime::Result<()> {
+        if std::mem::take(&mut self.skip_observation) {
             return Ok(());
         }
         self.observed = observed::look(&*self.shared.runtime, &self.uid, &self.observed).await?;
@@ -194,7 +194,7 @@ impl Worker {
         if !self.observed.ips().is_empty() {
             self.memory.ips = self.observed.ips().to_vec();
         }
-        // Containers of a former agent have what the status said they have.
+        // Containers of a former kubelet process have the resources in the status.
         for container in self.observed.running() {
             if !self.memory.applied.contains_key(&container.name)
                 && let Some(own) = policy::container_named(pod, &container.name)
@@ -221,30 +221,32 @@ impl Worker {
         }
     }
 
-    fn watch_probes(&mut self, pod: &Pod) {
-        let running: Vec<Running> = self
+    fn update_probes(&mut self, pod: &Pod) {
+        let running: Vec<RunningContainer> = self
             .observed
             .running()
-            .map(|c| Running {
+            .map(|c| RunningContainer {
                 name: c.name.clone(),
                 id: c.id.clone(),
                 started_at: c.started_at.unwrap_or(c.created_at),
             })
             .collect();
         let ips = self.pod_ips(pod);
-        self.shared.tools.probe(pod, &running, ips.first().map(String::as_str));
-        self.memory.probes = self.shared.tools.probed(&self.uid).into_iter().collect();
+        self.shared
+            .prober
+            .update_probes(pod, &running, ips.first().map(String::as_str));
+        self.memory.probes = self.shared.prober.probe_results(&self.uid).into_iter().collect();
     }
 
     /// A pod on the node's network has the node's addresses.
     pub(super) fn pod_ips(&self, pod: &Pod) -> Vec<String> {
         match policy::is_host_network(pod) {
-            true => self.shared.tools.host().ips,
+            true => self.shared.host.ips.clone(),
             false => self.observed.ips().to_vec(),
         }
     }
 
-    fn watch_resize(&mut self, pod: &Pod) {
+    fn finish_resize(&mut self, pod: &Pod) {
         let runs = |name: &str| {
             self.observed
                 .latest(name)
@@ -273,9 +275,9 @@ impl Worker {
         };
         let Some(ending) = ending else { return };
         if self.memory.ending.is_none() {
-            // What held up its start must not hold up its end.
+            // What delayed its start must not delay its termination.
             self.memory.hold = None;
-            self.shared.tools.probe_no_more(&self.uid);
+            self.shared.prober.stop_liveness_and_startup(&self.uid);
             if let Some((reason, message)) = &ending.failed
                 && reason == "DeadlineExceeded"
             {
@@ -285,19 +287,18 @@ impl Worker {
         self.memory.ending = Some(ending.clone());
     }
 
-    /// Makes the status and hands it on.
-    pub(super) fn publish(&mut self, mail: &PodWork, pod: &Arc<Pod>, finished: bool) {
+    /// Computes the status and publishes it.
+    pub(super) fn publish(&mut self, work: &PodWork, pod: &Arc<Pod>, finished: bool) {
         let now = self.shared.clock.now();
-        let host = self.shared.tools.host();
-        let status = status::pod_status(pod, &self.observed, &self.memory, &host, now);
-        self.count(pod, &status, now);
-        self.leave_first(&status);
+        let status = status::pod_status(pod, &self.observed, &self.memory, &self.shared.host, now);
+        self.update_metrics(pod, &status, now);
+        self.release_if_terminal(&status);
         self.memory.status = status.clone();
-        if !mail.orphan {
+        if !work.orphan {
             let removed = self.removed || !self.memory.ending.as_ref().is_some_and(|e| e.deleted);
-            self.shared.writer.set(&mail.pod, &status, finished && removed);
+            self.shared.writer.set(&work.pod, &status, finished && removed);
         }
-        let mut with_status = (*mail.pod).clone();
+        let mut with_status = (*work.pod).clone();
         with_status.status = Some(status);
         let observed = Arc::new(self.observed.clone());
         let view = View {
@@ -307,27 +308,27 @@ impl Worker {
             stopped: self.memory.ending.is_some() && self.observed.running().next().is_none(),
             freed: self.memory.freed,
         };
-        let mut shown = self.shown.lock();
-        shown.view.send_replace(view);
-        shown.picture = Some(StatusInputs {
-            mail: mail.clone(),
+        let mut published = self.published.lock();
+        published.view.send_replace(view);
+        published.inputs = Some(StatusInputs {
+            work: work.clone(),
             pod: pod.clone(),
             observed,
             memory: self.memory.clone(),
         });
     }
 
-    /// A status that says that the pod is over makes others come for its room: it has to be free by then.
-    fn leave_first(&mut self, status: &PodStatus) {
-        if !self.left && status.phase.as_deref().is_some_and(policy::is_terminal) {
-            self.left = true;
-            self.shared.leave(&self.uid);
+    /// Once a terminal phase is published the scheduler uses the pod's resources again: they have to be free by then.
+    fn release_if_terminal(&mut self, status: &PodStatus) {
+        if !self.is_released && status.phase.as_deref().is_some_and(policy::is_terminal) {
+            self.is_released = true;
+            self.shared.release_allocation(&self.uid);
         }
     }
 
-    /// What the new status tells beyond the last one, for the metrics.
-    fn count(&mut self, pod: &Pod, status: &PodStatus, now: Timestamp) {
-        let metrics = self.shared.tools.metrics();
+    /// Updates the metrics from what changed in the status.
+    fn update_metrics(&mut self, pod: &Pod, status: &PodStatus, now: Timestamp) {
+        let metrics = &self.shared.metrics;
         for (kind, ended) in status::newly_ended(&self.memory.status, status) {
             let reason = ended.reason.as_deref().unwrap_or_default();
             metrics.container_ended(kind.label(), ended.exit_code, reason);
@@ -345,12 +346,12 @@ impl Worker {
         });
     }
 
-    /// Frees what the pod holds.
-    async fn free(&mut self, pod: &Pod) -> NextSync {
-        match self.shared.tools.release(&self.uid).await {
+    /// Cleans up the pod's environment.
+    async fn clean_up(&mut self, pod: &Pod) -> NextSync {
+        match self.shared.environment.clean_up_pod(&self.uid).await {
             Ok(()) => {
                 self.memory.freed = true;
-                self.shared.leave(&self.uid);
+                self.shared.release_allocation(&self.uid);
                 self.failures = 0;
                 NextSync::Again
             }
@@ -361,8 +362,8 @@ impl Worker {
         }
     }
 
-    /// Nothing runs and nothing is held. If the pod is to go, so do its remains in the runtime, its logs and its object.
-    async fn done(&mut self, mail: &PodWork, pod: &Arc<Pod>, ending: &Ending) -> NextSync {
+    /// Nothing runs and everything is cleaned up. Of a deleted pod, containers, sandboxes, logs and the API object are removed.
+    async fn finish(&mut self, work: &PodWork, pod: &Arc<Pod>, ending: &Ending) -> NextSync {
         if !ending.deleted {
             return NextSync::Wait(None);
         }
@@ -372,34 +373,39 @@ impl Worker {
                 return NextSync::Wait(Some(self.retry_at()));
             }
             let (namespace, name) = (policy::namespace(pod), policy::name(pod));
-            self.shared.tools.forget(namespace, name, &self.uid).await;
+            self.shared.prober.remove_pod(&self.uid);
+            self.shared.configurator.forget_image_backoffs(&self.uid);
+            self.shared
+                .environment
+                .remove_pod_logs(namespace, name, &self.uid)
+                .await;
             self.removed = true;
-            self.publish(mail, pod, true);
+            self.publish(work, pod, true);
         }
-        match mail.requests.removed {
+        match work.requests.removed {
             true => NextSync::Gone,
             false => NextSync::Wait(None),
         }
     }
 
     async fn remove_remains(&mut self) -> orlop_runtime::Result<()> {
-        // The status keeps what it said of them: they are not looked at again.
+        // The status keeps what it says of them: they are not observed again.
         for container in &self.observed.containers {
             self.shared.runtime.remove_container(&container.id).await?;
         }
         for sandbox in &self.observed.sandboxes {
             self.shared.runtime.remove_pod_sandbox(&sandbox.id).await?;
         }
-        self.skip_look = true;
+        self.skip_observation = true;
         Ok(())
     }
 
     async fn refresh(&mut self, pod: &Pod, until: Option<Timestamp>) -> NextSync {
         let now = self.shared.clock.now();
         if now >= self.refresh_at {
-            self.refresh_at = now.later(self.shared.tools.refresh_every());
+            self.refresh_at = now.later(self.shared.sync_frequency);
             if self.prepared {
-                self.shared.tools.refresh(pod).await;
+                self.shared.environment.refresh_volumes(pod).await;
             }
         }
         let resize = self.memory.resize_pending.as_ref().map(|_| now.later(RESIZE_RETRY));
@@ -409,15 +415,15 @@ impl Worker {
     async fn wait(&mut self, until: Option<Timestamp>) {
         let now = self.shared.clock.now();
         let delay = until.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
-        // A manual clock and timers go separate ways; a millisecond more spares a second wake.
+        // A manual clock and timers are independent; one more millisecond avoids a second wake-up.
         let delay = delay.map_or(Duration::from_secs(3600), |delay| {
             delay.saturating_add(Duration::from_millis(1))
         });
         tokio::select! {
             () = self.shared.shutdown.wait() => {}
-            // An error means that nobody is left who could say more.
-            _ = self.mail.changed() => self.hurry(),
-            () = self.poke.notified() => {}
+            // An error means that the sender is gone.
+            _ = self.work.changed() => self.retry_failures(),
+            () = self.wake.notified() => {}
             Some(done) = self.operations.join_next(), if !self.operations.is_empty() => {
                 if let Ok(done) = done {
                     self.finished(done);
@@ -427,11 +433,11 @@ impl Worker {
         }
     }
 
-    /// The pod has changed: what failed before may work now.
-    fn hurry(&mut self) {
+    /// The pod has changed: failures are retried at once.
+    fn retry_failures(&mut self) {
         let now = self.shared.clock.now();
         let spec = |pod: &Pod| pod.spec.clone();
-        let changed = spec(&self.mail.borrow().pod) != spec(&self.shown.lock().view.borrow().pod);
+        let changed = spec(&self.work.borrow().pod) != spec(&self.published.lock().view.borrow().pod);
         if changed {
             self.memory.hold = None;
             self.memory
@@ -441,20 +447,20 @@ impl Worker {
         }
     }
 
-    /// Whether the pod has been told to end since this turn began.
-    pub(super) fn is_told_to_end(mail: &PodWork) -> bool {
-        mail.pod.metadata.deletion_timestamp.is_some() || mail.requests.removed || mail.requests.evict.is_some()
+    /// Whether the pod has been asked to terminate since this sync began.
+    pub(super) fn is_asked_to_terminate(work: &PodWork) -> bool {
+        work.pod.metadata.deletion_timestamp.is_some() || work.requests.removed || work.requests.evict.is_some()
     }
 
-    /// Resolves when the pod is told to end.
-    pub(super) async fn told_to_end(mail: &mut watch::Receiver<PodWork>) {
-        if mail.wait_for(Worker::is_told_to_end).await.is_err() {
+    /// Resolves when the pod is asked to terminate.
+    pub(super) async fn asked_to_terminate(work: &mut watch::Receiver<PodWork>) {
+        if work.wait_for(Worker::is_asked_to_terminate).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    pub(super) fn mail(&self) -> watch::Receiver<PodWork> {
-        self.mail.clone()
+    pub(super) fn work(&self) -> watch::Receiver<PodWork> {
+        self.work.clone()
     }
 
     pub(super) fn retry_at(&mut self) -> Timestamp {
@@ -471,6 +477,9 @@ impl Worker {
         reason: &'static str,
         note: impl Into<String>,
     ) {
-        self.shared.tools.event(pod, container, kind, reason, note.into());
+        match container {
+            Some(name) => self.shared.events.container(pod, name, kind, reason, note),
+            None => self.shared.events.pod(pod, kind, reason, note),
+        }
     }
 }

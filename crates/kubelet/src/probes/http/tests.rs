@@ -197,13 +197,10 @@ async fn hooks_only_have_to_answer() {
     let container = Container::default();
     for path in ["/ok", "/fail", "/away"] {
         let mut hooked = action(port, path, &[]);
-        assert_eq!(hook(&hooked, &container, "127.0.0.1", PLENTY).await, Ok(()));
+        hook(&hooked, &container, "127.0.0.1", PLENTY).await.unwrap();
         hooked.scheme = Some("HTTPS".to_string());
-        assert_eq!(
-            hook(&hooked, &container, "127.0.0.1", PLENTY).await,
-            Ok(()),
-            "plain HTTP will do"
-        );
+        let plain = hook(&hooked, &container, "127.0.0.1", PLENTY).await;
+        plain.expect("plain HTTP will do");
     }
     let silent = hook(
         &action(port, "/hang", &[]),
@@ -212,7 +209,7 @@ async fn hooks_only_have_to_answer() {
         Duration::from_millis(50),
     )
     .await;
-    assert!(silent.unwrap_err().contains("context deadline exceeded"));
+    assert!(silent.unwrap_err().to_string().contains("context deadline exceeded"));
 }
 
 #[test]

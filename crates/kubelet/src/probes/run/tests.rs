@@ -18,7 +18,7 @@ fn ports_by_number_name_and_text() {
         (IntOrString::Int(65536), Err("invalid port number: 65536")),
     ] {
         assert_eq!(
-            resolve_port(&port, &container),
+            resolve_port(&port, &container).map_err(|error| error.to_string()),
             want.map_err(str::to_string),
             "{port:?}"
         );

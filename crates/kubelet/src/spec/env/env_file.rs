@@ -3,46 +3,70 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 /// More than any environment can hold.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Why a file of variables could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EnvFileError {
+    #[error("failed to {action} {}: {source}", path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{} is not a regular file", .0.display())]
+    NotRegular(PathBuf),
+    #[error("{} is too long", .0.display())]
+    TooLong(PathBuf),
+    #[error("invalid environment variable format at line {line}: {problem}")]
+    Format { line: usize, problem: &'static str },
+    #[error("invalid environment variable format starting at line {line}: unclosed single quote")]
+    Unclosed { line: usize },
+}
+
 /// The value of a key in a file within a volume; `None` if it has none or an empty one. Links in the path lead nowhere
 /// outside of the volume: containers write there.
-pub(super) fn read(volume: &Path, path: &Path, key: &str) -> Result<Option<String>, String> {
-    let dir = File::open(volume).map_err(|e| format!("{}: {e}", volume.display()))?;
+pub(super) fn read(volume: &Path, path: &Path, key: &str) -> Result<Option<String>, EnvFileError> {
+    let failed = |action, path: &Path, source| EnvFileError::Io {
+        action,
+        path: path.to_path_buf(),
+        source,
+    };
+    let dir = File::open(volume).map_err(|e| failed("open", volume, e))?;
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = openat2(&dir, path, how).map_err(|e| format!("failed to open {}: {e}", path.display()))?;
+    let file = openat2(&dir, path, how).map_err(|e| failed("open", path, e.into()))?;
     let file = File::from(file);
-    let problem = |e: std::io::Error| format!("failed to read {}: {e}", path.display());
+    let problem = |e: std::io::Error| failed("read", path, e);
     if !file.metadata().map_err(problem)?.is_file() {
-        return Err(format!("{} is no regular file", path.display()));
+        return Err(EnvFileError::NotRegular(path.to_path_buf()));
     }
     let mut text = String::new();
     let length = file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(problem)?;
     if length as u64 > MAX_BYTES {
-        return Err(format!("{} is too long", path.display()));
+        return Err(EnvFileError::TooLong(path.to_path_buf()));
     }
     value(&text, key)
 }
 
-fn value(text: &str, key: &str) -> Result<Option<String>, String> {
+fn value(text: &str, key: &str) -> Result<Option<String>, EnvFileError> {
     let mut lines = text.split('\n').map(|l| l.strip_suffix('\r').unwrap_or(l)).enumerate();
     while let Some((index, line)) = lines.next() {
         let line = line.trim_start_matches([' ', '\t']);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let wrong = |what: &str| {
-            Err(format!(
-                "invalid environment variable format at line {}: {what}",
-                index + 1
-            ))
+        let wrong = |problem| {
+            Err(EnvFileError::Format {
+                line: index + 1,
+                problem,
+            })
         };
         let Some((name, rest)) = line.split_once('=') else {
             return wrong("missing '='");
@@ -75,10 +99,7 @@ fn value(text: &str, key: &str) -> Result<Option<String>, String> {
                     rest = match lines.next() {
                         Some((_, next)) => next,
                         None => {
-                            return Err(format!(
-                                "invalid environment variable format starting at line {}: unclosed single quote",
-                                index + 1
-                            ));
+                            return Err(EnvFileError::Unclosed { line: index + 1 });
                         }
                     };
                 }
@@ -129,7 +150,7 @@ mod tests {
         ] {
             let error = value(text, "A").unwrap_err();
             assert_eq!(
-                error,
+                error.to_string(),
                 format!("invalid environment variable format {expected}"),
                 "{text}"
             );
@@ -157,6 +178,6 @@ mod tests {
         nix::unistd::mkfifo(&volume.join("pipe"), nix::sys::stat::Mode::S_IRUSR).unwrap();
         assert!(read("pipe").is_err());
         fs::write(volume.join("big"), "A".repeat(MAX_BYTES as usize + 1)).unwrap();
-        assert_eq!(read("big").unwrap_err(), "big is too long");
+        assert_eq!(read("big").unwrap_err().to_string(), "big is too long");
     }
 }

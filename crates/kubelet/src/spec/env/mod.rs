@@ -27,7 +27,7 @@ pub struct Gathered {
     config_maps: HashMap<String, Result<Arc<ConfigMap>, ObjectError>>,
     secrets: HashMap<String, Result<Arc<Secret>, ObjectError>>,
     /// Values by volume, path and key.
-    files: HashMap<(String, String, String), Result<Option<String>, String>>,
+    files: HashMap<(String, String, String), Result<Option<String>, SpecError>>,
 }
 
 /// A container's variables, with everything they refer to fetched.
@@ -94,19 +94,19 @@ fn file_key(file: &FileKeySelector) -> (String, String, String) {
 }
 
 /// Files of variables lie in emptyDir volumes only, where an init container has written them.
-fn read_file(pod: &Pod, file: &FileKeySelector, facts: &NodeFacts) -> Result<Option<String>, String> {
+fn read_file(pod: &Pod, file: &FileKeySelector, facts: &NodeFacts) -> Result<Option<String>, SpecError> {
     let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     if !volumes.any(|v| v.name == file.volume_name && v.empty_dir.is_some()) {
-        return Err(format!(
+        return Err(SpecError(format!(
             "cannot find the volume {:?} referenced by FileKeyRef",
             file.volume_name
-        ));
+        )));
     }
     let volumes = facts.pod_dir(uid(pod)).join("volumes/kubernetes.io~empty-dir");
     env_file::read(&volumes.join(&file.volume_name), Path::new(&file.path), &file.key).map_err(|error| {
         tracing::warn!(pod = %super::describe(pod), err = %error, "failed to read env file");
-        // The text could tell about files of the host: it stays here.
-        "couldn't parse env file".to_string()
+        // The message could reveal files of the host: it is only logged.
+        SpecError::new("couldn't parse env file")
     })
 }
 
@@ -297,7 +297,7 @@ impl<'a> Context<'a> {
     fn file(&self, file: &FileKeySelector) -> Result<Option<String>, SpecError> {
         let value = match self.gathered.files.get(&file_key(file)) {
             Some(Ok(value)) => value.clone(),
-            Some(Err(error)) => return Err(SpecError::new(error)),
+            Some(Err(error)) => return Err(error.clone()),
             None => return Err(SpecError(format!("{:?} was not read", file.path))),
         };
         match value {

@@ -1,4 +1,4 @@
-//! Variables that tell a container where services are: the `_SERVICE_HOST` kind and the kind of Docker's links.
+//! Service environment variables: the `_SERVICE_HOST` kind and those of Docker links.
 
 use std::collections::BTreeMap;
 

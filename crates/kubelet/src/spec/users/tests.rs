@@ -91,11 +91,11 @@ fn what_the_administrator_gives() {
         (0, 200 * UNIT, UNIT, "ID 0 must be greater or equal to 65536"),
         (UNIT, 200 * UNIT + 1, UNIT, "length 13107201 is not a multiple of 65536"),
         (UNIT, 200 * UNIT, 1000, "length 1000 is not a multiple of 65536"),
-        (65_000 * UNIT, 1000 * UNIT, UNIT, "are beyond the last there is"),
+        (65_000 * UNIT, 1000 * UNIT, UNIT, "exceed the range of user IDs"),
     ];
     for (first, count, per_pod, expected) in cases {
         let problem = check(first, count, per_pod).unwrap_err();
-        assert!(problem.ends_with(expected), "{problem}");
+        assert!(problem.0.ends_with(expected), "{problem}");
     }
     // The last range ends at the last id.
     let last = Ids::all(UNIT).slots().last().unwrap();

@@ -17,6 +17,7 @@ use orlop_api::types::core::Pod;
 use super::super::act::Ready;
 use super::super::block::{self, Mapping};
 use super::super::blocking;
+use super::super::error::MountError;
 use super::super::host_path::make_directories;
 use super::super::mount_table::{remove_tree, unmount_below};
 use super::super::ownership::Ownership;
@@ -24,7 +25,7 @@ use super::super::paths::{self, Paths, Plugin};
 use super::super::plan::Problem;
 use super::disk::{self, VolumeData};
 use super::messages::{NodePublishVolume, NodeStageVolume, NodeUnpublishVolume, NodeUnstageVolume};
-use super::publish::{Map, Publisher, at, said, shown};
+use super::publish::{Map, Publisher, at, csi_error, shown};
 use super::target::Target;
 
 /// The places of one volume and one pod.
@@ -74,7 +75,7 @@ pub(super) fn of_all(paths: &Paths) -> Vec<VolumeData> {
 }
 
 impl Publisher<'_> {
-    /// Asks the driver for the device. May be done again at any time. The caller has the volume's turn.
+    /// Publishes the device. Idempotent. The caller holds the volume's lock.
     pub(crate) async fn publish_block(
         &self,
         target: &Target,
@@ -84,14 +85,11 @@ impl Publisher<'_> {
     ) -> Result<Ready, Problem> {
         // Reserved names of directories beside those of volumes.
         if matches!(target.name.as_str(), "staging" | "publish") {
-            return Err(Problem::from(format!(
-                "the volume's name {:?} can't be used",
-                target.name
-            )));
+            return Err(Problem::invalid(format!("volume name {:?} is reserved", target.name)));
         }
         let places = Places::of(self.paths, pod_directory, &target.name);
         let client = self.drivers.client(&target.driver);
-        let client = client.map_err(|e| said(&format!("blockMapper.SetUpDevice failed to get CSI client: {e}")))?;
+        let client = client.map_err(|e| csi_error("blockMapper.SetUpDevice failed to get CSI client", e))?;
         let capabilities = client.capabilities().await?;
         let data = self.volume_data(target);
         let (made, driver) = (places.clone(), self.driver_object(&target.driver).await?);
@@ -146,7 +144,7 @@ impl Publisher<'_> {
     }
 
     /// Takes down all devices of drivers that a pod has.
-    pub(crate) async fn unpublish_blocks(&self, pod_directory: &Path) -> Result<(), String> {
+    pub(crate) async fn unpublish_blocks(&self, pod_directory: &Path) -> Result<(), MountError> {
         let at = pod_directory.to_path_buf();
         for name in blocking(move || block::names(&at, Plugin::Csi)).await {
             let places = Places::of(self.paths, pod_directory, &name);
@@ -161,16 +159,15 @@ impl Publisher<'_> {
             let mapping = places.mapping.clone();
             blocking(move || mapping.release()).await?;
             let client = self.drivers.client(&data.driver_name);
-            let client =
-                client.map_err(|e| said(&format!("blockMapper.UnmapPodDevice failed to get CSI client: {e}")))?;
+            let client = client.map_err(|e| csi_error("blockMapper.UnmapPodDevice failed to get CSI client", e))?;
             let request = NodeUnpublishVolume {
                 volume_id: data.volume_handle.clone(),
                 target_path: shown(&places.target),
             };
             let unpublished = client.unpublish(request).await;
-            unpublished.map_err(|e| said(&format!("blockMapper.unpublishVolumeForBlock failed: {e}")))?;
+            unpublished.map_err(|e| csi_error("blockMapper.unpublishVolumeForBlock failed", e))?;
             let own = places.clone();
-            let is_last = blocking(move || -> Result<bool, String> {
+            let is_last = blocking(move || -> Result<bool, MountError> {
                 unmount_below(&own.target)?;
                 let _ = fs::remove_file(&own.target);
                 match fs::remove_dir(&own.published) {
@@ -187,7 +184,7 @@ impl Publisher<'_> {
                         staging_target_path: shown(&places.staging),
                     };
                     let unstaged = client.unstage(request).await;
-                    unstaged.map_err(|e| said(&format!("blockMapper.unstageVolumeForBlock failed: {e}")))?;
+                    unstaged.map_err(|e| csi_error("blockMapper.unstageVolumeForBlock failed", e))?;
                 }
                 let own = places.clone();
                 blocking(move || remove_tree(&own.staging).and_then(|()| remove_tree(&own.volume))).await?;

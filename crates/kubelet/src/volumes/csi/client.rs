@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::messages::*;
-use crate::grpc::Socket;
+use crate::grpc::{CallError, Socket};
 
 /// For calls that may mount or format something; as Kubernetes.
 const WORK: Duration = Duration::from_secs(120);
@@ -32,12 +32,12 @@ impl Client {
         }
     }
 
-    pub(super) async fn plugin_info(&self) -> Result<PluginInfo, String> {
+    pub(super) async fn plugin_info(&self) -> Result<PluginInfo, CallError> {
         let path = "/pluginregistration.Registration/GetInfo";
         self.socket.call(path, Empty {}, QUESTION).await
     }
 
-    pub(super) async fn notify(&self, error: &str) -> Result<(), String> {
+    pub(super) async fn notify(&self, error: &str) -> Result<(), CallError> {
         let path = "/pluginregistration.Registration/NotifyRegistrationStatus";
         let status = RegistrationStatus {
             plugin_registered: error.is_empty(),
@@ -47,11 +47,11 @@ impl Client {
         Ok(())
     }
 
-    pub(super) async fn node_info(&self) -> Result<NodeInfo, String> {
+    pub(super) async fn node_info(&self) -> Result<NodeInfo, CallError> {
         self.socket.call("/csi.v1.Node/NodeGetInfo", Empty {}, WORK).await
     }
 
-    pub(super) async fn capabilities(&self) -> Result<Capabilities, String> {
+    pub(super) async fn capabilities(&self) -> Result<Capabilities, CallError> {
         let path = "/csi.v1.Node/NodeGetCapabilities";
         let answer: NodeCapabilities = self.socket.call(path, Empty {}, WORK).await?;
         let has = |kind: NodeRpcKind| {
@@ -68,12 +68,12 @@ impl Client {
         })
     }
 
-    pub(super) async fn stage(&self, request: NodeStageVolume) -> Result<(), String> {
+    pub(super) async fn stage(&self, request: NodeStageVolume) -> Result<(), CallError> {
         let _: Empty = self.socket.call("/csi.v1.Node/NodeStageVolume", request, WORK).await?;
         Ok(())
     }
 
-    pub(super) async fn unstage(&self, request: NodeUnstageVolume) -> Result<(), String> {
+    pub(super) async fn unstage(&self, request: NodeUnstageVolume) -> Result<(), CallError> {
         let _: Empty = self
             .socket
             .call("/csi.v1.Node/NodeUnstageVolume", request, WORK)
@@ -81,7 +81,7 @@ impl Client {
         Ok(())
     }
 
-    pub(super) async fn publish(&self, request: NodePublishVolume) -> Result<(), String> {
+    pub(super) async fn publish(&self, request: NodePublishVolume) -> Result<(), CallError> {
         let _: Empty = self
             .socket
             .call("/csi.v1.Node/NodePublishVolume", request, WORK)
@@ -89,13 +89,13 @@ impl Client {
         Ok(())
     }
 
-    pub(super) async fn expand(&self, request: NodeExpandVolume) -> Result<(), String> {
+    pub(super) async fn expand(&self, request: NodeExpandVolume) -> Result<(), CallError> {
         // How large it has become is not asked: what was required is what claims say.
         let _: Empty = self.socket.call("/csi.v1.Node/NodeExpandVolume", request, WORK).await?;
         Ok(())
     }
 
-    pub(super) async fn unpublish(&self, request: NodeUnpublishVolume) -> Result<(), String> {
+    pub(super) async fn unpublish(&self, request: NodeUnpublishVolume) -> Result<(), CallError> {
         let _: Empty = self
             .socket
             .call("/csi.v1.Node/NodeUnpublishVolume", request, WORK)

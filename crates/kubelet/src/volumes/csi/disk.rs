@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::error::said;
+use super::super::error::{MountError, io_error};
 use super::super::host_path::make_directories;
 use super::super::paths::{self, Paths, Plugin};
 use super::hashed;
@@ -46,7 +46,7 @@ pub(super) fn mount_point(directory: &Path) -> PathBuf {
     directory.join("mount")
 }
 
-/// The file that tells that the driver was asked.
+/// The file that marks that the driver was called.
 pub(super) fn data(directory: &Path) -> PathBuf {
     directory.join(DATA)
 }
@@ -57,38 +57,38 @@ pub(super) fn staging(paths: &Paths, driver: &str, handle: &str) -> PathBuf {
     drivers.join(driver).join(hashed(&[handle])).join("globalmount")
 }
 
-pub(super) fn save(directory: &Path, data: &VolumeData) -> Result<(), String> {
+pub(super) fn save(directory: &Path, data: &VolumeData) -> Result<(), MountError> {
     make_directories(directory, 0o750)?;
     let text = serde_json::to_vec(data).expect("strings can be written as JSON");
     // Whole or not at all: what is taken down depends on it.
     let (new, path) = (directory.join("vol_data.json.new"), directory.join(DATA));
-    fs::write(&new, text).map_err(|e| said("open", &new, &e))?;
-    fs::rename(&new, &path).map_err(|e| said("rename", &new, &e))
+    fs::write(&new, text).map_err(|e| io_error("open", &new, e))?;
+    fs::rename(&new, &path).map_err(|e| io_error("rename", &new, e))
 }
 
 /// `None` if nothing was saved, and so nothing was asked for.
-pub(super) fn load(directory: &Path) -> Result<Option<VolumeData>, String> {
+pub(super) fn load(directory: &Path) -> Result<Option<VolumeData>, MountError> {
     let path = data(directory);
     match fs::read(&path) {
         Ok(text) => match serde_json::from_slice(&text) {
             Ok(data) => Ok(Some(data)),
-            Err(error) => Err(format!(
+            Err(error) => Err(MountError::Invalid(format!(
                 "failed to parse volume data file [{}]: {error}",
                 path.display()
-            )),
+            ))),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(said("open", &path, &error)),
+        Err(error) => Err(io_error("open", &path, error)),
     }
 }
 
 /// All volumes of drivers that a pod has.
-pub(super) fn of_pod(pod: &Path) -> Result<Vec<Published>, String> {
+pub(super) fn of_pod(pod: &Path) -> Result<Vec<Published>, MountError> {
     let directory = paths::volumes(pod).join(Plugin::Csi.directory());
     let entries = match fs::read_dir(&directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(said("open", &directory, &error)),
+        Err(error) => return Err(io_error("open", &directory, error)),
     };
     let mut found = Vec::new();
     for entry in entries.flatten() {
@@ -103,8 +103,8 @@ pub(super) fn of_pod(pod: &Path) -> Result<Vec<Published>, String> {
 }
 
 /// All volumes of drivers that any pod has.
-pub(super) fn of_all(paths: &Paths) -> Result<Vec<Published>, String> {
-    let pods = fs::read_dir(paths.pods()).map_err(|e| said("open", &paths.pods(), &e))?;
+pub(super) fn of_all(paths: &Paths) -> Result<Vec<Published>, MountError> {
+    let pods = fs::read_dir(paths.pods()).map_err(|e| io_error("open", &paths.pods(), e))?;
     let mut all = Vec::new();
     for pod in pods.flatten() {
         all.extend(of_pod(&pod.path())?);

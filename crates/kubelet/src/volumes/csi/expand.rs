@@ -1,4 +1,4 @@
-//! Volumes that grow: the driver is asked, the claim and the events tell.
+//! Node expansion of volumes: calls the driver, updates the claim, records events.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::super::act::Ready;
 use super::super::blocking;
+use super::super::error::MountError;
 use super::super::paths::{self, Plugin};
 use super::block::Places;
 use super::disk;
@@ -18,6 +19,7 @@ use super::growth::{self, Decision, Expansion, ExpansionResult, Failure, Failure
 use super::messages::{CapacityRange, NodeExpandVolume};
 use super::publish::{Publisher, shown};
 use super::target::Target;
+use crate::objects::ObjectError;
 
 /// One pod and a volume of it.
 struct Site<'a> {
@@ -31,13 +33,18 @@ struct Site<'a> {
 }
 
 impl Publisher<'_> {
-    /// Lets a volume grow that a pod was just given. The caller has the volume's turn.
-    pub(super) async fn grow_mounted(&self, target: &Target, pod: &Pod, pod_directory: &Path) -> Result<(), String> {
+    /// Expands a volume that was just published to a pod. The caller holds the volume's lock.
+    pub(super) async fn grow_mounted(
+        &self,
+        target: &Target,
+        pod: &Pod,
+        pod_directory: &Path,
+    ) -> Result<(), MountError> {
         let site = self.site(target, pod, pod_directory);
         self.grow(&site, Occasion::Mounting).await
     }
 
-    /// Lets a volume grow that a pod has. Failures are told in events, and made up for later.
+    /// Expands a volume in use. Failures are recorded as events and retried later.
     pub(crate) async fn grow_in_use(&self, pod: &Pod, ready: &Ready) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let Some(pod_directory) = self.paths.pod(uid) else {
@@ -84,7 +91,7 @@ impl Publisher<'_> {
         }
     }
 
-    async fn grow(&self, site: &Site<'_>, occasion: Occasion) -> Result<(), String> {
+    async fn grow(&self, site: &Site<'_>, occasion: Occasion) -> Result<(), MountError> {
         let target = site.target;
         let Some((namespace, name)) = &target.claim else {
             return Ok(());
@@ -94,7 +101,7 @@ impl Publisher<'_> {
             return Ok(());
         }
         let claim = self.objects.persistent_volume_claim(namespace, name).await;
-        let claim = claim.map_err(|e| format!("mountVolume.NodeExpandVolume get PVC failed : {e}"))?;
+        let claim = claim.map_err(|e| MountError::during("mountVolume.NodeExpandVolume get PVC failed ", e))?;
         let memory = self.drivers.remember(target, |memory| {
             memory.begin(&claim);
             memory.clone()
@@ -115,7 +122,12 @@ impl Publisher<'_> {
         }
     }
 
-    async fn expand(&self, site: &Site<'_>, claim: PersistentVolumeClaim, wanted: &Expansion) -> Result<(), String> {
+    async fn expand(
+        &self,
+        site: &Site<'_>,
+        claim: PersistentVolumeClaim,
+        wanted: &Expansion,
+    ) -> Result<(), MountError> {
         let mut claim = claim;
         let is_written = wanted.is_tracked && !wanted.is_told;
         if let Some(patch) = growth::in_progress(&claim).filter(|_| is_written) {
@@ -133,7 +145,7 @@ impl Publisher<'_> {
         self.tell(site, &claim, EventType::Normal, "FileSystemResizeSuccessful", &note);
         if !wanted.is_told {
             let patched = self.patch(&claim, &growth::finished(&claim, &wanted.size)).await;
-            patched.map_err(|e| format!("mountVolume.NodeExpandVolume update pvc status failed: {e}"))?;
+            patched.map_err(|e| MountError::during("mountVolume.NodeExpandVolume update pvc status failed", e))?;
         }
         self.drivers
             .remember(site.target, |memory| memory.grown(wanted.size.clone()));
@@ -146,12 +158,12 @@ impl Publisher<'_> {
         claim: &PersistentVolumeClaim,
         wanted: &Expansion,
         failure: Failure,
-    ) -> Result<(), String> {
+    ) -> Result<(), MountError> {
         let consequence = growth::consequence(failure.kind, wanted);
         if let Some(mark) = consequence.mark {
             self.drivers
                 .remember(site.target, |memory| memory.has_failed_for_good = true);
-            self.mark_failed(claim, mark, &failure.reason).await;
+            self.mark_failed(claim, mark, &failure.reason.to_string()).await;
         }
         match consequence.outcome {
             ExpansionResult::Done => {
@@ -175,7 +187,7 @@ impl Publisher<'_> {
         };
         // It will be said with the next failure.
         if let Err(error) = self.patch(claim, &patch).await {
-            tracing::warn!(err = error, "failed to record the failed expansion in the claim");
+            tracing::warn!(err = %error, "failed to record the failed expansion in the claim");
         }
     }
 
@@ -184,18 +196,19 @@ impl Publisher<'_> {
         let target = site.target;
         let client = self.drivers.client(&target.driver);
         let client = client.map_err(|e| Failure::new(FailureKind::Passing, e))?;
-        let other = |reason: String| Failure::new(FailureKind::Other, reason);
+        let other = |step: &str, reason: MountError| Failure::new(FailureKind::Other, MountError::during(step, reason));
         let capabilities = client.capabilities().await.map_err(|e| {
-            other(format!(
-                "Expander.NodeExpand failed to check if node supports expansion : {e}"
-            ))
+            other(
+                "Expander.NodeExpand failed to check if node supports expansion ",
+                e.into(),
+            )
         })?;
         if !capabilities.expands {
             let reason = format!("NodeExpand is not supported by the CSI driver {}", target.driver);
-            return Err(Failure::new(FailureKind::Unsupported, reason));
+            return Err(Failure::new(FailureKind::Unsupported, MountError::Invalid(reason)));
         }
         let secrets = self.secrets(&target.expand_secret, "NodeExpandSecretRef").await;
-        let secrets = secrets.map_err(|e| other(format!("expander.NodeExpand failed: {e}")))?;
+        let secrets = secrets.map_err(|e| other("expander.NodeExpand failed", e))?;
         let request = NodeExpandVolume {
             volume_id: target.handle.clone(),
             volume_path: shown(&site.volume),
@@ -209,12 +222,15 @@ impl Publisher<'_> {
             volume_capability: Some(target.capability(capabilities, None)),
             secrets,
         };
-        client.expand(request).await.map_err(|e| Failure::of_call(&e))
+        client.expand(request).await.map_err(Failure::of_call)
     }
 
-    async fn patch(&self, claim: &PersistentVolumeClaim, patch: &Value) -> Result<PersistentVolumeClaim, String> {
+    async fn patch(&self, claim: &PersistentVolumeClaim, patch: &Value) -> Result<PersistentVolumeClaim, MountError> {
         let name = claim.metadata.name.as_deref().unwrap_or_default();
-        let failed = |reason: String| format!("patchPVCStatus failed to patch PVC {name:?}: {reason}");
+        let failed = |reason: String| {
+            let step = format!("patchPVCStatus failed to patch PVC {name:?}");
+            MountError::during(step, ObjectError::Failed(reason))
+        };
         let api = self.objects.api();
         let api = api.ok_or_else(|| failed("kube client is not configured".into()))?;
         let namespace = claim.metadata.namespace.as_deref();

@@ -1,8 +1,8 @@
-//! Whether a volume that was made larger is to grow on this node, too, and what its claim is to say of it. No I/O.
+//! Whether a volume is to be expanded on this node, and what its claim's status is to say. No I/O.
 //!
-//! A volume grows in two steps: a controller makes the storage larger and writes the new size to the persistent volume;
-//! the node then sees to the file system or the device, and writes the size to the claim. Newer resizers keep the books in
-//! the claim's status (`allocatedResources`, `allocatedResourceStatuses`); with older ones the sizes alone decide.
+//! A volume is expanded in two steps: a controller expands the storage and writes the new size to the persistent volume; the
+//! node then expands the file system or the device, and writes the size to the claim. Newer resizers track this in the
+//! claim's status (`allocatedResources`, `allocatedResourceStatuses`); with older ones the sizes alone decide.
 // Upstream: pkg/volume/util/operationexecutor/node_expander.go, pkg/volume/util/resize_util.go (v1.36)
 
 use std::collections::BTreeMap;
@@ -14,20 +14,24 @@ use orlop_api::types::core::{PersistentVolumeClaim, PersistentVolumeClaimStatus}
 use orlop_api::types::meta::Quantity as QuantityText;
 use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
+use tonic::Code;
+
+use super::super::error::MountError;
+use crate::grpc::CallError;
 
 const STORAGE: &str = "storage";
 const PENDING: &str = "NodeResizePending";
 const IN_PROGRESS: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
 const ERROR: &str = "NodeResizeError";
-/// Conditions that tell of a resize under way; none is left when it is done.
+/// Conditions of a resize in progress; all are removed when it is done.
 const CONDITIONS: [&str; 4] = ["FileSystemResizePending", "Resizing", "ControllerResizeError", ERROR];
 /// On claims of volumes for which the controller does everything.
 const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);
 
-/// What is known of a volume as long as pods here have it. An agent that comes back begins with what the claim says.
+/// What is known of a volume as long as pods here have it. A kubelet that comes back begins with what the claim says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     /// How large it is on this node.
@@ -175,10 +179,10 @@ pub(super) fn storage(list: Option<&BTreeMap<String, QuantityText>>) -> Quantity
 }
 
 /// Why a volume did not grow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Failure {
     pub kind: FailureKind,
-    pub reason: String,
+    pub reason: MountError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,28 +198,28 @@ pub(super) enum FailureKind {
 }
 
 impl Failure {
-    pub(super) fn new(kind: FailureKind, reason: impl Into<String>) -> Failure {
-        let reason = reason.into();
+    pub(super) fn new(kind: FailureKind, reason: MountError) -> Failure {
         Failure { kind, reason }
     }
 
     /// From a driver's answer to the call itself. Kubernetes means to tell "may still be at it" apart, too, but wraps the
     /// error before it looks; a claim must not be given up because of a timeout.
-    pub(super) fn of_call(said: &str) -> Failure {
-        let code = said
-            .strip_prefix("rpc error: code = ")
-            .and_then(|rest| rest.split(' ').next());
-        let kind = match code.unwrap_or_default() {
-            "FailedPrecondition" => FailureKind::InUse,
-            "InvalidArgument" | "OutOfRange" | "NotFound" => FailureKind::Infeasible,
-            "Cancelled" | "DeadlineExceeded" | "Unavailable" | "ResourceExhausted" | "Aborted" => FailureKind::Passing,
+    pub(super) fn of_call(error: CallError) -> Failure {
+        let kind = match error.code {
+            Code::FailedPrecondition => FailureKind::InUse,
+            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => FailureKind::Infeasible,
+            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted => {
+                FailureKind::Passing
+            }
             _ => FailureKind::Other,
         };
-        let colon = if kind == FailureKind::Infeasible { "" } else { ": " };
-        Failure::new(
-            kind,
-            format!("Expander.NodeExpand failed to expand the volume {colon}{said}"),
-        )
+        let what = "Expander.NodeExpand failed to expand the volume ";
+        let reason = match kind {
+            // Upstream wraps this one without a colon.
+            FailureKind::Infeasible => MountError::Invalid(format!("{what}{error}")),
+            _ => MountError::during(what, error),
+        };
+        Failure::new(kind, reason)
     }
 }
 
@@ -288,14 +292,14 @@ pub(super) fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value 
     guarded(claim, status)
 }
 
-/// The change that tells of a failure, whatever else has changed meanwhile; none if there is nothing new to say.
+/// The patch that records a failure, whatever else has changed meanwhile; none if nothing would change.
 pub(super) fn failed(claim: &PersistentVolumeClaim, mark: Mark, reason: &str, now: Timestamp) -> Option<Value> {
     let mut status = json!({});
     if mark == Mark::Infeasible {
         status["allocatedResourceStatuses"] = json!({STORAGE: INFEASIBLE});
     }
     let conditions = claim.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    // The first failure is the one that is told of.
+    // Only the first failure is reported.
     if !conditions.into_iter().any(|c| c.type_ == ERROR && c.status == "True") {
         status["conditions"] = json!([{
             "type": ERROR, "status": "True", "lastTransitionTime": rfc3339(now),
@@ -429,32 +433,40 @@ mod tests {
         let words = "Expander.NodeExpand failed to expand the volume";
         let cases = [
             (
-                "FailedPrecondition",
+                Code::FailedPrecondition,
                 FailureKind::InUse,
                 Some(Mark::Failed),
                 ExpansionResult::Stuck,
             ),
             (
-                "OutOfRange",
+                Code::OutOfRange,
                 FailureKind::Infeasible,
                 Some(Mark::Infeasible),
                 ExpansionResult::Failed,
             ),
-            ("DeadlineExceeded", FailureKind::Passing, None, ExpansionResult::Failed),
             (
-                "Internal",
+                Code::DeadlineExceeded,
+                FailureKind::Passing,
+                None,
+                ExpansionResult::Failed,
+            ),
+            (
+                Code::Internal,
                 FailureKind::Other,
                 Some(Mark::Failed),
                 ExpansionResult::Failed,
             ),
         ];
         for (code, kind, mark, outcome) in cases {
-            let said = format!("rpc error: code = {code} desc = no");
-            let failure = Failure::of_call(&said);
-            let colon = if code == "OutOfRange" { "" } else { ": " };
-            assert_eq!(failure, Failure::new(kind, format!("{words} {colon}{said}")));
+            let failure = Failure::of_call(CallError {
+                code,
+                message: "no".into(),
+            });
+            let colon = if code == Code::OutOfRange { "" } else { ": " };
+            let reason = format!("{words} {colon}rpc error: code = {code:?} desc = no");
+            assert_eq!((failure.kind, failure.reason.to_string()), (kind, reason));
             let consequence = consequence(kind, &expansion(false, true));
-            assert_eq!((consequence.mark, consequence.outcome), (mark, outcome), "{code}");
+            assert_eq!((consequence.mark, consequence.outcome), (mark, outcome), "{code:?}");
         }
         let given_up = Expansion {
             gives_up: true,

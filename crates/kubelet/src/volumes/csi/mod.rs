@@ -1,10 +1,10 @@
-//! Volumes of drivers that speak the container storage interface (CSI).
+//! Volumes of CSI (container storage interface) drivers.
 //!
-//! A driver's registrar puts a socket below `<root>/plugins_registry`; `registration` finds it, asks it which driver it
-//! speaks for, and enters the driver in the node's CSINode. For a volume the driver is asked to *stage* it once for the
-//! node (if it does such a thing) and to *publish* it for each pod. What was asked for is on disk before it is asked, in
-//! `vol_data.json` as Kubernetes writes it, so that a killed agent takes down whatever may have been mounted. A volume that was
-//! made larger is *expanded* when a pod gets it, and from time to time while one has it.
+//! A driver's registrar creates a socket below `<root>/plugins_registry`; `registration` finds it, gets the driver's name, and
+//! adds the driver to the node's CSINode. A volume is *staged* once for the node (if the driver supports that) and *published*
+//! for each pod. What is requested is on disk before the call, in `vol_data.json` as Kubernetes writes it, so that after a
+//! crash everything that may have been mounted is torn down. A volume that was enlarged is *expanded* when it is published,
+//! and periodically while it is in use.
 
 mod block;
 mod client;
@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::error::MountError;
 use client::Client;
 use growth::Memory;
 pub(super) use publish::Publisher;
@@ -43,9 +44,13 @@ pub(super) struct Drivers {
 }
 
 impl Drivers {
-    fn client(&self, driver: &str) -> Result<Client, String> {
+    fn client(&self, driver: &str) -> Result<Client, MountError> {
         let found = self.clients.lock().get(driver).cloned();
-        found.ok_or_else(|| format!("driver name {driver} not found in the list of registered CSI drivers"))
+        found.ok_or_else(|| {
+            MountError::Invalid(format!(
+                "driver name {driver} not found in the list of registered CSI drivers"
+            ))
+        })
     }
 
     pub(super) fn turn(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {

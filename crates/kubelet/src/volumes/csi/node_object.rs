@@ -1,4 +1,4 @@
-//! What the cluster is told of a node's drivers: CSINode, and the Node's annotation and labels. No I/O.
+//! What the API objects say about a node's CSI drivers: CSINode, and the Node's annotation and labels. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,9 @@ use orlop_api::types::storage::{CSINode, CSINodeDriver, VolumeNodeResources};
 use serde_json::{Value, json};
 
 use super::messages::NodeInfo;
+use super::registration::RegistrationError;
 
-const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
+pub(super) const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// A CSINode without drivers, owned by the node.
 pub(super) fn empty(node: &Node) -> Value {
@@ -62,11 +63,17 @@ pub(super) fn without_driver(csi_node: &CSINode, driver: &str) -> Option<CSINode
 }
 
 /// The patch of the Node for a driver that comes (with its node id and topology) or goes; `None` if nothing changes.
-pub(super) fn node_patch(node: &Node, driver: &str, info: Option<&NodeInfo>) -> Result<Option<Value>, String> {
+pub(super) fn node_patch(
+    node: &Node,
+    driver: &str,
+    info: Option<&NodeInfo>,
+) -> Result<Option<Value>, RegistrationError> {
     let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(NODE_ID));
     let mut ids: BTreeMap<String, String> = match annotation.filter(|text| !text.is_empty()) {
-        Some(text) => serde_json::from_str(text)
-            .map_err(|e| format!("failed to parse node's {NODE_ID:?} annotation value ({text:?}) err={e}"))?,
+        Some(text) => serde_json::from_str(text).map_err(|source| RegistrationError::Annotation {
+            text: text.clone(),
+            source,
+        })?,
         None => BTreeMap::new(),
     };
     let before = ids.clone();
@@ -89,9 +96,11 @@ pub(super) fn node_patch(node: &Node, driver: &str, info: Option<&NodeInfo>) -> 
     for (key, value) in topology.iter().flat_map(|t| &t.segments) {
         match node.metadata.labels.as_ref().and_then(|labels| labels.get(key)) {
             Some(known) if known != value => {
-                return Err(format!(
-                    "detected topology value collision: driver reported {key:?}:{value:?} but existing label is {key:?}:{known:?}"
-                ));
+                return Err(RegistrationError::Topology {
+                    key: key.clone(),
+                    reported: value.clone(),
+                    existing: known.clone(),
+                });
             }
             Some(_) => {}
             None => {
@@ -153,10 +162,8 @@ mod tests {
             patch,
             json!({"metadata": {"annotations": {NODE_ID: "{\"d\":\"a\"}"}, "labels": {"zone": "z"}}})
         );
-        assert_eq!(
-            node_patch(&node("{\"d\":\"a\"}", "z"), "d", Some(&info("a", "z"))),
-            Ok(None)
-        );
+        let patch = node_patch(&node("{\"d\":\"a\"}", "z"), "d", Some(&info("a", "z")));
+        assert_eq!(patch.unwrap(), None);
         let patch = node_patch(&node("{\"d\":\"a\",\"e\":\"b\"}", "z"), "d", None)
             .unwrap()
             .unwrap();
@@ -166,11 +173,13 @@ mod tests {
         assert!(
             node_patch(&node("", "other"), "d", Some(&info("a", "z")))
                 .unwrap_err()
+                .to_string()
                 .contains("collision")
         );
         assert!(
             node_patch(&node("rubbish", "z"), "d", None)
                 .unwrap_err()
+                .to_string()
                 .contains("failed to parse")
         );
     }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::super::act::Ready;
 use super::super::blocking;
+use super::super::error::MountError;
 use super::super::mount_table::{remove_tree, unmount_below};
 use super::super::ownership::Ownership;
 use super::super::paths::{self, Paths, Plugin};
@@ -48,10 +49,10 @@ impl Publisher<'_> {
     ) -> Result<Ready, Problem> {
         if !paths::is_file_name(&target.name) || !paths::is_file_name(&target.driver) {
             let message = format!(
-                "the names {:?} and {:?} can't be used as names of directories",
+                "volume name {:?} or driver name {:?} is not a valid directory name",
                 target.name, target.driver
             );
-            return Err(Problem::from(message));
+            return Err(Problem::invalid(message));
         }
         let turn = self.drivers.turn(&target.driver, &target.handle);
         let _turn = turn.lock().await;
@@ -72,18 +73,15 @@ impl Publisher<'_> {
             .await
             .map_err(at("MountVolume.MountDevice failed"))?;
 
-        let failed = |reason: String| Problem::from(said(&format!("mounter.SetUpAt failed to {reason}")));
         let client = self.drivers.client(&target.driver);
-        let client = client.map_err(|e| failed(format!("get CSI client: {e}")))?;
-        target.check_lifecycle(driver).map_err(|e| {
-            Problem::from(said(&format!(
-                "mounter.SetupAt failed to check volume lifecycle mode: {e}"
-            )))
-        })?;
+        let client = client.map_err(|e| csi_error("mounter.SetUpAt failed to get CSI client", e))?;
+        target
+            .check_lifecycle(driver)
+            .map_err(|e| csi_error("mounter.SetupAt failed to check volume lifecycle mode", e))?;
         let capabilities = client
             .capabilities()
             .await
-            .map_err(|e| failed(format!("get capabilities: {e}")))?;
+            .map_err(|e| csi_error("mounter.SetUpAt failed to get capabilities", e))?;
         let directory = paths::volume(pod_directory, Plugin::Csi, &target.name);
         let request = self
             .publish_request(target, pod, driver, capabilities, ownership)
@@ -141,13 +139,17 @@ impl Publisher<'_> {
     }
 
     /// Where the volume is staged, if the driver does such a thing.
-    async fn stage(&self, target: &Target, context: &Map, ownership: &Ownership) -> Result<Option<PathBuf>, String> {
+    async fn stage(
+        &self,
+        target: &Target,
+        context: &Map,
+        ownership: &Ownership,
+    ) -> Result<Option<PathBuf>, MountError> {
         if target.is_inline {
             return Ok(None);
         }
-        let failed = |reason: String| said(&format!("attacher.MountDevice failed to {reason}"));
         let client = self.drivers.client(&target.driver);
-        let client = client.map_err(|e| failed(format!("create newCsiDriverClient: {e}")))?;
+        let client = client.map_err(|e| csi_error("attacher.MountDevice failed to create newCsiDriverClient", e))?;
         let capabilities = client.capabilities().await?;
         if !capabilities.stages {
             return Ok(None);
@@ -178,7 +180,7 @@ impl Publisher<'_> {
     }
 
     /// Before the driver is asked, so that whatever it does is taken down some day.
-    async fn save(&self, directory: PathBuf, target: &Target) -> Result<(), String> {
+    async fn save(&self, directory: PathBuf, target: &Target) -> Result<(), MountError> {
         let data = self.volume_data(target);
         blocking(move || disk::save(&directory, &data)).await
     }
@@ -207,11 +209,11 @@ impl Publisher<'_> {
         }
         let (ownership, at) = (*ownership, disk::mount_point(directory));
         let given = blocking(move || ownership.apply(&at, false)).await;
-        given.map_err(|e| Problem::from(format!("applyFSGroup failed for vol {}: {e}", target.handle)))
+        given.map_err(|e| MountError::during(format!("applyFSGroup failed for vol {}", target.handle), e).into())
     }
 
     /// Takes down all volumes of drivers that a pod has.
-    pub(crate) async fn unpublish_all(&self, pod_directory: &Path) -> Result<(), String> {
+    pub(crate) async fn unpublish_all(&self, pod_directory: &Path) -> Result<(), MountError> {
         self.unpublish_blocks(pod_directory).await?;
         let at = pod_directory.to_path_buf();
         for published in blocking(move || disk::of_pod(&at)).await? {
@@ -219,28 +221,28 @@ impl Publisher<'_> {
             let turn = self.drivers.turn(&data.driver_name, &data.volume_handle);
             let _turn = turn.lock().await;
             let client = self.drivers.client(&data.driver_name);
-            let client = client.map_err(|e| said(&format!("Unmounter.TearDownAt failed to get CSI client: {e}")))?;
+            let client = client.map_err(|e| csi_error("Unmounter.TearDownAt failed to get CSI client", e))?;
             let request = NodeUnpublishVolume {
                 volume_id: data.volume_handle.clone(),
                 target_path: shown(&published.mount_point()),
             };
             let unpublished = client.unpublish(request).await;
-            unpublished.map_err(|e| said(&format!("Unmounter.TearDownAt failed: {e}")))?;
+            unpublished.map_err(|e| csi_error("Unmounter.TearDownAt failed", e))?;
             let directory = published.directory.clone();
             blocking(move || unmount_below(&directory)).await?;
             self.unstage_if_last(&client, &published).await?;
-            // Last, as it is what tells that there is something to be taken down.
+            // Last, as it marks that there is something to tear down.
             let directory = published.directory.clone();
             blocking(move || remove_tree(&directory)).await?;
         }
         Ok(())
     }
 
-    async fn unstage_if_last(&self, client: &Client, gone: &Published) -> Result<(), String> {
+    async fn unstage_if_last(&self, client: &Client, gone: &Published) -> Result<(), MountError> {
         let (driver, handle) = (gone.data.driver_name.clone(), gone.data.volume_handle.clone());
         let staging = disk::staging(self.paths, &driver, &handle);
         let (paths, at, own) = (self.paths.clone(), staging.clone(), gone.directory.clone());
-        let is_left = blocking(move || -> Result<(bool, bool), String> {
+        let is_left = blocking(move || -> Result<(bool, bool), MountError> {
             let is_staged = disk::load(at.parent().expect("staged below its own directory"))?.is_some();
             let all = disk::of_all(&paths)?;
             let mut others = all.iter().filter(|p| p.directory != own);
@@ -260,11 +262,11 @@ impl Publisher<'_> {
             staging_target_path: shown(&staging),
         };
         let unstaged = client.unstage(request).await;
-        unstaged.map_err(|e| said(&format!("attacher.UnmountDevice failed: {e}")))?;
+        unstaged.map_err(|e| csi_error("attacher.UnmountDevice failed", e))?;
         blocking(move || remove_tree(staging.parent().expect("staged below its own directory"))).await
     }
 
-    /// The names under which the node's status tells of volumes in use.
+    /// The names of volumes in use in the node's status.
     pub(crate) async fn in_use(&self) -> Vec<String> {
         let paths = self.paths.clone();
         let all = blocking(move || {
@@ -280,14 +282,14 @@ impl Publisher<'_> {
         names
     }
 
-    pub(super) async fn driver_object(&self, name: &str) -> Result<Option<CSIDriverSpec>, String> {
+    pub(super) async fn driver_object(&self, name: &str) -> Result<Option<CSIDriverSpec>, MountError> {
         let found = self
             .objects
             .fetch::<CSIDriver>("storage.k8s.io/v1", None, "csidrivers", "csidriver", name);
         match found.await {
             Ok(found) => Ok(Some(found.spec)),
             Err(ObjectError::NotFound(_)) => Ok(None),
-            Err(ObjectError::Failed(reason)) => Err(said(&format!("failed to get CSIDriver {name:?}: {reason}"))),
+            Err(error) => Err(csi_error(format!("failed to get CSIDriver {name:?}"), error)),
         }
     }
 
@@ -296,7 +298,7 @@ impl Publisher<'_> {
     }
 
     /// What the controller's half of the driver has to say, once it has attached the volume to the node.
-    async fn publish_context(&self, target: &Target, driver: Option<&CSIDriverSpec>) -> Result<Map, String> {
+    async fn publish_context(&self, target: &Target, driver: Option<&CSIDriverSpec>) -> Result<Map, MountError> {
         if driver.is_some_and(|d| d.attach_required == Some(false)) {
             return Ok(Map::new());
         }
@@ -307,19 +309,23 @@ impl Publisher<'_> {
             .objects
             .fetch::<VolumeAttachment>("storage.k8s.io/v1", None, resource, said, &id)
             .await;
-        let found = found.map_err(|e| format!("volume {handle} has GET error for volume attachment {id}: {e}"))?;
+        let found = found
+            .map_err(|e| MountError::during(format!("volume {handle} has GET error for volume attachment {id}"), e))?;
         match found.status {
             Some(status) if status.attached => Ok(status.attachment_metadata.unwrap_or_default()),
-            _ => Err(format!("volume {handle} is not attached for volume attachment {id}")),
+            _ => Err(MountError::Invalid(format!(
+                "volume {handle} is not attached for volume attachment {id}"
+            ))),
         }
     }
 
-    pub(super) async fn secrets(&self, reference: &Option<(String, String)>, what: &str) -> Result<Map, String> {
+    pub(super) async fn secrets(&self, reference: &Option<(String, String)>, what: &str) -> Result<Map, MountError> {
         let Some((namespace, name)) = reference else {
             return Ok(Map::new());
         };
         let found = self.objects.secret(namespace, name).await;
-        let found: Arc<_> = found.map_err(|e| format!("fetching {what} {namespace}/{name} failed: {e}"))?;
+        let found: Arc<_> =
+            found.map_err(|e| MountError::during(format!("fetching {what} {namespace}/{name} failed"), e))?;
         let texts = found
             .data
             .iter()
@@ -328,7 +334,7 @@ impl Publisher<'_> {
         Ok(texts.collect())
     }
 
-    async fn tokens(&self, pod: &Pod, driver: Option<&CSIDriverSpec>) -> Result<Map, String> {
+    async fn tokens(&self, pod: &Pod, driver: Option<&CSIDriverSpec>) -> Result<Map, MountError> {
         let requests = driver.and_then(|d| d.token_requests.as_deref()).unwrap_or_default();
         if requests.is_empty() {
             return Ok(Map::new());
@@ -348,7 +354,7 @@ impl Publisher<'_> {
                 bound_object_ref: None,
             };
             let token = self.objects.service_account_token(namespace, account, &spec, pod).await;
-            let token = token.map_err(|e| e.to_string())?;
+            let token = token?;
             let status = json!({"token": token.token, "expirationTimestamp": rfc3339(token.expires)});
             tokens.insert(request.audience.clone(), status);
         }
@@ -357,11 +363,11 @@ impl Publisher<'_> {
     }
 }
 
-pub(super) fn said(text: &str) -> String {
-    format!("kubernetes.io/csi: {text}")
+pub(super) fn csi_error(step: impl std::fmt::Display, source: impl Into<MountError>) -> MountError {
+    MountError::during(format!("kubernetes.io/csi: {step}"), source)
 }
 
-pub(super) fn at(step: &'static str) -> impl Fn(String) -> Problem {
+pub(super) fn at<E: Into<MountError>>(step: &'static str) -> impl Fn(E) -> Problem {
     move |reason| Problem {
         kind: ProblemKind::Step(step),
         ..Problem::from(reason)

@@ -1,4 +1,4 @@
-//! Finds drivers by the sockets that their registrars make, and tells the cluster of them.
+//! Finds drivers by the sockets of their registrars, and adds them to the node's CSINode.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,8 @@ use super::super::blocking;
 use super::Drivers;
 use super::client::Client;
 use super::messages::{NodeInfo, PluginInfo};
-use super::node_object;
+use super::node_object::{self, NODE_ID};
+use crate::grpc::CallError;
 
 /// How often the directory is looked at. A driver waits that long at most, and looking costs next to nothing.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,6 +28,39 @@ const RETRY_MAX: u32 = 120;
 const STORAGE: &str = "storage.k8s.io/v1";
 /// Sockets below this depth are nobody's.
 const DEPTH_MAX: usize = 3;
+
+/// Why a plugin was not registered, or not deregistered.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RegistrationError {
+    #[error("no handler registered for plugin type: {kind} at socket {}", socket.display())]
+    PluginType { kind: String, socket: PathBuf },
+    #[error("plugin validation failed with err: None of the versions specified {0:?} are supported")]
+    Version(Vec<String>),
+    #[error("error adding CSI driver node info: driverNodeID must not be empty")]
+    NoNodeId,
+    #[error("failed to parse node's {NODE_ID:?} annotation value ({text:?}) err={source}")]
+    Annotation { text: String, source: serde_json::Error },
+    #[error(
+        "detected topology value collision: driver reported {key:?}:{reported:?} but existing label is {key:?}:{existing:?}"
+    )]
+    Topology {
+        key: String,
+        reported: String,
+        existing: String,
+    },
+    #[error("{}", .0.chain())]
+    Api(#[from] orlop_client::Error),
+    #[error("error updating {kind} object with CSI driver node info: {}", source.chain())]
+    Update {
+        kind: &'static str,
+        source: orlop_client::Error,
+    },
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The driver itself, not its registrar, is at fault.
+    #[error("plugin registration failed with err: {0}")]
+    Driver(Box<RegistrationError>),
+}
 
 pub(crate) struct Registry {
     pub drivers: Arc<Drivers>,
@@ -79,7 +113,7 @@ impl Registry {
         match self.object(api).await {
             Ok(_) => true,
             Err(error) => {
-                tracing::debug!(err = error, "failed to initialize CSINode");
+                tracing::debug!(err = %error, "failed to initialize CSINode");
                 false
             }
         }
@@ -116,7 +150,7 @@ impl Registry {
                     Known::Registered { identity, driver }
                 }
                 Err(error) => {
-                    tracing::warn!(socket = %path.display(), err = error, "failed to register plugin");
+                    tracing::warn!(socket = %path.display(), err = %error, "failed to register plugin");
                     let wait = match known.get(&path) {
                         Some(Known::Failed { next_wait, .. }) => *next_wait,
                         _ => RETRY_MIN,
@@ -133,7 +167,7 @@ impl Registry {
     }
 
     /// The driver's name, once everybody knows it.
-    async fn register(&self, socket: &Path) -> Result<String, String> {
+    async fn register(&self, socket: &Path) -> Result<String, RegistrationError> {
         let registrar = Client::new(socket);
         let info = registrar.plugin_info().await?;
         let outcome = self.enter(&info, socket).await;
@@ -146,23 +180,22 @@ impl Registry {
         outcome?;
         if let Err(error) = notified {
             self.unregister(&info.name).await;
-            return Err(error);
+            return Err(error.into());
         }
         Ok(info.name)
     }
 
-    async fn enter(&self, info: &PluginInfo, socket: &Path) -> Result<(), String> {
+    async fn enter(&self, info: &PluginInfo, socket: &Path) -> Result<(), RegistrationError> {
         check(info, socket)?;
         let endpoint = match info.endpoint.as_str() {
             "" => socket.to_path_buf(),
             endpoint => PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint)),
         };
         let client = Client::new(endpoint);
-        let failed = |e: String| format!("plugin registration failed with err: {e}");
-        let node_info = client.node_info().await.map_err(failed)?;
+        let failed = |error: RegistrationError| RegistrationError::Driver(Box::new(error));
+        let node_info = client.node_info().await.map_err(|error| failed(error.into()))?;
         if node_info.node_id.is_empty() {
-            let message = "error adding CSI driver node info: driverNodeID must not be empty";
-            return Err(failed(message.to_string()));
+            return Err(failed(RegistrationError::NoNodeId));
         }
         self.tell(&info.name, Some(&node_info)).await.map_err(failed)?;
         self.drivers.clients.lock().insert(info.name.clone(), client);
@@ -173,18 +206,18 @@ impl Registry {
         tracing::info!(driver, "deregistered CSI driver");
         self.drivers.clients.lock().remove(driver);
         if let Err(error) = self.tell(driver, None).await {
-            tracing::warn!(driver, err = error, "failed to remove driver from CSINode");
+            tracing::warn!(driver, err = %error, "failed to remove driver from CSINode");
         }
     }
 
     /// Tells the cluster of a driver that came (with its information) or went.
-    async fn tell(&self, driver: &str, info: Option<&NodeInfo>) -> Result<(), String> {
+    async fn tell(&self, driver: &str, info: Option<&NodeInfo>) -> Result<(), RegistrationError> {
         let Some(api) = &self.api else { return Ok(()) };
         let node_path = path::object("v1", None, "nodes", &self.node_name);
-        let node: Node = api.get(&node_path).await.map_err(|e| e.chain())?;
+        let node: Node = api.get(&node_path).await?;
         if let Some(patch) = node_object::node_patch(&node, driver, info)? {
             let patched: Result<IgnoredAny, _> = api.patch_merge(&node_path, &patch).await;
-            patched.map_err(|e| format!("error updating Node object with CSI driver node info: {}", e.chain()))?;
+            patched.map_err(|source| RegistrationError::Update { kind: "Node", source })?;
         }
         let csi_node = self.object(api).await?;
         let changed = match info {
@@ -194,31 +227,26 @@ impl Registry {
         if let Some(changed) = changed {
             let path = path::object(STORAGE, None, "csinodes", &self.node_name);
             let replaced: Result<IgnoredAny, _> = api.replace(&path, &changed).await;
-            replaced.map_err(|e| format!("error updating CSINode object with CSI driver node info: {}", e.chain()))?;
+            replaced.map_err(|source| RegistrationError::Update {
+                kind: "CSINode",
+                source,
+            })?;
         }
         Ok(())
     }
 
     /// The node's CSINode, made if there is none; that of an earlier node of the name is removed.
-    async fn object(&self, api: &Api) -> Result<CSINode, String> {
-        let node: Node = api
-            .get(&path::object("v1", None, "nodes", &self.node_name))
-            .await
-            .map_err(|e| e.chain())?;
+    async fn object(&self, api: &Api) -> Result<CSINode, RegistrationError> {
+        let node: Node = api.get(&path::object("v1", None, "nodes", &self.node_name)).await?;
         let at = path::object(STORAGE, None, "csinodes", &self.node_name);
         match api.get::<CSINode>(&at).await {
             Ok(found) if node_object::is_owned(&found, &node) => return Ok(found),
-            Ok(_) => api
-                .delete(&at, &DeleteOptions::default())
-                .await
-                .map_err(|e| e.chain())?,
+            Ok(_) => api.delete(&at, &DeleteOptions::default()).await?,
             Err(orlop_client::Error::NotFound(_)) => {}
-            Err(error) => return Err(error.chain()),
+            Err(error) => return Err(error.into()),
         }
         let all = path::collection(STORAGE, None, "csinodes");
-        api.create(&all, &node_object::empty(&node))
-            .await
-            .map_err(|e| e.chain())
+        Ok(api.create(&all, &node_object::empty(&node)).await?)
     }
 }
 
@@ -234,20 +262,16 @@ fn is_due(known: Option<&mut Known>, found: Identity) -> bool {
     }
 }
 
-fn check(info: &PluginInfo, socket: &Path) -> Result<(), String> {
+fn check(info: &PluginInfo, socket: &Path) -> Result<(), RegistrationError> {
     if info.kind != "CSIPlugin" {
-        return Err(format!(
-            "no handler registered for plugin type: {} at socket {}",
-            info.kind,
-            socket.display()
-        ));
+        return Err(RegistrationError::PluginType {
+            kind: info.kind.clone(),
+            socket: socket.to_path_buf(),
+        });
     }
     let is_one = |version: &String| version.trim_start_matches('v').split('.').next() == Some("1");
     if info.name.is_empty() || !info.supported_versions.iter().any(is_one) {
-        return Err(format!(
-            "plugin validation failed with err: None of the versions specified {:?} are supported",
-            info.supported_versions
-        ));
+        return Err(RegistrationError::Version(info.supported_versions.clone()));
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use orlop_api::types::core::{
 };
 use orlop_api::types::storage::CSIDriverSpec;
 
+use super::super::error::MountError;
 use super::client::Capabilities;
 use super::messages::{AccessMode, AccessModeKind, BlockVolume, MountVolume, VolumeCapability};
 use super::{growth, hashed};
@@ -127,7 +128,7 @@ impl Target {
         }
     }
 
-    /// Whether the agent gives the files to the pod's group.
+    /// Whether the kubelet gives the files to the pod's group.
     pub(crate) fn takes_group(&self, driver: Option<&CSIDriverSpec>) -> bool {
         let policy = driver.and_then(|d| d.fs_group_policy.as_deref());
         if self.read_only || policy == Some("None") {
@@ -142,12 +143,12 @@ impl Target {
     }
 
     /// Whether the driver says it can do volumes that live this way.
-    pub(crate) fn check_lifecycle(&self, driver: Option<&CSIDriverSpec>) -> Result<(), String> {
+    pub(crate) fn check_lifecycle(&self, driver: Option<&CSIDriverSpec>) -> Result<(), MountError> {
         let mode = self.lifecycle_mode();
         let unsupported = format!("volume mode {mode:?} not supported by driver {}", self.driver);
         let Some(driver) = driver else {
             return match self.is_inline {
-                true => Err(format!("{unsupported} (no CSIDriver object)")),
+                true => Err(MountError::Invalid(format!("{unsupported} (no CSIDriver object)"))),
                 false => Ok(()),
             };
         };
@@ -156,7 +157,10 @@ impl Target {
         let modes = modes.unwrap_or(&persistent);
         match modes.iter().any(|m| m == mode) {
             true => Ok(()),
-            false => Err(format!("{unsupported} (only supports [{}])", quoted(modes))),
+            false => Err(MountError::Invalid(format!(
+                "{unsupported} (only supports [{}])",
+                quoted(modes)
+            ))),
         }
     }
 }
@@ -168,7 +172,7 @@ fn quoted(list: &[String]) -> String {
         .join(" ")
 }
 
-/// What drivers may be told about the pod.
+/// Pod information passed to drivers (podInfoOnMount).
 pub(super) fn pod_info(pod: &Pod, is_inline: bool) -> BTreeMap<String, String> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
@@ -267,19 +271,17 @@ mod tests {
         // The SHA-256 of "uv".
         assert!(inline.handle.starts_with("csi-") && inline.handle.len() == 68);
         let unsupported = "volume mode \"Ephemeral\" not supported by driver d";
-        assert_eq!(
-            inline.check_lifecycle(None),
-            Err(format!("{unsupported} (no CSIDriver object)"))
-        );
+        let refusal = |driver| inline.check_lifecycle(driver).unwrap_err().to_string();
+        assert_eq!(refusal(None), format!("{unsupported} (no CSIDriver object)"));
         let both = driver(json!({"volumeLifecycleModes": ["Persistent", "Ephemeral"]}));
-        assert_eq!(inline.check_lifecycle(Some(&both)), Ok(()));
+        inline.check_lifecycle(Some(&both)).unwrap();
         let one = driver(json!({}));
         assert_eq!(
-            inline.check_lifecycle(Some(&one)),
-            Err(format!("{unsupported} (only supports [\"Persistent\"])"))
+            refusal(Some(&one)),
+            format!("{unsupported} (only supports [\"Persistent\"])")
         );
         let target = persistent(json!([]), "", false);
-        assert_eq!(target.check_lifecycle(None), Ok(()));
+        target.check_lifecycle(None).unwrap();
         assert_eq!(target.stage_secret, Some(("n".into(), "s".into())));
     }
 }

@@ -16,6 +16,7 @@ use super::hashed;
 use crate::events::testing::Said;
 use crate::objects::Objects;
 use crate::objects::fake::FakeCluster;
+use crate::testing::until;
 
 const DRIVER: &str = "tape.example.com";
 const CLAIM: &str = "/api/v1/namespaces/n/persistentvolumeclaims/data";
@@ -80,11 +81,8 @@ impl Node {
     async fn until_registered(&self) {
         let volumes = self.volumes.clone();
         let watch = volumes.watch_plugins(self.shutdown.clone());
-        let known = async {
-            while self.volumes.shared.drivers.client(DRIVER).is_err() || self.driver.registered().is_none() {
-                tokio::task::yield_now().await;
-            }
-        };
+        let is_known = || self.volumes.shared.drivers.client(DRIVER).is_ok() && self.driver.registered().is_some();
+        let known = until("the driver is registered", is_known, true);
         tokio::select! {
             () = watch => panic!("it watches until the shutdown"),
             () = known => {}
@@ -189,7 +187,7 @@ async fn staged_once_published_for_each_pod_and_taken_down_after_the_last() {
         assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "on tape");
     }
 
-    // An agent that was killed asks again, which changes nothing.
+    // A kubelet that was killed asks again, which changes nothing.
     node.volumes = Node::volumes(&node.temp, &node.cluster, &node.said);
     node.until_registered().await;
     assert_eq!(node.set_up(&claimed("u1")).await, "");
@@ -250,7 +248,7 @@ async fn a_device_for_each_pod() {
     assert!(fs::metadata(&held).unwrap().rdev() == fs::metadata(&disk.path).unwrap().rdev());
     assert_eq!(loops_on(&held), 1);
 
-    // An agent that was killed asks again; another pod has it, too.
+    // A kubelet that was killed asks again; another pod has it, too.
     node.volumes = Node::volumes(&node.temp, &node.cluster, &node.said);
     node.until_registered().await;
     assert_eq!(node.set_up(&one).await, "");

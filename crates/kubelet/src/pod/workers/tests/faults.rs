@@ -35,7 +35,7 @@ async fn each_failure_has_its_reason_and_passes() {
 async fn config_image_mount_and_sandbox_failures() {
     let world = World::new();
     world.pass(0.1).await;
-    world.tools.state.lock().refuse_mount =
+    world.fakes.environment.0.lock().refuse_mount =
         Some("MountVolume.SetUp failed for volume \"v\" : configmap \"c\" not found".into());
     world.workers.update(Arc::new(pod("containers=a")));
     world.pass(5.0).await;
@@ -47,15 +47,12 @@ async fn config_image_mount_and_sandbox_failures() {
             .all(|e| e.starts_with("p FailedMount: MountVolume.SetUp failed"))
     );
     assert_eq!(world.calls(), [""; 0]);
-    {
-        let mut state = world.tools.state.lock();
-        state.refuse_mount = None;
-        state.refuse_image = Some(Refusal {
-            reason: "ErrImagePull".into(),
-            message: "no such image".into(),
-            retry_after: None,
-        });
-    }
+    world.fakes.environment.0.lock().refuse_mount = None;
+    world.fakes.configurator.0.lock().image = Some(ContainerStartError {
+        reason: "ErrImagePull".into(),
+        message: "no such image".into(),
+        retry_after: None,
+    });
     world.runtime.fail_next(Call::RunPodSandbox, error("no network"));
     world.pass(11.0).await;
     assert!(
@@ -66,11 +63,10 @@ async fn config_image_mount_and_sandbox_failures() {
     );
     world.pass(11.0).await;
     assert_eq!(world.states(), "a=waiting(ErrImagePull)");
-    {
-        let mut state = world.tools.state.lock();
-        state.refuse_image = None;
-        state.refuse_config = Some("secret \"s\" not found".into());
-    }
+    *world.fakes.configurator.0.lock() = Refusals {
+        image: None,
+        config: Some("secret \"s\" not found".into()),
+    };
     world.pass(11.0).await;
     assert_eq!(world.states(), "a=waiting(CreateContainerConfigError)");
     assert!(
@@ -78,7 +74,7 @@ async fn config_image_mount_and_sandbox_failures() {
             .events()
             .contains(&"a Failed: Error: secret \"s\" not found".to_string())
     );
-    world.tools.state.lock().refuse_config = None;
+    world.fakes.configurator.0.lock().config = None;
     world.pass(11.0).await;
     assert_eq!(
         (world.states().as_str(), world.phase().as_str()),
@@ -90,16 +86,16 @@ async fn config_image_mount_and_sandbox_failures() {
 async fn a_changed_pod_need_not_wait_for_the_retry() {
     let world = World::new();
     world.pass(0.1).await;
-    let refusal = Refusal {
+    let refusal = ContainerStartError {
         reason: "ErrImagePull".into(),
         message: "no".into(),
         retry_after: None,
     };
-    world.tools.state.lock().refuse_image = Some(refusal);
+    world.fakes.configurator.0.lock().image = Some(refusal);
     world.workers.update(Arc::new(pod("containers=a")));
     world.pass(1.0).await;
     assert_eq!(world.states(), "a=waiting(ErrImagePull)");
-    world.tools.state.lock().refuse_image = None;
+    world.fakes.configurator.0.lock().image = None;
     world.workers.update(Arc::new(pod("containers=a a.image=other")));
     world.pass(1.0).await;
     assert_eq!(world.states(), "a=running");
@@ -195,7 +191,7 @@ async fn what_no_source_has_is_ended() {
     let calls = world.calls();
     assert_eq!(calls.iter().filter(|c| c.starts_with("Stop")).count(), 3, "{calls:?}");
     assert_eq!(calls.iter().filter(|c| c.starts_with("Remove")).count(), 3, "{calls:?}");
-    assert!(world.workers.pods().is_empty() && world.tools.state.lock().held.is_empty());
+    assert!(world.workers.pods().is_empty() && world.fakes.environment.0.lock().held.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,13 +207,16 @@ async fn a_runtime_that_is_away_is_waited_for() {
     }
     world.runtime.end_events();
     world.workers.update(deleted(&desired, 5));
+    let is_healthy = || world.fakes.metrics.is_pleg_healthy(world.clock.now());
     world.pass(30.0).await;
-    assert_eq!(world.phase(), "Running");
+    assert_eq!((world.phase().as_str(), is_healthy()), ("Running", true));
+    world.pass(180.0).await;
+    assert!(!is_healthy(), "no successful relist for three minutes");
     for call in [Call::ListContainers, Call::ListPodSandbox, Call::StopContainer] {
         world.runtime.fail_always(call, None);
     }
     world.pass(15.0).await;
-    assert_eq!(world.phase(), "Failed");
+    assert_eq!((world.phase().as_str(), is_healthy()), ("Failed", true));
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,13 +42,13 @@ enum Happening {
     /// Nothing, for so many milliseconds.
     Pass(u16),
     Delete(u8),
-    /// Its object goes at once; the agent hears of it when it has gone.
+    /// Its object goes at once; the kubelet hears of it when it has gone.
     Remove(u8),
     Evict(u8),
     /// Somebody else says that it failed.
     Fail(u8),
     Exit(u8, u8),
-    /// Another agent takes over; meanwhile the object of this pod goes, and others are bound.
+    /// Another kubelet process takes over; meanwhile the object of this pod goes, and others are bound.
     Restart(u8),
 }
 
@@ -102,10 +102,10 @@ impl Cluster {
         let world = World::new();
         world.has_cpus(CPUS);
         {
-            let mut state = world.tools.state.lock();
-            state.devices = DEVICES;
-            state.release_takes = 30;
-            state.random = Some(Random::seeded(seed));
+            let mut environment = world.fakes.environment.0.lock();
+            environment.clean_up_takes = 30;
+            environment.random = Some(Random::seeded(seed));
+            world.fakes.allocator.0.lock().devices = DEVICES;
         }
         world.pass(0.3).await;
         let stored = |(index, ask): (usize, Ask)| Stored {
@@ -118,7 +118,7 @@ impl Cluster {
         Cluster { world, pods }
     }
 
-    /// The status as the API server shows it: what the agent wrote last, unless somebody else said more.
+    /// The status as the API server shows it: what the kubelet wrote last, unless somebody else said more.
     fn status(&self, stored: &Stored) -> PodStatus {
         let written = self.world.writer.status(policy::uid(&stored.pod));
         let own = stored.pod.status.clone().unwrap_or_default();
@@ -161,7 +161,7 @@ impl Cluster {
         bound
     }
 
-    /// A moment passes; what the agent wrote becomes visible, and the scheduler acts on it at once.
+    /// A moment passes; what the kubelet wrote becomes visible, and the scheduler acts on it at once.
     async fn tick(&mut self) {
         self.world.runtime.advance(TICK);
         tokio::time::sleep(TICK).await;
@@ -258,10 +258,10 @@ impl Cluster {
             pod.status = stored.bound.then_some(status);
             stored.pod = Arc::new(pod);
         }
-        let (clock, runtime, tools) = (&self.world.clock, &self.world.runtime, &self.world.tools);
+        let (clock, runtime, fakes) = (&self.world.clock, &self.world.runtime, &self.world.fakes);
         self.world.shutdown.trigger();
         tokio::time::sleep(TICK).await;
-        self.world = World::over(clock.clone(), runtime.clone(), tools.clone());
+        self.world = World::over(clock.clone(), runtime.clone(), fakes.clone());
         self.schedule();
         for stored in self.pods.iter().filter(|stored| stored.bound && !stored.gone) {
             self.world.workers.update(stored.pod.clone());
@@ -318,7 +318,7 @@ proptest! {
     }
 }
 
-/// A label or a resource that the scheduler has seen and the agent not yet.
+/// A label or a resource that the scheduler has seen and the kubelet not yet.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_thought_over_with_the_node_as_it_is_now() {
     let world = World::new();
@@ -342,7 +342,7 @@ async fn a_refusal_is_thought_over_with_the_node_as_it_is_now() {
         ("labelled", 1, "ssd", Some(node(4, "ssd"))),
         ("large", 5, "ssd", Some(node(6, "ssd"))),
     ] {
-        world.tools.state.lock().newer_node = newer;
+        world.fakes.allocator.0.lock().newer_node = newer;
         world.workers.update(wanting(name, cpu, label));
         world.pass(0.5).await;
         assert_eq!(phase(name), "Running", "{name}");

@@ -46,7 +46,7 @@ async fn a_pod_starts_runs_and_is_deleted() {
         3,
         "{calls:?}"
     );
-    assert!(world.tools.state.lock().held.is_empty());
+    assert!(world.fakes.environment.0.lock().held.is_empty());
     assert_eq!(world.phase(), "Failed");
     let mut events = world.events();
     events.sort();
@@ -127,7 +127,7 @@ async fn a_pod_that_is_done_frees_what_it_holds_and_stays() {
     world.workers.update(desired.clone());
     world.pass(1.0).await;
     assert_eq!(
-        (world.phase().as_str(), world.tools.state.lock().held.len()),
+        (world.phase().as_str(), world.fakes.environment.0.lock().held.len()),
         ("Running", 1)
     );
     world.pass(3.0).await;
@@ -135,7 +135,7 @@ async fn a_pod_that_is_done_frees_what_it_holds_and_stays() {
         (world.phase().as_str(), world.states().as_str()),
         ("Succeeded", "s=ended(143) a=ended(0)")
     );
-    assert!(world.tools.state.lock().held.is_empty());
+    assert!(world.fakes.environment.0.lock().held.is_empty());
     assert!(!world.calls().iter().any(|c| c.starts_with("Remove")));
     // Its containers are there for their logs until it is deleted.
     world.workers.update(deleted(&desired, 0));

@@ -48,7 +48,7 @@ struct History {
     ended: bool,
     /// When the present agent took over: it knows nothing of the back-off before.
     restarted_at: Option<Timestamp>,
-    /// When something happened for which the agent stops containers itself.
+    /// When something happened for which the kubelet stops containers itself.
     stopping: Vec<Timestamp>,
 }
 
@@ -243,7 +243,7 @@ async fn live(choice: u8, happenings: Vec<Happening>) {
         if matches!(happening, Happening::Restart) {
             let mut known = (*history.desired).clone();
             known.status = history.world.workers.status("uid");
-            // An eviction that is under way is forgotten with the agent, as upstream; a deletion is not.
+            // An eviction that is under way is forgotten with the kubelet, as upstream; a deletion is not.
             let phase = known
                 .status
                 .as_ref()
@@ -287,7 +287,7 @@ async fn finish(mut history: History) {
         .await
         .unwrap();
     assert!(left.is_empty(), "{left:?}");
-    assert!(history.world.tools.state.lock().held.is_empty());
+    assert!(history.world.fakes.environment.0.lock().held.is_empty());
     assert!(policy::is_terminal(&history.world.phase()));
     history.world.workers.remove("uid");
     history.world.pass(1.0).await;

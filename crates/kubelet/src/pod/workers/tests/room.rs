@@ -1,4 +1,4 @@
-//! Who is let in, who goes for whom, and who may grow when there is room.
+//! Who is admitted, who goes for whom, and who may grow when there is room.
 
 use super::*;
 use crate::pod::testing::pod;
@@ -93,7 +93,7 @@ async fn a_pod_without_its_devices_leaves_its_room() {
     let world = World::new();
     world.has_cpus(4);
     world.pass(0.1).await;
-    world.tools.state.lock().refuse_devices = Some(Rejection {
+    world.fakes.allocator.0.lock().refuse_devices = Some(Rejection {
         reason: "UnexpectedAdmissionError".into(),
         message: "none left".into(),
     });
@@ -104,7 +104,7 @@ async fn a_pod_without_its_devices_leaves_its_room() {
     assert_eq!(status.message.as_deref(), Some("Pod was rejected: none left"));
     // As upstream, nothing is said of containers that never were.
     assert_eq!((status.container_statuses, status.conditions), (None, None));
-    world.tools.state.lock().refuse_devices = None;
+    world.fakes.allocator.0.lock().refuse_devices = None;
     world.workers.update(Arc::new(named("second", 3, 0)));
     world.pass(0.5).await;
     assert_eq!(world.phase_of("second").0, "Running");
@@ -117,9 +117,9 @@ async fn what_a_removed_pod_had_is_for_others_while_it_ends() {
     world.pass(0.1).await;
     world.workers.update(Arc::new(named("first", 3, 0)));
     world.pass(0.5).await;
-    assert!(world.tools.state.lock().left.is_empty());
+    assert!(world.fakes.allocator.0.lock().released.is_empty());
     world.workers.remove("first");
-    assert!(world.tools.state.lock().left.contains("first"));
+    assert!(world.fakes.allocator.0.lock().released.contains("first"));
     world.workers.update(Arc::new(named("second", 3, 0)));
     world.pass(0.5).await;
     assert_eq!(world.phase_of("second").0, "Running");
@@ -187,7 +187,7 @@ async fn the_pod_as_a_whole_is_resized() {
     world.pass(0.5).await;
     // Only the container without a limit of its own has the pod's.
     assert_eq!(world.calls(), ["UpdateContainerResources p/b"]);
-    assert_eq!(world.tools.state.lock().pod_resizes, 1);
+    assert_eq!(world.fakes.environment.0.lock().cgroup_updates, 1);
     let status = world.status();
     assert_eq!(status.resources.unwrap().limits.unwrap()["memory"].0, "3Gi");
     assert!(
@@ -197,7 +197,7 @@ async fn the_pod_as_a_whole_is_resized() {
             .iter()
             .all(|c| !c.type_.starts_with("PodResize"))
     );
-    // An agent that starts later finds it so.
+    // A kubelet that starts later finds it so.
     let world = world.restarted().await;
     let mut shown = (*with("3Gi", 2)).clone();
     shown.status = Some(
@@ -212,7 +212,7 @@ async fn the_pod_as_a_whole_is_resized() {
     assert_eq!(world.calls(), [""; 0]);
 }
 
-/// Deleted without a time to end in, or left by a former agent: it still runs, but nobody wants it.
+/// Deleted without a time to end in, or left by a former kubelet process: it still runs, but nobody wants it.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_wants_takes_no_room() {
     let world = World::new();

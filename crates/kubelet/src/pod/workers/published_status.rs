@@ -1,7 +1,7 @@
-//! The picture that a worker's last status was made from, kept where others can reach it.
+//! The inputs of a worker's last status, shared with whoever brings probe results.
 //!
-//! A turn of a worker may take long: a pull, a hook, the grace of a container that is restarted. What probes say must not
-//! wait for that: traffic depends on it. So whoever brings a result makes the status anew from this picture.
+//! A worker's sync may take long: a pull, a hook, the grace period of a container that is restarted. Probe results must not
+//! wait for that: traffic depends on them. So the status is computed again from these inputs when a result changes.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::pod::worker_state::WorkerState;
 
 pub(super) struct PublishedStatus {
     pub view: watch::Sender<View>,
-    /// The worker is in the middle of a turn.
+    /// The worker is in the middle of a sync.
     pub busy: bool,
     /// None before the first status.
-    pub picture: Option<StatusInputs>,
+    pub inputs: Option<StatusInputs>,
 }
 
 pub(super) struct StatusInputs {
-    pub mail: PodWork,
+    pub work: PodWork,
     pub pod: Arc<Pod>,
     pub observed: Arc<ObservedPod>,
     pub memory: WorkerState,
@@ -33,25 +33,25 @@ impl PublishedStatus {
         PublishedStatus {
             view,
             busy: false,
-            picture: None,
+            inputs: None,
         }
     }
 
     /// Tells what probes say now, unless the worker is about to do so itself.
     pub(super) fn probed(&mut self, shared: &Shared, uid: &str) {
-        let Some(picture) = self.picture.as_mut().filter(|_| self.busy) else {
+        let Some(inputs) = self.inputs.as_mut().filter(|_| self.busy) else {
             return;
         };
-        let memory = &mut picture.memory;
-        memory.probes = shared.tools.probed(uid).into_iter().collect();
-        let (host, now) = (shared.tools.host(), shared.clock.now());
-        let status = status::pod_status(&picture.pod, &picture.observed, memory, &host, now);
-        if picture.mail.orphan || memory.status == status {
+        let memory = &mut inputs.memory;
+        memory.probes = shared.prober.probe_results(uid).into_iter().collect();
+        let now = shared.clock.now();
+        let status = status::pod_status(&inputs.pod, &inputs.observed, memory, &shared.host, now);
+        if inputs.work.orphan || memory.status == status {
             return;
         }
         memory.status = status.clone();
-        shared.writer.set(&picture.mail.pod, &status, false);
-        let mut pod = (*picture.mail.pod).clone();
+        shared.writer.set(&inputs.work.pod, &status, false);
+        let mut pod = (*inputs.work.pod).clone();
         pod.status = Some(status);
         self.view.send_modify(|view| view.pod = Arc::new(pod));
     }
