@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
-use super::{LabelSelector, Labels, NodeSelector, NodeSelectorTerm, ObjectMeta, ResourceList, or_default};
+use super::{LabelSelector, Labels, NodeSelector, NodeSelectorTerm, ObjectMeta, ResourceList, Toleration, or_default};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -105,15 +105,6 @@ pub struct PodAffinityTerm {
 pub struct WeightedPodAffinityTerm {
     pub weight: i32,
     pub pod_affinity_term: PodAffinityTerm,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
-pub struct Toleration {
-    pub key: String,
-    pub operator: String,
-    pub value: String,
-    pub effect: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
