@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use orlop_api::objects::endpoint_slice::TRIGGER_TIME;
 use orlop_base::{BoxFuture, Clock, Shutdown};
 use orlop_client::{Api, Delta, Selection, path};
 use orlop_serving::{Page, Pages, plain};
@@ -462,7 +463,7 @@ impl Follower {
     fn observe_slices(&mut self, delta: Delta<EndpointSlice>) {
         if let Delta::Applied(one) | Delta::Deleted(one) = &delta {
             let meta = &one.metadata;
-            if (meta.namespace.as_str(), meta.labels.service.as_str()) == DNS_SERVICE {
+            if (meta.namespace.as_str(), one.service().unwrap_or_default()) == DNS_SERVICE {
                 self.changed.notify_one();
             }
         }
@@ -470,9 +471,10 @@ impl Follower {
             Delta::Reset(all) => self.directory.reset_slices(all),
             Delta::Applied(one) => {
                 let meta = &one.metadata;
-                let triggered = meta.annotations.triggered.parse::<jiff::Timestamp>().ok();
-                let service = self.directory.service(&meta.namespace, &meta.labels.service);
-                let headless = service.map(|service| service.spec.cluster_ip == "None");
+                let triggered = meta.annotation(TRIGGER_TIME);
+                let triggered = triggered.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+                let service = one.service().unwrap_or_default();
+                let headless = self.directory.is_headless(&meta.namespace, service);
                 self.directory.apply_slice(one);
                 if let (Some(triggered), Some(headless)) = (triggered, headless) {
                     let took = self.clock.now().duration_since(triggered);
