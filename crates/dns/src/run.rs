@@ -9,9 +9,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use orlop_api::objects::endpoint_slice::TRIGGER_TIME;
 use orlop_base::{BoxFuture, Clock, Shutdown};
-use orlop_client::{Api, Delta, Selection, path};
+use orlop_client::{Api, Delta, Inbox, Selection, informer, path};
 use orlop_serving::{Page, Pages, plain};
-use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -24,7 +23,7 @@ use crate::server::{self, Handler, ListenError};
 use crate::zone::{DNS_SERVICE, Directory, InvalidDomain, Zone};
 use crate::{publish, resources};
 
-/// Changes that may wait between an informer and the zone.
+/// Batches of changes that may wait.
 const QUEUE: usize = 256;
 /// How often the host's resolv.conf is looked at.
 const RESOLV_CONF: Duration = Duration::from_secs(5);
@@ -381,44 +380,43 @@ struct SyncedInformers {
     slices: bool,
 }
 
-fn informer<T: DeserializeOwned + Send + 'static>(
-    api: &Api,
-    selection: Selection,
-    shutdown: &Shutdown,
-) -> mpsc::Receiver<Delta<T>> {
+/// What an informer has observed, in order.
+enum InformerEvent {
+    Namespaces(Vec<Delta<Namespace>>),
+    Services(Vec<Delta<Service>>),
+    Slices(Vec<Delta<EndpointSlice>>),
+    Maps(Vec<Delta<ConfigMap>>),
+}
+
+/// Starts an informer for each kind of object; all of them feed one queue.
+fn start_informers(api: &Api, shutdown: &Shutdown) -> mpsc::Receiver<InformerEvent> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
+    let all = |version, resource| Selection::all(path::collection(version, None, resource));
+    let namespaces = Inbox::new(&sender, InformerEvent::Namespaces);
+    informer::start(api, all("v1", "namespaces"), namespaces, shutdown);
+    let services = Inbox::new(&sender, InformerEvent::Services);
+    informer::start(api, all("v1", "services"), services, shutdown);
+    let slices = Inbox::new(&sender, InformerEvent::Slices);
+    informer::start(api, all("discovery.k8s.io/v1", "endpointslices"), slices, shutdown);
+    let maps = Selection::all(path::collection("v1", Some(DNS_SERVICE.0), "configmaps"));
+    let maps = maps.with_fields("metadata.name=kube-dns");
+    informer::start(api, maps, Inbox::new(&sender, InformerEvent::Maps), shutdown);
     receiver
+}
+
+fn has_list<T>(deltas: &[Delta<T>]) -> bool {
+    deltas.iter().any(|delta| matches!(delta, Delta::Reset(_)))
 }
 
 impl Follower {
     async fn follow(mut self, api: Api, shutdown: Shutdown) {
-        let all = |version, resource| Selection::all(path::collection(version, None, resource));
-        let mut namespaces = informer::<Namespace>(&api, all("v1", "namespaces"), &shutdown);
-        let mut services = informer::<Service>(&api, all("v1", "services"), &shutdown);
-        let slices = all("discovery.k8s.io/v1", "endpointslices");
-        let mut slices = informer::<EndpointSlice>(&api, slices, &shutdown);
-        let maps = Selection::all(path::collection("v1", Some(DNS_SERVICE.0), "configmaps"));
-        let maps = maps.with_fields("metadata.name=kube-dns");
-        let mut maps = informer::<ConfigMap>(&api, maps, &shutdown);
+        let mut events = start_informers(&api, &shutdown);
         let mut look = tokio::time::interval(RESOLV_CONF);
         let mut synced_informers = SyncedInformers::default();
         loop {
             self.health.beat();
             tokio::select! {
-                Some(delta) = slices.recv() => {
-                    synced_informers.slices |= matches!(delta, Delta::Reset(_));
-                    self.observe_slices(delta);
-                }
-                Some(delta) = services.recv() => {
-                    synced_informers.services |= matches!(delta, Delta::Reset(_));
-                    self.observe_services(delta);
-                }
-                Some(delta) = namespaces.recv() => {
-                    synced_informers.namespaces |= matches!(delta, Delta::Reset(_));
-                    self.observe_namespaces(delta);
-                }
-                Some(delta) = maps.recv() => self.observe_maps(delta),
+                Some(event) = events.recv() => self.observe(event, &mut synced_informers),
                 _ = look.tick() => self.host.read_resolv_conf(),
                 _ = shutdown.wait() => return,
             }
@@ -432,6 +430,24 @@ impl Follower {
                 self.synced.send_replace(true);
                 tracing::info!("synced informers; DNS is ready");
             }
+        }
+    }
+
+    fn observe(&mut self, event: InformerEvent, synced: &mut SyncedInformers) {
+        match event {
+            InformerEvent::Namespaces(deltas) => {
+                synced.namespaces |= has_list(&deltas);
+                deltas.into_iter().for_each(|delta| self.observe_namespaces(delta));
+            }
+            InformerEvent::Services(deltas) => {
+                synced.services |= has_list(&deltas);
+                deltas.into_iter().for_each(|delta| self.observe_services(delta));
+            }
+            InformerEvent::Slices(deltas) => {
+                synced.slices |= has_list(&deltas);
+                deltas.into_iter().for_each(|delta| self.observe_slices(delta));
+            }
+            InformerEvent::Maps(deltas) => deltas.into_iter().for_each(|delta| self.observe_maps(delta)),
         }
     }
 
