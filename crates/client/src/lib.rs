@@ -15,13 +15,13 @@ pub mod api;
 mod backoff;
 pub mod error;
 pub mod events;
-#[cfg(test)]
-mod fake;
 pub mod informer;
 pub mod leader;
 mod lines;
 pub mod path;
 mod reachability;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod transport;
 
 pub use api::{Api, DeleteOptions, List, ListQuery, Preconditions};

@@ -515,11 +515,8 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use ::http::{Request, Response};
     use bytes::Bytes;
-    use http_body_util::Full;
+    use orlop_client::testing::{Fake, FakeReply};
 
     use super::*;
 
@@ -546,11 +543,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_loop_is_alive_without_an_api_server_and_stalled_once_it_ended() {
-        let lost = tower::service_fn(|_: Request<Full<Bytes>>| async {
-            let response = Response::builder().status(503).body(Full::<Bytes>::default());
-            Ok::<_, Infallible>(response.expect("a response"))
-        });
-        let api = Api::in_process(lost, "test");
+        let api = Fake::serving(|_| FakeReply::Whole(503, Bytes::new())).api();
         let health = Arc::new(Health::default());
         for _ in 0..2 {
             let following = tokio::spawn(follower(&health).follow(api.clone(), Shutdown::default()));
