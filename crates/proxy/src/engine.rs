@@ -78,7 +78,7 @@ pub struct SyncResult {
     pub flows: Option<(DeletedFlows, Duration)>,
     /// Everything was compared with what the kernel holds, not only what changed.
     pub was_full: bool,
-    /// When the changes of endpoints that are now in place came about.
+    /// When the changes of endpoints that are now in place happened.
     pub triggered: Vec<jiff::Timestamp>,
 }
 

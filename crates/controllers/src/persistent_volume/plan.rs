@@ -29,7 +29,7 @@ pub(super) enum Step {
     VolumeStatus(Arc<PersistentVolume>, Value),
     Claim(Value),
     ClaimStatus(Value),
-    /// It is the claim's turn.
+    /// The claim is reconciled next.
     WakeClaim,
     /// The storage behind the volume, and then the volume.
     DeleteHostPath(String),

@@ -108,7 +108,7 @@ pub(super) fn service(object: &Service) -> Option<ServiceFacts> {
     })
 }
 
-/// When what the slice tells came about.
+/// When the change happened that the slice shows.
 pub(super) fn triggered(slice: &EndpointSlice) -> Option<jiff::Timestamp> {
     slice.metadata.annotation(TRIGGER_TIME)?.parse().ok()
 }

@@ -37,7 +37,7 @@ pub struct HealthCheck {
 #[derive(Debug, PartialEq, Eq)]
 pub struct PendingChanges {
     pub change: Change,
-    /// When the changes of endpoints that are now planned came about.
+    /// When the changes of endpoints that are now planned happened.
     pub triggered: Vec<jiff::Timestamp>,
 }
 

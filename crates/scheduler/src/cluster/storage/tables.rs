@@ -48,18 +48,18 @@ pub struct Unclaimed {
 type BySize = BTreeMap<(i128, String), Arc<PersistentVolume>>;
 
 impl Unclaimed {
-    /// The smallest that has at least this capacity and pleases; only such as may be reached with these labels are asked
+    /// The smallest that has at least this capacity and suits; only such as may be reached with these labels are asked
     /// about (there may still be some that are not).
     pub fn smallest(
         &self,
         labels: &Labels,
         capacity: i128,
-        pleases: impl Fn(&PersistentVolume) -> bool,
+        suits: impl Fn(&PersistentVolume) -> bool,
     ) -> Option<&Arc<PersistentVolume>> {
         let here = labels.get(HOSTNAME).and_then(|host| self.pinned.get(host));
         let candidates = [here, Some(&self.anywhere)].into_iter().flatten();
         candidates
-            .filter_map(|volumes| volumes.range((capacity, String::new())..).find(|(_, v)| pleases(v)))
+            .filter_map(|volumes| volumes.range((capacity, String::new())..).find(|(_, v)| suits(v)))
             .min_by(|a, b| a.0.cmp(b.0))
             .map(|(_, volume)| volume)
     }
