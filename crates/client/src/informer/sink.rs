@@ -87,3 +87,81 @@ pub fn start_with<T: Send + 'static>(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use orlop_api::objects::Namespace;
+    use orlop_base::Clock;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{Server, eventually};
+
+    const PATH: &str = "/api/v1/namespaces";
+
+    fn server() -> Server {
+        Server::new(Clock::manual("2026-01-01T00:00:00Z".parse().unwrap()), 1)
+    }
+
+    fn put(server: &Server, name: &str) {
+        server.put(&format!("{PATH}/{name}"), json!({"metadata": {"name": name}}));
+    }
+
+    fn shown(delta: &Delta<Namespace>) -> String {
+        let name = |object: &Namespace| object.metadata.name.clone();
+        match delta {
+            Delta::Reset(objects) => format!("={}", objects.iter().map(name).collect::<Vec<_>>().join(",")),
+            Delta::Applied(object) => format!("+{}", name(object)),
+            Delta::Deleted(object) => format!("-{}", name(object)),
+            Delta::Bookmark(_) => String::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_gets_each_change_in_order() {
+        let (server, seen) = (server(), Arc::new(Mutex::new(String::new())));
+        put(&server, "a");
+        let (cache, shutdown) = (seen.clone(), Shutdown::default());
+        let sink = move |delta: Delta<Namespace>| cache.lock().push_str(&shown(&delta));
+        let informer = start(&server.api(), Selection::all(PATH), sink, &shutdown);
+        eventually("the list", async || *seen.lock() == "=a").await;
+        put(&server, "b");
+        server.remove("/api/v1/namespaces/a");
+        eventually("the changes", async || *seen.lock() == "=a+b-a").await;
+        server.compact();
+        eventually("another list", async || *seen.lock() == "=a+b-a=b").await;
+        shutdown.trigger();
+        informer.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_inbox_gets_what_waits_at_once_and_ends_the_informer_when_it_is_dropped() {
+        let (server, shutdown) = (server(), Shutdown::default());
+        let (sender, mut inbox) = mpsc::channel(1);
+        let wrap = |changes: Vec<Delta<Namespace>>| changes.iter().map(shown).collect::<String>();
+        let informer = start(
+            &server.api(),
+            Selection::all(PATH),
+            Inbox::new(&sender, wrap),
+            &shutdown,
+        );
+        assert_eq!(inbox.recv().await.unwrap(), "=");
+        for name in ["a", "b", "c", "d"] {
+            put(&server, name);
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+        // One message waits in the inbox and one to get into it; the rest came meanwhile.
+        let (mut all, mut last) = (String::new(), String::new());
+        while all != "+a+b+c+d" {
+            last = inbox.recv().await.unwrap();
+            all.push_str(&last);
+        }
+        assert!(last.contains("+c+d"), "{last}");
+        drop(inbox);
+        put(&server, "e");
+        informer.await.unwrap();
+    }
+}
