@@ -4,7 +4,8 @@
 //! Data comes in as bytes (JSON, YAML, protobuf) and goes out as `serde_json::Value` in the exact shape Kubernetes would
 //! answer with. There is no I/O and no async here, and the server needs no Rust struct per kind: one table of types
 //! (`schema`) describes them all, so that the request path is written once and custom resources can be rows added at run
-//! time. Components that look at many fields of an object decode it into the structs of `types`.
+//! time. Components that look at many fields of an object decode it into the structs of `types`, those that look at few
+//! into the slim ones of `objects`.
 
 pub mod field;
 pub mod names;
@@ -55,6 +56,7 @@ pub mod resources;
 pub mod scheduling;
 pub mod storage;
 
+pub mod objects;
 pub mod types;
 
 pub use field::{Cursor, Path, Problem, ProblemKind, Problems};

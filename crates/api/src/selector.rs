@@ -10,13 +10,13 @@ pub struct LabelSelector {
     pub requirements: Vec<Requirement>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
     pub key: String,
     pub op: Op,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     In(Vec<String>),
     NotIn(Vec<String>),
@@ -24,6 +24,8 @@ pub enum Op {
     DoesNotExist,
     Gt(i64),
     Lt(i64),
+    /// One that the API does not know, or not where it stands: matches nothing.
+    Unknown,
 }
 
 impl Requirement {
@@ -37,7 +39,7 @@ impl Requirement {
             (Op::DoesNotExist, v) => v.is_none(),
             (Op::Gt(n), Some(v)) => v.parse::<i64>().is_ok_and(|x| x > *n),
             (Op::Lt(n), Some(v)) => v.parse::<i64>().is_ok_and(|x| x < *n),
-            (Op::In(_) | Op::Gt(_) | Op::Lt(_), None) => false,
+            (Op::In(_) | Op::Gt(_) | Op::Lt(_), None) | (Op::Unknown, _) => false,
         }
     }
 }

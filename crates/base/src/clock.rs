@@ -110,6 +110,14 @@ impl Clock {
     }
 }
 
+pub fn monotonic() -> Instant {
+    Instant::now()
+}
+
+pub fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
 /// A timestamp as Kubernetes writes `metav1.Time`: RFC 3339, whole seconds, UTC.
 pub fn rfc3339(t: Timestamp) -> String {
     t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

@@ -349,7 +349,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fake::{Fake, FakeReply};
+    use crate::testing::{Fake, FakeReply};
 
     #[tokio::test]
     async fn each_verb_has_its_method_and_media_type() {

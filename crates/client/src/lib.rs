@@ -9,27 +9,25 @@
 //! every queue has a bound; an informer runs until the shutdown.
 //!
 //! Left out on purpose: client-side rate limits (the server's 429 is honoured instead; a bound on requests in flight
-//! keeps it rare) and shared caches beyond the small `Store`.
+//! keeps it rare) and caches: what is worth keeping of an object, and by what it is found, only its reader knows.
 
 pub mod api;
 mod backoff;
 pub mod error;
 pub mod events;
-#[cfg(test)]
-mod fake;
 pub mod informer;
 pub mod leader;
 mod lines;
 pub mod path;
 mod reachability;
-pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod transport;
 
 pub use api::{Api, DeleteOptions, List, ListQuery, Preconditions};
 pub use error::{Error, Result, Status, UnavailableReason};
 pub use events::{Event, EventType, ObjectReference, Recorder};
-pub use informer::{Delta, Selection, watch};
+pub use informer::{Delta, Inbox, Selection, Sink, watch};
 pub use leader::{Election, Leadership, elect};
 pub use reachability::Failures;
-pub use store::{Object, Store, reflect};
 pub use transport::{Client, ResponseBody};

@@ -26,7 +26,7 @@ pub(crate) fn select_pods(pods: &Cache<Pod>, service: &Service, with_terminating
 }
 
 /// Where a service's port leads in this pod; none if no container has a port of that name.
-pub(crate) fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
+pub(crate) fn target_port(pod: &Pod, port: &ServicePort) -> Option<u16> {
     let name = match &port.target_port {
         TargetPort::Number(number) => return Some(*number),
         TargetPort::Name(name) => name,

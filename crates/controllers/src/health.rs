@@ -72,6 +72,7 @@ mod tests {
     use std::time::Duration;
 
     use orlop_client::leader::Config as ElectionConfig;
+    use orlop_client::testing::eventually;
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -128,13 +129,7 @@ mod tests {
         }
 
         async fn until(&self, what: &str, mut is_so: impl FnMut(&Process) -> bool) {
-            for _ in 0..6000 {
-                if is_so(self) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            panic!("{what}: {:?}", self.health.checks(self.leader_elect, &self.shutdown));
+            eventually(what, async || is_so(self)).await;
         }
     }
 

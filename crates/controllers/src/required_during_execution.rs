@@ -15,9 +15,9 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::objects::node_selector::NodeSelector;
 use crate::objects::{Kind, Node, Pod};
 use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, Writer};
+use orlop_api::objects::NodeSelector;
 
 pub(crate) const DEF: Def = Def {
     name: "node-affinity-eviction-controller",
@@ -81,7 +81,7 @@ fn must_leave(pod: &Pod, node: &Node) -> bool {
         return false;
     }
     let selector = given(pod).and_then(|selector| NodeSelector::deserialize(selector).ok());
-    selector.is_some_and(|selector| !selector.matches(node))
+    selector.is_some_and(|selector| !selector.matches(&node.metadata.name, &node.metadata.labels))
 }
 
 /// Evicts one key after another, at a rate.

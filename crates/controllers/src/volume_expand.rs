@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use orlop_api::quantity::Quantity;
 use serde_json::json;
 
 use crate::objects::persistent_volume::PROVISIONED_BY;
@@ -57,8 +56,7 @@ fn start(setup: &Setup) {
 
 /// More than its volume has.
 fn wants_more(claim: &PersistentVolumeClaim) -> bool {
-    let has = claim.status.capacity.get("storage");
-    let has = has.and_then(|text| Quantity::parse(text).ok()).unwrap_or_default();
+    let has = claim.status.capacity.storage().cloned().unwrap_or_default();
     claim.status.phase == "Bound" && claim.requested() > has
 }
 

@@ -29,7 +29,7 @@ fn main() {
     let seconds = std::env::args().filter_map(|a| a.parse().ok()).next().unwrap_or(5);
     let zone = Arc::new(Zone::new("cluster.local", vec!["10.0.0.0/8".parse().unwrap()]).unwrap());
     let mut directory = Directory::new(zone.clone());
-    let began = Instant::now();
+    let began = orlop_base::clock::monotonic();
     fill(&mut directory);
     zone.set_synced();
     println!(
@@ -107,7 +107,7 @@ fn slice(n: usize, turn: usize) -> orlop_dns::objects::EndpointSlice {
 
 fn measure_changes(directory: &mut Directory) {
     let slices: Vec<_> = (0..1000).map(|n| slice(n * 7, 1)).collect();
-    let began = Instant::now();
+    let began = orlop_base::clock::monotonic();
     let count = slices.len() as u32;
     slices.into_iter().for_each(|slice| directory.apply_slice(slice));
     println!(
@@ -203,7 +203,7 @@ impl Load<'_> {
         let mut sent: Vec<Option<Instant>> = vec![None; 65_536];
         let (mut next, mut open) = (0usize, 0usize);
         let (mut packet, mut buffer) = (vec![], [0; 2048]);
-        let (began, mut heard) = (Instant::now(), Instant::now());
+        let (began, mut heard) = (orlop_base::clock::monotonic(), orlop_base::clock::monotonic());
         while began.elapsed() < self.time {
             let due = self.rate.map_or(u64::MAX, |rate| {
                 (began.elapsed().as_nanos() as u64 * (rate / 1000)) / 1_000_000
@@ -213,7 +213,7 @@ impl Load<'_> {
                 packet.extend_from_slice(&self.packets[next % self.packets.len()]);
                 let id = next as u16;
                 packet[..2].copy_from_slice(&id.to_be_bytes());
-                sent[usize::from(id)] = Some(Instant::now());
+                sent[usize::from(id)] = Some(orlop_base::clock::monotonic());
                 next += 1;
                 open += usize::from(socket.send(&packet).is_ok());
             }
@@ -223,13 +223,13 @@ impl Load<'_> {
                 let at = sent[usize::from(id)].take().expect("an answer to a question");
                 result.latencies.push(at.elapsed().as_nanos() as u32);
                 open -= 1;
-                heard = Instant::now();
+                heard = orlop_base::clock::monotonic();
             }
             if open > 0 && heard.elapsed() > Duration::from_secs(1) {
                 result.lost += open;
                 open = 0;
                 sent.fill(None);
-                heard = Instant::now();
+                heard = orlop_base::clock::monotonic();
             }
         }
         result.took = began.elapsed();

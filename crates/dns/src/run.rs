@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use orlop_api::objects::endpoint_slice::TRIGGER_TIME;
 use orlop_base::{BoxFuture, Clock, Shutdown};
-use orlop_client::{Api, Delta, Selection, path};
+use orlop_client::{Api, Delta, Inbox, Selection, informer, path};
 use orlop_serving::{Page, Pages, plain};
-use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -23,7 +23,7 @@ use crate::server::{self, Handler, ListenError};
 use crate::zone::{DNS_SERVICE, Directory, InvalidDomain, Zone};
 use crate::{publish, resources};
 
-/// Changes that may wait between an informer and the zone.
+/// Batches of changes that may wait.
 const QUEUE: usize = 256;
 /// How often the host's resolv.conf is looked at.
 const RESOLV_CONF: Duration = Duration::from_secs(5);
@@ -380,44 +380,43 @@ struct SyncedInformers {
     slices: bool,
 }
 
-fn informer<T: DeserializeOwned + Send + 'static>(
-    api: &Api,
-    selection: Selection,
-    shutdown: &Shutdown,
-) -> mpsc::Receiver<Delta<T>> {
+/// What an informer has observed, in order.
+enum InformerEvent {
+    Namespaces(Vec<Delta<Namespace>>),
+    Services(Vec<Delta<Service>>),
+    Slices(Vec<Delta<EndpointSlice>>),
+    Maps(Vec<Delta<ConfigMap>>),
+}
+
+/// Starts an informer for each kind of object; all of them feed one queue.
+fn start_informers(api: &Api, shutdown: &Shutdown) -> mpsc::Receiver<InformerEvent> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
+    let all = |version, resource| Selection::all(path::collection(version, None, resource));
+    let namespaces = Inbox::new(&sender, InformerEvent::Namespaces);
+    informer::start(api, all("v1", "namespaces"), namespaces, shutdown);
+    let services = Inbox::new(&sender, InformerEvent::Services);
+    informer::start(api, all("v1", "services"), services, shutdown);
+    let slices = Inbox::new(&sender, InformerEvent::Slices);
+    informer::start(api, all("discovery.k8s.io/v1", "endpointslices"), slices, shutdown);
+    let maps = Selection::all(path::collection("v1", Some(DNS_SERVICE.0), "configmaps"));
+    let maps = maps.with_fields("metadata.name=kube-dns");
+    informer::start(api, maps, Inbox::new(&sender, InformerEvent::Maps), shutdown);
     receiver
+}
+
+fn has_list<T>(deltas: &[Delta<T>]) -> bool {
+    deltas.iter().any(|delta| matches!(delta, Delta::Reset(_)))
 }
 
 impl Follower {
     async fn follow(mut self, api: Api, shutdown: Shutdown) {
-        let all = |version, resource| Selection::all(path::collection(version, None, resource));
-        let mut namespaces = informer::<Namespace>(&api, all("v1", "namespaces"), &shutdown);
-        let mut services = informer::<Service>(&api, all("v1", "services"), &shutdown);
-        let slices = all("discovery.k8s.io/v1", "endpointslices");
-        let mut slices = informer::<EndpointSlice>(&api, slices, &shutdown);
-        let maps = Selection::all(path::collection("v1", Some(DNS_SERVICE.0), "configmaps"));
-        let maps = maps.with_fields("metadata.name=kube-dns");
-        let mut maps = informer::<ConfigMap>(&api, maps, &shutdown);
+        let mut events = start_informers(&api, &shutdown);
         let mut look = tokio::time::interval(RESOLV_CONF);
         let mut synced_informers = SyncedInformers::default();
         loop {
             self.health.beat();
             tokio::select! {
-                Some(delta) = slices.recv() => {
-                    synced_informers.slices |= matches!(delta, Delta::Reset(_));
-                    self.observe_slices(delta);
-                }
-                Some(delta) = services.recv() => {
-                    synced_informers.services |= matches!(delta, Delta::Reset(_));
-                    self.observe_services(delta);
-                }
-                Some(delta) = namespaces.recv() => {
-                    synced_informers.namespaces |= matches!(delta, Delta::Reset(_));
-                    self.observe_namespaces(delta);
-                }
-                Some(delta) = maps.recv() => self.observe_maps(delta),
+                Some(event) = events.recv() => self.observe(event, &mut synced_informers),
                 _ = look.tick() => self.host.read_resolv_conf(),
                 _ = shutdown.wait() => return,
             }
@@ -431,6 +430,24 @@ impl Follower {
                 self.synced.send_replace(true);
                 tracing::info!("synced informers; DNS is ready");
             }
+        }
+    }
+
+    fn observe(&mut self, event: InformerEvent, synced: &mut SyncedInformers) {
+        match event {
+            InformerEvent::Namespaces(deltas) => {
+                synced.namespaces |= has_list(&deltas);
+                deltas.into_iter().for_each(|delta| self.observe_namespaces(delta));
+            }
+            InformerEvent::Services(deltas) => {
+                synced.services |= has_list(&deltas);
+                deltas.into_iter().for_each(|delta| self.observe_services(delta));
+            }
+            InformerEvent::Slices(deltas) => {
+                synced.slices |= has_list(&deltas);
+                deltas.into_iter().for_each(|delta| self.observe_slices(delta));
+            }
+            InformerEvent::Maps(deltas) => deltas.into_iter().for_each(|delta| self.observe_maps(delta)),
         }
     }
 
@@ -462,7 +479,7 @@ impl Follower {
     fn observe_slices(&mut self, delta: Delta<EndpointSlice>) {
         if let Delta::Applied(one) | Delta::Deleted(one) = &delta {
             let meta = &one.metadata;
-            if (meta.namespace.as_str(), meta.labels.service.as_str()) == DNS_SERVICE {
+            if (meta.namespace.as_str(), one.service().unwrap_or_default()) == DNS_SERVICE {
                 self.changed.notify_one();
             }
         }
@@ -470,9 +487,10 @@ impl Follower {
             Delta::Reset(all) => self.directory.reset_slices(all),
             Delta::Applied(one) => {
                 let meta = &one.metadata;
-                let triggered = meta.annotations.triggered.parse::<jiff::Timestamp>().ok();
-                let service = self.directory.service(&meta.namespace, &meta.labels.service);
-                let headless = service.map(|service| service.spec.cluster_ip == "None");
+                let triggered = meta.annotation(TRIGGER_TIME);
+                let triggered = triggered.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+                let service = one.service().unwrap_or_default();
+                let headless = self.directory.is_headless(&meta.namespace, service);
                 self.directory.apply_slice(one);
                 if let (Some(triggered), Some(headless)) = (triggered, headless) {
                     let took = self.clock.now().duration_since(triggered);
@@ -497,11 +515,8 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use ::http::{Request, Response};
     use bytes::Bytes;
-    use http_body_util::Full;
+    use orlop_client::testing::{Fake, FakeReply};
 
     use super::*;
 
@@ -528,11 +543,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_loop_is_alive_without_an_api_server_and_stalled_once_it_ended() {
-        let lost = tower::service_fn(|_: Request<Full<Bytes>>| async {
-            let response = Response::builder().status(503).body(Full::<Bytes>::default());
-            Ok::<_, Infallible>(response.expect("a response"))
-        });
-        let api = Api::in_process(lost, "test");
+        let api = Fake::serving(|_| FakeReply::Whole(503, Bytes::new())).api();
         let health = Arc::new(Health::default());
         for _ in 0..2 {
             let following = tokio::spawn(follower(&health).follow(api.clone(), Shutdown::default()));

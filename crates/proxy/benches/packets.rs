@@ -14,7 +14,7 @@ mod world;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orlop_proxy::Settings;
 use orlop_proxy::backend::{self, Mode};
@@ -144,7 +144,7 @@ fn measure(world: &World, to: SocketAddr, time: Duration) -> String {
     client.enter(|| set("net/ipv4/ip_local_port_range", "1024 65535"));
     // One first, so that nobody's link address has to be asked for any more.
     client.enter(|| once(to)).expect("the service answers");
-    let begun = Instant::now();
+    let begun = orlop_base::clock::monotonic();
     let counted: usize = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| scope.spawn(|| client.enter(|| connections(to, time).len())))
@@ -164,7 +164,7 @@ fn measure(world: &World, to: SocketAddr, time: Duration) -> String {
 
 /// How long each of one client's connections takes, one after the other.
 fn connections(to: SocketAddr, time: Duration) -> Vec<Duration> {
-    let begun = Instant::now();
+    let begun = orlop_base::clock::monotonic();
     let mut all = Vec::new();
     while begun.elapsed() < time {
         all.push(once(to).expect("the service answers"));
@@ -173,7 +173,7 @@ fn connections(to: SocketAddr, time: Duration) -> Vec<Duration> {
 }
 
 fn once(to: SocketAddr) -> io::Result<Duration> {
-    let begun = Instant::now();
+    let begun = orlop_base::clock::monotonic();
     let mut stream = BufReader::new(TcpStream::connect_timeout(&to, Duration::from_secs(5))?);
     exchange(&mut stream)?;
     let took = begun.elapsed();
@@ -195,10 +195,10 @@ fn answers(to: SocketAddr, time: Duration) -> io::Result<Vec<Duration>> {
     let mut stream = BufReader::new(TcpStream::connect(to)?);
     stream.get_ref().set_nodelay(true)?;
     exchange(&mut stream)?;
-    let begun = Instant::now();
+    let begun = orlop_base::clock::monotonic();
     let mut all = Vec::new();
     while begun.elapsed() < time {
-        let asked = Instant::now();
+        let asked = orlop_base::clock::monotonic();
         exchange(&mut stream)?;
         all.push(asked.elapsed());
     }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use orlop_proxy::Settings;
@@ -92,7 +92,7 @@ fn measure(mode: Mode, services: u32) -> Result<String, String> {
 }
 
 fn timed<T>(work: impl FnOnce() -> backend::Result<T>) -> backend::Result<Duration> {
-    let begun = Instant::now();
+    let begun = orlop_base::clock::monotonic();
     work()?;
     Ok(begun.elapsed())
 }

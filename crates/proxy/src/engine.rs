@@ -1,7 +1,7 @@
 //! The plan and the back end that applies it; the mode can be changed while running. Everything here blocks.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -78,7 +78,7 @@ pub struct SyncResult {
     pub flows: Option<(DeletedFlows, Duration)>,
     /// Everything was compared with what the kernel holds, not only what changed.
     pub was_full: bool,
-    /// When the changes of endpoints that are now in place came about.
+    /// When the changes of endpoints that are now in place happened.
     pub triggered: Vec<jiff::Timestamp>,
 }
 
@@ -146,7 +146,7 @@ impl Engine {
 
     /// Applies what changed since the last sync, or everything if that failed or `require_full_sync` was called.
     pub fn sync(&mut self) -> Result<SyncResult, SyncError> {
-        let begun = Instant::now();
+        let begun = orlop_base::clock::monotonic();
         let taken = self.planner.take_changes();
         let change = match self.needs_full_sync {
             true => Change::All,
@@ -176,7 +176,7 @@ impl Engine {
         if self.mode() == Mode::Userspace {
             return None;
         }
-        let begun = Instant::now();
+        let begun = orlop_base::clock::monotonic();
         let serving = |port: &ServicePort| self.planner.serving(&port.key);
         match conntrack::clean_stale(self.planner.plan(), change, serving) {
             Ok(deleted) => Some((deleted, begun.elapsed())),
@@ -193,7 +193,7 @@ impl Engine {
         if mode == self.mode() && settings == self.settings {
             return Ok(None);
         }
-        let begun = Instant::now();
+        let begun = orlop_base::clock::monotonic();
         let mut next = backend::create(mode, &settings, &self.runtime)?;
         let triggered = self.planner.take_changes().triggered;
         let report = next.sync(self.planner.plan(), &Change::All)?;

@@ -2,8 +2,6 @@
 //!
 //! `cargo bench -p orlop-scheduler --bench core [-- NAME]`
 
-use std::time::Instant;
-
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::config::Config;
 use orlop_scheduler::cycle::{Core, ScheduleFailure};
@@ -103,7 +101,7 @@ fn run(workload: &Workload, nodes: usize) -> f64 {
             cluster.decode(pod)
         })
         .collect();
-    let start = Instant::now();
+    let start = orlop_base::clock::monotonic();
     for pod in &pods {
         match core.schedule(0, &cluster, pod) {
             Ok(choice) => cluster.assume(pod, choice.node),

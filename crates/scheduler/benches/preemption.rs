@@ -4,7 +4,7 @@
 //! `cargo bench -p orlop-scheduler --bench preemption [-- NODES]`
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::pod::PodInfo;
@@ -52,7 +52,7 @@ fn run(nodes: usize) -> Vec<Duration> {
     let mut took = vec![];
     for i in 0..PREEMPTORS.min(nodes) {
         let high = pod(&mut cluster, &format!("high-{i}"), "3000m", 1000, None);
-        let start = Instant::now();
+        let start = orlop_base::clock::monotonic();
         let Err(ScheduleFailure::Unfit(error)) = core.schedule(0, &cluster, &high) else {
             panic!("every node is full");
         };

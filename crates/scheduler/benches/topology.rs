@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p orlop-scheduler --bench topology [-- NAME]`
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::node::NodeId;
@@ -97,14 +97,14 @@ struct Cost {
 fn cycle(cluster: &mut Cluster, plugins: &[Box<dyn Plugin>], pod: &Pod, cost: &mut Cost, all: &[NodeId]) {
     let pod = cluster.decode(pod.clone());
     let mut nodes = all.to_vec();
-    let start = Instant::now();
+    let start = orlop_base::clock::monotonic();
     for filter in plugins.iter().filter_map(|p| p.filter()) {
         if let PreFilter::Run(state) = filter.pre_filter(&pod, cluster) {
             filter.retain(&state, &pod, cluster, &mut nodes, &mut |_, _| {});
         }
     }
     cost.filter.push(start.elapsed());
-    let start = Instant::now();
+    let start = orlop_base::clock::monotonic();
     let mut scores = vec![];
     let mut totals = vec![0; nodes.len()];
     for score in plugins.iter().filter_map(|p| p.score()) {
@@ -118,7 +118,7 @@ fn cycle(cluster: &mut Cluster, plugins: &[Box<dyn Plugin>], pod: &Pod, cost: &m
     }
     let best = (0..nodes.len()).max_by_key(|i| totals[*i]).expect("some node fits");
     cost.score.push(start.elapsed());
-    let start = Instant::now();
+    let start = orlop_base::clock::monotonic();
     cluster.assume(&pod, nodes[best]);
     cost.count.push(start.elapsed());
 }

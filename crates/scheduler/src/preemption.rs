@@ -275,7 +275,7 @@ fn by_budget(cluster: &Cluster, pods: Vec<Arc<PodInfo>>) -> (Vec<Arc<PodInfo>>, 
             let counts = key.namespace == *pod.namespace()
                 && !pod.label_set().is_empty()
                 && selects
-                && !budget.status.disrupted_pods.contains(&*pod.key.name);
+                && !budget.status.disrupted_pods.contains_key(&*pod.key.name);
             if counts {
                 let left = left.get_mut(key).expect("every budget is listed");
                 *left -= 1;

@@ -67,12 +67,12 @@ impl Stopwatch {
 
     /// What happened since the last lap does not count.
     pub(crate) fn resume(&mut self) {
-        self.since = self.on.then(Instant::now);
+        self.since = self.on.then(orlop_base::clock::monotonic);
     }
 
     pub(crate) fn lap(&mut self, step: Step) {
         if let Some(since) = self.since {
-            let now = Instant::now();
+            let now = orlop_base::clock::monotonic();
             self.laps.0[step as usize] = Some(now.duration_since(since));
             self.since = Some(now);
         }
@@ -93,7 +93,7 @@ pub struct Sample {
 }
 
 fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
-    let start = Instant::now();
+    let start = orlop_base::clock::monotonic();
     let answer = act();
     (answer, start.elapsed())
 }

@@ -69,6 +69,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
         }
         // Every crate's tests do: see features_are_the_same_for_one_crate_and_for_all.
         uses.remove("features");
+        uses.remove(&name);
         found.insert(name, uses);
     }
     found

@@ -2,7 +2,7 @@ use orlop_base::clock::Shift;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fake::{Fake, FakeReply, ReceivedRequest};
+use crate::testing::{Fake, FakeReply, ReceivedRequest};
 
 pub(super) fn about(pod: &str) -> Event {
     Event {

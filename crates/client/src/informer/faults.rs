@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::error::BoxError;
-use crate::fake::{Fake, FakeReply, ReceivedRequest};
+use crate::testing::{Fake, FakeReply, ReceivedRequest};
 
 #[derive(Clone, Debug, Deserialize)]
 struct Thing {

@@ -41,8 +41,10 @@ use consumer::{Channel, Consumer};
 use watch_event::{EventType, WatchEvent};
 
 pub use consumer::Decode;
+pub use sink::{Inbox, Sink, start, start_with};
 
 mod consumer;
+mod sink;
 mod watch_event;
 
 /// A server sends a bookmark every minute or so; after this long without a line the connection is taken for dead.
@@ -96,8 +98,8 @@ impl Selection {
     }
 }
 
-/// Hands every change to `sink` until the shutdown, or until nobody receives any more. Objects that are not of the shape
-/// of `T` are logged and left out.
+/// As a stream: hands every change to `sink` until the shutdown, or until nobody receives any more. Objects that are not
+/// of the shape of `T` are logged and left out.
 pub fn watch<'a, T>(
     api: Api,
     selection: Selection,
@@ -110,9 +112,7 @@ where
     watch_with(api, selection, |json| serde_json::from_slice(json), sink, shutdown)
 }
 
-/// Like `watch`, with objects decoded by a function: kinds that are decoded into one type (a trait object, an enum) share
-/// the code that is compiled for it.
-pub fn watch_with<'a, T: Send + 'a>(
+fn watch_with<'a, T: Send + 'a>(
     api: Api,
     selection: Selection,
     decode: Decode<T>,

@@ -3,7 +3,7 @@ use tokio::sync::mpsc::{Receiver, Sender};
 
 use super::*;
 use crate::error::BoxError;
-use crate::fake::{Fake, FakeReply};
+use crate::testing::{Fake, FakeReply};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct Thing {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::fake::{Fake, FakeReply, ReceivedRequest};
+use crate::testing::{Fake, FakeReply, ReceivedRequest};
 
 /// A server that keeps one lease, and may be out of reach.
 #[derive(Clone, Default)]

@@ -11,9 +11,9 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 use super::*;
 use crate::error::Status;
 use crate::events::{Event as ClusterEvent, EventType, ObjectReference, Recorder};
-use crate::fake::{Fake, FakeReply};
 use crate::informer::{Selection, watch};
 use crate::leader;
+use crate::testing::{Fake, FakeReply};
 
 fn broken(text: &str) -> Error {
     Error::transport(std::io::Error::other(text.to_string()))

@@ -7,10 +7,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use orlop_base::Clock;
 
+use super::rules::RuleViolation;
 use super::{ACCOUNT, rules, wake_for_requests};
 use crate::objects::{CertificateSigningRequest, Condition, with_type_meta};
 use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileError, ReconcileResult, Setup, Writer};
-use crate::settings::{Certificates, RequestedIdentity};
+use crate::settings::{Certificates, MalformedRequest, RequestedIdentity};
 
 pub(crate) const DEF: Def = Def {
     name: "certificatesigningrequest-signing-controller",
@@ -45,12 +46,21 @@ fn start(setup: &Setup) {
     setup.run(queue, setup.settings.concurrent_syncs, signer);
 }
 
+/// Why a request is not signed.
+#[derive(Debug, thiserror::Error)]
+enum InvalidRequest {
+    #[error(transparent)]
+    Malformed(#[from] MalformedRequest),
+    #[error(transparent)]
+    Refused(#[from] RuleViolation),
+}
+
 impl Signer {
-    /// Whom the certificate is for, if the signer's rules allow it; else what is wrong, for people.
-    fn validate(&self, request: &CertificateSigningRequest) -> Result<RequestedIdentity, String> {
+    /// Whom the certificate is for, if the signer's rules allow it.
+    fn validate(&self, request: &CertificateSigningRequest) -> Result<RequestedIdentity, InvalidRequest> {
         let spec = &request.spec;
-        let identity = self.certificates.read(&request.pem()).map_err(|e| e.to_string())?;
-        rules::check(&spec.signer_name, &identity, &spec.usages).map_err(|e| e.to_string())?;
+        let identity = self.certificates.read(&request.pem())?;
+        rules::check(&spec.signer_name, &identity, &spec.usages)?;
         Ok(identity)
     }
 }
@@ -68,11 +78,11 @@ impl Reconcile for Signer {
         let mut signed = CertificateSigningRequest::clone(&request);
         // What can't be read can't be judged: that will not change.
         match self.validate(&request) {
-            Err(message) => signed.status.conditions.push(Condition {
+            Err(error) => signed.status.conditions.push(Condition {
                 r#type: "Failed".to_string(),
                 status: "True".to_string(),
                 reason: "SignerValidationFailure".to_string(),
-                message,
+                message: error.to_string(),
                 last_update_time: Some(self.clock.now()),
                 ..Condition::default()
             }),

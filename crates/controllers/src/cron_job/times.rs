@@ -21,6 +21,18 @@ pub(super) struct Times {
     zone: TimeZone,
 }
 
+/// Why it can't be told when there should be starts.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScheduleError {
+    #[error("unknown time zone {0}")]
+    UnknownZone(String),
+    #[error("{0}")]
+    Unparseable(String),
+    /// There is no time that the schedule is for. Upstream says it in these words.
+    #[error("time difference between two schedules is less than 1 second")]
+    Never,
+}
+
 /// A time at which there should have been a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
@@ -30,17 +42,17 @@ pub(super) struct Due {
 }
 
 /// The CronJob's zone; none has it run by `local`.
-pub(super) fn zone(name: Option<&str>, local: &TimeZone) -> Result<TimeZone, String> {
+pub(super) fn zone(name: Option<&str>, local: &TimeZone) -> Result<TimeZone, ScheduleError> {
     match name {
         None => Ok(local.clone()),
         Some("") => Ok(TimeZone::UTC),
-        Some(name) => TimeZone::get(name).map_err(|_| format!("unknown time zone {name}")),
+        Some(name) => TimeZone::get(name).map_err(|_| ScheduleError::UnknownZone(name.to_string())),
     }
 }
 
 impl Times {
     /// A schedule may begin with a zone of its own (`TZ=Europe/Berlin 0 8 * * *`): not supported, but obeyed.
-    pub(super) fn parse(schedule: &str, zone: &TimeZone) -> Result<Times, String> {
+    pub(super) fn parse(schedule: &str, zone: &TimeZone) -> Result<Times, ScheduleError> {
         let own = ["TZ=", "CRON_TZ="]
             .iter()
             .find_map(|prefix| schedule.strip_prefix(prefix));
@@ -49,11 +61,13 @@ impl Times {
             Some(rest) => {
                 let (name, fields) = rest.split_once(' ').unwrap_or((rest, ""));
                 let zone = TimeZone::get(name);
-                let zone = zone.map_err(|_| format!("provided bad location {name}: unknown time zone {name}"))?;
+                let zone = zone.map_err(|_| {
+                    ScheduleError::Unparseable(format!("provided bad location {name}: unknown time zone {name}"))
+                })?;
                 (zone, fields.trim())
             }
         };
-        let schedule = Schedule::parse(fields)?;
+        let schedule = Schedule::parse(fields).map_err(|error| ScheduleError::Unparseable(error.to_string()))?;
         Ok(Times { schedule, zone })
     }
 
@@ -62,7 +76,7 @@ impl Times {
     }
 
     /// The last time up to now at which there should have been a start, if there was one since the last start.
-    pub(super) fn due(&self, cron: &CronJob, now: Timestamp) -> Result<Option<Due>, String> {
+    pub(super) fn due(&self, cron: &CronJob, now: Timestamp) -> Result<Option<Due>, ScheduleError> {
         let mut since = last_start(cron);
         if let Some(deadline) = cron.spec.starting_deadline_seconds {
             let window = SignedDuration::from_secs(deadline);
@@ -83,9 +97,8 @@ impl Times {
         next.duration_since(now).try_into().ok()
     }
 
-    fn last_between(&self, since: Timestamp, now: Timestamp) -> Result<Option<Due>, String> {
-        let never = || "time difference between two schedules is less than 1 second".to_string();
-        let first = self.next(since).ok_or_else(never)?;
+    fn last_between(&self, since: Timestamp, now: Timestamp) -> Result<Option<Due>, ScheduleError> {
+        let first = self.next(since).ok_or(ScheduleError::Never)?;
         if first > now {
             return Ok(None);
         }
@@ -241,8 +254,8 @@ mod tests {
             assert_eq!(due, wanted, "{schedule} after {last} at {now}");
         }
         let never = Times::parse("0 0 30 2 *", &TimeZone::UTC).unwrap();
-        assert!(never.due(&cron(far, None), Timestamp::now()).is_err());
-        assert_eq!(never.wait(&cron(far, None), Timestamp::now()), None);
+        assert!(never.due(&cron(far, None), orlop_base::Clock::System.now()).is_err());
+        assert_eq!(never.wait(&cron(far, None), orlop_base::Clock::System.now()), None);
         assert!(Times::parse("TZ=Mars/Base 0 9 * * *", &TimeZone::UTC).is_err());
     }
 

@@ -5,9 +5,9 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::objects::node_selector::NodeSelector;
-use crate::objects::pod::Toleration;
+use crate::objects::Toleration;
 use crate::objects::{Labels, Node, Pod};
+use orlop_api::objects::NodeSelector;
 
 const IGNORED_DURING_EXECUTION: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const REQUIRED_DURING_EXECUTION: &str = "requiredDuringSchedulingRequiredDuringExecution";
@@ -54,7 +54,7 @@ impl Placement {
         let (name, labels) = (node.metadata.name.as_str(), &node.metadata.labels);
         let selected = (self.node_name.is_empty() || self.node_name == name)
             && self.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v))
-            && self.required.iter().all(|selector| selector.matches(node));
+            && self.required.iter().all(|selector| selector.matches(name, labels));
         if !selected {
             return Fit::Not;
         }

@@ -125,7 +125,8 @@ impl Budgets {
                 please set \".spec.minAvailable\" field of the PDB to an integer value.";
             self.recorder.warning(budget, "UnmanagedPods", note);
         }
-        plan::plan(budget, pods, wanted.pods, self.clock.now()).map_err(OwnerError::Reported)
+        let plan = plan::plan(budget, pods, wanted.pods, self.clock.now());
+        plan.map_err(|error| OwnerError::Reported(error.to_string()))
     }
 
     async fn apply(&self, writer: &Writer, budget: &PodDisruptionBudget, plan: Plan) -> ReconcileResult {

@@ -38,7 +38,7 @@ pub(super) fn plan(
     pods: &[Arc<Pod>],
     wanted: i64,
     now: Timestamp,
-) -> Result<Plan, String> {
+) -> Result<Plan, InvalidBudget> {
     let (expected, desired) = expectation(budget, pods.len(), wanted)?;
     let (disrupted, not_deleted) = disrupted(budget, pods, now);
     let deadline = disrupted.values().map(|since| after(*since, DELETION_TIMEOUT)).min();
@@ -89,15 +89,24 @@ fn set_allowed(status: &mut BudgetStatus, answer: &str, reason: &str, message: &
     condition::set(&mut status.conditions, allowed, now);
 }
 
+/// A budget whose bound is neither a number nor a percentage.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct InvalidBudget(String);
+
+fn parse(bound: &Value) -> Result<IntOrPercent, InvalidBudget> {
+    IntOrPercent::parse(bound).map_err(|error| InvalidBudget(error.to_string()))
+}
+
 /// How many pods there should be, and how many of them healthy.
-fn expectation(budget: &PodDisruptionBudget, there: usize, wanted: i64) -> Result<(i64, i64), String> {
+fn expectation(budget: &PodDisruptionBudget, there: usize, wanted: i64) -> Result<(i64, i64), InvalidBudget> {
     let spec = &budget.spec;
     match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => {
-            let most = IntOrPercent::parse(most)?.of(wanted, Round::Up);
+            let most = parse(most)?.of(wanted, Round::Up);
             Ok((wanted, (wanted - most).max(0)))
         }
-        (None, Some(least)) => match IntOrPercent::parse(least)? {
+        (None, Some(least)) => match parse(least)? {
             IntOrPercent::Int(least) => Ok((i64::try_from(there).unwrap_or(i64::MAX), least)),
             share => Ok((wanted, share.of(wanted, Round::Up))),
         },

@@ -90,14 +90,19 @@ pub(super) fn zone_shares(nodes: &[Arc<Node>]) -> Option<ZoneShares> {
     (milli_cpu.len() >= 2).then(|| milli_cpu.into_iter().map(share).collect())
 }
 
+/// Why there can't be any hints, for users.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NoHints(String);
+
 struct Room {
     wanted: f64,
     max: usize,
 }
 
 /// Gives each zone about its share of the endpoints, those in the zone first. Slices that are not touched keep their hints
-/// as long as these leave room for the other zones. An error says why there can't be any hints.
-pub(super) fn spread(drafts: &mut [Draft], shares: Option<&ZoneShares>) -> Result<(), String> {
+/// as long as these leave room for the other zones.
+pub(super) fn spread(drafts: &mut [Draft], shares: Option<&ZoneShares>) -> Result<(), NoHints> {
     let ready = drafts
         .iter()
         .flat_map(|d| &d.endpoints)
@@ -120,7 +125,9 @@ pub(super) fn spread(drafts: &mut [Draft], shares: Option<&ZoneShares>) -> Resul
             continue;
         }
         let Some(zone) = endpoint.zone.clone().filter(|zone| !zone.is_empty()) else {
-            return Err("One or more endpoints do not have a zone specified".to_string());
+            return Err(NoHints(
+                "One or more endpoints do not have a zone specified".to_string(),
+            ));
         };
         *given.entry(zone.clone()).or_default() += 1;
         endpoint.hints = Some(for_zone(&zone));
@@ -144,7 +151,7 @@ pub(super) fn spread(drafts: &mut [Draft], shares: Option<&ZoneShares>) -> Resul
         }
     }
     match given.is_empty() {
-        true => Err("No hints allocated for zones".to_string()),
+        true => Err(NoHints("No hints allocated for zones".to_string())),
         false => Ok(()),
     }
 }
@@ -157,20 +164,20 @@ fn for_zone(zone: &str) -> Hints {
     }
 }
 
-fn rooms(shares: Option<&ZoneShares>, ready: usize) -> Result<BTreeMap<String, Room>, String> {
+fn rooms(shares: Option<&ZoneShares>, ready: usize) -> Result<BTreeMap<String, Room>, NoHints> {
     let Some(shares) = shares else {
         let why = "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes";
-        return Err(why.to_string());
+        return Err(NoHints(why.to_string()));
     };
     let counts = format!("({ready} endpoints, {} zones)", shares.len());
     if shares.len() > ready {
-        return Err(format!("Insufficient number of endpoints {counts}"));
+        return Err(NoHints(format!("Insufficient number of endpoints {counts}")));
     }
     let least = |share: f64| (share * ready as f64 / (1.0 + OVERLOAD)).ceil() as usize;
     let Some(over) = ready.checked_sub(shares.values().map(|share| least(*share)).sum()) else {
-        return Err(format!(
+        return Err(NoHints(format!(
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold {counts}"
-        ));
+        )));
     };
     let room = |(zone, share): (&String, &f64)| {
         let wanted = (share * ready as f64).max(least(*share) as f64);

@@ -205,7 +205,7 @@ fn hint(seen: &ServiceSnapshot<'_>, family: &str, drafts: &mut [Draft], plan: &m
             }
             Err(why) => {
                 hints::clear(drafts);
-                remark(true, disabled, &why);
+                remark(true, disabled, &why.to_string());
             }
         },
     }

@@ -228,7 +228,7 @@ fn pods_with_other_ports_have_slices_of_their_own() {
         pod["spec"]["containers"][0]["ports"][0]["name"] = json!("other")
     });
     world.reconcile();
-    let found: BTreeSet<(Option<i32>, usize)> = world
+    let found: BTreeSet<(Option<u16>, usize)> = world
         .slices
         .values()
         .map(|s| (s.ports.first().and_then(|p| p.port), s.endpoints.len()))

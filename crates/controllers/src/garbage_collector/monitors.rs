@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orlop_base::Shutdown;
-use orlop_client::{Api, Delta, EventType, Failures, ObjectReference, Selection, path};
+use orlop_client::{Api, Delta, EventType, Failures, ObjectReference, Selection, informer, path};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::graph::{Beyond, Graph, News, PartialObject, Type};
@@ -23,8 +23,6 @@ const AFTER_HINT: Duration = Duration::from_secs(1);
 const DISCOVER_AGAIN: Duration = Duration::from_secs(1);
 /// How long the first whole states may take; after that, what is known must do.
 const FIRST_STATE_MAX: Duration = Duration::from_secs(30);
-/// Deltas of a kind that may wait.
-const QUEUE: usize = 256;
 
 /// Objects of these kinds bring others: their changes are a hint to ask for the kinds.
 const BRINGS_KINDS: [&str; 2] = ["CustomResourceDefinition", "APIService"];
@@ -171,17 +169,14 @@ fn follow(
 
 fn begin(api: &Api, known: &Arc<CollectorState>, shutdown: &Shutdown, resource: &Resource) -> Monitor {
     let ty = known.graph.lock().ty(&resource.api_version, &resource.kind);
-    let (sender, mut deltas) = mpsc::channel(QUEUE);
     let selection = Selection::all(path::collection(&resource.api_version, None, &resource.name));
-    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sender, shutdown.clone()));
     let (progress, synced) = watch::channel(false);
     let (known, of) = (known.clone(), ty.clone());
-    let task = orlop_base::spawn(async move {
-        while let Some(delta) = deltas.recv().await {
-            known.observe(&of, delta);
-            progress.send_if_modified(|synced| !std::mem::replace(synced, true));
-        }
-    });
+    let sink = move |delta| {
+        known.observe(&of, delta);
+        progress.send_if_modified(|synced| !std::mem::replace(synced, true));
+    };
+    let task = informer::start(api, selection, sink, shutdown);
     Monitor { ty, task, synced }
 }
 

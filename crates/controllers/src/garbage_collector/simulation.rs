@@ -353,7 +353,7 @@ impl World {
         assert_eq!(self.graph.len(), known.len());
     }
 
-    /// What has to be left of the objects once this one is deleted: worked out from the whole picture.
+    /// What has to be left of the objects once this one is deleted: worked out from all objects at once.
     fn expected_after(&self, uid: &str, policy: Policy) -> BTreeSet<String> {
         let mut left = self.objects.clone();
         left.remove(uid);

@@ -90,6 +90,25 @@ fn start(setup: &Setup) {
     setup.run(queue, settings.concurrent_syncs, controller);
 }
 
+/// Why the target's scale is not known.
+#[derive(Debug, thiserror::Error)]
+enum ScaleError {
+    #[error(transparent)]
+    Api(#[from] Error),
+    #[error("no matches for kind {kind:?} in version {version:?}")]
+    NoKind { kind: String, version: String },
+}
+
+/// Why it is not known what pods use.
+#[derive(Debug, thiserror::Error)]
+enum PodMetricsError {
+    /// Nothing serves the resource metrics API.
+    #[error("the server could not find the requested resource (get pods.metrics.k8s.io)")]
+    NotServed,
+    #[error(transparent)]
+    Api(#[from] Error),
+}
+
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key, writer: &Writer) -> ReconcileResult {
         let Some(hpa) = self.autoscalers.at(key) else {
@@ -98,7 +117,7 @@ impl Reconcile for Controller {
         };
         let plan = match self.scale(writer.api(), &hpa).await {
             Ok((at, scale)) => self.with_scale(key, writer.api(), &hpa, &at, scale).await,
-            Err(why) => Plan::new(&hpa).without_scale(&why, self.clock.now()),
+            Err(error) => Plan::new(&hpa).without_scale(&error.to_string(), self.clock.now()),
         };
         if plan.status != hpa.status {
             let patch = status_patch(&hpa.metadata, &plan.status.for_patch());
@@ -174,8 +193,8 @@ impl Controller {
         found
     }
 
-    /// Where the target's scale is, and the scale; or in words why there is none.
-    async fn scale(&self, api: &Api, hpa: &HorizontalPodAutoscaler) -> Result<(String, Scale), String> {
+    /// Where the target's scale is, and the scale.
+    async fn scale(&self, api: &Api, hpa: &HorizontalPodAutoscaler) -> Result<(String, Scale), ScaleError> {
         let target = &hpa.spec.scale_target_ref;
         let resource = self.resource(api, target).await?;
         let version = if target.api_version.is_empty() {
@@ -184,11 +203,11 @@ impl Controller {
             &target.api_version
         };
         let at = path::subresource(version, Some(&hpa.metadata.namespace), &resource, &target.name, "scale");
-        let scale = api.get::<Scale>(&at).await.map_err(|error| error.to_string())?;
+        let scale = api.get::<Scale>(&at).await?;
         Ok((at, scale))
     }
 
-    async fn resource(&self, api: &Api, target: &TargetReference) -> Result<String, String> {
+    async fn resource(&self, api: &Api, target: &TargetReference) -> Result<String, ScaleError> {
         let version = if target.api_version.is_empty() {
             "v1"
         } else {
@@ -216,13 +235,16 @@ impl Controller {
         let found = match api.get::<Resources>(&at).await {
             Ok(found) => found.resources,
             Err(Error::NotFound(_)) => vec![],
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         let resource = found
             .into_iter()
             .find(|r| r.kind == target.kind && !r.name.contains('/'));
         let Some(resource) = resource else {
-            return Err(format!("no matches for kind {:?} in version {version:?}", target.kind));
+            return Err(ScaleError::NoKind {
+                kind: target.kind.clone(),
+                version: version.to_string(),
+            });
         };
         let mut all = self.resources.lock();
         // Kinds come and go; what is asked for now is what matters.
@@ -247,7 +269,7 @@ struct Resource {
     kind: String,
 }
 
-async fn pod_metrics(api: &Api, namespace: &str, selector: &str) -> Result<Vec<PodMetrics>, String> {
+async fn pod_metrics(api: &Api, namespace: &str, selector: &str) -> Result<Vec<PodMetrics>, PodMetricsError> {
     let at = path::collection("metrics.k8s.io/v1beta1", Some(namespace), "pods");
     let query = ListQuery {
         label_selector: selector.to_string(),
@@ -255,10 +277,8 @@ async fn pod_metrics(api: &Api, namespace: &str, selector: &str) -> Result<Vec<P
     };
     match api.list::<PodMetrics>(&at, &query).await {
         Ok(list) => Ok(list.items),
-        Err(Error::NotFound(_)) => {
-            Err("the server could not find the requested resource (get pods.metrics.k8s.io)".to_string())
-        }
-        Err(error) => Err(error.to_string()),
+        Err(Error::NotFound(_)) => Err(PodMetricsError::NotServed),
+        Err(error) => Err(error.into()),
     }
 }
 

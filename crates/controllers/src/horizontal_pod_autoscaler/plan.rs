@@ -9,6 +9,7 @@ use orlop_api::quantity::{Format, Quantity};
 use orlop_api::selector::LabelSelector;
 use serde_json::{Value, json};
 
+use super::PodMetricsError;
 use super::limits::{self, ScalingHistory, Sizes};
 use super::usage::{self, Proposal, Question, Target, Tolerances, Warmup};
 use crate::objects::horizontal_pod_autoscaler::{
@@ -28,7 +29,7 @@ pub(super) struct Config {
 /// What the target's pods are, and what they used.
 pub(super) struct Observed<'a> {
     pub pods: &'a [Arc<Pod>],
-    pub metrics: &'a Result<Vec<PodMetrics>, String>,
+    pub metrics: &'a Result<Vec<PodMetrics>, PodMetricsError>,
     /// Autoscalers that have some of these pods, this one among them.
     pub autoscalers: &'a [Key],
 }
@@ -192,7 +193,7 @@ fn by_metrics(
     let (desired, name) = match propose(plan, hpa, scale, observed, config, now) {
         Ok(found) => found,
         Err(error) => {
-            plan.warn("FailedComputeMetricsReplicas", error);
+            plan.warn("FailedComputeMetricsReplicas", error.to_string());
             return None;
         }
     };
@@ -215,6 +216,32 @@ fn by_metrics(
     Some((limited.replicas, reason))
 }
 
+/// Why there is no size to go for.
+#[derive(Debug, thiserror::Error)]
+enum ProposalError {
+    /// It is not clear whose pods they are.
+    #[error("{0}")]
+    Selector(String),
+    #[error("{0}")]
+    Metrics(String),
+}
+
+/// Why a resource metric says nothing.
+#[derive(Debug, thiserror::Error)]
+enum ResourceMetricError {
+    /// It has no target.
+    #[error(
+        "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set"
+    )]
+    NoTarget,
+    #[error("failed to get {resource} {what}: {reason}")]
+    Unavailable {
+        resource: String,
+        what: &'static str,
+        reason: String,
+    },
+}
+
 /// The largest size that a metric asks for, and its name. If some metrics are unavailable, the others may still ask for
 /// more pods, but not for fewer.
 fn propose(
@@ -224,7 +251,7 @@ fn propose(
     observed: &Observed<'_>,
     config: &Config,
     now: Timestamp,
-) -> Result<(i64, String), String> {
+) -> Result<(i64, String), ProposalError> {
     check_selector(plan, scale, observed, now)?;
     let (mut best, mut first_error): (Option<(i64, String)>, Option<(&'static str, String, String)>) = (None, None);
     let mut failures = 0;
@@ -255,27 +282,32 @@ fn propose(
             let message = format!("the HPA was unable to compute the replica count: {inner}");
             plan.set_condition("ScalingActive", "False", (reason, &message), now);
             let all = hpa.spec.metrics.len();
-            Err(format!(
+            Err(ProposalError::Metrics(format!(
                 "invalid metrics ({failures} invalid out of {all}), first error is: {error}"
-            ))
+            )))
         }
-        (_, None) => Err("there are no metrics to go by".to_string()),
+        (_, None) => Err(ProposalError::Metrics("there are no metrics to go by".to_string())),
     }
 }
 
-fn check_selector(plan: &mut Plan, scale: &Scale, observed: &Observed<'_>, now: Timestamp) -> Result<(), String> {
+fn check_selector(
+    plan: &mut Plan,
+    scale: &Scale,
+    observed: &Observed<'_>,
+    now: Timestamp,
+) -> Result<(), ProposalError> {
     let selector = &scale.status.selector;
     if selector.is_empty() {
         plan.warn("SelectorRequired", "selector is required");
         let message = "the HPA target's scale is missing a selector";
         plan.set_condition("ScalingActive", "False", ("InvalidSelector", message), now);
-        return Err("selector is required".to_string());
+        return Err(ProposalError::Selector("selector is required".to_string()));
     }
     if let Err(why) = LabelSelector::parse(selector) {
         let text = format!("couldn't convert selector into a corresponding internal selector object: {why}");
         plan.warn("InvalidSelector", text.clone());
         plan.set_condition("ScalingActive", "False", ("InvalidSelector", &text), now);
-        return Err(text);
+        return Err(ProposalError::Selector(text));
     }
     if observed.autoscalers.len() > 1 {
         let keys = observed
@@ -289,7 +321,7 @@ fn check_selector(plan: &mut Plan, scale: &Scale, observed: &Observed<'_>, now: 
         );
         plan.warn("AmbiguousSelector", text.clone());
         plan.set_condition("ScalingActive", "False", ("AmbiguousSelector", &text), now);
-        return Err(text);
+        return Err(ProposalError::Selector(text));
     }
     Ok(())
 }
@@ -319,14 +351,14 @@ fn one_metric(
             let metric = spec.resource.clone().unwrap_or_default();
             one_resource(hpa, &metric, scale, observed, config, now).map_err(|inner| {
                 let error = format!("failed to get {} resource metric value: {inner}", metric.name);
-                ("FailedGetResourceMetric", inner, error)
+                ("FailedGetResourceMetric", inner.to_string(), error)
             })
         }
         "ContainerResource" => {
             let metric = spec.container_resource.clone().unwrap_or_default();
             one_resource(hpa, &metric, scale, observed, config, now).map_err(|inner| {
                 let error = format!("failed to get {} container metric value: {inner}", metric.container);
-                ("FailedGetContainerResourceMetric", inner, error)
+                ("FailedGetContainerResourceMetric", inner.to_string(), error)
             })
         }
         "Pods" => absent("FailedGetPodsMetric", "pods", "custom", &name(&spec.pods)),
@@ -358,25 +390,27 @@ fn one_resource(
     observed: &Observed<'_>,
     config: &Config,
     now: Timestamp,
-) -> Result<(Proposal, String, Value), String> {
+) -> Result<(Proposal, String, Value), ResourceMetricError> {
     let (resource, container) = (&metric.name, &metric.container);
     let milli = |text: &String| Quantity::parse(text).ok().map(|q| q.milli_value());
     let (target, what) = match (&metric.target.average_value, metric.target.average_utilization) {
         (Some(value), _) => (Target::Average(milli(value).unwrap_or(0)), "usage"),
         (None, Some(percent)) => (Target::Utilization(percent), "utilization"),
-        (None, None) => {
-            let error = "invalid resource metric source: neither an average utilization target nor an average value \
-                         (usage) target was set";
-            return Err(error.to_string());
-        }
+        (None, None) => return Err(ResourceMetricError::NoTarget),
     };
-    let failed = |why: &str| format!("failed to get {resource} {what}: {why}");
+    let failed = |reason: String| ResourceMetricError::Unavailable {
+        resource: resource.clone(),
+        what,
+        reason,
+    };
+    let unavailable = |why: &str| failed(format!("unable to get metrics for resource {resource}: {why}"));
     let metrics = match observed.metrics {
-        Ok(metrics) if metrics.is_empty() => Err("no metrics returned from resource metrics API".to_string()),
+        Ok(metrics) if metrics.is_empty() => Err(unavailable("no metrics returned from resource metrics API")),
         Ok(metrics) => Ok(metrics),
-        Err(why) => Err(format!("unable to fetch metrics from resource metrics API: {why}")),
-    };
-    let metrics = metrics.map_err(|why| failed(&format!("unable to get metrics for resource {resource}: {why}")))?;
+        Err(error) => Err(unavailable(&format!(
+            "unable to fetch metrics from resource metrics API: {error}"
+        ))),
+    }?;
     let question = Question {
         current: scale.spec.replicas,
         pods: observed.pods,
@@ -388,7 +422,7 @@ fn one_resource(
         warmup: config.warmup,
         now,
     };
-    let proposal = question.answer().map_err(|why| failed(&why))?;
+    let proposal = question.answer().map_err(|error| failed(error.to_string()))?;
     let mut shown = format!("{resource} resource");
     if proposal.utilization.is_some() {
         let part = if container.is_empty() { "" } else { "container " };

@@ -171,7 +171,7 @@ fn averages_and_errors() {
         ..question(&pods, &used, Target::Utilization(100))
     };
     assert_eq!(wide.answer().unwrap().replicas, 3);
-    let error = |question: Question<'_>| question.answer().unwrap_err();
+    let error = |question: Question<'_>| question.answer().unwrap_err().to_string();
     let target = Target::Utilization(50);
     assert_eq!(
         error(question(&[], &[], target)),

@@ -110,16 +110,31 @@ struct Groups {
     ignored: BTreeSet<String>,
 }
 
+/// Why no size can be told from what was measured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UsageError {
+    /// Nothing was measured that counts.
+    #[error("{0}")]
+    NoSamples(&'static str),
+    /// A pod does not say what its usage is a share of.
+    #[error("{0}")]
+    NoRequest(String),
+}
+
 impl Question<'_> {
-    pub(super) fn answer(&self) -> Result<Proposal, String> {
+    pub(super) fn answer(&self) -> Result<Proposal, UsageError> {
         if self.pods.is_empty() {
-            return Err("no pods returned by selector while calculating replica count".to_string());
+            return Err(UsageError::NoSamples(
+                "no pods returned by selector while calculating replica count",
+            ));
         }
         let groups = self.groups();
         let mut samples = self.samples.clone();
         samples.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
         if samples.is_empty() {
-            return Err("did not receive metrics for targeted pods (pods might be unready)".to_string());
+            return Err(UsageError::NoSamples(
+                "did not receive metrics for targeted pods (pods might be unready)",
+            ));
         }
         let requests = match self.target {
             Target::Average(_) => BTreeMap::new(),
@@ -216,12 +231,12 @@ impl Question<'_> {
         }
     }
 
-    fn requests(&self) -> Result<BTreeMap<String, i64>, String> {
+    fn requests(&self) -> Result<BTreeMap<String, i64>, UsageError> {
         let request = |pod: &Arc<Pod>| Ok((pod.metadata.name.clone(), self.request(pod)?));
         self.pods.iter().map(request).collect()
     }
 
-    fn request(&self, pod: &Pod) -> Result<i64, String> {
+    fn request(&self, pod: &Pod) -> Result<i64, UsageError> {
         let milli = |requests: &BTreeMap<String, String>| {
             let text = requests.get(self.resource)?;
             Quantity::parse(text).ok().map(|q| q.milli_value())
@@ -241,21 +256,26 @@ impl Question<'_> {
             .filter(|c| self.container.is_empty() || c.name == self.container)
             .collect();
         if concerned.is_empty() && !self.container.is_empty() {
-            return Err(format!("container {} not found in Pod {name}", self.container));
+            let reason = format!("container {} not found in Pod {name}", self.container);
+            return Err(UsageError::NoRequest(reason));
         }
         let one = |container: &&Container| {
             milli(&container.resources.requests).ok_or_else(|| {
-                format!(
+                UsageError::NoRequest(format!(
                     "missing request for {} in container {} of Pod {name}",
                     self.resource, container.name
-                )
+                ))
             })
         };
         concerned.iter().map(one).sum()
     }
 
     /// Usage by target, the utilization in percent, and the average.
-    fn ratio(&self, samples: &Samples, requests: &BTreeMap<String, i64>) -> Result<(f64, Option<i64>, i64), String> {
+    fn ratio(
+        &self,
+        samples: &Samples,
+        requests: &BTreeMap<String, i64>,
+    ) -> Result<(f64, Option<i64>, i64), UsageError> {
         match self.target {
             Target::Average(target) => {
                 let total: i64 = samples.values().map(|s| s.value).sum();
@@ -270,7 +290,7 @@ impl Question<'_> {
                     (u + value, r + request, n + 1)
                 });
                 if requested == 0 {
-                    return Err("no metrics returned matched known pods".to_string());
+                    return Err(UsageError::NoSamples("no metrics returned matched known pods"));
                 }
                 let percent = used.saturating_mul(100) / requested;
                 Ok((percent as f64 / target as f64, Some(percent), used / count))

@@ -72,7 +72,7 @@ pub(super) fn volume(
     if claim.mode() != "Filesystem" {
         return Err(Refusal::Never("only volumeMode Filesystem is supported"));
     }
-    if !spec.selector.is_null() {
+    if spec.selector.is_some() {
         return Err(Refusal::Never("claim Selector is not supported"));
     }
     if spec.data_source.is_some() || spec.data_source_ref.is_some() {

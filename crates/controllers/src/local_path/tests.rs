@@ -1,3 +1,4 @@
+use orlop_api::selector::Op;
 use serde_json::Value;
 
 use super::*;
@@ -145,8 +146,9 @@ async fn a_claim_lives_and_dies() {
         (get("a").status.phase.as_str(), volume.status.phase.as_str()),
         ("Bound", "Bound")
     );
-    let terms = &volume.spec.node_affinity["required"]["nodeSelectorTerms"];
-    assert_eq!(terms[0]["matchExpressions"][0]["values"], json!(["host-here"]));
+    let terms = volume.spec.node_affinity.required.as_ref().unwrap();
+    let wanted = &terms.node_selector_terms[0].match_expressions[0].op;
+    assert_eq!(*wanted, Op::In(vec!["host-here".to_string()]));
     let path = PathBuf::from(&volume.spec.host_path.as_ref().unwrap().path);
     assert!(path.starts_with(&scratch.0) && path.is_dir());
     let other = PathBuf::from(&volume_of("b").spec.host_path.unwrap().path);

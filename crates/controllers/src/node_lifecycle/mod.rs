@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use self::plan::{Grace, Plan};
 use self::signals::Signals;
 use self::zones::{Rates, TaintPermission, ZoneChange, Zones};
-use crate::objects::node::Taint;
+use crate::objects::Taint;
 use crate::objects::{Lease, Node, Pod};
 use crate::runtime::{
     Cache, Def, Key, Next, Reconcile, ReconcileResult, Recorder, Setup, WorkQueue, Writer, precondition, status_patch,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::objects::Taint;
 use crate::objects::condition::whole_seconds;
-use crate::objects::node::Taint;
 use crate::objects::{Condition, Labels, Node, Pod, condition};
 
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";

@@ -294,7 +294,7 @@ fn the_rate_falls_with_the_zone() {
         for n in 0..size {
             zones.observe(&format!("n{n}"), "z", n < ready, true);
         }
-        let start = Instant::from_std(std::time::Instant::now());
+        let start = Instant::from_std(orlop_base::clock::monotonic());
         let first = ask(&mut zones, &format!("n{}", size - 1), start);
         assert_eq!(first == "go", expected != "wait");
         let second = ask(&mut zones, &format!("n{}", size - 2), start + Duration::from_secs(1));
@@ -385,7 +385,7 @@ proptest! {
     fn lines_move_at_the_rate(steps in steps()) {
         let mut zones = zones();
         let mut asking = Asking::default();
-        let mut now = Instant::from_std(std::time::Instant::now());
+        let mut now = Instant::from_std(orlop_base::clock::monotonic());
         for step in steps {
             match step {
                 Step::Observe { node, zone, ready, counts } => {

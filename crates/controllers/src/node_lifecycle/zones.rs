@@ -1,4 +1,4 @@
-//! How fast the pods of failed nodes are made to leave, zone by zone.
+//! How fast the pods of failed nodes are evicted, zone by zone.
 //!
 //! One node after another, at a rate that depends on how much of the zone has failed: the more, the likelier it is that not
 //! the nodes have failed but the way to them. If nothing at all is ready any more, nobody has to leave.
@@ -145,7 +145,7 @@ impl Zones {
         self.changed(before, woken)
     }
 
-    /// May this node's pods be made to leave now? If not, it stands in line.
+    /// Whether this node's pods may be evicted now; if not, the node is queued.
     pub(super) fn ask(&mut self, name: &str, now: Instant) -> TaintPermission {
         let Some(place) = self.nodes.get_mut(name) else {
             return TaintPermission::Wait;

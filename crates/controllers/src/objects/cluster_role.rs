@@ -3,13 +3,13 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Kind, Meta, nullable};
+use super::{Kind, Meta, or_default};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClusterRole {
     pub metadata: Meta,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "or_default")]
     pub rules: Vec<Value>,
     /// Its rules are those of other roles.
     pub aggregation_rule: Option<AggregationRule>,

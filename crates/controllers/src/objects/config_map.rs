@@ -11,7 +11,7 @@ pub const ROOT_CA: &str = "kube-root-ca.crt";
 pub const CLUSTER_INFO: &str = "cluster-info";
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, rename_all = "camelCase", from = "Stored")]
+#[serde(default, rename_all = "camelCase", from = "orlop_api::objects::ConfigMap")]
 pub struct ConfigMap {
     pub metadata: Meta,
     #[serde(skip_serializing_if = "Labels::is_empty")]
@@ -22,17 +22,8 @@ pub struct ConfigMap {
     pub immutable: Option<bool>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Stored {
-    metadata: Meta,
-    data: Labels,
-    binary_data: Value,
-    immutable: Option<bool>,
-}
-
-impl From<Stored> for ConfigMap {
-    fn from(stored: Stored) -> ConfigMap {
+impl From<orlop_api::objects::ConfigMap> for ConfigMap {
+    fn from(stored: orlop_api::objects::ConfigMap) -> ConfigMap {
         let mut map = ConfigMap {
             metadata: stored.metadata,
             immutable: stored.immutable,

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::endpoint_slice::TargetRef;
-use super::{Kind, Meta, nullable};
+use super::{Kind, Meta, or_default};
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Endpoints {
     pub metadata: Meta,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "or_default")]
     pub subsets: Vec<Subset>,
 }
 
@@ -42,7 +42,7 @@ pub struct Address {
 pub struct Port {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    pub port: i32,
+    pub port: u16,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Condition, Kind, Meta, nullable};
+use super::{Condition, Kind, Meta, or_default};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -106,9 +106,9 @@ pub struct AutoscalerStatus {
     pub last_scale_time: Option<Timestamp>,
     pub current_replicas: i64,
     pub desired_replicas: i64,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "or_default")]
     pub current_metrics: Vec<Value>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "or_default")]
     pub conditions: Vec<Condition>,
 }
 
@@ -167,7 +167,7 @@ pub struct PodMetrics {
     pub timestamp: Option<Timestamp>,
     /// `30s`
     pub window: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "or_default")]
     pub containers: Vec<ContainerMetrics>,
 }
 
@@ -175,6 +175,6 @@ pub struct PodMetrics {
 #[serde(default)]
 pub struct ContainerMetrics {
     pub name: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "or_default")]
     pub usage: BTreeMap<String, String>,
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::node::Taint;
-use super::{Condition, Kind, Meta, condition};
+use super::{Condition, Kind, Meta, Toleration, condition};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -44,34 +43,6 @@ pub struct Affinity {
     pub node_affinity: Value,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Toleration {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub key: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub operator: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub value: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub effect: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub toleration_seconds: Option<i64>,
-}
-
-impl Toleration {
-    // Upstream: component-helpers scheduling/corev1 ToleratesTaint (v1.36)
-    pub fn tolerates(&self, taint: &Taint) -> bool {
-        let fits = |mine: &str, its: &str| mine.is_empty() || mine == its;
-        let value = match self.operator.as_str() {
-            "" | "Equal" => self.value == taint.value,
-            "Exists" => true,
-            _ => false,
-        };
-        fits(&self.effect, &taint.effect) && fits(&self.key, &taint.key) && value
-    }
-}
-
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Container {
@@ -85,7 +56,7 @@ pub struct Container {
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerPort {
     pub name: String,
-    pub container_port: i32,
+    pub container_port: u16,
     pub host_port: i32,
     pub protocol: String,
 }

@@ -5,22 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use orlop_api::quantity::Quantity;
-use orlop_api::selector::LabelSelector;
 
 use crate::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 
-/// Reserved for this claim, or bound to it.
-pub(super) fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let (meta, reference) = (&claim.metadata, &volume.spec.claim_ref);
-    reference.as_ref().is_some_and(|r| {
-        r.name == meta.name && r.namespace == meta.namespace && (r.uid.is_empty() || r.uid == meta.uid)
-    })
-}
-
-/// Like `is_for`, and for no namesake.
+/// Like `PersistentVolume::is_for`, and for no namesake.
 pub(super) fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let uid = &claim.metadata.uid;
-    is_for(volume, claim) && volume.spec.claim_ref.as_ref().is_some_and(|r| r.uid == *uid)
+    volume.is_for(claim) && volume.spec.claim_ref.as_ref().is_some_and(|r| r.uid == *uid)
 }
 
 /// The volume that is reserved for the claim; else, unless the claim `waits` for a pod, the smallest of those with the
@@ -39,27 +30,27 @@ pub(super) fn best(
             && has_modes(volume, claim)
             && volume.mode() == claim.mode()
             && volume.attributes_class() == claim.attributes_class()
-            && volume.size().unwrap_or_default() >= wanted
+            && volume.size() >= wanted
     };
     let usable = || volumes.iter().filter(usable);
     // One that carries the uid is the claim's own already: a reconcile that was cut short took it.
-    let reserved = usable().filter(|volume| is_for(volume, claim));
+    let reserved = usable().filter(|volume| volume.is_for(claim));
     if let Some(own) = reserved.max_by_key(|volume| is_bound_to(volume, claim)) {
         return Some(own.clone());
     }
     if waits {
         return None;
     }
-    let selector = Selector::from_claim(claim);
+    let selector = claim.spec.selector.as_ref();
     let fits = usable().filter(|volume| {
         volume.spec.claim_ref.is_none()
             && volume.status.phase == "Available"
             && volume.class() == claim.class()
-            && selector.matches(volume)
+            && selector.is_none_or(|selector| selector.matches(&volume.metadata.labels))
     });
     let rank = |volume: &&Arc<PersistentVolume>| {
         let modes: BTreeSet<&String> = volume.spec.access_modes.iter().collect();
-        let size = volume.size().unwrap_or_default();
+        let size = volume.size();
         (modes.len(), size, volume.metadata.name.clone())
     };
     fits.min_by_key(rank).cloned()
@@ -73,7 +64,7 @@ pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
             "the volume is marked for deletion \"{}\"",
             volume.metadata.name
         ));
-    } else if bytes(&volume.size().unwrap_or_default()) < bytes(&claim.requested()) {
+    } else if bytes(&volume.size()) < bytes(&claim.requested()) {
         "requested PV is too small"
     } else if volume.class() != claim.class() {
         "storageClassName does not match"
@@ -92,30 +83,6 @@ pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
 fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let modes = &claim.spec.access_modes;
     modes.iter().all(|mode| volume.spec.access_modes.contains(mode))
-}
-
-/// Which labels the volume must have.
-enum Selector {
-    Any,
-    Labels(LabelSelector),
-    Unreadable,
-}
-
-impl Selector {
-    fn from_claim(claim: &PersistentVolumeClaim) -> Selector {
-        if claim.spec.selector.is_null() {
-            return Selector::Any;
-        }
-        LabelSelector::from_object(&claim.spec.selector).map_or(Selector::Unreadable, Selector::Labels)
-    }
-
-    fn matches(&self, volume: &PersistentVolume) -> bool {
-        match self {
-            Selector::Any => true,
-            Selector::Labels(selector) => selector.matches(|key| volume.metadata.label(key)),
-            Selector::Unreadable => false,
-        }
-    }
 }
 
 /// The class of claims that name none: of several the youngest.

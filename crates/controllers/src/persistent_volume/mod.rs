@@ -34,7 +34,7 @@ pub(crate) const DEF: Def = Def {
     start,
 };
 
-/// More steps than any turn needs: a plan that never comes to its end is a mistake in it.
+/// More steps than any reconcile needs: a plan that never ends is a bug.
 const STEPS_MAX: usize = 12;
 
 /// Shared by the turns of claims and of volumes.

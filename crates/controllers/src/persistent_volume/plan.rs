@@ -29,7 +29,7 @@ pub(super) enum Step {
     VolumeStatus(Arc<PersistentVolume>, Value),
     Claim(Value),
     ClaimStatus(Value),
-    /// It is the claim's turn.
+    /// The claim is reconciled next.
     WakeClaim,
     /// The storage behind the volume, and then the volume.
     DeleteHostPath(String),
@@ -200,7 +200,7 @@ fn naming_claim(claim: &PersistentVolumeClaim, around: &Around) -> Plan {
             }
         };
     };
-    if matching::is_for(volume, claim) {
+    if volume.is_for(claim) {
         return bind(claim, volume);
     }
     let event = Event::warning(
@@ -246,7 +246,7 @@ fn bind(claim: &PersistentVolumeClaim, volume: &Arc<PersistentVolume>) -> Plan {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim_meta.namespace,
             "name": claim_meta.name, "uid": claim_meta.uid, "resourceVersion": claim_meta.resource_version,
         }}});
-        if !matching::is_for(volume, claim) {
+        if !volume.is_for(claim) {
             patch["metadata"]["annotations"] = json!({BOUND_BY_CONTROLLER: "yes"});
         }
         return Step::Volume(volume.clone(), guarded(volume_meta, patch)).into();
@@ -288,7 +288,7 @@ fn bound_status(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Opt
 }
 
 fn capacity(volume: &PersistentVolume) -> Labels {
-    let mut capacity = volume.spec.capacity.clone();
+    let mut capacity = volume.spec.capacity.listed().clone();
     let before = volume.metadata.annotation(PRE_RESIZE_CAPACITY);
     if let Some(before) = before.filter(|text| orlop_api::quantity::Quantity::parse(text).is_ok()) {
         capacity.insert("storage".to_string(), before.to_string());
@@ -327,7 +327,7 @@ fn unbound_status(claim: &PersistentVolumeClaim, phase: &str) -> Option<Value> {
     if !now.access_modes.is_empty() {
         status["accessModes"] = Value::Null;
     }
-    if !now.capacity.is_empty() {
+    if !now.capacity.listed().is_empty() {
         status["capacity"] = Value::Null;
     }
     if now.current_volume_attributes_class_name.is_some() {
@@ -413,7 +413,7 @@ fn released(volume: &Arc<PersistentVolume>) -> Plan {
         "Delete" => match deleter(volume) {
             Ok(Deleter::Other) => Step::Nothing.into(),
             Ok(Deleter::HostPath(path)) => Step::DeleteHostPath(path.to_string()).into(),
-            Err(message) => failed(volume, "VolumeFailedDelete", &message),
+            Err(error) => failed(volume, "VolumeFailedDelete", &error.to_string()),
         },
         _ => failed(
             volume,
@@ -429,11 +429,18 @@ enum Deleter<'a> {
     HostPath(&'a str),
 }
 
-fn deleter(volume: &PersistentVolume) -> Result<Deleter<'_>, String> {
+/// Why nobody deletes a volume, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NoDeleter(String);
+
+fn deleter(volume: &PersistentVolume) -> Result<Deleter<'_>, NoDeleter> {
     let made_by = volume.metadata.annotation(PROVISIONED_BY).filter(|by| !by.is_empty());
     match made_by {
         Some("kubernetes.io/host-path") => {}
-        Some(by) if by.starts_with("kubernetes.io/") => return Err(format!("no volume plugin matched name: {by}")),
+        Some(by) if by.starts_with("kubernetes.io/") => {
+            return Err(NoDeleter(format!("no volume plugin matched name: {by}")));
+        }
         Some(_) => return Ok(Deleter::Other),
         None => {}
     }
@@ -449,9 +456,9 @@ fn deleter(volume: &PersistentVolume) -> Result<Deleter<'_>, String> {
             .is_some_and(|rest| !rest.trim_matches('/').is_empty());
         return match beneath && !path.split('/').any(|part| part == "..") {
             true => Ok(Deleter::HostPath(path)),
-            false => Err(format!(
+            false => Err(NoDeleter(format!(
                 "host_path deleter only supports /tmp/.+ but received provided {path}"
-            )),
+            ))),
         };
     }
     let what = match spec.nfs.is_some() {
@@ -459,9 +466,9 @@ fn deleter(volume: &PersistentVolume) -> Result<Deleter<'_>, String> {
         false => "no volume plugin matched",
     };
     let name = &volume.metadata.name;
-    Err(format!(
+    Err(NoDeleter(format!(
         "error getting deleter volume plugin for volume \"{name}\": {what}"
-    ))
+    )))
 }
 
 /// Said once, when it happens.

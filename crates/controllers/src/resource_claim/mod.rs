@@ -116,6 +116,15 @@ impl Reconcile for Pods {
     }
 }
 
+/// Why a claim was not made.
+#[derive(Debug, thiserror::Error)]
+enum MakeError {
+    #[error("resource claim template \"{0}\": resourceclaimtemplate.resource.k8s.io \"{0}\" not found")]
+    NoTemplate(String),
+    #[error("create ResourceClaim : {0}")]
+    Create(Error),
+}
+
 impl Controller {
     /// Makes what is missing, and says in the pod's status what was made.
     async fn make_claims(&self, pod: &Arc<Pod>, writer: &Writer) -> Result<(), ReconcileError> {
@@ -151,17 +160,14 @@ impl Controller {
         Ok(())
     }
 
-    async fn make(&self, pod: &Pod, wish: &str, template: &str, writer: &Writer) -> Result<String, String> {
+    async fn make(&self, pod: &Pod, wish: &str, template: &str, writer: &Writer) -> Result<String, MakeError> {
         let namespace = &pod.metadata.namespace;
         let Some(template) = self.templates.get(namespace, template) else {
-            return Err(format!(
-                "resource claim template \"{template}\": resourceclaimtemplate.resource.k8s.io \"{template}\" not found"
-            ));
+            return Err(MakeError::NoTemplate(template.to_string()));
         };
         let claim = plan::claim_from(&template, pod, wish);
         let made = writer.create::<ResourceClaim>(namespace, &claim).await;
-        made.map(|claim| claim.metadata.name)
-            .map_err(|error| format!("create ResourceClaim : {error}"))
+        Ok(made.map_err(MakeError::Create)?.metadata.name)
     }
 
     /// A pod that came to its node without the scheduler still has to be named in its claims.

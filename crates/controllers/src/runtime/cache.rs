@@ -14,13 +14,10 @@ use orlop_client::informer::Decode;
 use orlop_client::{Api, Delta, Selection, informer, path};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::key::Key;
 use crate::objects::{Kind, Meta};
-
-/// Deltas that may wait between the informer and the cache.
-const QUEUE: usize = 256;
 
 /// An object of any kind. What the caches do is the same for all kinds, and compiled once.
 pub(super) trait Object: Any + Send + Sync {
@@ -421,20 +418,9 @@ impl Caches {
 
     fn follow(&self, path: String, decode: Decode<AnyObject>) -> Arc<CacheCore> {
         let cache = Arc::<CacheCore>::default();
-        let (sender, mut deltas) = mpsc::channel(QUEUE);
-        orlop_base::spawn(informer::watch_with(
-            self.api.clone(),
-            Selection::all(path),
-            decode,
-            sender,
-            self.shutdown.clone(),
-        ));
         let following = cache.clone();
-        orlop_base::spawn(async move {
-            while let Some(delta) = deltas.recv().await {
-                following.observe(delta);
-            }
-        });
+        let sink = move |delta| following.observe(delta);
+        informer::start_with(&self.api, Selection::all(path), decode, sink, &self.shutdown);
         cache
     }
 }

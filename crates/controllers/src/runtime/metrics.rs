@@ -1,11 +1,12 @@
 //! `workqueue_*` metrics: depth, latency and work duration of each work queue.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use orlop_base::metrics::series::{Histogram, Series};
+use orlop_base::metrics::text;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
@@ -19,48 +20,29 @@ pub struct Metrics {
 }
 
 /// The metrics of one work queue.
-#[derive(Default)]
 pub struct QueueMetrics {
     adds: AtomicU64,
     depth: AtomicU64,
     retries: AtomicU64,
-    waited: Timing,
-    worked: Timing,
+    waited: Histogram,
+    worked: Histogram,
     /// When the reconciles in progress began.
     processing: Mutex<BTreeMap<u64, Instant>>,
     next_processing: AtomicU64,
 }
 
-#[derive(Default)]
-struct Timing {
-    /// One for each bound, and one for what is above all of them.
-    counts: [AtomicU64; BOUNDS.len() + 1],
-    nanos: AtomicU64,
-}
-
-impl Timing {
-    fn observe(&self, took: Duration) {
-        let bucket = BOUNDS.partition_point(|bound| *bound < took.as_secs_f64());
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    fn write(&self, out: &mut String, name: &str, queue: &str) {
-        let mut total = 0;
-        for (bucket, count) in self.counts.iter().enumerate() {
-            total += count.load(Ordering::Relaxed);
-            let bound = match BOUNDS.get(bucket) {
-                None => "+Inf".to_string(),
-                Some(bound) if *bound < 1e-4 => format!("{bound:e}").replace("e-", "e-0"),
-                Some(bound) => bound.to_string(),
-            };
-            let _ = writeln!(out, "{name}_bucket{{name=\"{queue}\",le=\"{bound}\"}} {total}");
+impl Default for QueueMetrics {
+    fn default() -> QueueMetrics {
+        let bounds: Arc<[f64]> = BOUNDS.into();
+        QueueMetrics {
+            adds: AtomicU64::default(),
+            depth: AtomicU64::default(),
+            retries: AtomicU64::default(),
+            waited: Histogram::new(bounds.clone()),
+            worked: Histogram::new(bounds),
+            processing: Mutex::default(),
+            next_processing: AtomicU64::default(),
         }
-        let sum = self.nanos.load(Ordering::Relaxed) as f64 / 1e9;
-        let _ = writeln!(
-            out,
-            "{name}_sum{{name=\"{queue}\"}} {sum}\n{name}_count{{name=\"{queue}\"}} {total}"
-        );
     }
 }
 
@@ -78,7 +60,7 @@ impl QueueMetrics {
     }
 
     pub(super) fn taken(&self, waited: Duration, left: usize) {
-        self.waited.observe(waited);
+        self.waited.observe(waited.as_secs_f64());
         self.depth(left);
     }
 
@@ -89,9 +71,13 @@ impl QueueMetrics {
         id
     }
 
+    fn running(&self) -> Vec<Duration> {
+        self.processing.lock().values().map(|since| since.elapsed()).collect()
+    }
+
     pub(super) fn ended(&self, id: u64) {
         if let Some(since) = self.processing.lock().remove(&id) {
-            self.worked.observe(since.elapsed());
+            self.worked.observe(since.elapsed().as_secs_f64());
         }
     }
 }
@@ -105,71 +91,44 @@ impl Metrics {
     /// Appends all metrics to `out` in the Prometheus text format.
     pub fn render(&self, out: &mut String) {
         let queues = self.queues.read();
-        let mut each = |name: &str, kind: &str, help: &str, write: &dyn Fn(&mut String, &str, &QueueMetrics)| {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            queues.iter().for_each(|(queue, metrics)| write(out, queue, metrics));
+        let mut each = |name: &str, kind: &str, help: &str, write: &dyn Fn(&QueueMetrics, &mut String, &str)| {
+            text::header(out, name, kind, help);
+            for (queue, metrics) in queues.iter() {
+                write(metrics, out, &text::label("name", queue));
+            }
         };
-        let line = |out: &mut String, name: &str, queue: &str, value: f64| {
-            let _ = writeln!(out, "{name}{{name=\"{queue}\"}} {value}");
-        };
-        let count = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
-        each(
-            "workqueue_adds_total",
-            "counter",
-            "Total number of keys added to the work queue.",
-            &|out, queue, m| {
-                line(out, "workqueue_adds_total", queue, count(&m.adds));
-            },
-        );
-        each(
-            "workqueue_depth",
-            "gauge",
-            "Current number of keys in the work queue.",
-            &|out, queue, m| {
-                line(out, "workqueue_depth", queue, count(&m.depth));
-            },
-        );
+        let name = "workqueue_adds_total";
+        let help = "Total number of keys added to the work queue.";
+        each(name, "counter", help, &|m, out, labels| m.adds.write(out, name, labels));
+        let name = "workqueue_depth";
+        let help = "Current number of keys in the work queue.";
+        each(name, "gauge", help, &|m, out, labels| m.depth.write(out, name, labels));
         let name = "workqueue_longest_running_processor_seconds";
-        each(
-            name,
-            "gauge",
-            "Seconds that the longest running reconcile has been in progress.",
-            &|out, queue, m| {
-                let longest = m.processing.lock().values().map(|since| since.elapsed()).max();
-                line(out, name, queue, longest.unwrap_or_default().as_secs_f64());
-            },
-        );
+        let help = "Seconds that the longest running reconcile has been in progress.";
+        each(name, "gauge", help, &|m, out, labels| {
+            let longest = m.running().into_iter().max().unwrap_or_default();
+            text::line(out, name, labels, longest.as_secs_f64());
+        });
         let name = "workqueue_queue_duration_seconds";
-        each(
-            name,
-            "histogram",
-            "Seconds that a key stays in the work queue before it is processed.",
-            &|out, queue, m| m.waited.write(out, name, queue),
-        );
-        each(
-            "workqueue_retries_total",
-            "counter",
-            "Total number of keys requeued after a failed reconcile.",
-            &|out, queue, m| {
-                line(out, "workqueue_retries_total", queue, count(&m.retries));
-            },
-        );
+        let help = "Seconds that a key stays in the work queue before it is processed.";
+        each(name, "histogram", help, &|m, out, labels| {
+            m.waited.write(out, name, labels)
+        });
+        let name = "workqueue_retries_total";
+        let help = "Total number of keys requeued after a failed reconcile.";
+        each(name, "counter", help, &|m, out, labels| {
+            m.retries.write(out, name, labels)
+        });
         let name = "workqueue_unfinished_work_seconds";
-        each(
-            name,
-            "gauge",
-            "Seconds of work in progress that work_duration does not include yet.",
-            &|out, queue, m| {
-                let sum: Duration = m.processing.lock().values().map(|since| since.elapsed()).sum();
-                line(out, name, queue, sum.as_secs_f64());
-            },
-        );
+        let help = "Seconds of work in progress that work_duration does not include yet.";
+        each(name, "gauge", help, &|m, out, labels| {
+            let sum: Duration = m.running().into_iter().sum();
+            text::line(out, name, labels, sum.as_secs_f64());
+        });
         let name = "workqueue_work_duration_seconds";
-        each(
-            name,
-            "histogram",
-            "Seconds that processing a key from the work queue takes.",
-            &|out, queue, m| m.worked.write(out, name, queue),
-        );
+        let help = "Seconds that processing a key from the work queue takes.";
+        each(name, "histogram", help, &|m, out, labels| {
+            m.worked.write(out, name, labels)
+        });
     }
 }

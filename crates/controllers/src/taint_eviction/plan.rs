@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::objects::node::Taint;
-use crate::objects::pod::Toleration;
+use crate::objects::Taint;
+use crate::objects::Toleration;
 use crate::objects::{Node, Pod};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::plan::{EvictionDecision, Tolerance, no_execute, plan, tolerance};
-use crate::objects::node::Taint;
-use crate::objects::pod::Toleration;
+use crate::objects::Taint;
+use crate::objects::Toleration;
 use crate::objects::{Node, Pod};
 
 fn now() -> Timestamp {

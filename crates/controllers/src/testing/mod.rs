@@ -1,4 +1,4 @@
-//! For tests of controllers: an API server in memory, and a cluster around it.
+//! For tests of controllers: a cluster around the client's API server in memory (`orlop_client::testing`).
 //!
 //! ```text
 //! #[tokio::test(start_paused = true)]                      // time is tokio's; the wall clock goes with it
@@ -19,14 +19,9 @@
 //! does not know (discovery, access reviews). Pods with a node stay after a delete, with a deletionTimestamp, until
 //! `Nodes` or `remove` ends them. Kinds need no registration.
 
-mod faults;
-mod parts;
 mod pods;
-mod server;
-mod store;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orlop_base::clock::Shift;
@@ -35,16 +30,13 @@ use orlop_client::Api;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-pub(crate) use self::faults::Faults;
 pub(crate) use self::pods::Nodes;
-pub(crate) use self::server::Call;
-use self::server::{Connection, Shared};
-use self::store::{Collection, ListSelector};
-pub(crate) use self::store::{ObjectPath, Refusal, Store, StoreResult};
 use crate::objects::Kind;
 use crate::run::Options;
 use crate::runtime::Def;
 use crate::settings::Settings;
+pub(crate) use orlop_client::testing::{Call, Faults, Refusal, Store, StoreResult};
+use orlop_client::testing::{Connection, ListSelector, ObjectPath, Reply, Server, collection};
 
 /// Nothing asked, answered or watched for this long means that all is done.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
@@ -56,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 
 pub(crate) struct Cluster {
     pub clock: Clock,
-    shared: Arc<Shared>,
+    server: Server,
     nodes: Mutex<Nodes>,
     running: Mutex<Option<Running>>,
 }
@@ -77,7 +69,7 @@ impl Cluster {
     pub(crate) fn seeded(seed: u64) -> Cluster {
         let clock = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
         Cluster {
-            shared: Shared::new(Store::new(clock.clone(), seed), seed),
+            server: Server::new(clock.clone(), seed),
             clock,
             nodes: Mutex::default(),
             running: Mutex::default(),
@@ -96,17 +88,18 @@ impl Cluster {
     }
 
     pub(crate) fn faults(&self, faults: Faults) {
-        self.shared.faults.lock().0 = faults;
+        self.server.set_faults(faults);
     }
 
     /// Asked before the server; may answer in its stead.
-    pub(crate) fn hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<StoreResult<Value>> + Send + 'static) {
-        *self.shared.hook.lock() = Some(Box::new(hook));
+    pub(crate) fn hook(&self, mut hook: impl FnMut(&Call, &mut Store) -> Option<StoreResult<Value>> + Send + 'static) {
+        self.server
+            .set_hook(move |call, store| hook(call, store).map(Reply::Now));
     }
 
     /// For requests of the test's own.
     pub(crate) fn api(&self) -> Api {
-        Api::in_process(Connection::new(self.shared.clone()), "test")
+        self.server.api()
     }
 
     /// Starts the controllers, with the default settings.
@@ -117,7 +110,7 @@ impl Cluster {
     /// Starts the controllers; those that ran before are killed.
     pub(crate) fn run_with(&self, defs: &[&'static Def], settings: Settings) {
         self.kill();
-        let connection = Connection::new(self.shared.clone());
+        let connection = self.server.connect();
         let running = Running {
             defs: defs.to_vec(),
             settings,
@@ -151,8 +144,7 @@ impl Cluster {
     /// After so many more writes the controllers are killed; `wait_until_idle` starts them again.
     pub(crate) fn kill_after_writes(&self, writes: u32) {
         if let Some(running) = &*self.running.lock() {
-            let left = i64::from(writes.max(1));
-            running.connection.writes_left.store(left, Ordering::SeqCst);
+            running.connection.cut_after_writes(writes);
         }
     }
 
@@ -170,10 +162,9 @@ impl Cluster {
     /// One step of time and of the nodes.
     async fn step(&self) {
         tokio::time::sleep(STEP).await;
-        self.shared.tick();
+        self.server.tick();
         self.restart_if_dead();
-        self.nodes.lock().step(&mut self.shared.store.lock());
-        self.shared.tell();
+        self.server.write(|store| self.nodes.lock().step(store));
     }
 
     /// Until nothing has happened for `QUIET`.
@@ -182,15 +173,15 @@ impl Cluster {
         let mut changed = (0, began);
         loop {
             self.step().await;
-            let revision = self.shared.store.lock().revision();
+            let revision = self.server.read(Store::revision);
             if changed.0 != revision {
                 changed = (revision, tokio::time::Instant::now());
             }
-            if self.shared.quiet_for().min(changed.1.elapsed()) >= QUIET {
+            if self.server.quiet_for().min(changed.1.elapsed()) >= QUIET {
                 return;
             }
             if began.elapsed() > PATIENCE {
-                let log = self.shared.log.lock();
+                let log = self.server.log();
                 let last = log.iter().rev().take(20);
                 let last: Vec<String> = last.map(|(call, code)| line(call, *code)).collect();
                 panic!("the controllers come to no end; lately:\n{}", last.join("\n"));
@@ -246,10 +237,7 @@ impl Cluster {
     }
 
     fn write<R>(&self, change: impl FnOnce(&mut Store) -> R) -> R {
-        self.shared.tick();
-        let done = change(&mut self.shared.store.lock());
-        self.shared.tell();
-        done
+        self.server.write(change)
     }
 
     /// Changes an object as its user would; false if it is not there.
@@ -294,7 +282,8 @@ impl Cluster {
 
     pub(crate) fn value<T: Kind>(&self, namespace: &str, name: &str) -> Option<Value> {
         let place = self.place::<T>(namespace, name);
-        self.shared.store.lock().get(&place).ok().map(|found| (*found).clone())
+        self.server
+            .read(|store| store.get(&place).ok().map(|found| (*found).clone()))
     }
 
     /// In the order of names; of all namespaces if it is empty.
@@ -310,7 +299,7 @@ impl Cluster {
             place: self.place::<T>(namespace, ""),
             ..ListSelector::default()
         };
-        self.shared.store.lock().list(&wanted)
+        self.server.read(|store| store.list(&wanted))
     }
 
     /// "Normal ScalingReplicaSet Scaled up …", in the order of their making.
@@ -322,7 +311,7 @@ impl Cluster {
             },
             ..ListSelector::default()
         };
-        let mut events = self.shared.store.lock().list(&wanted);
+        let mut events = self.server.read(|store| store.list(&wanted));
         let revision = |event: &Arc<Value>| {
             let text = event["metadata"]["uid"].as_str().unwrap_or("");
             text.to_string()
@@ -335,7 +324,7 @@ impl Cluster {
 
     /// What the controllers have written, events left out: "account METHOD path code"; the code is 0 if no answer came.
     pub(crate) fn writes(&self) -> Vec<String> {
-        let log = self.shared.log.lock();
+        let log = self.server.log();
         let writes = log
             .iter()
             .filter(|(call, _)| call.is_write() && !call.path.contains("/events"));
@@ -344,17 +333,12 @@ impl Cluster {
 
     /// All requests but watches, with their bodies.
     pub(crate) fn calls(&self) -> Vec<Call> {
-        self.shared.log.lock().iter().map(|(call, _)| call.clone()).collect()
+        self.server.log().into_iter().map(|(call, _)| call).collect()
     }
 }
 
 fn line(call: &Call, code: u16) -> String {
     format!("{} {} {} {code}", call.by, call.method, call.path)
-}
-
-fn collection(group: &str, resource: &str) -> Collection {
-    let group = if resource == "events" { "" } else { group };
-    (group.to_string(), resource.to_string())
 }
 
 /// The resource of a kind, by the rules of English as Kubernetes has them.

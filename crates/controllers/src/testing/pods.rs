@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use orlop_base::clock::{Shift, rfc3339};
 use serde_json::{Value, json};
 
-use super::store::{ListSelector, ObjectPath, Store};
+use orlop_client::testing::{ListSelector, ObjectPath, Store, collection};
 
 const NAMED_NODE: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0\
                           /matchFields/0/values/0";
@@ -54,7 +54,7 @@ impl Nodes {
         let now = store.clock.now();
         let all = ListSelector {
             place: ObjectPath {
-                collection: super::collection("", "pods"),
+                collection: collection("", "pods"),
                 ..ObjectPath::default()
             },
             ..ListSelector::default()

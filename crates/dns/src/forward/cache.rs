@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn time_runs_out() {
-        let (cache, metrics, start) = (Cache::default(), Metrics::default(), Instant::now());
+        let (cache, metrics, start) = (Cache::default(), Metrics::default(), orlop_base::clock::monotonic());
         let reply = Reply {
             answers: vec![a(300), a(20)],
             ..Reply::default()
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn there_is_a_bound() {
-        let (cache, metrics, start) = (Cache::default(), Metrics::default(), Instant::now());
+        let (cache, metrics, start) = (Cache::default(), Metrics::default(), orlop_base::clock::monotonic());
         for n in 0..12_000 {
             let reply = Reply {
                 answers: vec![a(30)],

@@ -114,7 +114,7 @@ impl Forward {
             cache: cache::Cache::default(),
             flights: Mutex::default(),
             metrics,
-            start: Instant::now(),
+            start: orlop_base::clock::monotonic(),
         })
     }
 
@@ -188,7 +188,7 @@ impl Forward {
         let mut unable = None;
         for round in 0..ROUNDS {
             for server in self.in_order(servers) {
-                let began = Instant::now();
+                let began = orlop_base::clock::monotonic();
                 let answer = exchange::ask(server.address, question).await;
                 let code = answer.as_ref().ok().map(|reply| reply.code);
                 self.metrics.forwarded(server.address, code, began.elapsed());
@@ -196,7 +196,7 @@ impl Forward {
                     Ok(reply) => {
                         server.failed.store(0, Ordering::Relaxed);
                         let good = matches!(reply.code, ResponseCode::NoError | ResponseCode::NXDomain);
-                        let resolved = Resolved::new(reply, Instant::now());
+                        let resolved = Resolved::new(reply, orlop_base::clock::monotonic());
                         if good {
                             return Some(resolved);
                         }

@@ -89,12 +89,18 @@ async fn equal_questions_are_asked_once_and_answers_kept() {
         assert_eq!(answer, "192.0.2.1");
     }
     assert_eq!(resolver.seen().len(), 1);
-    let known = forward.known(&question("EXAMPLE.com."), Instant::now()).unwrap();
+    let known = forward
+        .known(&question("EXAMPLE.com."), orlop_base::clock::monotonic())
+        .unwrap();
     assert_eq!(known.lifetime, Duration::from_secs(30));
     // Other servers, other answers.
     let other = Resolver::start(Manner::Well).await;
     forward.configure(&[other.address], &Stubs::default(), &[]);
-    assert!(forward.known(&question("example.com."), Instant::now()).is_none());
+    assert!(
+        forward
+            .known(&question("example.com."), orlop_base::clock::monotonic())
+            .is_none()
+    );
 }
 
 #[tokio::test]

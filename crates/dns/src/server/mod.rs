@@ -164,7 +164,7 @@ impl Handler {
             transport,
             v6: peer.is_ipv6(),
             bytes: packet.len(),
-            at: Instant::now(),
+            at: orlop_base::clock::monotonic(),
         };
         let request = match wire::read(packet) {
             Ok(request) => request,
@@ -244,7 +244,7 @@ impl Handler {
     /// Waits for another server's answer, and answers into `out`.
     pub async fn finish(&self, waiting: Waiting, random: &mut Random, out: &mut Vec<u8>) {
         let reply = match self.forward.resolve(&waiting.question).await {
-            Ok(resolved) => with_chain(waiting.chain, resolved.reply(Instant::now())),
+            Ok(resolved) => with_chain(waiting.chain, resolved.reply(orlop_base::clock::monotonic())),
             Err(Failure::Busy) => Reply::error(ResponseCode::Refused),
             Err(Failure::NoAnswer) => Reply::error(ResponseCode::ServFail),
         };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::objects::{EndpointSlice, Namespace, Service};
+use crate::zone::entry::{Endpoint, Kind, endpoints};
 use crate::zone::{Entry, Zone};
 
 /// Namespace and name.
@@ -21,14 +22,22 @@ pub fn key(namespace: &str, name: &str) -> Key {
 pub struct Directory {
     zone: Arc<Zone>,
     namespaces: FxHashSet<Box<str>>,
-    services: FxHashMap<Key, Service>,
-    slices: FxHashMap<Key, EndpointSlice>,
+    /// None: a service that has no records.
+    services: FxHashMap<Key, Option<Kind>>,
+    slices: FxHashMap<Key, Slice>,
     /// The names of the slices of a service.
     slices_of: FxHashMap<Key, BTreeSet<Box<str>>>,
 }
 
+/// What is kept of an endpoint slice.
+struct Slice {
+    service: Key,
+    endpoints: Vec<Endpoint>,
+}
+
+/// A slice that names no service is that of one without a name, which there is not.
 fn service_of(slice: &EndpointSlice) -> Key {
-    key(&slice.metadata.namespace, &slice.metadata.labels.service)
+    key(&slice.metadata.namespace, slice.service().unwrap_or_default())
 }
 
 impl Directory {
@@ -42,8 +51,10 @@ impl Directory {
         }
     }
 
-    pub fn service(&self, namespace: &str, name: &str) -> Option<&Service> {
-        self.services.get(&key(namespace, name))
+    /// Whether its name leads straight to the endpoints; none if there is no such service.
+    pub fn is_headless(&self, namespace: &str, name: &str) -> Option<bool> {
+        let kind = self.services.get(&key(namespace, name))?;
+        Some(*kind == Some(Kind::Headless))
     }
 
     pub fn apply_namespace(&mut self, namespace: Namespace) {
@@ -70,7 +81,7 @@ impl Directory {
 
     pub fn apply_service(&mut self, service: Service) {
         let key = key(&service.metadata.namespace, &service.metadata.name);
-        self.services.insert(key.clone(), service);
+        self.services.insert(key.clone(), Kind::new(&service));
         self.refresh(&key);
     }
 
@@ -85,7 +96,7 @@ impl Directory {
         let mut concerned: FxHashSet<Key> = self.services.drain().map(|(key, _)| key).collect();
         for service in services {
             let key = key(&service.metadata.namespace, &service.metadata.name);
-            self.services.insert(key.clone(), service);
+            self.services.insert(key.clone(), Kind::new(&service));
             concerned.insert(key);
         }
         concerned.iter().for_each(|key| self.refresh(key));
@@ -103,9 +114,8 @@ impl Directory {
     pub fn remove_slice(&mut self, namespace: &str, name: &str) {
         let key = key(namespace, name);
         if let Some(slice) = self.slices.remove(&key) {
-            let service = service_of(&slice);
-            self.forget_slice(&service, &key.1);
-            self.refresh(&service);
+            self.forget_slice(&slice.service, &key.1);
+            self.refresh(&slice.service);
         }
     }
 
@@ -123,7 +133,11 @@ impl Directory {
     fn insert_slice(&mut self, slice: EndpointSlice) -> Option<Key> {
         let own = key(&slice.metadata.namespace, &slice.metadata.name);
         let service = service_of(&slice);
-        let before = self.slices.insert(own.clone(), slice).map(|old| service_of(&old));
+        let kept = Slice {
+            service: service.clone(),
+            endpoints: endpoints(&slice),
+        };
+        let before = self.slices.insert(own.clone(), kept).map(|old| old.service);
         if let Some(before) = before.as_ref().filter(|before| **before != service) {
             self.forget_slice(before, &own.1);
         }
@@ -141,10 +155,12 @@ impl Directory {
     }
 
     fn refresh(&self, service: &Key) {
-        let entry = self.services.get(service).and_then(|object| {
+        let kind = self.services.get(service).and_then(Option::as_ref);
+        let entry = kind.and_then(|kind| {
             let names = self.slices_of.get(service).into_iter().flatten();
             let slices = names.filter_map(|name| self.slices.get(&(service.0.clone(), name.clone())));
-            Entry::new(object, slices, self.zone.domain())
+            let endpoints = slices.flat_map(|slice| &slice.endpoints);
+            Entry::new((&service.0, &service.1), kind, endpoints, self.zone.domain())
         });
         self.zone.set_service(service, entry);
     }

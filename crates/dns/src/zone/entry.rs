@@ -1,4 +1,4 @@
-//! One service and its endpoint slices as records (pure).
+//! Services and endpoint slices as records (pure): addresses and names read, all else left behind.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -55,40 +55,47 @@ pub struct Pointer {
     pub service: Arc<Name>,
 }
 
-impl Entry {
-    /// None if the service can have no records: an external name that is none.
-    pub fn new<'a>(service: &Service, slices: impl Iterator<Item = &'a EndpointSlice>, domain: &Name) -> Option<Entry> {
-        let name = Arc::new(service_name(
-            &service.metadata.name,
-            &service.metadata.namespace,
-            domain,
-        )?);
+impl Kind {
+    /// What there is to know of a service beside its endpoints. None if it can have no records: an external name that is
+    /// none.
+    pub fn new(service: &Service) -> Option<Kind> {
         let spec = &service.spec;
         if spec.r#type == "ExternalName" {
-            return Some(Entry {
-                name,
-                kind: Kind::External(external_name(&spec.external_name)?),
-                v4: vec![],
-                v6: vec![],
-                endpoints: vec![],
-            });
+            return external_name(&spec.external_name).map(Kind::External);
         }
-        let endpoints = endpoints(slices);
-        let (kind, addresses) = match spec.cluster_ip == "None" {
-            true => (Kind::Headless, endpoints.iter().map(|e| e.address).collect()),
-            false => {
-                let addresses = cluster_addresses(service);
-                let kind = Kind::Cluster {
-                    addresses: addresses.clone(),
-                    ports: service_ports(service),
-                };
-                (kind, addresses)
-            }
+        if spec.cluster_ip == "None" {
+            return Some(Kind::Headless);
+        }
+        let addresses = service.cluster_ips().iter();
+        Some(Kind::Cluster {
+            addresses: addresses.filter_map(|text| text.parse().ok()).collect(),
+            ports: service_ports(service),
+        })
+    }
+}
+
+impl Entry {
+    /// None if the names are too long.
+    pub fn new<'a>(
+        (namespace, name): (&str, &str),
+        kind: &Kind,
+        endpoints: impl Iterator<Item = &'a Endpoint>,
+        domain: &Name,
+    ) -> Option<Entry> {
+        let name = Arc::new(service_name(name, namespace, domain)?);
+        let endpoints = match kind {
+            Kind::External(_) => vec![],
+            Kind::Cluster { .. } | Kind::Headless => sorted(endpoints.cloned().collect()),
+        };
+        let addresses = match kind {
+            Kind::External(_) => vec![],
+            Kind::Cluster { addresses, .. } => addresses.clone(),
+            Kind::Headless => endpoints.iter().map(|e| e.address).collect(),
         };
         let (v4, v6) = split(addresses);
         Some(Entry {
             name,
-            kind,
+            kind: kind.clone(),
             v4,
             v6,
             endpoints,
@@ -136,15 +143,6 @@ fn external_name(text: &str) -> Option<Name> {
     Some(name).filter(|name| !name.is_root())
 }
 
-fn cluster_addresses(service: &Service) -> Vec<IpAddr> {
-    let spec = &service.spec;
-    let texts = match spec.cluster_ips.is_empty() {
-        true => std::slice::from_ref(&spec.cluster_ip),
-        false => &spec.cluster_ips,
-    };
-    texts.iter().filter_map(|text| text.parse().ok()).collect()
-}
-
 fn service_ports(service: &Service) -> Vec<Port> {
     let ports = service.spec.ports.iter();
     ports
@@ -163,23 +161,29 @@ fn protocol(text: &str) -> Box<str> {
     }
 }
 
-fn endpoints<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> Vec<Endpoint> {
+/// The ready endpoints of a slice.
+pub(super) fn endpoints(slice: &EndpointSlice) -> Vec<Endpoint> {
     let mut all = vec![];
-    for slice in slices.filter(|s| s.address_type != "FQDN") {
-        let ports = slice_ports(slice);
-        for endpoint in slice.endpoints.iter().filter(|e| e.conditions.ready != Some(false)) {
-            for text in &endpoint.addresses {
-                let Ok(address) = text.parse() else { continue };
-                all.push(Endpoint {
-                    label: label(&endpoint.hostname, text),
-                    address,
-                    ports: ports.clone(),
-                });
-            }
+    if slice.address_type == "FQDN" {
+        return all;
+    }
+    let ports = slice_ports(slice);
+    for endpoint in slice.endpoints.iter().filter(|e| e.conditions.ready != Some(false)) {
+        for text in &endpoint.addresses {
+            let Ok(address) = text.parse() else { continue };
+            all.push(Endpoint {
+                label: label(endpoint.hostname.as_deref().unwrap_or_default(), text),
+                address,
+                ports: ports.clone(),
+            });
         }
     }
-    all.sort_by(|a, b| (&a.label, a.address).cmp(&(&b.label, b.address)));
     all
+}
+
+fn sorted(mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    endpoints.sort_by(|a, b| (&a.label, a.address).cmp(&(&b.label, b.address)));
+    endpoints
 }
 
 fn slice_ports(slice: &EndpointSlice) -> Arc<[Port]> {

@@ -477,9 +477,9 @@ fn contents(zone: &Zone) -> BTreeMap<String, String> {
 
 #[derive(Clone, Debug)]
 enum Change {
-    Service(Service),
+    Service(Box<Service>),
     NoService(String),
-    Slice(EndpointSlice),
+    Slice(Box<EndpointSlice>),
     NoSlice(String),
     Namespace(bool),
     Services(Vec<Service>),
@@ -510,9 +510,9 @@ fn any_slice() -> impl Strategy<Value = EndpointSlice> {
 
 fn any_change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        4 => any_service().prop_map(Change::Service),
+        4 => any_service().prop_map(|s| Change::Service(Box::new(s))),
         2 => "[abc]".prop_map(Change::NoService),
-        6 => any_slice().prop_map(Change::Slice),
+        6 => any_slice().prop_map(|s| Change::Slice(Box::new(s))),
         2 => "[xyz]".prop_map(Change::NoSlice),
         1 => any::<bool>().prop_map(Change::Namespace),
         1 => prop::collection::vec(any_service(), 0..3).prop_map(Change::Services),
@@ -531,9 +531,9 @@ struct Left {
 impl Left {
     fn take(&mut self, change: Change) {
         match change {
-            Change::Service(s) => drop(self.services.insert(s.metadata.name.clone(), s)),
+            Change::Service(s) => drop(self.services.insert(s.metadata.name.clone(), *s)),
             Change::NoService(name) => drop(self.services.remove(&name)),
-            Change::Slice(s) => drop(self.slices.insert(s.metadata.name.clone(), s)),
+            Change::Slice(s) => drop(self.slices.insert(s.metadata.name.clone(), *s)),
             Change::NoSlice(name) => drop(self.slices.remove(&name)),
             Change::Namespace(is_there) => self.namespace = is_there,
             Change::Services(all) => self.services = all.into_iter().map(|s| (s.metadata.name.clone(), s)).collect(),
@@ -544,9 +544,9 @@ impl Left {
 
 fn apply(directory: &mut Directory, change: Change) {
     match change {
-        Change::Service(s) => directory.apply_service(s),
+        Change::Service(s) => directory.apply_service(*s),
         Change::NoService(name) => directory.remove_service("default", &name),
-        Change::Slice(s) => directory.apply_slice(s),
+        Change::Slice(s) => directory.apply_slice(*s),
         Change::NoSlice(name) => directory.remove_slice("default", &name),
         Change::Namespace(true) => directory.apply_namespace(namespace("default")),
         Change::Namespace(false) => directory.remove_namespace("default"),

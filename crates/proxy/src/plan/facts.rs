@@ -5,16 +5,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use orlop_api::objects::endpoint_slice::TRIGGER_TIME;
 
 use super::{Family, Protocol};
-use crate::objects::{EndpointSlice, Service};
+use crate::objects::{EndpointSlice, Named, Service};
 
 /// Services with this label are somebody else's. Upstream: `service.kubernetes.io/service-proxy-name`.
 pub const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// Their slices are of no use to a proxy.
-pub const HEADLESS: &str = "service.kubernetes.io/headless";
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub use orlop_api::objects::endpoint_slice::HEADLESS;
 /// Affinity lasts three hours unless the service says otherwise.
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -69,15 +68,10 @@ pub(super) struct EndpointFacts {
 /// None: no packets are ever addressed to this service, or another proxy has it.
 pub(super) fn service(object: &Service) -> Option<ServiceFacts> {
     let spec = &object.spec;
-    let is_headless = spec.cluster_ip.is_empty() || spec.cluster_ip == "None";
-    if is_headless || spec.r#type == "ExternalName" || object.metadata.labels.contains_key(PROXY_NAME) {
+    if object.is_headless() || spec.r#type == "ExternalName" || object.metadata.labels.contains_key(PROXY_NAME) {
         return None;
     }
     let name = || format!("service {}/{}", object.metadata.namespace, object.metadata.name);
-    let cluster_ips = match spec.cluster_ips.is_empty() {
-        true => std::slice::from_ref(&spec.cluster_ip),
-        false => &spec.cluster_ips[..],
-    };
     let ingress = object.status.load_balancer.ingress.iter();
     let ingress = ingress.filter(|i| !i.ip.is_empty() && i.ip_mode != "Proxy");
     let affinity = || {
@@ -91,7 +85,7 @@ pub(super) fn service(object: &Service) -> Option<ServiceFacts> {
     let asks_health = external_local && spec.r#type == "LoadBalancer";
     Some(ServiceFacts {
         created: object.metadata.creation_timestamp,
-        cluster_ips: read(cluster_ips.iter().map(String::as_str), &name),
+        cluster_ips: read(object.cluster_ips().iter().map(String::as_str), &name),
         external_ips: read(spec.external_ips.iter().map(String::as_str), &name),
         load_balancer_ips: read(ingress.map(|i| &*i.ip), &name),
         source_ranges: read(spec.load_balancer_source_ranges.iter().map(|r| r.trim()), &name),
@@ -114,19 +108,9 @@ pub(super) fn service(object: &Service) -> Option<ServiceFacts> {
     })
 }
 
-/// The service that a slice speaks for.
-pub(super) fn service_of(slice: &EndpointSlice) -> Option<&str> {
-    slice
-        .metadata
-        .labels
-        .get(SERVICE_NAME)
-        .map(|name| &**name)
-        .filter(|name| !name.is_empty())
-}
-
-/// When what the slice tells came about.
+/// When the change happened that the slice shows.
 pub(super) fn triggered(slice: &EndpointSlice) -> Option<jiff::Timestamp> {
-    slice.metadata.annotations.get(TRIGGERED)?.parse().ok()
+    slice.metadata.annotation(TRIGGER_TIME)?.parse().ok()
 }
 
 /// None: a slice of names, or of a kind that is not known.
@@ -152,16 +136,16 @@ pub(super) fn slice(object: &EndpointSlice) -> Option<SliceFacts> {
         }
         let conditions = &endpoint.conditions;
         let terminating = conditions.terminating.unwrap_or(false);
-        let names = |hints: &[crate::objects::Hint]| hints.iter().map(|hint| (*hint.name).into()).collect();
-        let hints = endpoint.hints.clone().unwrap_or_default();
+        let names = |hints: &[Named]| hints.iter().map(|hint| (*hint.name).into()).collect();
+        let hints = endpoint.hints.as_ref();
         Some(EndpointFacts {
             ip,
-            node: (*endpoint.node_name).into(),
+            node: endpoint.node_name.as_deref().unwrap_or_default().into(),
             ready: conditions.ready.unwrap_or(true),
             lingers: terminating && conditions.serving.unwrap_or(true),
             terminating,
-            zones: names(&hints.for_zones),
-            nodes: names(&hints.for_nodes),
+            zones: hints.map_or_else(Vec::new, |hints| names(&hints.for_zones)),
+            nodes: hints.map_or_else(Vec::new, |hints| names(&hints.for_nodes)),
         })
     });
     Some(SliceFacts {

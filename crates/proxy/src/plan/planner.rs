@@ -37,7 +37,7 @@ pub struct HealthCheck {
 #[derive(Debug, PartialEq, Eq)]
 pub struct PendingChanges {
     pub change: Change,
-    /// When the changes of endpoints that are now planned came about.
+    /// When the changes of endpoints that are now planned happened.
     pub triggered: Vec<jiff::Timestamp>,
 }
 
@@ -167,7 +167,7 @@ impl Planner {
 
     pub fn apply_slice(&mut self, slice: &EndpointSlice) {
         let id = ServiceName::new(&slice.metadata.namespace, &slice.metadata.name);
-        let Some(service) = facts::service_of(slice) else {
+        let Some(service) = slice.service() else {
             tracing::warn!(namespace = %id.namespace, name = %id.name, "ignoring endpoint slice without a service name");
             self.forget_slice(&id.namespace, &id.name);
             return;

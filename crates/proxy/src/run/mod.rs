@@ -11,9 +11,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use orlop_base::clock::Shift;
 use orlop_base::{BoxFuture, Clock, Shutdown};
-use orlop_client::{Api, Delta, Event, EventType, ListQuery, ObjectReference, Recorder, Selection, informer, path};
+use orlop_client::{
+    Api, Delta, Event, EventType, Inbox, ListQuery, ObjectReference, Recorder, Selection, informer, path,
+};
 use orlop_serving::{Page, Pages, plain};
-use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -72,12 +73,12 @@ pub struct Options {
     pub shutdown: Shutdown,
 }
 
-/// What an informer has observed.
+/// What an informer has observed, in order.
 enum InformerEvent {
-    Service(Box<Delta<Service>>),
-    Slice(Delta<EndpointSlice>),
-    Node(Delta<Node>),
-    ConfigMap(Delta<ConfigMap>),
+    Services(Vec<Delta<Service>>),
+    Slices(Vec<Delta<EndpointSlice>>),
+    Node(Vec<Delta<Node>>),
+    ConfigMap(Vec<Delta<ConfigMap>>),
 }
 
 /// Which informers have delivered their first list.
@@ -156,39 +157,15 @@ fn start_informers(options: &Options, inputs: &mpsc::Sender<InformerEvent>) {
     let slices = Selection::all(slices).with_labels(&format!("{ours},!{HEADLESS}"));
     let node = Selection::all(path::collection("v1", None, "nodes"))
         .with_fields(&format!("metadata.name={}", options.node_name));
-    start_informer(options, services, inputs, |delta| {
-        InformerEvent::Service(Box::new(delta))
-    });
-    start_informer(options, slices, inputs, InformerEvent::Slice);
-    start_informer(options, node, inputs, InformerEvent::Node);
+    let (api, shutdown) = (&options.api, &options.shutdown);
+    informer::start(api, services, Inbox::new(inputs, InformerEvent::Services), shutdown);
+    informer::start(api, slices, Inbox::new(inputs, InformerEvent::Slices), shutdown);
+    informer::start(api, node, Inbox::new(inputs, InformerEvent::Node), shutdown);
     if options.follows_config_map {
         let map = Selection::all(path::collection("v1", Some("kube-system"), "configmaps"))
             .with_fields(&format!("metadata.name={CONFIG_MAP}"));
-        start_informer(options, map, inputs, InformerEvent::ConfigMap);
+        informer::start(api, map, Inbox::new(inputs, InformerEvent::ConfigMap), shutdown);
     }
-}
-
-fn start_informer<T: DeserializeOwned + Send + 'static>(
-    options: &Options,
-    selection: Selection,
-    inputs: &mpsc::Sender<InformerEvent>,
-    wrap: fn(Delta<T>) -> InformerEvent,
-) {
-    let (sender, mut deltas) = mpsc::channel(QUEUE);
-    orlop_base::spawn(informer::watch(
-        options.api.clone(),
-        selection,
-        sender,
-        options.shutdown.clone(),
-    ));
-    let inputs = inputs.clone();
-    orlop_base::spawn(async move {
-        while let Some(delta) = deltas.recv().await {
-            if inputs.send(wrap(delta)).await.is_err() {
-                break;
-            }
-        }
-    });
 }
 
 /// The ports for health and metrics. One that is taken is only fatal if the configuration wants it so.
@@ -291,25 +268,17 @@ impl Shell {
 
     async fn observe(&mut self, input: InformerEvent) {
         match input {
-            InformerEvent::Service(delta) => self.observe_service(*delta),
-            InformerEvent::Slice(delta) => self.observe_slice(delta),
-            InformerEvent::Node(delta) => {
-                let node = match delta {
-                    Delta::Reset(nodes) => nodes.into_iter().next(),
-                    Delta::Applied(node) => Some(node),
-                    Delta::Deleted(_) => None,
-                    Delta::Bookmark(_) => return,
-                };
-                self.observe_node(node).await;
+            InformerEvent::Services(deltas) => deltas.into_iter().for_each(|delta| self.observe_service(delta)),
+            InformerEvent::Slices(deltas) => deltas.into_iter().for_each(|delta| self.observe_slice(delta)),
+            InformerEvent::Node(deltas) => {
+                for node in deltas.into_iter().filter_map(only_object) {
+                    self.observe_node(node).await;
+                }
             }
-            InformerEvent::ConfigMap(delta) => {
-                let map = match delta {
-                    Delta::Reset(maps) => maps.into_iter().next(),
-                    Delta::Applied(map) => Some(map),
-                    Delta::Deleted(_) => None,
-                    Delta::Bookmark(_) => return,
-                };
-                self.observe_config_map(map).await;
+            InformerEvent::ConfigMap(deltas) => {
+                for map in deltas.into_iter().filter_map(only_object) {
+                    self.observe_config_map(map).await;
+                }
             }
         }
         if self.engine.as_ref().is_none_or(|engine| !engine.is_settled()) {
@@ -630,6 +599,16 @@ impl Shell {
         }
         self.timing.next_retire = engine.is_retiring().then(|| Instant::now().later(RETIRE));
         self.engine = Some(engine);
+    }
+}
+
+/// Of an informer that watches one object: what there is of it now. None for a bookmark.
+fn only_object<T>(delta: Delta<T>) -> Option<Option<T>> {
+    match delta {
+        Delta::Reset(objects) => Some(objects.into_iter().next()),
+        Delta::Applied(object) => Some(Some(object)),
+        Delta::Deleted(_) => Some(None),
+        Delta::Bookmark(_) => None,
     }
 }
 

@@ -1,13 +1,11 @@
 //! What health and metrics say while syncs fail or hang.
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as blocking_channel;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
 use orlop_base::metrics::exposition;
+use orlop_client::testing::{Fake, FakeReply};
 
 use super::*;
 use crate::backend::{Backend, Cleaned, Report};
@@ -53,13 +51,10 @@ struct World {
 /// All informers have synced, from an API server that is gone now.
 fn world(backend: FakeBackend) -> World {
     let clock = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
-    let lost = tower::service_fn(|_: Request<Full<Bytes>>| async {
-        let response = Response::builder().status(503).body(Full::<Bytes>::default());
-        Ok::<_, Infallible>(response.expect("a response"))
-    });
+    let lost = Fake::serving(|_| FakeReply::Whole(503, Bytes::new()));
     let (metrics, shutdown) = (Arc::new(Metrics::default()), Shutdown::default());
     let options = Options {
-        api: Api::in_process(lost, "test"),
+        api: lost.api(),
         config: Config::default(),
         node_name: "n1".to_string(),
         node_addresses: vec![],

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use orlop_proxy::backend::{Backend, Cleaned, Mode, ipvs};
@@ -115,7 +115,7 @@ pub(crate) fn all() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(name) = next() {
-                    let started = Instant::now();
+                    let started = orlop_base::clock::monotonic();
                     let outcome = catch_unwind(|| run(&name));
                     let well = if outcome.is_ok() { "well" } else { "FAILED" };
                     println!("ipvs: {name}: {well}, {:.1?}", started.elapsed());
@@ -371,7 +371,7 @@ fn leaving() {
         (Some("0"), pod.clone())
     );
     reset(stream);
-    let started = Instant::now();
+    let started = orlop_base::clock::monotonic();
     while weight_of(&bed, &pod).is_some() {
         assert!(started.elapsed() < Duration::from_secs(60), "{pod} is still there");
         thread::sleep(Duration::from_millis(500));
@@ -390,7 +390,7 @@ fn leaving() {
     assert!(refused.is_err(), "no new connection goes through it");
     assert_eq!(bed.cleanup(), Cleaned::Draining);
     drop(stream);
-    let started = Instant::now();
+    let started = orlop_base::clock::monotonic();
     while bed.cleanup() != Cleaned::Whole {
         assert!(
             started.elapsed() < Duration::from_secs(60),
@@ -412,7 +412,7 @@ fn many(count: u32) {
         let mut plan = plan((1..=count).map(|service| of(service, 4)));
         let mut backend = backend("rr");
         let mut timed = |what: &str, plan: &Plan, change: &Change| {
-            let started = Instant::now();
+            let started = orlop_base::clock::monotonic();
             let report = backend.sync(plan, change).unwrap();
             println!(
                 "ipvs, {count} services: {what}: {:.1?}, wrote {}",
@@ -434,7 +434,7 @@ fn many(count: u32) {
             let report = timed("one endpoint replaced", &plan, &Change::Keys(vec![key]));
             assert_eq!(total(&report.written), 2);
         }
-        let started = Instant::now();
+        let started = orlop_base::clock::monotonic();
         assert_eq!(backend.cleanup().unwrap(), Cleaned::Whole);
         println!("ipvs, {count} services: taken away: {:.1?}", started.elapsed());
     });

@@ -62,7 +62,14 @@ impl NodeInfo {
     /// Takes over what the node says of itself; the pods stay.
     pub fn describe(&mut self, node: &Node) {
         self.labels = Arc::new(node.metadata.labels.clone());
-        self.taints = node.spec.taints.as_slice().into();
+        // Since when is no reason to try pods again.
+        let taints = node.spec.taints.iter().cloned();
+        self.taints = taints
+            .map(|taint| Taint {
+                time_added: None,
+                ..taint
+            })
+            .collect();
         self.unschedulable = node.spec.unschedulable;
         self.allocatable = Arc::new(Resources::of_node(&node.status.allocatable));
         self.allowed_pods = allowed_pods(&node.status.allocatable);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::pod::{PodInfo, PodKey};
-use crate::model::{LabelSelector, Labels, Requirement};
+use crate::model::{LabelSelector, Labels, Op, Requirement};
 
 #[derive(Default, Debug)]
 pub struct Owners {
@@ -110,8 +110,7 @@ pub fn narrow(selector: &mut LabelSelector, by: &LabelSelector) {
         match selector.match_labels.get(key) {
             Some(known) if known != value => selector.match_expressions.push(Requirement {
                 key: key.clone(),
-                operator: "In".to_string(),
-                values: vec![value.clone()],
+                op: Op::In(vec![value.clone()]),
             }),
             Some(_) => {}
             None => {

@@ -301,7 +301,7 @@ impl Pods {
             start_time: pod.status.start_time,
             creation_time: pod.metadata.creation_timestamp,
             controller: (pod.metadata.owner_references.into_iter())
-                .find(|o| o.controller)
+                .find(|o| o.is_controller())
                 .map(Box::new),
             volumes: volumes.into(),
             preempted: pod

@@ -94,7 +94,7 @@ pub fn parse_feature_gates(text: &str) -> Result<(FeatureGates, Vec<String>), Ve
             Ok((name, on)) => {
                 wanted.insert(name.to_string(), on);
             }
-            Err(problem) => problems.push(problem),
+            Err(error) => problems.push(error.to_string()),
         }
     }
     let mut warnings = Vec::new();
@@ -111,17 +111,24 @@ pub fn parse_feature_gates(text: &str) -> Result<(FeatureGates, Vec<String>), Ve
     }
 }
 
-fn read(part: &str) -> Result<(&str, bool), String> {
+/// Why a part of the list says nothing.
+#[derive(Debug, thiserror::Error)]
+enum GateError<'a> {
+    #[error("missing bool value for {0}")]
+    NoValue(&'a str),
+    #[error("invalid value of {name}={value}, err: strconv.ParseBool: parsing {value:?}: invalid syntax")]
+    NoBool { name: &'a str, value: &'a str },
+}
+
+fn read(part: &str) -> Result<(&str, bool), GateError<'_>> {
     let Some((name, value)) = part.split_once('=') else {
-        return Err(format!("missing bool value for {}", part.trim()));
+        return Err(GateError::NoValue(part.trim()));
     };
     let (name, value) = (name.trim(), value.trim());
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok((name, true)),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok((name, false)),
-        _ => Err(format!(
-            "invalid value of {name}={value}, err: strconv.ParseBool: parsing {value:?}: invalid syntax"
-        )),
+        _ => Err(GateError::NoBool { name, value }),
     }
 }
 

@@ -44,7 +44,7 @@ pub use request::ExtenderRequest;
 pub const NAME: &str = "Extender";
 /// An extender gives 0 to 10, plugins 0 to 100.
 const SCALE: i64 = 10;
-/// Of an response at most this much is read. Extenders without a cache of nodes send back whole nodes.
+/// Of a response at most this much is read. Extenders without a cache of nodes send back whole nodes.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
 /// Connections that nobody uses are kept this long.
 const IDLE: Duration = Duration::from_secs(90);
@@ -93,7 +93,8 @@ impl Extender {
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(invalid("urlPrefix must begin with http:// or https://".to_string()));
         }
-        let connector = tls::connector(config, uri.scheme_str() == Some("https")).map_err(invalid)?;
+        let connector = tls::connector(config, uri.scheme_str() == Some("https"));
+        let connector = connector.map_err(|error| invalid(error.to_string()))?;
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
@@ -171,7 +172,7 @@ impl Extender {
         let filtered = response.and_then(|value| read(value).map_err(|e| self.invalid_response(&e)));
         let kept = filtered.and_then(|filtered| {
             let kept = filtered.kept(cluster, &feasible.nodes, self.name());
-            Ok((kept.map_err(ExtenderError::Response)?, filtered))
+            Ok((kept.map_err(|e| ExtenderError::Response(e.to_string()))?, filtered))
         });
         let (kept, filtered) = match kept {
             Ok(done) => done,
@@ -234,7 +235,8 @@ impl Extender {
         let ignorable = self.0.config.ignorable;
         let read = |value: Value| {
             let victims = response::victims(&value).map_err(|e| self.invalid_response(&e))?;
-            response::candidates(victims, cluster, &candidates, ignorable, self.name()).map_err(ExtenderError::Response)
+            let changed = response::candidates(victims, cluster, &candidates, ignorable, self.name());
+            changed.map_err(|e| ExtenderError::Response(e.to_string()))
         };
         match response.and_then(read) {
             Ok(changed) => changed,
@@ -327,7 +329,7 @@ impl Extender {
         serde_json::from_slice(&bytes).map_err(invalid)
     }
 
-    fn invalid_response(&self, why: &str) -> ExtenderError {
+    fn invalid_response(&self, why: &response::ResponseError) -> ExtenderError {
         ExtenderError::Response(format!("extender {:?}: {why}", self.name()))
     }
 }

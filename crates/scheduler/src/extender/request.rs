@@ -17,6 +17,18 @@ const SINGLE_NODES_MAX: usize = 16;
 /// Requests for objects at the same time.
 const FETCHES: usize = 16;
 
+/// Why a request can't be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    #[error("pod {0} is gone")]
+    Gone(PodKey),
+    /// The API server did not give an object that the extender wants whole.
+    #[error("{path}: {}", .error.chain())]
+    Api { path: String, error: Error },
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
 /// A request that is yet to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtenderRequest {
@@ -78,9 +90,9 @@ impl ExtenderRequest {
     }
 
     /// The request. `whole` for extenders that keep no nodes of their own: they get objects instead of names.
-    pub(super) async fn body(&self, api: &Api, whole: bool) -> Result<Vec<u8>, String> {
+    pub(super) async fn body(&self, api: &Api, whole: bool) -> Result<Vec<u8>, RequestError> {
         let Some(pod) = fetch_pod(api, &self.pod).await? else {
-            return Err(format!("pod {} is gone", self.pod.key));
+            return Err(RequestError::Gone(self.pod.key.clone()));
         };
         let args = match &self.subject {
             Subject::Nodes(names) if whole => {
@@ -104,27 +116,30 @@ impl ExtenderRequest {
                 json!({"Pod": pod, "NodeNameToVictims": null, "NodeNameToMetaVictims": victims})
             }
         };
-        serde_json::to_vec(&args).map_err(|e| e.to_string())
+        Ok(serde_json::to_vec(&args)?)
     }
 }
 
 /// None if it is gone, or another one has its name.
-async fn fetch_pod(api: &Api, pod: &PodRef) -> Result<Option<Value>, String> {
+async fn fetch_pod(api: &Api, pod: &PodRef) -> Result<Option<Value>, RequestError> {
     let at = path::object("v1", Some(&pod.key.namespace), "pods", &pod.key.name);
     let found = fetch(api, &at).await?;
     Ok(found.filter(|found| found["metadata"]["uid"].as_str() == Some(&pod.uid)))
 }
 
-async fn fetch(api: &Api, at: &str) -> Result<Option<Value>, String> {
+async fn fetch(api: &Api, at: &str) -> Result<Option<Value>, RequestError> {
     match api.get::<Value>(at).await {
         Ok(object) => Ok(Some(object)),
         Err(Error::NotFound(_)) => Ok(None),
-        Err(e) => Err(format!("{at}: {}", e.chain())),
+        Err(error) => Err(RequestError::Api {
+            path: at.to_string(),
+            error,
+        }),
     }
 }
 
 /// In the order of the names; those that are gone are left out.
-async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, String> {
+async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, RequestError> {
     if names.len() <= SINGLE_NODES_MAX {
         let each: Vec<String> = names
             .iter()
@@ -139,13 +154,16 @@ async fn fetch_nodes(api: &Api, names: &[Arc<str>]) -> Result<Vec<Value>, String
     }
     let at = path::collection("v1", None, "nodes");
     let list = api.list::<Value>(&at, &ListQuery::default()).await;
-    let list = list.map_err(|e| format!("{at}: {}", e.chain()))?;
+    let list = list.map_err(|error| RequestError::Api { path: at, error })?;
     let name = |node: &Value| node["metadata"]["name"].as_str().map(str::to_string);
     let mut nodes: HashMap<String, Value> = list.items.into_iter().filter_map(|n| Some((name(&n)?, n))).collect();
     Ok(names.iter().filter_map(|name| nodes.remove(&**name)).collect())
 }
 
-async fn whole_victims(api: &Api, victims: &[(Arc<str>, Vec<PodRef>, usize)]) -> Result<Map<String, Value>, String> {
+async fn whole_victims(
+    api: &Api,
+    victims: &[(Arc<str>, Vec<PodRef>, usize)],
+) -> Result<Map<String, Value>, RequestError> {
     let mut by_node = Map::new();
     for (node, pods, violations) in victims {
         let fetched = futures::stream::iter(pods.clone()).map(|pod| {

@@ -1,4 +1,4 @@
-//! What extenders response. They are written against Go's JSON, which takes field names in any case: so do we.
+//! What extenders respond. They are written against Go's JSON, which takes field names in any case: so do we.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -11,6 +11,24 @@ use crate::cluster::pod::PodInfo;
 use crate::framework::verdict::Rejection;
 use crate::preemption::Candidate;
 
+/// Why a response can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ResponseError {
+    /// Not what the protocol asks for.
+    #[error("{0}")]
+    Malformed(String),
+    /// The extender failed, in its own words.
+    #[error("{0}")]
+    Reported(String),
+    /// It names nodes or pods that it can't mean.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+fn malformed(reason: impl Into<String>) -> ResponseError {
+    ResponseError::Malformed(reason.into())
+}
+
 /// A field of an object, null as if it were not there.
 fn field<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     let map = object.as_object()?;
@@ -22,39 +40,42 @@ fn field<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     found.filter(|v| !v.is_null())
 }
 
-fn expect_object<'a>(value: &'a Value, what: &str) -> Result<&'a Value, String> {
+fn expect_object<'a>(value: &'a Value, what: &str) -> Result<&'a Value, ResponseError> {
     match value {
         Value::Object(_) | Value::Null => Ok(value),
-        _ => Err(format!("{what} must be an object")),
+        _ => Err(malformed(format!("{what} must be an object"))),
     }
 }
 
-fn text(object: &Value, name: &str) -> Result<Option<String>, String> {
+fn text(object: &Value, name: &str) -> Result<Option<String>, ResponseError> {
     match field(object, name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(format!("{name} must be a string")),
+        Some(_) => Err(malformed(format!("{name} must be a string"))),
     }
 }
 
-fn list<'a>(object: &'a Value, name: &str) -> Result<Option<&'a Vec<Value>>, String> {
+fn list<'a>(object: &'a Value, name: &str) -> Result<Option<&'a Vec<Value>>, ResponseError> {
     match field(object, name) {
         None => Ok(None),
         Some(Value::Array(items)) => Ok(Some(items)),
-        Some(_) => Err(format!("{name} must be a list")),
+        Some(_) => Err(malformed(format!("{name} must be a list"))),
     }
 }
 
-fn whole_number(object: &Value, name: &str) -> Result<i64, String> {
+fn whole_number(object: &Value, name: &str) -> Result<i64, ResponseError> {
     match field(object, name) {
         None => Ok(0),
-        Some(number) => number.as_i64().ok_or_else(|| format!("{name} must be a whole number")),
+        Some(number) => number
+            .as_i64()
+            .ok_or_else(|| malformed(format!("{name} must be a whole number"))),
     }
 }
 
 /// The `Error` that every response may have.
 pub(super) fn error(response: &Value) -> Option<String> {
-    text(response, "Error").unwrap_or_else(Some).filter(|e| !e.is_empty())
+    let error = text(response, "Error").unwrap_or_else(|error| Some(error.to_string()));
+    error.filter(|error| !error.is_empty())
 }
 
 /// Which nodes passed, and why others did not.
@@ -65,10 +86,10 @@ pub(super) struct FilterResponse {
 }
 
 impl FilterResponse {
-    pub(super) fn read(response: &Value, names: bool) -> Result<FilterResponse, String> {
+    pub(super) fn read(response: &Value, names: bool) -> Result<FilterResponse, ResponseError> {
         let response = expect_object(response, "the response")?;
         if let Some(error) = error(response) {
-            return Err(error);
+            return Err(ResponseError::Reported(error));
         }
         let passed = match list(response, "NodeNames")?.filter(|_| names) {
             Some(names) => names
@@ -85,23 +106,28 @@ impl FilterResponse {
             },
         };
         Ok(FilterResponse {
-            passed: passed.ok_or("every node must have a name")?,
+            passed: passed.ok_or_else(|| malformed("every node must have a name"))?,
             failed: messages(response, "FailedNodes")?,
             unresolvable: messages(response, "FailedAndUnresolvableNodes")?,
         })
     }
 
     /// The nodes that passed, in the extender's order; each must be one of the request.
-    pub(super) fn kept(&self, cluster: &Cluster, asked: &[NodeId], extender: &str) -> Result<Vec<NodeId>, String> {
+    pub(super) fn kept(
+        &self,
+        cluster: &Cluster,
+        asked: &[NodeId],
+        extender: &str,
+    ) -> Result<Vec<NodeId>, ResponseError> {
         let asked: HashSet<NodeId> = asked.iter().copied().collect();
         let mut seen = HashSet::new();
         let mut kept = vec![];
         for name in &self.passed {
             let id = cluster.node_named(name).map(|n| n.id).filter(|id| asked.contains(id));
             let id = id.ok_or_else(|| {
-                format!(
+                ResponseError::Unknown(format!(
                     "extender {extender:?} claims a filtered node {name:?} which is not found in the input node list"
-                )
+                ))
             })?;
             if seen.insert(id) {
                 kept.push(id);
@@ -126,20 +152,20 @@ impl FilterResponse {
     }
 }
 
-fn messages(response: &Value, name: &str) -> Result<BTreeMap<String, String>, String> {
+fn messages(response: &Value, name: &str) -> Result<BTreeMap<String, String>, ResponseError> {
     let Some(map) = field(response, name) else {
         return Ok(BTreeMap::new());
     };
-    serde_json::from_value(map.clone()).map_err(|_| format!("{name} must give a message for each node"))
+    serde_json::from_value(map.clone()).map_err(|_| malformed(format!("{name} must give a message for each node")))
 }
 
 /// Scores by node; of a node that is named twice, all count.
-pub(super) fn scores(response: &Value) -> Result<HashMap<String, i64>, String> {
+pub(super) fn scores(response: &Value) -> Result<HashMap<String, i64>, ResponseError> {
     let mut scores: HashMap<String, i64> = HashMap::new();
     let items = match response {
         Value::Null => return Ok(scores),
         Value::Array(items) => items,
-        _ => return Err("the response must be a list of hosts with scores".to_string()),
+        _ => return Err(malformed("the response must be a list of hosts with scores")),
     };
     for item in items {
         let item = expect_object(item, "a score")?;
@@ -157,19 +183,20 @@ pub(super) struct Victims {
 }
 
 /// By node; `None` where the extender names a node and says nothing of it.
-pub(super) fn victims(response: &Value) -> Result<BTreeMap<String, Option<Victims>>, String> {
+pub(super) fn victims(response: &Value) -> Result<BTreeMap<String, Option<Victims>>, ResponseError> {
     let response = expect_object(response, "the response")?;
     let map = match field(response, "NodeNameToMetaVictims") {
         None => return Ok(BTreeMap::new()),
         Some(Value::Object(map)) => map,
-        Some(_) => return Err("NodeNameToMetaVictims must be an object".to_string()),
+        Some(_) => return Err(malformed("NodeNameToMetaVictims must be an object")),
     };
-    let read = |victims: &Value| -> Result<Option<Victims>, String> {
+    let read = |victims: &Value| -> Result<Option<Victims>, ResponseError> {
         if expect_object(victims, "victims")?.is_null() {
             return Ok(None);
         }
         let pods = list(victims, "Pods")?.map_or(&[][..], Vec::as_slice);
-        let uids: Result<Vec<String>, String> = pods.iter().map(|p| Ok(text(p, "UID")?.unwrap_or_default())).collect();
+        let uids: Result<Vec<String>, ResponseError> =
+            pods.iter().map(|p| Ok(text(p, "UID")?.unwrap_or_default())).collect();
         let violations = usize::try_from(whole_number(victims, "NumPDBViolations")?).unwrap_or(0);
         Ok(Some(Victims {
             uids: uids?,
@@ -188,23 +215,23 @@ pub(super) fn candidates(
     before: &[Candidate],
     ignorable: bool,
     extender: &str,
-) -> Result<Vec<Candidate>, String> {
+) -> Result<Vec<Candidate>, ResponseError> {
     let mut changed = vec![];
     for (name, victims) in victims {
         let node = cluster
             .node_named(&name)
-            .ok_or_else(|| format!("node {name:?} not found"))?;
+            .ok_or_else(|| ResponseError::Unknown(format!("node {name:?} not found")))?;
         let victims = victims.unwrap_or(Victims {
             uids: vec![],
             violations: 0,
         });
-        let find = |uid: &String| -> Result<Arc<PodInfo>, String> {
+        let find = |uid: &String| -> Result<Arc<PodInfo>, ResponseError> {
             let found = node.pods.iter().find(|p| *p.uid == **uid).cloned();
             found.ok_or_else(|| {
-                format!(
+                ResponseError::Unknown(format!(
                     "extender: {extender} claims to preempt pod (UID: {uid}) on node: {name}, but the pod is not found \
                      on that node"
-                )
+                ))
             })
         };
         let mut pods = victims.uids.iter().map(find).collect::<Result<Vec<_>, _>>()?;
@@ -212,7 +239,7 @@ pub(super) fn candidates(
             if ignorable {
                 continue;
             }
-            return Err(format!("expected at least one victim pod on node {name:?}"));
+            return Err(malformed(format!("expected at least one victim pod on node {name:?}")));
         }
         pods.sort_by(|a, b| crate::preemption::more_important(a, b));
         changed.push(Candidate {

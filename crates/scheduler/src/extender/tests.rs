@@ -4,6 +4,7 @@ use http::Response;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use orlop_client::testing::{Fake, FakeReply};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
@@ -41,10 +42,9 @@ async fn serve(handler: impl Fn(&str, Value) -> Option<(u16, String)> + Send + S
 /// An API server that has the pods p and v and the nodes a, b, c, and takes bindings.
 fn api(log: &Arc<Mutex<Vec<String>>>) -> Api {
     let log = log.clone();
-    let service = tower::service_fn(move |request: Request<Full<Bytes>>| {
-        let line = format!("{} {}", request.method(), request.uri());
-        log.lock().push(line.clone());
-        let (code, body) = match line.as_str() {
+    let server = Fake::serving(move |request| {
+        log.lock().push(request.line.clone());
+        let (code, body) = match request.line.as_str() {
             "GET /api/v1/namespaces/ns/pods/p" => (200, object("p", "uid-p")),
             "GET /api/v1/namespaces/ns/pods/v" => (200, object("v", "uid-v")),
             "POST /api/v1/namespaces/ns/pods/p/binding" => (201, json!({"kind": "Status"})),
@@ -55,12 +55,9 @@ fn api(log: &Arc<Mutex<Vec<String>>>) -> Api {
                 json!({"kind": "Status", "reason": "NotFound", "message": "not found"}),
             ),
         };
-        let response = Response::builder()
-            .status(code)
-            .body(Full::new(Bytes::from(body.to_string())));
-        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        FakeReply::Whole(code, Bytes::from(body.to_string()))
     });
-    Api::in_process(service, "test")
+    server.api()
 }
 
 fn object(name: &str, uid: &str) -> Value {

@@ -1,33 +1,39 @@
 //! What the scheduler reads of the API's objects: plain structs with just those fields, decoded straight from JSON.
 //!
-//! Everything else in an object is skipped while decoding, so that a pod costs microseconds and a few hundred bytes.
+//! Everything else in an object is skipped while decoding, so that a pod costs microseconds and a few hundred bytes. Kinds
+//! that other components read too are in `orlop_api::objects`. Pods, nodes and workloads are not: they are many and change
+//! often, and what the scheduler reads of them is not what others read.
 
 mod node;
 mod pod;
-mod selector;
 mod storage;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer};
+use orlop_api::objects::or_default;
+use serde::Deserialize;
 
-pub use node::{ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint};
+pub use node::{ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus};
+pub use orlop_api::objects::persistent_volume::{BOUND_BY_CONTROLLER, ClaimRef};
+pub use orlop_api::objects::persistent_volume_claim::{BIND_COMPLETED, SELECTED_NODE};
+pub use orlop_api::objects::{
+    CsiDriver, LabelSelector, Labels, Meta, Namespace, NodeSelector, NodeSelectorTerm, OwnerReference,
+    PersistentVolume, PersistentVolumeClaim, PodDisruptionBudget, Service, StorageClass, Taint, Toleration,
+    VolumeAttachment,
+};
+pub use orlop_api::selector::{Op, Requirement};
 pub use pod::{
     Affinity, Container, ContainerPort, ContainerResources, ContainerStatus, EphemeralSource, NodeAffinity, Pod,
-    PodAffinity, PodAffinityTerm, PodCondition, PodSpec, PodStatus, PreferredNodeTerm, SchedulingGate, Toleration,
+    PodAffinity, PodAffinityTerm, PodCondition, PodSpec, PodStatus, PreferredNodeTerm, SchedulingGate,
     TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
-pub use selector::{LabelSelector, NodeRequirement, NodeSelector, NodeSelectorTerm, Requirement};
-pub use storage::{
-    BIND_COMPLETED, BOUND_BY_CONTROLLER, CsiDriver, CsiNode, CsiStorageCapacity, MIGRATED_PLUGINS, ObjectRef,
-    PersistentVolume, PersistentVolumeClaim, SELECTED_NODE, StorageClass, VolumeAttachment,
-};
+pub use storage::{CsiNode, CsiStorageCapacity, MIGRATED_PLUGINS};
 
-pub type Labels = BTreeMap<String, String>;
 /// Resource name → quantity, as written.
 pub type ResourceList = BTreeMap<String, String>;
 
+/// Metadata without what nobody asks of pods, nodes and workloads: annotations above all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ObjectMeta {
@@ -39,37 +45,6 @@ pub struct ObjectMeta {
     pub owner_references: Vec<OwnerReference>,
     pub creation_timestamp: Option<Timestamp>,
     pub deletion_timestamp: Option<Timestamp>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OwnerReference {
-    pub api_version: String,
-    pub kind: String,
-    pub name: String,
-    pub uid: String,
-    pub controller: bool,
-}
-
-/// Just the metadata and labels: namespaces, for their labels.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Namespace {
-    pub metadata: ObjectMeta,
-}
-
-/// A service: what it selects.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Service {
-    pub metadata: ObjectMeta,
-    pub spec: ServiceSpec,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct ServiceSpec {
-    pub selector: Labels,
 }
 
 /// A ReplicaSet or StatefulSet: what it selects.
@@ -91,33 +66,11 @@ pub struct WorkloadSpec {
 #[serde(default)]
 pub struct ReplicationController {
     pub metadata: ObjectMeta,
-    pub spec: ServiceSpec,
+    pub spec: ReplicationControllerSpec,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct PodDisruptionBudget {
-    pub metadata: ObjectMeta,
-    pub spec: WorkloadSpec,
-    pub status: DisruptionStatus,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct DisruptionStatus {
-    pub disruptions_allowed: i64,
-    /// Pods whose eviction was already granted, by name.
-    #[serde(deserialize_with = "keys")]
-    pub disrupted_pods: std::collections::BTreeSet<String>,
-}
-
-/// The keys of a map whose values do not matter.
-fn keys<'de, D: Deserializer<'de>>(from: D) -> Result<std::collections::BTreeSet<String>, D::Error> {
-    let map: Option<BTreeMap<String, serde::de::IgnoredAny>> = Option::deserialize(from)?;
-    Ok(map.unwrap_or_default().into_keys().collect())
-}
-
-/// An absent or null value is the default one.
-pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
+pub struct ReplicationControllerSpec {
+    pub selector: Labels,
 }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{ObjectMeta, ResourceList, or_default};
+use super::{ObjectMeta, ResourceList, Taint, or_default};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -18,14 +18,6 @@ pub struct NodeSpec {
     pub unschedulable: bool,
     #[serde(deserialize_with = "or_default")]
     pub taints: Vec<Taint>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    pub key: String,
-    pub value: String,
-    pub effect: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
-use super::{LabelSelector, Labels, NodeSelector, NodeSelectorTerm, ObjectMeta, ResourceList, or_default};
+use super::{LabelSelector, Labels, NodeSelector, NodeSelectorTerm, ObjectMeta, ResourceList, Toleration, or_default};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -23,6 +23,7 @@ pub struct PodSpec {
     pub preemption_policy: Option<String>,
     pub node_selector: Labels,
     pub affinity: Affinity,
+    #[serde(deserialize_with = "untimed_tolerations")]
     pub tolerations: Vec<Toleration>,
     pub containers: Vec<Container>,
     pub init_containers: Vec<Container>,
@@ -105,15 +106,6 @@ pub struct PodAffinityTerm {
 pub struct WeightedPodAffinityTerm {
     pub weight: i32,
     pub pod_affinity_term: PodAffinityTerm,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
-pub struct Toleration {
-    pub key: String,
-    pub operator: String,
-    pub value: String,
-    pub effect: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -284,6 +276,15 @@ fn relevant_volumes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Volume>, D
     Ok(volumes)
 }
 
+/// For how long a taint is tolerated does not decide about a placement, and must not set classes apart.
+fn untimed_tolerations<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Toleration>, D::Error> {
+    let mut tolerations: Vec<Toleration> = or_default(from)?;
+    for toleration in &mut tolerations {
+        toleration.toleration_seconds = None;
+    }
+    Ok(tolerations)
+}
+
 fn host_ports<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ContainerPort>, D::Error> {
     let mut ports: Vec<ContainerPort> = or_default(from)?;
     ports.retain(|p| p.host_port > 0);
@@ -294,4 +295,20 @@ fn host_ports<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ContainerPort>, 
 fn count<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     let list: Vec<serde::de::IgnoredAny> = or_default(from)?;
     Ok(list.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn how_long_a_taint_is_tolerated_sets_no_classes_apart() {
+        let spec = |seconds: Option<i64>| -> PodSpec {
+            let toleration = json!({"key": "k", "operator": "Exists", "tolerationSeconds": seconds});
+            serde_json::from_value(json!({"tolerations": [toleration]})).unwrap()
+        };
+        assert_eq!(spec(Some(300)), spec(None));
+    }
 }

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use orlop_api::objects::selector::NAME_FIELD;
+
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, AnyScore, Filter, Normalize, Plugin, Scope, Score};
 use crate::framework::verdict::{PreFilter, PreScore, Rejection, Verdict};
-use crate::model::{NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, PodSpec, PreferredNodeTerm};
+use crate::model::{NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, Op, PodSpec, PreferredNodeTerm};
 
 const NO_MATCH: Rejection = Rejection::unresolvable("node(s) didn't match Pod's node affinity/selector");
 const NOT_ENFORCED: Rejection = Rejection::unresolvable("node(s) didn't match scheduler-enforced node affinity");
@@ -110,12 +112,9 @@ fn named_nodes(terms: &[NodeSelectorTerm]) -> Option<Option<BTreeSet<Arc<str>>>>
     let mut all = BTreeSet::new();
     for term in terms {
         let mut names: Option<BTreeSet<Arc<str>>> = None;
-        for field in term
-            .match_fields
-            .iter()
-            .filter(|f| f.key == "metadata.name" && f.operator == "In")
-        {
-            let these: BTreeSet<Arc<str>> = field.values.iter().map(|v| v.as_str().into()).collect();
+        for field in term.match_fields.iter().filter(|field| field.key == NAME_FIELD) {
+            let Op::In(values) = &field.op else { continue };
+            let these: BTreeSet<Arc<str>> = values.iter().map(|v| v.as_str().into()).collect();
             names = Some(match names {
                 None => these,
                 Some(those) => those.intersection(&these).cloned().collect(),

@@ -21,8 +21,8 @@ impl Default for NodeUnschedulable {
         NodeUnschedulable {
             taint: Taint {
                 key: "node.kubernetes.io/unschedulable".into(),
-                value: String::new(),
                 effect: "NoSchedule".into(),
+                ..Taint::default()
             },
         }
     }

@@ -67,7 +67,7 @@ fn attached<'a>(tables: &'a Tables, claim: &'a PersistentVolumeClaim) -> Option<
     let class = tables.class(claim.class())?;
     Some(Attached {
         driver: driver_of(&class.provisioner).filter(|d| !d.is_empty())?,
-        handle: Handle::Claim(claim.namespace(), claim.name()),
+        handle: Handle::Claim(&claim.metadata.namespace, &claim.metadata.name),
     })
 }
 
@@ -93,7 +93,7 @@ fn claims(tables: &Tables, pod: &PodInfo) -> Result<Arc<[Arc<PersistentVolumeCla
             return Err(Rejection::because(missing, true));
         };
         if named.ephemeral {
-            check_made_for(pod, claim).map_err(|reason| Rejection::because(reason, true))?;
+            check_made_for(pod, claim).map_err(|error| Rejection::because(error.to_string(), true))?;
         }
         Ok(claim.clone())
     });

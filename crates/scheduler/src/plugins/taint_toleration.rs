@@ -14,19 +14,7 @@ pub struct TaintToleration;
 
 /// Whether any of the tolerations covers the taint.
 pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
-    tolerations.iter().any(|t| covers(t, taint))
-}
-
-/// An empty effect covers all effects; an empty key with `Exists` covers everything.
-fn covers(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
-    let key = toleration.key.is_empty() || toleration.key == taint.key;
-    let value = match toleration.operator.as_str() {
-        "" | "Equal" => toleration.value == taint.value,
-        "Exists" => true,
-        _ => false,
-    };
-    effect && key && value
+    tolerations.iter().any(|t| t.tolerates(taint))
 }
 
 /// Has a taint that keeps the pod away.

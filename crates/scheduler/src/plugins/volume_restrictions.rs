@@ -101,7 +101,7 @@ impl Plugin for VolumeRestrictions {
             claims.any(|c| c.claim_name == claim)
         };
         if let Object::PersistentVolumeClaim(claim) = &event.new {
-            return Hint::queue_if(claim.namespace() == &**pod.namespace() && names(claim.name()));
+            return Hint::queue_if(claim.metadata.namespace == **pod.namespace() && names(&claim.metadata.name));
         }
         let (Some(deleted), None) = event.pods() else {
             return Hint::Queue;

@@ -28,7 +28,7 @@ pub struct ZoneRequirement {
 
 /// What the volume's labels ask of nodes. A label that is no list of zones is ignored.
 fn zone_requirements(volume: &PersistentVolume) -> Vec<ZoneRequirement> {
-    let labels = &volume.metadata.meta.labels;
+    let labels = &volume.metadata.labels;
     let labelled = KEYS.iter().filter_map(|key| Some((*key, labels.get(*key)?)));
     labelled
         .map(|(key, value)| ZoneRequirement {
@@ -74,7 +74,8 @@ impl Plugin for VolumeZone {
             (_, Object::StorageClass(class)) => Hint::queue_if(class.waits_for_consumer()),
             (_, Object::PersistentVolumeClaim(claim)) => {
                 let mut claims = pod.volumes.iter().filter_map(|v| v.claim.as_ref());
-                let is_own = claim.namespace() == &**pod.namespace() && claims.any(|c| c.claim_name == claim.name());
+                let is_own = claim.metadata.namespace == **pod.namespace()
+                    && claims.any(|c| c.claim_name == claim.metadata.name);
                 Hint::queue_if(is_own)
             }
             (Object::PersistentVolume(old), Object::PersistentVolume(new)) => {

@@ -59,7 +59,7 @@ pub(super) struct Engine {
     /// What the pod's condition says, by uid, so that it is written once.
     pub(super) reported: FxHashMap<Arc<str>, u64>,
     /// Names of what is there, of kinds that need no more.
-    pub(super) tables: FxHashMap<&'static str, HashSet<(String, String)>>,
+    pub(super) tables: FxHashMap<&'static str, HashSet<super::observe::ObjectKey>>,
     pub(super) outbox: mpsc::Sender<Input>,
     pub(super) inbox: mpsc::Receiver<Input>,
     pub(super) listed: Kinds,

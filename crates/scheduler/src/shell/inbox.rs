@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use orlop_base::Shutdown;
-use orlop_client::{Api, Delta, Selection};
-use serde::de::DeserializeOwned;
+use orlop_client::{Api, Delta, Inbox, Selection, informer};
 use tokio::sync::mpsc;
 
 use super::bind::BindingError;
@@ -16,8 +15,6 @@ use crate::model::{
 
 /// Batches that may wait; a full inbox slows the watches down, nothing is lost.
 const INBOX: usize = 256;
-/// Changes in one batch at most.
-const BATCH: usize = 256;
 
 pub(super) enum Input {
     Changes(Changes),
@@ -74,7 +71,8 @@ macro_rules! kinds {
             let (sender, receiver) = mpsc::channel(INBOX);
             $(
                 let selection = Selection::all($path)$(.with_fields($fields))?;
-                forward::<$type>(api, selection, shutdown, sender.clone(), Changes::$name);
+                let inbox = Inbox::new(&sender, |changes| Input::Changes(Changes::$name(changes)));
+                informer::start::<$type>(api, selection, inbox, shutdown);
             )*
             (sender, receiver)
         }
@@ -97,27 +95,4 @@ kinds! {
     CsiDrivers: CsiDriver = "/apis/storage.k8s.io/v1/csidrivers";
     Capacities: CsiStorageCapacity = "/apis/storage.k8s.io/v1/csistoragecapacities";
     Attachments: VolumeAttachment = "/apis/storage.k8s.io/v1/volumeattachments";
-}
-
-/// Watches one kind and hands its changes on in batches.
-fn forward<T: DeserializeOwned + Send + 'static>(
-    api: &Api,
-    selection: Selection,
-    shutdown: &Shutdown,
-    inbox: mpsc::Sender<Input>,
-    wrap: fn(Vec<Delta<T>>) -> Changes,
-) {
-    let (sink, mut source) = mpsc::channel(BATCH);
-    orlop_base::spawn(orlop_client::watch(api.clone(), selection, sink, shutdown.clone()));
-    orlop_base::spawn(async move {
-        loop {
-            let mut batch = Vec::new();
-            if source.recv_many(&mut batch, BATCH).await == 0 {
-                return;
-            }
-            if inbox.send(Input::Changes(wrap(batch))).await.is_err() {
-                return;
-            }
-        }
-    });
 }

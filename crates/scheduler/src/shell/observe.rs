@@ -10,18 +10,21 @@ use super::inbox::Changes;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::{PodInfo, PodKey};
 use crate::framework::event::{Actions, Event, Object, Resource};
-use crate::model::{Namespace, Node, ObjectMeta, Pod};
+use crate::model::{Namespace, Node, Pod};
 
 /// Objects that a table is kept of.
-trait HasMeta {
-    fn meta(&self) -> &ObjectMeta;
+trait Named {
+    fn key(&self) -> ObjectKey;
 }
 
 macro_rules! named {
-    ($($type:ident $(. $part:ident)*),* $(,)?) => {
-        $(impl HasMeta for crate::model::$type {
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata$(.$part)*
+    ($($type:ident),* $(,)?) => {
+        $(impl Named for crate::model::$type {
+            fn key(&self) -> ObjectKey {
+                ObjectKey {
+                    namespace: self.metadata.namespace.clone(),
+                    name: self.metadata.name.clone(),
+                }
             }
         })*
     };
@@ -32,14 +35,22 @@ named!(
     ReplicationController,
     Workload,
     PodDisruptionBudget,
-    PersistentVolume.meta,
-    PersistentVolumeClaim.meta,
-    StorageClass.meta,
-    CsiNode.meta,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    CsiNode,
     CsiDriver,
     CsiStorageCapacity,
     VolumeAttachment,
 );
+
+/// What an object of some kind is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ObjectKey {
+    /// Empty for cluster-scoped objects.
+    namespace: String,
+    name: String,
+}
 
 impl Engine {
     pub(super) fn observe(&mut self, changes: Changes) {
@@ -47,61 +58,58 @@ impl Engine {
             Changes::Pods(deltas) => deltas.into_iter().for_each(|d| self.observe_pods(d)),
             Changes::Nodes(deltas) => deltas.into_iter().for_each(|d| self.observe_nodes(d)),
             Changes::Namespaces(deltas) => self.observe_namespaces(deltas),
-            Changes::Services(deltas) => self.table(deltas, "Service", |e, meta, service| {
+            Changes::Services(deltas) => self.table(deltas, "Service", |e, key, service| {
                 let selector = service.map(|s| s.spec.selector);
-                e.cluster.owners.observe_service(&meta.namespace, &meta.name, selector);
+                e.cluster.owners.observe_service(&key.namespace, &key.name, selector);
             }),
             Changes::ReplicationControllers(deltas) => {
-                self.table(deltas, "ReplicationController", |e, meta, rc| {
+                self.table(deltas, "ReplicationController", |e, key, rc| {
                     let selector = rc.map(|rc| crate::model::LabelSelector {
                         match_labels: rc.spec.selector,
                         match_expressions: vec![],
                     });
-                    e.observe_workload("ReplicationController", meta, selector);
+                    e.observe_workload("ReplicationController", key, selector);
                 });
             }
-            Changes::ReplicaSets(deltas) => self.table(deltas, "ReplicaSet", |e, meta, set| {
-                e.observe_workload("ReplicaSet", meta, set.map(|s| s.spec.selector.unwrap_or_default()));
+            Changes::ReplicaSets(deltas) => self.table(deltas, "ReplicaSet", |e, key, set| {
+                e.observe_workload("ReplicaSet", key, set.map(|s| s.spec.selector.unwrap_or_default()));
             }),
-            Changes::StatefulSets(deltas) => self.table(deltas, "StatefulSet", |e, meta, set| {
-                e.observe_workload("StatefulSet", meta, set.map(|s| s.spec.selector.unwrap_or_default()));
+            Changes::StatefulSets(deltas) => self.table(deltas, "StatefulSet", |e, key, set| {
+                e.observe_workload("StatefulSet", key, set.map(|s| s.spec.selector.unwrap_or_default()));
             }),
-            Changes::Budgets(deltas) => self.table(deltas, "PodDisruptionBudget", |e, meta, budget| {
-                let key = PodKey::new(&meta.namespace, &meta.name);
+            Changes::Budgets(deltas) => self.table(deltas, "PodDisruptionBudget", |e, key, budget| {
+                let key = PodKey::new(&key.namespace, &key.name);
                 match budget {
                     Some(budget) => e.cluster.budgets.insert(key, budget),
                     None => e.cluster.budgets.remove(&key),
                 };
             }),
-            Changes::Volumes(deltas) => self.table(deltas, "PersistentVolume", |e, meta, volume| {
-                let event = e.cluster.storage.observe_volume(&meta.name, volume);
+            Changes::Volumes(deltas) => self.table(deltas, "PersistentVolume", |e, key, volume| {
+                let event = e.cluster.storage.observe_volume(&key.name, volume);
                 e.storage_changed(event);
             }),
-            Changes::Claims(deltas) => self.table(deltas, "PersistentVolumeClaim", |e, meta, claim| {
-                let event = e.cluster.storage.observe_claim(&meta.namespace, &meta.name, claim);
+            Changes::Claims(deltas) => self.table(deltas, "PersistentVolumeClaim", |e, key, claim| {
+                let event = e.cluster.storage.observe_claim(&key.namespace, &key.name, claim);
                 e.storage_changed(event);
             }),
-            Changes::StorageClasses(deltas) => self.table(deltas, "StorageClass", |e, meta, class| {
-                let event = e.cluster.storage.observe_class(&meta.name, class);
+            Changes::StorageClasses(deltas) => self.table(deltas, "StorageClass", |e, key, class| {
+                let event = e.cluster.storage.observe_class(&key.name, class);
                 e.storage_changed(event);
             }),
-            Changes::CsiNodes(deltas) => self.table(deltas, "CSINode", |e, meta, node| {
-                let event = e.cluster.storage.observe_csi_node(&meta.name, node);
+            Changes::CsiNodes(deltas) => self.table(deltas, "CSINode", |e, key, node| {
+                let event = e.cluster.storage.observe_csi_node(&key.name, node);
                 e.storage_changed(event);
             }),
-            Changes::CsiDrivers(deltas) => self.table(deltas, "CSIDriver", |e, meta, driver| {
-                let event = e.cluster.storage.observe_driver(&meta.name, driver);
+            Changes::CsiDrivers(deltas) => self.table(deltas, "CSIDriver", |e, key, driver| {
+                let event = e.cluster.storage.observe_driver(&key.name, driver);
                 e.storage_changed(event);
             }),
-            Changes::Capacities(deltas) => self.table(deltas, "CSIStorageCapacity", |e, meta, capacity| {
-                let event = e
-                    .cluster
-                    .storage
-                    .observe_capacity(&meta.namespace, &meta.name, capacity);
+            Changes::Capacities(deltas) => self.table(deltas, "CSIStorageCapacity", |e, key, capacity| {
+                let event = e.cluster.storage.observe_capacity(&key.namespace, &key.name, capacity);
                 e.storage_changed(event);
             }),
-            Changes::Attachments(deltas) => self.table(deltas, "VolumeAttachment", |e, meta, attachment| {
-                let event = e.cluster.storage.observe_attachment(&meta.name, attachment);
+            Changes::Attachments(deltas) => self.table(deltas, "VolumeAttachment", |e, key, attachment| {
+                let event = e.cluster.storage.observe_attachment(&key.name, attachment);
                 e.storage_changed(event);
             }),
         }
@@ -114,46 +122,39 @@ impl Engine {
         }
     }
 
-    fn observe_workload(&mut self, kind: &str, meta: &ObjectMeta, selector: Option<crate::model::LabelSelector>) {
-        let key = PodKey::new(&meta.namespace, &meta.name);
+    fn observe_workload(&mut self, kind: &str, key: &ObjectKey, selector: Option<crate::model::LabelSelector>) {
+        let key = PodKey::new(&key.namespace, &key.name);
         self.cluster.owners.observe_workload(kind, key, selector);
     }
 
     /// Keeps track of which objects are there, so that a list that replaces everything removes what is not in it.
-    fn table<T: HasMeta>(
+    fn table<T: Named>(
         &mut self,
         deltas: Vec<Delta<T>>,
         kind: &'static str,
-        apply: impl Fn(&mut Engine, &ObjectMeta, Option<T>),
+        apply: impl Fn(&mut Engine, &ObjectKey, Option<T>),
     ) {
-        let key = |meta: &ObjectMeta| (meta.namespace.clone(), meta.name.clone());
         for delta in deltas {
             match delta {
                 Delta::Applied(object) => {
-                    let meta = object.meta().clone();
-                    self.tables.entry(kind).or_default().insert(key(&meta));
-                    apply(self, &meta, Some(object));
+                    let key = object.key();
+                    self.tables.entry(kind).or_default().insert(key.clone());
+                    apply(self, &key, Some(object));
                 }
                 Delta::Deleted(object) => {
-                    let meta = object.meta().clone();
-                    self.tables.entry(kind).or_default().remove(&key(&meta));
-                    apply(self, &meta, None);
+                    let key = object.key();
+                    self.tables.entry(kind).or_default().remove(&key);
+                    apply(self, &key, None);
                 }
                 Delta::Reset(objects) => {
-                    let now: HashSet<(String, String)> = objects.iter().map(|o| key(o.meta())).collect();
+                    let now: HashSet<ObjectKey> = objects.iter().map(Named::key).collect();
                     let before = self.tables.insert(kind, now).unwrap_or_default();
                     let gone = before.into_iter().filter(|k| !self.tables[kind].contains(k));
-                    for (namespace, name) in gone.collect::<Vec<_>>() {
-                        let meta = ObjectMeta {
-                            namespace,
-                            name,
-                            ..ObjectMeta::default()
-                        };
-                        apply(self, &meta, None);
+                    for key in gone.collect::<Vec<_>>() {
+                        apply(self, &key, None);
                     }
                     for object in objects {
-                        let meta = object.meta().clone();
-                        apply(self, &meta, Some(object));
+                        apply(self, &object.key(), Some(object));
                     }
                 }
                 Delta::Bookmark(_) => {}
@@ -162,9 +163,9 @@ impl Engine {
     }
 
     fn observe_namespaces(&mut self, deltas: Vec<Delta<Namespace>>) {
-        self.table(deltas, "Namespace", |e, meta, namespace| {
+        self.table(deltas, "Namespace", |e, key, namespace| {
             e.cluster
-                .observe_namespace(&meta.name, namespace.map(|n| n.metadata.labels));
+                .observe_namespace(&key.name, namespace.map(|n| n.metadata.labels));
         });
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orlop_scheduler::model::{Node, Pod, Taint};
+use orlop_scheduler::model::{Node, Op, Pod, Taint};
 
 use crate::affinity;
 use crate::spread;
@@ -94,8 +94,9 @@ impl<'a> Cycle<'a> {
         let mut union = BTreeSet::new();
         for term in &required.node_selector_terms {
             let mut names: Option<BTreeSet<String>> = None;
-            for r in term.match_fields.iter().filter(|r| r.operator == "In") {
-                let these: BTreeSet<String> = r.values.iter().cloned().collect();
+            for r in &term.match_fields {
+                let Op::In(values) = &r.op else { continue };
+                let these: BTreeSet<String> = values.iter().cloned().collect();
                 names = Some(match names {
                     None => these,
                     Some(before) => before.intersection(&these).cloned().collect(),
@@ -132,8 +133,8 @@ impl<'a> Cycle<'a> {
     fn unschedulable(&self, node: &Node) -> Option<Rejected> {
         let taint = Taint {
             key: "node.kubernetes.io/unschedulable".into(),
-            value: String::new(),
             effect: "NoSchedule".into(),
+            ..Taint::default()
         };
         if node.spec.unschedulable && !tolerated(self.pod, &taint) {
             return rejected("NodeUnschedulable", "node(s) were unschedulable", true);

@@ -1,12 +1,13 @@
 //! Random nodes, pods and all that: of few values, so that they have to do with each other.
 
 use jiff::Timestamp;
+use orlop_api::objects::pod_disruption_budget::{BudgetSpec, BudgetStatus};
 use orlop_base::Random;
 use orlop_scheduler::model::{
-    Affinity, Container, ContainerImage, ContainerPort, ContainerResources, ContainerStatus, DisruptionStatus,
-    LabelSelector, Labels, Node, NodeAffinity, NodeSelector, NodeSelectorTerm, ObjectMeta, OwnerReference, Pod,
-    PodAffinity, PodAffinityTerm, PodCondition, PodDisruptionBudget, PodSpec, PreferredNodeTerm, Requirement,
-    ResourceList, Taint, Toleration, TopologySpreadConstraint, WeightedPodAffinityTerm, WorkloadSpec,
+    Affinity, Container, ContainerImage, ContainerPort, ContainerResources, ContainerStatus, LabelSelector, Labels,
+    Meta, Node, NodeAffinity, NodeSelector, NodeSelectorTerm, ObjectMeta, Op, OwnerReference, Pod, PodAffinity,
+    PodAffinityTerm, PodCondition, PodDisruptionBudget, PodSpec, PreferredNodeTerm, Requirement, ResourceList, Taint,
+    Toleration, TopologySpreadConstraint, WeightedPodAffinityTerm,
 };
 
 use crate::spread::{HOSTNAME, ZONE};
@@ -70,6 +71,7 @@ pub(crate) fn node(dice: &mut Dice, name: &str) -> Node {
             effect: dice
                 .pick(&["NoSchedule", "PreferNoSchedule", "PreferNoSchedule", "NoExecute"])
                 .into(),
+            time_added: None,
         });
     }
     node.status.allocatable = allocatable(dice);
@@ -195,15 +197,14 @@ pub(crate) fn namespace_labels(dice: &mut Dice) -> Labels {
 
 fn requirement(dice: &mut Dice, key: &str, values: &[&str]) -> Requirement {
     let operator = dice.pick(&["In", "In", "NotIn", "Exists", "DoesNotExist"]);
-    let values = match operator {
-        "In" | "NotIn" => (0..1 + dice.below(2)).map(|_| dice.pick(values).to_string()).collect(),
-        _ => vec![],
+    let mut some = || (0..1 + dice.below(2)).map(|_| dice.pick(values).to_string()).collect();
+    let op = match operator {
+        "In" => Op::In(some()),
+        "NotIn" => Op::NotIn(some()),
+        "Exists" => Op::Exists,
+        _ => Op::DoesNotExist,
     };
-    Requirement {
-        key: key.into(),
-        operator: operator.into(),
-        values,
-    }
+    Requirement { key: key.into(), op }
 }
 
 /// Of pods.
@@ -270,11 +271,14 @@ fn node_term(dice: &mut Dice) -> NodeSelectorTerm {
     }
     if dice.chance(30) {
         let operator = dice.pick(&["Gt", "Lt"]);
-        let values = vec![dice.pick(&["1", "2"]).to_string()];
+        let bound = dice.pick(&[&1, &2]);
         term.match_expressions.push(Requirement {
             key: "rank".into(),
-            operator: operator.into(),
-            values,
+            op: if operator == "Gt" {
+                Op::Gt(*bound)
+            } else {
+                Op::Lt(*bound)
+            },
         });
     }
     if dice.chance(25) {
@@ -290,10 +294,15 @@ fn node_term(dice: &mut Dice) -> NodeSelectorTerm {
 }
 
 fn by_name(dice: &mut Dice) -> Requirement {
+    let operator = dice.pick(&["In", "In", "NotIn"]);
+    let names = vec![format!("node-{}", dice.below(7))];
     Requirement {
         key: "metadata.name".into(),
-        operator: dice.pick(&["In", "In", "NotIn"]).into(),
-        values: vec![format!("node-{}", dice.below(7))],
+        op: if operator == "In" {
+            Op::In(names)
+        } else {
+            Op::NotIn(names)
+        },
     }
 }
 
@@ -345,6 +354,7 @@ fn toleration(dice: &mut Dice) -> Toleration {
         }
         .into(),
         effect,
+        toleration_seconds: None,
     }
 }
 
@@ -444,7 +454,8 @@ pub(crate) fn pod(dice: &mut Dice, number: usize, spec: PodSpec) -> Pod {
             kind: dice.pick(&["ReplicaSet", "StatefulSet"]).into(),
             name: dice.pick(&["one", "two"]).into(),
             uid: "owner".into(),
-            controller: dice.chance(90),
+            controller: dice.chance(90).then_some(true),
+            block_owner_deletion: None,
         });
     }
     pod
@@ -502,17 +513,19 @@ pub(crate) fn terminate(dice: &mut Dice, pod: &mut Pod) {
 pub(crate) fn budget(dice: &mut Dice, name: &str) -> PodDisruptionBudget {
     let disrupted = dice.several(2, |dice| format!("pod-{}", dice.below(20)));
     PodDisruptionBudget {
-        metadata: ObjectMeta {
+        metadata: Meta {
             name: name.into(),
             namespace: dice.pick(&NAMESPACES).into(),
-            ..ObjectMeta::default()
+            ..Meta::default()
         },
-        spec: WorkloadSpec {
+        spec: BudgetSpec {
             selector: dice.chance(95).then(|| selector(dice)),
+            ..BudgetSpec::default()
         },
-        status: DisruptionStatus {
+        status: BudgetStatus {
             disruptions_allowed: dice.below(3) as i64,
-            disrupted_pods: disrupted.into_iter().collect(),
+            disrupted_pods: disrupted.into_iter().map(|pod| (pod, Timestamp::UNIX_EPOCH)).collect(),
+            ..BudgetStatus::default()
         },
     }
 }

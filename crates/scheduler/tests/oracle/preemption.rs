@@ -133,7 +133,7 @@ fn protected(world: &World, pods: &[&Pod]) -> Vec<String> {
                 && !pod.metadata.labels.is_empty()
                 && !empty
                 && selects(selector, &pod.metadata.labels)
-                && !budget.status.disrupted_pods.contains(&pod.metadata.name)
+                && !budget.status.disrupted_pods.contains_key(&pod.metadata.name)
             {
                 *left -= 1;
                 violates |= *left < 0;

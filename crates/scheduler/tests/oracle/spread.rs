@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orlop_scheduler::model::{LabelSelector, Labels, Node, Pod, Requirement};
+use orlop_scheduler::model::{LabelSelector, Labels, Node, Op, Pod, Requirement};
 
 use crate::world::{WhatIf, World, repelled, selects, wants_node};
 
@@ -62,8 +62,7 @@ pub(crate) fn own(pod: &Pod, kind: &str) -> Vec<Constraint> {
                     if let Some(value) = pod.metadata.labels.get(key) {
                         selector.match_expressions.push(Requirement {
                             key: key.clone(),
-                            operator: "In".into(),
-                            values: vec![value.clone()],
+                            op: Op::In(vec![value.clone()]),
                         });
                     }
                 }
@@ -134,7 +133,7 @@ fn default_selector(world: &World, pod: &Pod) -> Option<LabelSelector> {
             all.match_labels.extend(selector.clone());
         }
     }
-    let owner = pod.metadata.owner_references.iter().find(|o| o.controller);
+    let owner = pod.metadata.owner_references.iter().find(|o| o.is_controller());
     let mut expressions = vec![];
     if let Some(owner) = owner {
         let key = (owner.kind.clone(), pod.metadata.namespace.clone(), owner.name.clone());
@@ -143,8 +142,7 @@ fn default_selector(world: &World, pod: &Pod) -> Option<LabelSelector> {
             for (key, value) in &selector.match_labels {
                 expressions.push(Requirement {
                     key: key.clone(),
-                    operator: "In".into(),
-                    values: vec![value.clone()],
+                    op: Op::In(vec![value.clone()]),
                 });
             }
         }

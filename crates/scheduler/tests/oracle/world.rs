@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use orlop_scheduler::model::{
-    LabelSelector, Labels, Node, NodeSelectorTerm, Pod, PodDisruptionBudget, ResourceList, Taint, Toleration,
+    LabelSelector, Labels, Node, NodeSelectorTerm, Op, Pod, PodDisruptionBudget, ResourceList, Taint, Toleration,
 };
 
 #[derive(Clone, Default)]
@@ -55,14 +55,14 @@ pub(crate) fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
         }
     }
     for r in &selector.match_expressions {
-        let holds = match (labels.get(&r.key), r.operator.as_str()) {
-            (Some(value), "In") => r.values.contains(value),
-            (None, "In") => false,
-            (Some(value), "NotIn") => !r.values.contains(value),
-            (None, "NotIn") => true,
-            (value, "Exists") => value.is_some(),
-            (value, "DoesNotExist") => value.is_none(),
-            _ => panic!("not generated: {}", r.operator),
+        let holds = match (labels.get(&r.key), &r.op) {
+            (Some(value), Op::In(values)) => values.contains(value),
+            (None, Op::In(_)) => false,
+            (Some(value), Op::NotIn(values)) => !values.contains(value),
+            (None, Op::NotIn(_)) => true,
+            (value, Op::Exists) => value.is_some(),
+            (value, Op::DoesNotExist) => value.is_none(),
+            (_, other) => panic!("not generated: {other:?}"),
         };
         if !holds {
             return false;
@@ -78,24 +78,26 @@ pub(crate) fn term_holds(term: &NodeSelectorTerm, node: &Node) -> bool {
     for r in &term.match_expressions {
         let value = node.metadata.labels.get(&r.key);
         let number = || value.and_then(|v| v.parse::<i64>().ok());
-        let bound = || r.values[0].parse::<i64>().ok();
-        let holds = match r.operator.as_str() {
-            "In" => value.is_some_and(|v| r.values.contains(v)),
-            "NotIn" => value.is_none_or(|v| !r.values.contains(v)),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            "Gt" => matches!((number(), bound()), (Some(n), Some(b)) if n > b),
-            "Lt" => matches!((number(), bound()), (Some(n), Some(b)) if n < b),
-            other => panic!("not generated: {other}"),
+        let holds = match &r.op {
+            Op::In(values) => value.is_some_and(|v| values.contains(v)),
+            Op::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
+            Op::Exists => value.is_some(),
+            Op::DoesNotExist => value.is_none(),
+            Op::Gt(bound) => matches!(number(), Some(n) if n > *bound),
+            Op::Lt(bound) => matches!(number(), Some(n) if n < *bound),
+            Op::Unknown => panic!("not generated"),
         };
         if !holds {
             return false;
         }
     }
     for r in &term.match_fields {
-        assert_eq!((r.key.as_str(), r.values.len()), ("metadata.name", 1));
-        let same = r.values[0] == node.metadata.name;
-        let holds = if r.operator == "In" { same } else { !same };
+        assert_eq!(r.key, "metadata.name");
+        let holds = match &r.op {
+            Op::In(names) if names.len() == 1 => names[0] == node.metadata.name,
+            Op::NotIn(names) if names.len() == 1 => names[0] != node.metadata.name,
+            other => panic!("not generated: {other:?}"),
+        };
         if !holds {
             return false;
         }

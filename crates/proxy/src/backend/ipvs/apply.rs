@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use super::held::is_gone;
 use super::kernel::{Command, Config};
@@ -147,7 +146,7 @@ impl Ipvs {
         for (key, leaving) in self.leaving.clone() {
             self.part_with(key, leaving)?;
         }
-        self.looked = Instant::now();
+        self.looked = orlop_base::clock::monotonic();
         Ok(())
     }
 

@@ -77,7 +77,7 @@ pub fn new(settings: Settings) -> Result<Ipvs> {
         desired: DesiredState::new(settings.masquerade_bit),
         scheduling,
         leaving: Leaving::new(),
-        looked: Instant::now(),
+        looked: orlop_base::clock::monotonic(),
         refused: BTreeSet::new(),
         unbound: BTreeSet::new(),
         counts: Counts::default(),
@@ -191,7 +191,7 @@ impl Ipvs {
         self.counts = held.counts();
         let operations = repair(&held, &self.desired, &self.scheduling);
         let mut report = self.apply(operations, link.index)?;
-        self.looked = Instant::now();
+        self.looked = orlop_base::clock::monotonic();
         self.link = Some(link.index);
         report.rules = self.counts.report();
         Ok(report)

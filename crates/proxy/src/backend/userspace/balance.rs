@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn each_has_its_turn() {
-        let (mut balancer, now) = (Balancer::default(), Instant::now());
+        let (mut balancer, now) = (Balancer::default(), orlop_base::clock::monotonic());
         let three = endpoints(3);
         let turns: Vec<u8> = (0..6)
             .map(|_| last(balancer.pick(&three, client(1), None, false, now)))
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn clients_come_back_to_theirs_until_it_is_gone_or_they_were_away() {
-        let (mut balancer, now) = (Balancer::default(), Instant::now());
+        let (mut balancer, now) = (Balancer::default(), orlop_base::clock::monotonic());
         let three = endpoints(3);
         let affinity = Some(Duration::from_secs(10));
         let mut pick = |list: &[Endpoint], n, fresh, seconds| {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn only_so_many_are_remembered() {
-        let (mut balancer, now) = (Balancer::default(), Instant::now());
+        let (mut balancer, now) = (Balancer::default(), orlop_base::clock::monotonic());
         let affinity = Some(Duration::from_secs(10));
         for n in 0..SESSIONS_MAX as u32 + 10 {
             balancer.pick(&endpoints(3), client(n), affinity, false, now);

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -53,7 +53,7 @@ impl Service {
         let endpoints = endpoints_for(&port, way, client, to, &common.settings, &machine);
         let affinity = port.affinity.map(|seconds| Duration::from_secs(seconds.into()));
         let mut balancer = self.balancer.lock();
-        balancer.pick(endpoints, client, affinity, fresh, Instant::now())
+        balancer.pick(endpoints, client, affinity, fresh, orlop_base::clock::monotonic())
     }
 }
 

@@ -6,7 +6,6 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use proptest::prelude::*;
@@ -258,7 +257,7 @@ fn connections_under_way_hold_the_routes_until_they_are_done() {
 }
 
 fn until(mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
+    let started = orlop_base::clock::monotonic();
     while !holds() {
         assert!(started.elapsed() < PATIENCE, "never so");
         thread::sleep(Duration::from_millis(5));

@@ -113,7 +113,7 @@ pub(super) fn switch(bed: &mut Bed, to: Mode) {
     all_go_on(bed, &mut connections, "new connections");
     // Nothing holds the old mode any longer: it is gone for good in a while.
     drop(connections);
-    let started = std::time::Instant::now();
+    let started = orlop_base::clock::monotonic();
     loop {
         let cleaned = bed.world.node().netns.enter(|| before.cleanup());
         match cleaned.unwrap() {

@@ -1,7 +1,7 @@
 //! What is in the kernel besides our own: never touched, and all that is left of us in the end.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orlop_proxy::backend::Cleaned;
 use orlop_proxy::plan::{Family, Protocol};
@@ -97,7 +97,7 @@ pub(super) fn foreign_rules(bed: &mut Bed) {
 }
 
 fn cleaned_whole(bed: &mut Bed) {
-    let started = Instant::now();
+    let started = orlop_base::clock::monotonic();
     while bed.cleanup() != Cleaned::Whole {
         if started.elapsed() > Duration::from_secs(60) {
             return bed.require(false, || "never cleaned up".to_string());

@@ -1,7 +1,7 @@
 //! Clients that come back: affinity, and UDP sockets that stay.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orlop_proxy::backend::Mode;
 use orlop_proxy::plan::{Family, Protocol};
@@ -60,7 +60,7 @@ pub(super) fn affinity(bed: &mut Bed) {
 /// Affinity ends when a client has been away for that long.
 fn another_after_a_while(bed: &mut Bed, service: &Svc) {
     let first = pod_that_answers(bed, "client", service, Family::V4);
-    let started = Instant::now();
+    let started = orlop_base::clock::monotonic();
     loop {
         thread::sleep(Duration::from_millis(1300));
         if pod_that_answers(bed, "client", service, Family::V4) != first {
@@ -74,7 +74,7 @@ fn another_after_a_while(bed: &mut Bed, service: &Svc) {
 
 /// Sends from one socket until this pod answers; what is in between may be lost.
 fn until_answered_by(bed: &mut Bed, talk: &mut crate::world::UdpTalk, wanted: &str) {
-    let started = Instant::now();
+    let started = orlop_base::clock::monotonic();
     let mut last = None;
     while started.elapsed() < Duration::from_secs(15) {
         match talk.ask(Duration::from_millis(500)) {

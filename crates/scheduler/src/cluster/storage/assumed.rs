@@ -26,24 +26,24 @@ struct Copies {
 
 impl Assumed {
     pub fn assume_volume(&self, copy: Arc<PersistentVolume>) {
-        self.copies.lock().volumes.insert(copy.name().to_string(), copy);
+        self.copies.lock().volumes.insert(copy.metadata.name.clone(), copy);
     }
 
     pub fn assume_claim(&self, copy: Arc<PersistentVolumeClaim>) {
-        self.copies.lock().claims.insert(copy.key(), copy);
+        self.copies.lock().claims.insert(copy.metadata.key(), copy);
     }
 
     /// Ends the assumption, if it still is this one.
     pub fn forget_volume(&self, copy: &Arc<PersistentVolume>) {
         let volumes = &mut self.copies.lock().volumes;
-        if volumes.get(copy.name()).is_some_and(|c| Arc::ptr_eq(c, copy)) {
-            volumes.remove(copy.name());
+        if volumes.get(&copy.metadata.name).is_some_and(|c| Arc::ptr_eq(c, copy)) {
+            volumes.remove(&copy.metadata.name);
         }
     }
 
     pub fn forget_claim(&self, copy: &Arc<PersistentVolumeClaim>) {
         let claims = &mut self.copies.lock().claims;
-        let key = copy.key();
+        let key = copy.metadata.key();
         if claims.get(&key).is_some_and(|c| Arc::ptr_eq(c, copy)) {
             claims.remove(&key);
         }
@@ -55,8 +55,8 @@ impl Assumed {
         if copies.claims.is_empty() {
             return None;
         }
-        let copy = copies.claims.get(&known.key())?;
-        (copy.revision() == known.revision()).then(|| copy.clone())
+        let copy = copies.claims.get(&known.metadata.key())?;
+        (copy.metadata.resource_version == known.metadata.resource_version).then(|| copy.clone())
     }
 
     /// All volumes of which something is assumed.
@@ -64,7 +64,7 @@ impl Assumed {
         let copies = self.copies.lock();
         let current = |name: &str, copy: &PersistentVolume| {
             let known = tables.volume(name);
-            known.is_some_and(|k| k.revision() == copy.revision())
+            known.is_some_and(|k| k.metadata.resource_version == copy.metadata.resource_version)
         };
         let live = copies.volumes.iter().filter(|(name, copy)| current(name, copy));
         live.map(|(name, copy)| (name.clone(), copy.clone())).collect()
@@ -72,7 +72,8 @@ impl Assumed {
 
     pub(super) fn volume_observed(&self, name: &str, new: Option<&PersistentVolume>) {
         let volumes = &mut self.copies.lock().volumes;
-        let over = |copy: &PersistentVolume| new.is_none_or(|n| n.revision() != copy.revision());
+        let over =
+            |copy: &PersistentVolume| new.is_none_or(|n| n.metadata.resource_version != copy.metadata.resource_version);
         if volumes.get(name).is_some_and(|copy| over(copy)) {
             volumes.remove(name);
         }
@@ -84,7 +85,9 @@ impl Assumed {
             return;
         }
         let key = format!("{namespace}/{name}");
-        let over = |copy: &PersistentVolumeClaim| new.is_none_or(|n| n.revision() != copy.revision());
+        let over = |copy: &PersistentVolumeClaim| {
+            new.is_none_or(|n| n.metadata.resource_version != copy.metadata.resource_version)
+        };
         if claims.get(&key).is_some_and(|copy| over(copy)) {
             claims.remove(&key);
         }

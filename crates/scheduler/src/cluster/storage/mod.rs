@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::pod::PodInfo;
+use super::pod::{PodInfo, PodKey};
 use crate::framework::event::{Actions, Event, Object, Resource};
 use crate::model::{
     CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
@@ -87,7 +87,8 @@ impl Storage {
         let new = new.map(Arc::new);
         let old = Arc::make_mut(&mut self.tables).set_volume(name, new.clone());
         self.assumed.volume_observed(name, new.as_deref());
-        let same = matches!((&old, &new), (Some(o), Some(n)) if is_same(o.revision(), n.revision()));
+        let same = matches!((&old, &new), (Some(o), Some(n))
+            if is_same(&o.metadata.resource_version, &n.metadata.resource_version));
         event(Resource::PersistentVolume, Object::PersistentVolume, old, new, same)
     }
 
@@ -95,7 +96,8 @@ impl Storage {
         let new = new.map(Arc::new);
         let old = Arc::make_mut(&mut self.tables).set_claim(namespace, name, new.clone());
         self.assumed.claim_observed(namespace, name, new.as_deref());
-        let same = matches!((&old, &new), (Some(o), Some(n)) if is_same(o.revision(), n.revision()));
+        let same = matches!((&old, &new), (Some(o), Some(n))
+            if is_same(&o.metadata.resource_version, &n.metadata.resource_version));
         event(
             Resource::PersistentVolumeClaim,
             Object::PersistentVolumeClaim,
@@ -109,7 +111,7 @@ impl Storage {
         let new = new.map(Arc::new);
         let old = set(&mut Arc::make_mut(&mut self.tables).classes, name, new.clone());
         let same = matches!((&old, &new), (Some(o), Some(n))
-            if is_same(&o.metadata.meta.resource_version, &n.metadata.meta.resource_version));
+            if is_same(&o.metadata.resource_version, &n.metadata.resource_version));
         event(Resource::StorageClass, Object::StorageClass, old, new, same)
     }
 
@@ -117,7 +119,7 @@ impl Storage {
         let new = new.map(Arc::new);
         let old = set(&mut Arc::make_mut(&mut self.tables).csi_nodes, name, new.clone());
         let same = matches!((&old, &new), (Some(o), Some(n))
-            if is_same(&o.metadata.meta.resource_version, &n.metadata.meta.resource_version));
+            if is_same(&o.metadata.resource_version, &n.metadata.resource_version));
         event(Resource::CsiNode, Object::CsiNode, old, new, same)
     }
 
@@ -208,20 +210,27 @@ pub fn claims_of(pod: &PodInfo) -> impl Iterator<Item = NamedClaim<'_>> {
 
 /// Whether one of the pod's volumes, ephemeral ones included, stands for this claim.
 pub fn uses_claim(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
-    &**pod.namespace() == claim.namespace() && claims_of(pod).any(|c| c.name == claim.name())
+    **pod.namespace() == *claim.metadata.namespace && claims_of(pod).any(|c| c.name == claim.metadata.name)
 }
 
-/// A claim of an ephemeral volume must have been made for that very pod; the error is the message for users.
-pub fn check_made_for(pod: &PodInfo, claim: &PersistentVolumeClaim) -> Result<(), String> {
-    let owners = &claim.metadata.meta.owner_references;
-    if owners.iter().any(|o| o.controller && o.uid == *pod.uid) {
+/// A claim of that name was there before the pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
+pub struct NotMadeForPod {
+    claim: String,
+    pod: PodKey,
+}
+
+/// A claim of an ephemeral volume must have been made for that very pod.
+pub fn check_made_for(pod: &PodInfo, claim: &PersistentVolumeClaim) -> Result<(), NotMadeForPod> {
+    let owners = &claim.metadata.owner_references;
+    if owners.iter().any(|o| o.is_controller() && o.uid == *pod.uid) {
         return Ok(());
     }
-    let (namespace, name) = (claim.namespace(), claim.name());
-    Err(format!(
-        "PVC {namespace}/{name} was not created for pod {} (pod is not owner)",
-        pod.key
-    ))
+    Err(NotMadeForPod {
+        claim: claim.metadata.key(),
+        pod: pod.key.clone(),
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    CsiDriver, CsiNode, CsiStorageCapacity, Labels, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    CsiDriver, CsiNode, CsiStorageCapacity, Labels, Op, PersistentVolume, PersistentVolumeClaim, StorageClass,
     VolumeAttachment,
 };
 
@@ -48,18 +48,18 @@ pub struct Unclaimed {
 type BySize = BTreeMap<(i128, String), Arc<PersistentVolume>>;
 
 impl Unclaimed {
-    /// The smallest that has at least this capacity and pleases; only such as may be reached with these labels are asked
+    /// The smallest that has at least this capacity and suits; only such as may be reached with these labels are asked
     /// about (there may still be some that are not).
     pub fn smallest(
         &self,
         labels: &Labels,
         capacity: i128,
-        pleases: impl Fn(&PersistentVolume) -> bool,
+        suits: impl Fn(&PersistentVolume) -> bool,
     ) -> Option<&Arc<PersistentVolume>> {
         let here = labels.get(HOSTNAME).and_then(|host| self.pinned.get(host));
         let candidates = [here, Some(&self.anywhere)].into_iter().flatten();
         candidates
-            .filter_map(|volumes| volumes.range((capacity, String::new())..).find(|(_, v)| pleases(v)))
+            .filter_map(|volumes| volumes.range((capacity, String::new())..).find(|(_, v)| suits(v)))
             .min_by(|a, b| a.0.cmp(b.0))
             .map(|(_, volume)| volume)
     }
@@ -69,7 +69,7 @@ impl Unclaimed {
     }
 
     fn insert(&mut self, volume: &Arc<PersistentVolume>) {
-        let key = (volume.capacity(), volume.name().to_string());
+        let key = (volume.spec.capacity.nanos(), volume.metadata.name.clone());
         match hosts(volume) {
             None => {
                 self.anywhere.insert(key, volume.clone());
@@ -84,7 +84,7 @@ impl Unclaimed {
     }
 
     fn remove(&mut self, volume: &PersistentVolume) {
-        let key = (volume.capacity(), volume.name().to_string());
+        let key = (volume.spec.capacity.nanos(), volume.metadata.name.clone());
         self.anywhere.remove(&key);
         for host in hosts(volume).unwrap_or_default() {
             if let Some(volumes) = self.pinned.get_mut(host) {
@@ -99,17 +99,14 @@ impl Unclaimed {
 
 /// Host names outside of which the volume cannot be reached; None if it does not say it by host name.
 fn hosts(volume: &PersistentVolume) -> Option<BTreeSet<&str>> {
-    let terms = &volume
-        .spec
-        .node_affinity
-        .as_ref()?
-        .required
-        .as_ref()?
-        .node_selector_terms;
+    let terms = &volume.spec.node_affinity.required.as_ref()?.node_selector_terms;
     let mut all = BTreeSet::new();
     for term in terms {
-        let named = (term.match_expressions.iter()).find(|r| r.key == HOSTNAME && r.operator == "In")?;
-        all.extend(named.values.iter().map(String::as_str));
+        let named = term.match_expressions.iter().find_map(|r| match &r.op {
+            Op::In(values) if r.key == HOSTNAME => Some(values),
+            _ => None,
+        })?;
+        all.extend(named.iter().map(String::as_str));
     }
     Some(all)
 }

@@ -51,17 +51,7 @@ impl NodeScope {
 fn tolerated(tolerations: &[Toleration], taints: &[Taint]) -> bool {
     (taints.iter())
         .filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"))
-        .all(|taint| tolerations.iter().any(|t| tolerates(t, taint)))
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    (toleration.effect.is_empty() || toleration.effect == taint.effect)
-        && (toleration.key.is_empty() || toleration.key == taint.key)
-        && match toleration.operator.as_str() {
-            "" | "Equal" => toleration.value == taint.value,
-            "Exists" => true,
-            _ => false,
-        }
+        .all(|taint| tolerations.iter().any(|t| t.tolerates(taint)))
 }
 
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::pod::LabelSet;
-use crate::model::{LabelSelector, Labels, PodAffinityTerm};
+use crate::model::{LabelSelector, Labels, Op, PodAffinityTerm};
 
 /// Labels of namespaces by name. A namespace that is not known has none.
 pub type Namespaces = HashMap<String, Labels>;
@@ -93,8 +93,10 @@ impl PodSelector {
         let labels = self.labels.as_ref()?;
         let exact = labels.match_labels.iter().next().map(|(k, v)| (k.as_str(), v.as_str()));
         exact.or_else(|| {
-            let mut single = (labels.match_expressions.iter()).filter(|r| r.operator == "In" && r.values.len() == 1);
-            single.next().map(|r| (r.key.as_str(), r.values[0].as_str()))
+            labels.match_expressions.iter().find_map(|r| match &r.op {
+                Op::In(values) if values.len() == 1 => Some((r.key.as_str(), values[0].as_str())),
+                _ => None,
+            })
         })
     }
 }

@@ -15,7 +15,7 @@ use super::claims::Found;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::storage::{Assumed, Storage};
 use crate::framework::points::Write;
-use crate::model::{BOUND_BY_CONTROLLER, ObjectRef, PersistentVolume, PersistentVolumeClaim, SELECTED_NODE};
+use crate::model::{BOUND_BY_CONTROLLER, ClaimRef, PersistentVolume, PersistentVolumeClaim, SELECTED_NODE};
 
 /// What a pod has taken, and where to give it back.
 #[derive(Debug)]
@@ -78,11 +78,13 @@ impl Reservation {
     pub(super) fn writes(&self, storage: &Storage) -> Vec<Write> {
         let tables = storage.tables();
         let volumes = (self.bindings.iter())
-            .filter(|(volume, claim)| !(tables.volume(volume.name())).is_some_and(|known| refers_to(known, claim)))
+            .filter(|(volume, claim)| {
+                !(tables.volume(&volume.metadata.name)).is_some_and(|known| refers_to(known, claim))
+            })
             .map(|(volume, claim)| volume_patch(volume, claim));
         let claims = (self.provisions.iter())
             .filter(|claim| {
-                let known = tables.claim(claim.namespace(), claim.name());
+                let known = tables.claim(&claim.metadata.namespace, &claim.metadata.name);
                 known.is_none_or(|known| known.selected_node() != claim.selected_node())
             })
             .map(|claim| claim_patch(claim));
@@ -109,43 +111,43 @@ fn binding_progress(
     storage: &Storage,
 ) -> BindingState {
     let tables = storage.tables();
-    let Some(known) = tables.volume(volume.name()) else {
-        let name = volume.name();
+    let Some(known) = tables.volume(&volume.metadata.name) else {
+        let name = &volume.metadata.name;
         return BindingState::Failed(format!(
             "failed to check binding: persistentvolumes \"{name}\" not found"
         ));
     };
-    let Some(known_claim) = tables.claim(claim.namespace(), claim.name()) else {
-        let key = claim.key();
+    let Some(known_claim) = tables.claim(&claim.metadata.namespace, &claim.metadata.name) else {
+        let key = claim.metadata.key();
         return BindingState::Failed(format!(
             "failed to check binding: persistentvolumeclaims \"{key}\" not found"
         ));
     };
-    if known.revision() == volume.revision() && !refers_to(known, claim) {
+    if known.metadata.resource_version == volume.metadata.resource_version && !refers_to(known, claim) {
         return BindingState::Waiting;
     }
     if let Err(failed) = check_reach(known, node) {
         return failed;
     }
     if known.spec.claim_ref.as_ref().is_none_or(|r| r.uid.is_empty()) {
-        return BindingState::Failed(format!("ClaimRef got reset for pv \"{}\"", known.name()));
+        return BindingState::Failed(format!("ClaimRef got reset for pv \"{}\"", known.metadata.name));
     }
     bound_or_waiting(known_claim)
 }
 
 fn provision_progress(claim: &PersistentVolumeClaim, node: &NodeInfo, storage: &Storage) -> BindingState {
     let tables = storage.tables();
-    let Some(known) = tables.claim(claim.namespace(), claim.name()) else {
-        let key = claim.key();
+    let Some(known) = tables.claim(&claim.metadata.namespace, &claim.metadata.name) else {
+        let key = claim.metadata.key();
         return BindingState::Failed(format!(
             "failed to check provisioning pvc: persistentvolumeclaims \"{key}\" not found"
         ));
     };
     if known.selected_node() != Some(&node.name) {
-        if known.revision() == claim.revision() {
+        if known.metadata.resource_version == claim.metadata.resource_version {
             return BindingState::Waiting;
         }
-        let name = known.name();
+        let name = &known.metadata.name;
         return BindingState::Failed(if known.metadata.annotations.is_empty() {
             format!("selectedNode annotation reset for PVC \"{name}\"")
         } else {
@@ -168,7 +170,7 @@ fn check_reach(volume: &PersistentVolume, node: &NodeInfo) -> Result<(), Binding
     if volume.reaches(&node.labels) {
         return Ok(());
     }
-    let (volume, node) = (volume.name(), &node.name);
+    let (volume, node) = (&volume.metadata.name, &node.name);
     let reason = format!("pv \"{volume}\" node affinity doesn't match node \"{node}\": no matching NodeSelectorTerms");
     Err(BindingState::Failed(reason))
 }
@@ -183,7 +185,7 @@ fn bound_or_waiting(claim: &PersistentVolumeClaim) -> BindingState {
 
 /// To this claim and no namesake.
 fn refers_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let uid = &claim.metadata.meta.uid;
+    let uid = &claim.metadata.uid;
     volume.is_for(claim) && volume.spec.claim_ref.as_ref().is_some_and(|r| r.uid == *uid)
 }
 
@@ -197,10 +199,10 @@ fn with_claim(volume: &Arc<PersistentVolume>, claim: &PersistentVolumeClaim) -> 
         let by_controller = (BOUND_BY_CONTROLLER.to_string(), "yes".to_string());
         copy.metadata.annotations.extend([by_controller]);
     }
-    copy.spec.claim_ref = Some(ObjectRef {
-        namespace: claim.namespace().to_string(),
-        name: claim.name().to_string(),
-        uid: claim.metadata.meta.uid.clone(),
+    copy.spec.claim_ref = Some(ClaimRef {
+        namespace: claim.metadata.namespace.clone(),
+        name: claim.metadata.name.clone(),
+        uid: claim.metadata.uid.clone(),
     });
     Arc::new(copy)
 }
@@ -217,21 +219,21 @@ fn with_node(claim: &Arc<PersistentVolumeClaim>, node: &str) -> Arc<PersistentVo
 }
 
 fn volume_patch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Write {
-    let mut metadata = json!({"resourceVersion": volume.revision()});
+    let mut metadata = json!({"resourceVersion": volume.metadata.resource_version});
     if let Some(yes) = volume.metadata.annotations.get(BOUND_BY_CONTROLLER) {
         metadata["annotations"] = json!({BOUND_BY_CONTROLLER: yes});
     }
     let claim_ref = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "namespace": claim.namespace(),
-        "name": claim.name(),
-        "uid": claim.metadata.meta.uid,
-        "resourceVersion": claim.revision(),
+        "namespace": claim.metadata.namespace,
+        "name": claim.metadata.name,
+        "uid": claim.metadata.uid,
+        "resourceVersion": claim.metadata.resource_version,
     });
     Write {
         method: "PATCH",
-        path: format!("/api/v1/persistentvolumes/{}", volume.name()),
+        path: format!("/api/v1/persistentvolumes/{}", volume.metadata.name),
         body: json!({"metadata": metadata, "spec": {"claimRef": claim_ref}}),
     }
 }
@@ -242,9 +244,8 @@ fn claim_patch(claim: &PersistentVolumeClaim) -> Write {
         method: "PATCH",
         path: format!(
             "/api/v1/namespaces/{}/persistentvolumeclaims/{}",
-            claim.namespace(),
-            claim.name()
+            claim.metadata.namespace, claim.metadata.name
         ),
-        body: json!({"metadata": {"resourceVersion": claim.revision(), "annotations": annotations}}),
+        body: json!({"metadata": {"resourceVersion": claim.metadata.resource_version, "annotations": annotations}}),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
-use crate::cluster::storage::{Storage, Tables, check_made_for, claims_of};
+use crate::cluster::storage::{NotMadeForPod, Storage, Tables, check_made_for, claims_of};
 use crate::framework::verdict::{Reason, Reasons, Rejection};
 use crate::model::{CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
@@ -90,24 +90,37 @@ impl Conflicts {
 }
 
 /// Why a claim makes the pod impossible anywhere.
-fn check(pod: &PodInfo, tables: &Tables) -> Result<(), String> {
+#[derive(Debug, thiserror::Error)]
+enum ClaimError {
+    #[error("persistentvolumeclaim \"{0}\" not found")]
+    NotFound(String),
+    #[error("waiting for ephemeral volume controller to create the persistentvolumeclaim \"{0}\"")]
+    NotMadeYet(String),
+    #[error("persistentvolumeclaim \"{claim}\" bound to non-existent persistentvolume \"{volume}\"")]
+    Lost { claim: String, volume: String },
+    #[error("persistentvolumeclaim \"{0}\" is being deleted")]
+    Deleted(String),
+    #[error(transparent)]
+    NotMadeForPod(#[from] NotMadeForPod),
+}
+
+fn check(pod: &PodInfo, tables: &Tables) -> Result<(), ClaimError> {
     for named in claims_of(pod) {
         let name = &*named.name;
         let Some(claim) = tables.claim(pod.namespace(), name) else {
-            return Err(if named.ephemeral {
-                format!("waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\"")
-            } else {
-                format!("persistentvolumeclaim \"{name}\" not found")
+            return Err(match named.ephemeral {
+                true => ClaimError::NotMadeYet(name.to_string()),
+                false => ClaimError::NotFound(name.to_string()),
             });
         };
         if claim.status.phase == "Lost" {
-            let volume = &claim.spec.volume_name;
-            return Err(format!(
-                "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
-            ));
+            return Err(ClaimError::Lost {
+                claim: name.to_string(),
+                volume: claim.spec.volume_name.clone(),
+            });
         }
-        if claim.metadata.meta.deletion_timestamp.is_some() {
-            return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Err(ClaimError::Deleted(name.to_string()));
         }
         if named.ephemeral {
             check_made_for(pod, claim)?;
@@ -123,7 +136,7 @@ impl Claims {
             return Ok(None);
         }
         let tables = storage.tables().clone();
-        check(pod, &tables).map_err(|reason| Rejection::because(reason, true))?;
+        check(pod, &tables).map_err(|error| Rejection::because(error.to_string(), true))?;
         let mut claims = Claims {
             bound: vec![],
             waiting: vec![],
@@ -145,19 +158,23 @@ impl Claims {
                 return Err(UNBOUND_IMMEDIATE);
             };
             // Two volumes of a pod may stand for one claim, which needs one volume.
-            if !claims.waiting.iter().any(|w| w.claim.name() == claim.name()) {
+            if !claims
+                .waiting
+                .iter()
+                .any(|w| w.claim.metadata.name == claim.metadata.name)
+            {
                 let waiting = claims.waiting(claim, class.clone());
                 claims.waiting.push(waiting);
             }
         }
         // Small claims first, so that each gets the smallest volume that will do.
-        claims.waiting.sort_by_key(|w| w.claim.requested());
+        claims.waiting.sort_by_key(|w| w.claim.spec.resources.requests.nanos());
         Ok(Some(claims))
     }
 
     fn waiting(&self, claim: Arc<PersistentVolumeClaim>, class: Arc<StorageClass>) -> UnboundClaim {
-        let meant = (self.tables.volumes_for(&claim.key()))
-            .filter(|v| !self.assumed.contains_key(v.name()))
+        let meant = (self.tables.volumes_for(&claim.metadata.key()))
+            .filter(|v| !self.assumed.contains_key(&v.metadata.name))
             .chain(self.assumed.values())
             .filter(|v| v.is_for(&claim) && v.class() == claim.class() && suits(&claim, v))
             .cloned()
@@ -174,11 +191,11 @@ impl Claims {
             return Provision::Never;
         }
         let keeps_account = (self.tables.driver(&class.provisioner)).is_some_and(|d| d.spec.storage_capacity);
-        let capacities = (claim.spec.resources.request.as_ref())
+        let capacities = (claim.spec.resources.requests.storage())
             .filter(|_| keeps_account)
             .map(|request| {
                 let size = request.value();
-                let all = self.tables.capacities(&class.metadata.meta.name);
+                let all = self.tables.capacities(&class.metadata.name);
                 all.filter(|c| c.volume_limit().is_some_and(|limit| limit >= size))
                     .cloned()
                     .collect()
@@ -237,15 +254,15 @@ impl Claims {
         node: &NodeInfo,
         taken: &[(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)],
     ) -> Option<&'a Arc<PersistentVolume>> {
-        let is_taken = |volume: &PersistentVolume| taken.iter().any(|(v, _)| v.name() == volume.name());
+        let is_taken = |volume: &PersistentVolume| taken.iter().any(|(v, _)| v.metadata.name == volume.metadata.name);
         if let Some(volume) = waiting.meant.iter().find(|v| !is_taken(v)) {
             return volume.reaches(&node.labels).then_some(volume);
         }
         let claim = &waiting.claim;
         let unclaimed = self.tables.unclaimed(claim.class())?;
-        unclaimed.smallest(&node.labels, claim.requested(), |volume| {
+        unclaimed.smallest(&node.labels, claim.spec.resources.requests.nanos(), |volume| {
             is_free_for(claim, volume)
-                && !self.assumed.contains_key(volume.name())
+                && !self.assumed.contains_key(&volume.metadata.name)
                 && !is_taken(volume)
                 && volume.reaches(&node.labels)
         })
@@ -281,14 +298,14 @@ fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     let same = |a: &Option<String>, b: &Option<String>, default: &str| {
         a.as_deref().unwrap_or(default) == b.as_deref().unwrap_or(default)
     };
-    volume.capacity() >= claim.requested()
+    volume.spec.capacity.nanos() >= claim.spec.resources.requests.nanos()
         && same(&wanted.volume_mode, &there.volume_mode, "Filesystem")
         && same(
             &wanted.volume_attributes_class_name,
             &there.volume_attributes_class_name,
             "",
         )
-        && volume.metadata.meta.deletion_timestamp.is_none()
+        && volume.metadata.deletion_timestamp.is_none()
 }
 
 /// What it must have beside, if it is nobody's.
@@ -296,8 +313,6 @@ fn is_free_for(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool
     let selector = &claim.spec.selector;
     volume.status.phase == "Available"
         && suits(claim, volume)
-        && selector
-            .as_ref()
-            .is_none_or(|s| s.matches(&volume.metadata.meta.labels))
+        && selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
         && (claim.spec.access_modes.iter()).all(|mode| volume.spec.access_modes.contains(mode))
 }

@@ -228,8 +228,11 @@ fn unbound_claims_find_volumes() {
 fn found(world: &World, pod: &PodInfo, node: &str) -> String {
     let claims = Claims::of(pod, &world.cluster.storage).unwrap().unwrap();
     let found = claims.find(world.cluster.node_named(node).unwrap()).unwrap();
-    let bindings = found.bindings.iter().map(|(v, c)| format!("{}={}", c.name(), v.name()));
-    let provisions = found.provisions.iter().map(|c| format!("{}+", c.name()));
+    let bindings = found
+        .bindings
+        .iter()
+        .map(|(v, c)| format!("{}={}", c.metadata.name, v.metadata.name));
+    let provisions = found.provisions.iter().map(|c| format!("{}+", c.metadata.name));
     bindings.chain(provisions).collect::<Vec<_>>().join(" ")
 }
 
@@ -376,8 +379,8 @@ fn a_claim_is_bound_to_a_volume() {
         let tables = world.cluster.storage.tables();
         let claim = tables.claim("default", "c").unwrap();
         (
-            tables.volume("v").unwrap().revision().to_string(),
-            claim.revision().to_string(),
+            tables.volume("v").unwrap().metadata.resource_version.clone(),
+            claim.metadata.resource_version.clone(),
         )
     };
     let patch = json!({
@@ -426,8 +429,9 @@ fn a_volume_is_made_for_a_claim() {
         .storage
         .claim("default", "c")
         .unwrap()
-        .revision()
-        .to_string();
+        .metadata
+        .resource_version
+        .clone();
     let patch = json!({"metadata": {
         "resourceVersion": revision,
         "annotations": {"volume.kubernetes.io/selected-node": "b"},

@@ -53,7 +53,7 @@ type Calls = Arc<Mutex<Vec<String>>>;
 impl World {
     fn new() -> World {
         World {
-            server: Server::default(),
+            server: Server::new(),
             clock: Clock::manual("2026-01-02T03:04:05Z".parse().unwrap()),
             shutdown: Shutdown::default(),
         }

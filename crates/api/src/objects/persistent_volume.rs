@@ -1,18 +1,18 @@
 //! Volumes: pieces of storage in the cluster, and what claims them.
 
-use orlop_api::quantity::Quantity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::persistent_volume_claim::CLASS_ANNOTATION;
-use super::{Kind, Labels, Meta};
+use super::{Kind, Labels, Meta, NodeSelector, PersistentVolumeClaim, StorageAmounts};
+use crate::quantity::Quantity;
 
 /// On volumes and claims: bound by a controller (or the scheduler), not by a user.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// On volumes: who made this volume for a claim.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
     pub metadata: Meta,
@@ -20,17 +20,17 @@ pub struct PersistentVolume {
     pub status: VolumeStatus,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeSpec {
-    pub capacity: Labels,
+    pub capacity: StorageAmounts,
     pub access_modes: Vec<String>,
     pub claim_ref: Option<ClaimRef>,
     pub storage_class_name: String,
     pub persistent_volume_reclaim_policy: String,
     pub volume_mode: Option<String>,
     pub volume_attributes_class_name: Option<String>,
-    pub node_affinity: Value,
+    pub node_affinity: VolumeNodeAffinity,
     pub csi: Option<CsiSource>,
     pub host_path: Option<HostPath>,
     pub nfs: Option<Value>,
@@ -48,7 +48,15 @@ pub struct ClaimRef {
     pub uid: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+/// From which nodes it can be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct VolumeNodeAffinity {
+    /// None: from all of them.
+    pub required: Option<NodeSelector>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CsiSource {
     pub driver: String,
@@ -56,7 +64,7 @@ pub struct CsiSource {
     pub read_only: bool,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HostPath {
     pub path: String,
@@ -95,8 +103,22 @@ impl PersistentVolume {
         self.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
     }
 
-    /// None if it has none, or none that can be read.
-    pub fn size(&self) -> Option<Quantity> {
-        Quantity::parse(self.spec.capacity.get("storage")?).ok()
+    /// Zero if it does not say, or not so that it can be read.
+    pub fn size(&self) -> Quantity {
+        self.spec.capacity.storage().cloned().unwrap_or_default()
+    }
+
+    /// Whether nodes with these labels can reach it.
+    pub fn reaches(&self, labels: &Labels) -> bool {
+        let required = self.spec.node_affinity.required.as_ref();
+        required.is_none_or(|selector| selector.matches("", labels))
+    }
+
+    /// Bound to this claim, or reserved for it: a reference without uid is for whoever has the name.
+    pub fn is_for(&self, claim: &PersistentVolumeClaim) -> bool {
+        let meta = &claim.metadata;
+        self.spec.claim_ref.as_ref().is_some_and(|r| {
+            r.name == meta.name && r.namespace == meta.namespace && (r.uid.is_empty() || r.uid == meta.uid)
+        })
     }
 }

@@ -1,10 +1,10 @@
 //! Claims: what somebody wants of a volume.
 
-use orlop_api::quantity::Quantity;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Condition, Kind, Labels, Meta};
+use super::{Condition, Kind, LabelSelector, Meta, StorageAmounts};
+use crate::quantity::Quantity;
 
 /// On claims and volumes: the class, as it was written before there was a field for it. Still goes before the field.
 pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -15,7 +15,7 @@ pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// On claims: who is to make the volume.
 pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolumeClaim {
     pub metadata: Meta,
@@ -23,7 +23,7 @@ pub struct PersistentVolumeClaim {
     pub status: ClaimStatus,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClaimSpec {
     pub access_modes: Vec<String>,
@@ -32,30 +32,30 @@ pub struct ClaimSpec {
     pub storage_class_name: Option<String>,
     pub volume_mode: Option<String>,
     pub volume_attributes_class_name: Option<String>,
-    /// Null: any volume.
-    pub selector: Value,
+    /// None: any volume.
+    pub selector: Option<LabelSelector>,
     pub data_source: Option<Value>,
     pub data_source_ref: Option<Value>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ClaimResources {
-    pub requests: Labels,
+    pub requests: StorageAmounts,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClaimStatus {
     pub phase: String,
     pub access_modes: Vec<String>,
-    pub capacity: Labels,
+    pub capacity: StorageAmounts,
     pub conditions: Vec<Condition>,
     pub current_volume_attributes_class_name: Option<String>,
     pub modify_volume_status: Option<ModifyVolumeStatus>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ModifyVolumeStatus {
     pub target_volume_attributes_class_name: String,
@@ -93,12 +93,16 @@ impl PersistentVolumeClaim {
     }
 
     pub fn requested(&self) -> Quantity {
-        let wanted = self.spec.resources.requests.get("storage");
-        wanted.and_then(|text| Quantity::parse(text).ok()).unwrap_or_default()
+        self.spec.resources.requests.storage().cloned().unwrap_or_default()
     }
 
     pub fn selected_node(&self) -> Option<&str> {
         self.metadata.annotation(SELECTED_NODE)
+    }
+
+    /// Has a volume, for good.
+    pub fn is_bound(&self) -> bool {
+        !self.spec.volume_name.is_empty() && self.is_bind_completed()
     }
 
     pub fn is_bind_completed(&self) -> bool {

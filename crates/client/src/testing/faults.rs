@@ -8,7 +8,7 @@ use super::store::Refusal;
 
 /// `Default`: nothing does.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Faults {
+pub struct Faults {
     /// One call in this many fails: refused (500, 429, 409) or lost (broken or silent, done or not). 0: none.
     pub one_in: u64,
     /// What a watch shows is behind by up to this much. Stay below `QUIET` of the cluster.
@@ -17,7 +17,7 @@ pub(crate) struct Faults {
     pub break_one_in: u64,
 }
 
-pub(crate) struct Fault {
+pub struct Fault {
     code: u16,
     reason: &'static str,
     /// The write was done nevertheless.
@@ -29,13 +29,13 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn refusal(&self) -> Refusal {
+    pub fn refusal(&self) -> Refusal {
         Refusal::new(self.code, self.reason, "a fault that the test put here")
     }
 }
 
 impl Faults {
-    pub(crate) fn draw(&self, random: &mut Random, write: bool) -> Option<Fault> {
+    pub fn draw(&self, random: &mut Random, write: bool) -> Option<Fault> {
         if self.one_in == 0 || random.below(self.one_in) != 0 {
             return None;
         }
@@ -61,14 +61,14 @@ impl Faults {
         Some(fault)
     }
 
-    pub(crate) fn lag(&self, random: &mut Random) -> Duration {
+    pub fn lag(&self, random: &mut Random) -> Duration {
         match self.lag_max.as_micros() as u64 {
             0 => Duration::ZERO,
             most => Duration::from_micros(random.below(most)),
         }
     }
 
-    pub(crate) fn breaks(&self, random: &mut Random) -> bool {
+    pub fn breaks(&self, random: &mut Random) -> bool {
         self.break_one_in > 0 && random.below(self.break_one_in) == 0
     }
 }

@@ -1,4 +1,5 @@
-//! A stand-in for an API server: answers in the order they were given, remembers what it was asked.
+//! The other end of a connection: answers by script, or by a function, and remembers what it was asked. For what an
+//! API server would never say.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::Api;
 use crate::error::BoxError;
 
-pub(crate) enum FakeReply {
+pub enum FakeReply {
     Whole(u16, Bytes),
     /// Frames as they come; an `Err` breaks the connection, the sender's end ends the answer.
     Stream(mpsc::Receiver<Result<Bytes, BoxError>>),
@@ -25,7 +26,7 @@ pub(crate) enum FakeReply {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReceivedRequest {
+pub struct ReceivedRequest {
     /// Method and URI.
     pub line: String,
     pub user_agent: String,
@@ -43,44 +44,44 @@ struct FakeState {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct Fake {
+pub struct Fake {
     state: Arc<Mutex<FakeState>>,
     asked: Arc<Notify>,
 }
 
 impl Fake {
-    pub(crate) fn new() -> Fake {
+    pub fn new() -> Fake {
         Fake::default()
     }
 
     /// Answers every request with what the function says.
-    pub(crate) fn serving(handler: impl FnMut(&ReceivedRequest) -> FakeReply + Send + 'static) -> Fake {
+    pub fn serving(handler: impl FnMut(&ReceivedRequest) -> FakeReply + Send + 'static) -> Fake {
         let fake = Fake::default();
         fake.state.lock().handler = Some(Box::new(handler));
         fake
     }
 
-    pub(crate) fn reply(&self, reply: FakeReply) {
+    pub fn reply(&self, reply: FakeReply) {
         self.state.lock().replies.push_back(reply);
     }
 
-    pub(crate) fn answer(&self, code: u16, body: &str) {
+    pub fn answer(&self, code: u16, body: &str) {
         self.reply(FakeReply::Whole(code, Bytes::copy_from_slice(body.as_bytes())));
     }
 
     /// The next request is answered by what is sent here.
-    pub(crate) fn stream(&self) -> mpsc::Sender<Result<Bytes, BoxError>> {
+    pub fn stream(&self) -> mpsc::Sender<Result<Bytes, BoxError>> {
         let (sender, receiver) = mpsc::channel(1000);
         self.reply(FakeReply::Stream(receiver));
         sender
     }
 
-    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.state.lock().seen.clone()
     }
 
     /// Waits until this many requests have come.
-    pub(crate) async fn asked(&self, count: usize) -> ReceivedRequest {
+    pub async fn asked(&self, count: usize) -> ReceivedRequest {
         loop {
             let notified = self.asked.notified();
             if let Some(seen) = self.state.lock().seen.get(count - 1) {
@@ -90,11 +91,11 @@ impl Fake {
         }
     }
 
-    pub(crate) fn service(&self) -> Fake {
+    pub fn service(&self) -> Fake {
         self.clone()
     }
 
-    pub(crate) fn api(&self) -> Api {
+    pub fn api(&self) -> Api {
         Api::in_process(self.service(), "test")
     }
 }

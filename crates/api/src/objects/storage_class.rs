@@ -1,7 +1,6 @@
 //! Storage classes: who makes volumes, and when.
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::{Kind, Labels, Meta};
 
@@ -18,8 +17,30 @@ pub struct StorageClass {
     pub parameters: Labels,
     pub reclaim_policy: String,
     pub mount_options: Vec<String>,
-    pub volume_binding_mode: String,
-    pub allowed_topologies: Vec<Value>,
+    pub volume_binding_mode: Option<String>,
+    pub allowed_topologies: Vec<TopologyTerm>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TopologyTerm {
+    pub match_label_expressions: Vec<TopologyRequirement>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct TopologyRequirement {
+    pub key: String,
+    pub values: Vec<String>,
+}
+
+impl TopologyTerm {
+    /// An empty one matches nothing.
+    fn matches(&self, labels: &Labels) -> bool {
+        let wanted = &self.match_label_expressions;
+        let has = |r: &TopologyRequirement| labels.get(&r.key).is_some_and(|value| r.values.contains(value));
+        !wanted.is_empty() && wanted.iter().all(has)
+    }
 }
 
 impl Kind for StorageClass {
@@ -42,6 +63,11 @@ impl StorageClass {
 
     /// Volumes are bound, or made, only for a pod that has a node.
     pub fn waits_for_consumer(&self) -> bool {
-        self.volume_binding_mode == "WaitForFirstConsumer"
+        self.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+    }
+
+    /// Whether volumes may be made for nodes with these labels.
+    pub fn allows(&self, labels: &Labels) -> bool {
+        self.allowed_topologies.is_empty() || self.allowed_topologies.iter().any(|term| term.matches(labels))
     }
 }

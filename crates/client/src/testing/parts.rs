@@ -6,7 +6,7 @@ use orlop_base::clock::rfc3339;
 use serde_json::{Value, json};
 
 use super::server::{Call, patch};
-use super::store::{ListSelector, ObjectPath, Refusal, Store, StoreResult};
+use super::store::{ListSelector, ObjectPath, Refusal, Store, StoreResult, collection};
 
 pub(super) fn handle(call: &Call, store: &mut Store, place: &ObjectPath, part: &str) -> StoreResult<Value> {
     match (part, place.collection.1.as_str()) {
@@ -42,7 +42,7 @@ fn evict(call: &Call, store: &mut Store, place: &ObjectPath) -> StoreResult<Valu
     let pod = store.get(place)?;
     let budgets = ListSelector {
         place: ObjectPath {
-            collection: super::collection("policy", "poddisruptionbudgets"),
+            collection: collection("policy", "poddisruptionbudgets"),
             namespace: place.namespace.clone(),
             name: String::new(),
         },

@@ -16,6 +16,8 @@ pub struct CsiDriver {
 pub struct CsiDriverSpec {
     /// Unless it says no, its volumes are attached to a node before they are used there.
     pub attach_required: Option<bool>,
+    /// Tells how much room there is for its volumes, and where.
+    pub storage_capacity: bool,
 }
 
 impl Kind for CsiDriver {

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use orlop_api::selector::LabelSelector;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Condition, Kind, Meta};
+use super::{Condition, Kind, LabelSelector, Meta};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -23,17 +22,8 @@ pub struct BudgetSpec {
     /// A number, or a percentage in a string.
     pub min_available: Option<Value>,
     pub max_unavailable: Option<Value>,
-    /// Read once, as every change of a pod asks all budgets of its namespace. An empty one selects all pods, none none.
-    #[serde(deserialize_with = "selector")]
+    /// An empty one selects all pods, none none.
     pub selector: Option<LabelSelector>,
-}
-
-fn selector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<LabelSelector>, D::Error> {
-    let value = Value::deserialize(from)?;
-    Ok(match value.is_null() {
-        true => None,
-        false => LabelSelector::from_object(&value).ok(),
-    })
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -62,6 +52,6 @@ impl Kind for PodDisruptionBudget {
 impl PodDisruptionBudget {
     pub fn covers(&self, pod: &Meta) -> bool {
         let selector = self.spec.selector.as_ref();
-        selector.is_some_and(|selector| selector.matches(|key| pod.label(key)))
+        selector.is_some_and(|selector| selector.matches(&pod.labels))
     }
 }

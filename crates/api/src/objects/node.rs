@@ -1,11 +1,10 @@
-//! Nodes.
+//! Nodes. The scheduler reads other fields of them, and many nodes: its own struct is in `crates/scheduler/src/model`.
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, Kind, Meta};
+use super::{Condition, Kind, Meta, Taint, or_default};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -19,6 +18,7 @@ pub struct Node {
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeSpec {
     pub unschedulable: bool,
+    #[serde(deserialize_with = "or_default")]
     pub taints: Vec<Taint>,
     #[serde(rename = "podCIDR")]
     pub pod_cidr: String,
@@ -28,20 +28,10 @@ pub struct NodeSpec {
     pub provider_id: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Taint {
-    pub key: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub value: String,
-    pub effect: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_added: Option<Timestamp>,
-}
-
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeStatus {
+    pub addresses: Vec<NodeAddress>,
     pub conditions: Vec<Condition>,
     pub allocatable: BTreeMap<String, String>,
     pub volumes_attached: Vec<AttachedVolume>,
@@ -53,6 +43,14 @@ pub struct NodeStatus {
 pub struct AttachedVolume {
     pub name: String,
     pub device_path: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeAddress {
+    /// `InternalIP`, `ExternalIP`, `Hostname` and others.
+    pub r#type: String,
+    pub address: String,
 }
 
 impl Kind for Node {

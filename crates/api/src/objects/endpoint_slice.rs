@@ -1,8 +1,12 @@
 //! EndpointSlices. They are written whole, so all their fields are here.
+//!
+//! Whom an endpoint stands for (`target_ref`) is much of a slice, and only those who write slices care: readers take an
+//! `EndpointSlice<IgnoredAny>`, which skips it while decoding.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, Labels, Meta, nullable};
+use super::{Kind, Labels, Meta, or_default};
 
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -12,26 +16,34 @@ pub const HEADLESS: &str = "service.kubernetes.io/headless";
 pub const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct EndpointSlice {
+#[serde(
+    default,
+    rename_all = "camelCase",
+    bound(deserialize = "R: Deserialize<'de> + Default")
+)]
+pub struct EndpointSlice<R = TargetRef> {
     pub metadata: Meta,
     /// `IPv4`, `IPv6` or `FQDN`
     pub address_type: String,
-    #[serde(deserialize_with = "nullable")]
-    pub endpoints: Vec<Endpoint>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "or_default")]
+    pub endpoints: Vec<Endpoint<R>>,
+    #[serde(deserialize_with = "or_default")]
     pub ports: Vec<EndpointPort>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Endpoint {
+#[serde(
+    default,
+    rename_all = "camelCase",
+    bound(deserialize = "R: Deserialize<'de> + Default")
+)]
+pub struct Endpoint<R = TargetRef> {
     pub addresses: Vec<String>,
     pub conditions: EndpointConditions,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_ref: Option<TargetRef>,
+    pub target_ref: Option<R>,
     #[serde(skip_serializing_if = "Labels::is_empty")]
     pub deprecated_topology: Labels,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,6 +54,7 @@ pub struct Endpoint {
     pub hints: Option<Hints>,
 }
 
+/// What is not said is true, and for terminating false.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct EndpointConditions {
@@ -96,12 +109,12 @@ pub struct EndpointPort {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub port: Option<i32>,
+    pub port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
 }
 
-impl Kind for EndpointSlice {
+impl<R: DeserializeOwned + Default + Send + Sync + 'static> Kind for EndpointSlice<R> {
     const API_VERSION: &'static str = "discovery.k8s.io/v1";
     const KIND: &'static str = "EndpointSlice";
     const RESOURCE: &'static str = "endpointslices";
@@ -116,7 +129,7 @@ impl Kind for EndpointSlice {
     }
 }
 
-impl EndpointSlice {
+impl<R> EndpointSlice<R> {
     /// The service whose slice this says it is.
     pub fn service(&self) -> Option<&str> {
         self.metadata.label(SERVICE_NAME).filter(|name| !name.is_empty())
@@ -127,7 +140,7 @@ impl EndpointSlice {
     }
 }
 
-impl Endpoint {
+impl<R> Endpoint<R> {
     pub fn is_ready(&self) -> bool {
         self.conditions.ready == Some(true)
     }

@@ -10,18 +10,23 @@ use serde_json::{Map, Value, json};
 
 /// Where an object is: group and resource, namespace (empty for none), name (empty for all of them).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObjectPath {
+pub struct ObjectPath {
     pub collection: Collection,
     pub namespace: String,
     pub name: String,
 }
 
 /// Group and resource. All versions of a group are one, and so are the two kinds of events.
-pub(super) type Collection = (String, String);
+pub type Collection = (String, String);
+
+pub fn collection(group: &str, resource: &str) -> Collection {
+    let group = if resource == "events" { "" } else { group };
+    (group.to_string(), resource.to_string())
+}
 
 /// Why a request is not done, as a `Status` says it.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub struct Refusal {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
@@ -29,7 +34,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
         Refusal {
             code,
             reason,
@@ -51,18 +56,18 @@ impl Refusal {
         Refusal::new(409, "Conflict", message)
     }
 
-    pub(crate) fn body(&self) -> Value {
+    pub fn body(&self) -> Value {
         let causes: Vec<Value> = self.cause.iter().map(|cause| json!({"reason": cause})).collect();
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": self.code, "reason": self.reason,
                "message": self.message, "details": {"causes": causes}})
     }
 }
 
-pub(crate) type StoreResult<T> = Result<T, Refusal>;
+pub type StoreResult<T> = Result<T, Refusal>;
 
 /// What to list or watch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ListSelector {
+pub struct ListSelector {
     pub place: ObjectPath,
     pub labels: LabelSelector,
     pub fields: FieldSelector,
@@ -91,38 +96,50 @@ struct StoreChange {
     gone: bool,
 }
 
-pub(crate) struct Store {
+pub struct Store {
     pub clock: Clock,
     pub random: Random,
     revision: u64,
+    /// Changes up to this one are forgotten.
+    compacted: u64,
     uids: u64,
     objects: BTreeMap<Collection, BTreeMap<(String, String), Arc<Value>>>,
     history: Vec<StoreChange>,
 }
 
 impl Store {
-    pub(crate) fn new(clock: Clock, seed: u64) -> Store {
+    pub fn new(clock: Clock, seed: u64) -> Store {
         Store {
             clock,
             random: Random::seeded(seed),
             revision: 1,
+            compacted: 0,
             uids: 0,
             objects: BTreeMap::new(),
             history: vec![],
         }
     }
 
-    pub(crate) fn revision(&self) -> u64 {
+    pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    pub(crate) fn get(&self, place: &ObjectPath) -> StoreResult<Arc<Value>> {
+    pub(super) fn compact(&mut self) {
+        self.compacted = self.revision;
+    }
+
+    /// Whether what came after this revision is forgotten, at least in part.
+    pub(super) fn is_compacted(&self, revision: u64) -> bool {
+        revision < self.compacted
+    }
+
+    pub fn get(&self, place: &ObjectPath) -> StoreResult<Arc<Value>> {
         let found = self.objects.get(&place.collection);
         let found = found.and_then(|all| all.get(&(place.namespace.clone(), place.name.clone())));
         found.cloned().ok_or_else(|| Refusal::not_found(place))
     }
 
-    pub(crate) fn list(&self, wanted: &ListSelector) -> Vec<Arc<Value>> {
+    pub fn list(&self, wanted: &ListSelector) -> Vec<Arc<Value>> {
         let all = self.objects.get(&wanted.place.collection).into_iter().flatten();
         all.filter(|((namespace, _), object)| {
             wanted.is_for(&wanted.place.collection, namespace) && wanted.matches(object)
@@ -132,7 +149,7 @@ impl Store {
     }
 
     /// The lines of a watch: what has changed after this revision, and the revision up to which that is.
-    pub(crate) fn changes(&self, wanted: &ListSelector, after: u64) -> (Vec<String>, u64) {
+    pub fn changes(&self, wanted: &ListSelector, after: u64) -> (Vec<String>, u64) {
         let first = self.history.partition_point(|change| change.revision <= after);
         let line = |change: &StoreChange| {
             if !wanted.is_for(&change.place.collection, &change.place.namespace) {
@@ -174,12 +191,18 @@ impl Store {
     }
 
     /// `place` without the name.
-    pub(crate) fn create(
+    pub fn create(&mut self, place: &ObjectPath, object: Value, with_status: bool) -> StoreResult<Arc<Value>> {
+        let (place, object) = self.fill_in(place, object, with_status)?;
+        Ok(self.commit(&place, object, false))
+    }
+
+    /// A new object with all that a server adds, and where it will be.
+    fn fill_in(
         &mut self,
         place: &ObjectPath,
         mut object: Value,
         with_status: bool,
-    ) -> StoreResult<Arc<Value>> {
+    ) -> StoreResult<(ObjectPath, Value)> {
         self.refuse_in_terminating_namespace(place)?;
         let meta = object["metadata"].take();
         let mut meta = if meta.is_object() { meta } else { json!({}) };
@@ -221,7 +244,7 @@ impl Store {
             }
             _ => {}
         }
-        Ok(self.commit(&place, object, false))
+        Ok((place, object))
     }
 
     fn refuse_in_terminating_namespace(&self, place: &ObjectPath) -> StoreResult<()> {
@@ -246,7 +269,7 @@ impl Store {
     }
 
     /// Changes an object, or one part of it (`status`, `finalize`).
-    pub(crate) fn update(
+    pub fn update(
         &mut self,
         place: &ObjectPath,
         part: &str,
@@ -306,7 +329,7 @@ impl Store {
     }
 
     /// With the options of a delete.
-    pub(crate) fn delete(&mut self, place: &ObjectPath, options: &Value) -> StoreResult<Arc<Value>> {
+    pub fn delete(&mut self, place: &ObjectPath, options: &Value) -> StoreResult<Arc<Value>> {
         let old = self.get(place)?;
         for field in ["uid", "resourceVersion"] {
             let wanted = &options["preconditions"][field];
@@ -350,31 +373,24 @@ impl Store {
     }
 
     /// Away with it, whatever holds it.
-    pub(crate) fn remove(&mut self, place: &ObjectPath) -> StoreResult<Arc<Value>> {
+    pub fn remove(&mut self, place: &ObjectPath) -> StoreResult<Arc<Value>> {
         let old = self.get(place)?;
         Ok(self.commit(place, (*old).clone(), true))
     }
 
     /// What a test says an object is like, status and all; made if it is not there.
-    pub(crate) fn put(&mut self, place: &ObjectPath, object: Value) -> Arc<Value> {
+    pub fn put(&mut self, place: &ObjectPath, object: Value) -> Arc<Value> {
         let Ok(old) = self.get(place) else {
             let finalizers = object.pointer("/spec/finalizers").cloned();
             let given = object["metadata"].clone();
-            let made = self.create(place, object, true).expect("an object that can be made");
-            let mut whole = (*made).clone();
+            let made = self.fill_in(place, object, true);
+            let (place, mut whole) = made.expect("an object that can be made");
             for (field, value) in given.as_object().into_iter().flatten() {
                 whole["metadata"][field] = value.clone();
             }
             if let Some(finalizers) = finalizers {
                 whole["spec"]["finalizers"] = finalizers;
             }
-            if whole == *made {
-                return made;
-            }
-            let place = ObjectPath {
-                name: made["metadata"]["name"].as_str().unwrap_or("").to_string(),
-                ..place.clone()
-            };
             return self.commit(&place, whole, false);
         };
         let mut new = object;

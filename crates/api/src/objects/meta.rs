@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub type Labels = BTreeMap<String, String>;
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Meta {
     pub name: String,
@@ -38,7 +38,7 @@ pub struct Meta {
     pub finalizers: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OwnerReference {
     pub api_version: String,
@@ -56,12 +56,21 @@ fn is_zero(n: &i64) -> bool {
     *n == 0
 }
 
+impl OwnerReference {
+    pub fn is_controller(&self) -> bool {
+        self.controller == Some(true)
+    }
+}
+
 impl Meta {
     /// The owner that manages this object; there is one at most.
     pub fn controller(&self) -> Option<&OwnerReference> {
-        self.owner_references
-            .iter()
-            .find(|owner| owner.controller == Some(true))
+        self.owner_references.iter().find(|owner| owner.is_controller())
+    }
+
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
     }
 
     pub fn is_deleted(&self) -> bool {

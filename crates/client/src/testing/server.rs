@@ -1,7 +1,7 @@
 //! The API over the objects: requests in, answers and watches out, and all that can go wrong on the way.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use orlop_api::selector::{FieldSelector, LabelSelector};
-use orlop_base::Random;
 use orlop_base::clock::Shift;
+use orlop_base::{Clock, Random};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -20,9 +20,10 @@ use tokio::time::Instant;
 
 use super::faults::{Fault, Faults};
 use super::parts;
-use super::store::{ListSelector, ObjectPath, Refusal, Store, StoreResult};
+use super::store::{ListSelector, ObjectPath, Refusal, Store, StoreResult, collection};
+use crate::Api;
+use crate::error::BoxError;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// A watch says every so often how far it is.
@@ -30,7 +31,7 @@ const BOOKMARKS: Duration = Duration::from_secs(60);
 
 /// A request as a test sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub struct Call {
     pub method: Method,
     /// Without the query.
     pub path: String,
@@ -42,11 +43,11 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn is_write(&self) -> bool {
+    pub fn is_write(&self) -> bool {
         self.method != Method::GET
     }
 
-    pub(crate) fn parameter(&self, name: &str) -> &str {
+    pub fn parameter(&self, name: &str) -> &str {
         self.query
             .iter()
             .find(|(key, _)| key == name)
@@ -54,46 +55,195 @@ impl Call {
     }
 }
 
-/// May answer a request in the server's stead.
-pub(super) type Hook = Box<dyn FnMut(&Call, &mut Store) -> Option<StoreResult<Value>> + Send>;
+/// How a request is answered in the server's stead.
+pub enum Reply {
+    Now(StoreResult<Value>),
+    /// The connection stays open and silent.
+    Never,
+    /// Answered once the future is done.
+    After(
+        BoxFuture<'static, ()>,
+        Box<dyn FnOnce(&mut Store) -> StoreResult<Value> + Send>,
+    ),
+}
+
+type Hook = Box<dyn FnMut(&Call, &mut Store) -> Option<Reply> + Send>;
+
+/// An API server in memory. Clones are the same server.
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
 
 /// What all connections share.
-pub(super) struct Shared {
-    pub store: Mutex<Store>,
-    pub faults: Mutex<(Faults, Random)>,
-    pub hook: Mutex<Option<Hook>>,
-    /// Method, path, by whom, and the answer's code (0: none).
-    pub log: Mutex<Vec<(Call, u16)>>,
+struct Shared {
+    store: Mutex<Store>,
+    faults: Mutex<(Faults, Random)>,
+    hook: Mutex<Option<Hook>>,
+    /// Requests but for watches, and the answer's code (0: none).
+    log: Mutex<Vec<(Call, u16)>>,
     revision: watch::Sender<u64>,
+    outage: Mutex<Outage>,
+    /// Watches from before the last change of this are broken.
+    breaks: AtomicU64,
+    /// Watches from before the last change of this fell behind.
+    expirations: AtomicU64,
     in_flight: AtomicUsize,
     last_activity: Mutex<Instant>,
     start: (jiff::Timestamp, Instant),
 }
 
-impl Shared {
-    pub(super) fn new(store: Store, seed: u64) -> Arc<Shared> {
+/// What the server does not do at present.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outage {
+    /// Anything.
+    down: bool,
+    /// Be read or watched.
+    blind: bool,
+    /// Take watches: it answers 429.
+    busy: bool,
+}
+
+impl Server {
+    /// The wall clock goes with tokio's, which a test holds still or lets run. In a runtime.
+    pub fn new(clock: Clock, seed: u64) -> Server {
+        let store = Store::new(clock, seed);
         let start = (store.clock.now(), Instant::now());
-        Arc::new(Shared {
+        let shared = Shared {
             revision: watch::Sender::new(store.revision()),
             store: Mutex::new(store),
             faults: Mutex::new((Faults::default(), Random::seeded(seed ^ 0x5EED))),
             hook: Mutex::default(),
             log: Mutex::default(),
+            outage: Mutex::default(),
+            breaks: AtomicU64::new(0),
+            expirations: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             last_activity: Mutex::new(start.1),
             start,
-        })
+        };
+        Server {
+            shared: Arc::new(shared),
+        }
     }
 
-    /// Wall-clock time goes with tokio's, which a test holds still or lets run.
-    pub(super) fn tick(&self) {
+    /// For requests of the test's own, or of the component under test.
+    pub fn api(&self) -> Api {
+        Api::in_process(self.connect(), "test")
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection {
+            shared: self.shared.clone(),
+            dead: Arc::default(),
+            writes_left: Arc::new(AtomicI64::new(-1)),
+        }
+    }
+
+    /// What goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.shared.faults.lock().0 = faults;
+    }
+
+    /// Asked before the server; may answer in its stead.
+    pub fn set_hook(&self, hook: impl FnMut(&Call, &mut Store) -> Option<Reply> + Send + 'static) {
+        *self.shared.hook.lock() = Some(Box::new(hook));
+    }
+
+    /// Wall-clock time goes on as tokio's did.
+    pub fn tick(&self) {
+        self.shared.tick();
+    }
+
+    pub fn read<R>(&self, look: impl FnOnce(&Store) -> R) -> R {
+        look(&self.shared.store.lock())
+    }
+
+    /// Changes objects as nobody's request; watches see it.
+    pub fn write<R>(&self, change: impl FnOnce(&mut Store) -> R) -> R {
+        self.shared.tick();
+        let done = change(&mut self.shared.store.lock());
+        self.shared.tell();
+        done
+    }
+
+    /// What a test says the object at this path is like, status and all; made if it is not there.
+    pub fn put(&self, path: &str, object: Value) {
+        let (place, _) = target(path).expect("the path of an object");
+        self.write(|store| store.put(&place, object));
+    }
+
+    /// Away with it, whatever holds it. False if it is not there.
+    pub fn remove(&self, path: &str) -> bool {
+        let (place, _) = target(path).expect("the path of an object");
+        self.write(|store| store.remove(&place).is_ok())
+    }
+
+    pub fn get(&self, path: &str) -> Option<Value> {
+        let (place, _) = target(path).expect("the path of an object");
+        self.read(|store| store.get(&place).ok().map(|found| (*found).clone()))
+    }
+
+    /// All requests but watches, with the codes they were answered with; 0 if no answer came.
+    pub fn log(&self) -> Vec<(Call, u16)> {
+        self.shared.log.lock().clone()
+    }
+
+    /// For how long nothing has been asked, answered or watched.
+    pub fn quiet_for(&self) -> Duration {
+        match self.shared.in_flight.load(Ordering::SeqCst) {
+            0 => self.shared.last_activity.lock().elapsed(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Connections fail, those that are open included.
+    pub fn go_away(&self) {
+        self.shared.outage.lock().down = true;
+        self.break_watches();
+    }
+
+    pub fn come_back(&self) {
+        self.shared.outage.lock().down = false;
+    }
+
+    /// Watches break, and nothing can be read or watched again; all else works.
+    pub fn hide(&self) {
+        self.shared.outage.lock().blind = true;
+        self.break_watches();
+    }
+
+    pub fn show(&self) {
+        self.shared.outage.lock().blind = false;
+    }
+
+    /// New watches are refused with 429.
+    pub fn refuse_watches(&self, refused: bool) {
+        self.shared.outage.lock().busy = refused;
+    }
+
+    pub fn break_watches(&self) {
+        self.shared.breaks.fetch_add(1, Ordering::SeqCst);
+        self.shared.revision.send_modify(|_| {});
+    }
+
+    /// All watches end because they fell behind, and nothing before now can be had again.
+    pub fn compact(&self) {
+        self.shared.store.lock().compact();
+        self.shared.expirations.fetch_add(1, Ordering::SeqCst);
+        self.shared.revision.send_modify(|_| {});
+    }
+}
+
+impl Shared {
+    fn tick(&self) {
         let clock = &self.store.lock().clock;
         let behind = self.start.0.later(self.start.1.elapsed()).duration_since(clock.now());
         clock.advance(behind.try_into().unwrap_or_default());
     }
 
     /// Watches look again.
-    pub(super) fn tell(&self) {
+    fn tell(&self) {
         let revision = self.store.lock().revision();
         self.revision.send_if_modified(|known| {
             let news = *known != revision;
@@ -102,16 +252,15 @@ impl Shared {
         });
     }
 
-    fn active(&self) {
-        *self.last_activity.lock() = Instant::now();
+    fn generation(&self) -> (u64, u64) {
+        (
+            self.breaks.load(Ordering::SeqCst),
+            self.expirations.load(Ordering::SeqCst),
+        )
     }
 
-    /// For how long nothing has been asked, answered or watched.
-    pub(super) fn quiet_for(&self) -> Duration {
-        match self.in_flight.load(Ordering::SeqCst) {
-            0 => self.last_activity.lock().elapsed(),
-            _ => Duration::ZERO,
-        }
+    fn active(&self) {
+        *self.last_activity.lock() = Instant::now();
     }
 
     fn draw(&self, write: bool) -> Option<Fault> {
@@ -122,30 +271,28 @@ impl Shared {
 
 /// One client's way to the server.
 #[derive(Clone)]
-pub(super) struct Connection {
-    pub shared: Arc<Shared>,
-    pub dead: Arc<AtomicBool>,
+pub struct Connection {
+    shared: Arc<Shared>,
+    dead: Arc<AtomicBool>,
     /// Writes until the connection is cut; negative: any number.
-    pub writes_left: Arc<AtomicI64>,
+    writes_left: Arc<AtomicI64>,
 }
 
 impl Connection {
-    pub(super) fn new(shared: Arc<Shared>) -> Connection {
-        Connection {
-            shared,
-            dead: Arc::default(),
-            writes_left: Arc::new(AtomicI64::new(-1)),
-        }
-    }
-
-    pub(super) fn is_dead(&self) -> bool {
+    pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
     }
 
-    pub(super) fn cut(&self) {
+    /// Nothing that is asked here from now on is done.
+    pub fn cut(&self) {
         self.dead.store(true, Ordering::SeqCst);
         // Watches end, too.
         self.shared.revision.send_modify(|_| {});
+    }
+
+    /// Cuts the connection after so many more writes.
+    pub fn cut_after_writes(&self, writes: u32) {
+        self.writes_left.store(i64::from(writes.max(1)), Ordering::SeqCst);
     }
 
     fn count_write(&self) {
@@ -159,6 +306,10 @@ impl Connection {
         if self.is_dead() {
             return Err("the connection is cut".into());
         }
+        let outage = *shared.outage.lock();
+        if outage.down || (outage.blind && !call.is_write()) {
+            return Err("connection refused".into());
+        }
         if call.parameter("watch") == "true" {
             return self.watch(&call);
         }
@@ -171,8 +322,11 @@ impl Connection {
         let fault = if events { None } else { shared.draw(call.is_write()) };
         let done = match &fault {
             Some(fault) if !fault.done => Err(fault.refusal()),
-            _ => self.handle(&call),
+            _ => self.handle(&call).await,
         };
+        if shared.outage.lock().down {
+            return Err("connection reset".into());
+        }
         let code = done.as_ref().map_or_else(|refusal| refusal.code, |_| 200);
         let lost = fault.as_ref().is_some_and(|fault| fault.lost);
         shared.log.lock().push((call.clone(), if lost { 0 } else { code }));
@@ -186,13 +340,27 @@ impl Connection {
         }
     }
 
-    fn handle(&self, call: &Call) -> StoreResult<Value> {
+    async fn handle(&self, call: &Call) -> StoreResult<Value> {
         self.shared.tick();
-        let answer = {
+        let reply = {
             let mut hook = self.shared.hook.lock();
             let mut store = self.shared.store.lock();
-            let hooked = hook.as_mut().and_then(|hook| hook(call, &mut store));
-            hooked.unwrap_or_else(|| route(call, &mut store))
+            let reply = hook.as_mut().and_then(|hook| hook(call, &mut store));
+            reply.unwrap_or_else(|| Reply::Now(route(call, &mut store)))
+        };
+        let answer = match reply {
+            Reply::Now(answer) => answer,
+            Reply::Never => {
+                self.shared.tell();
+                std::future::pending().await
+            }
+            Reply::After(held, answer) => {
+                held.await;
+                match self.shared.outage.lock().down {
+                    true => Err(Refusal::new(503, "ServiceUnavailable", "gone meanwhile")),
+                    false => answer(&mut self.shared.store.lock()),
+                }
+            }
         };
         self.shared.tell();
         answer
@@ -200,8 +368,11 @@ impl Connection {
 
     fn watch(self, call: &Call) -> Result<Response<Body>, BoxError> {
         self.shared.active();
-        if let Some(fault) = self.shared.draw(false) {
-            let refusal = fault.refusal();
+        let refusal = match self.shared.outage.lock().busy {
+            true => Some(Refusal::new(429, "TooManyRequests", "no watches at present")),
+            false => self.shared.draw(false).map(|fault| fault.refusal()),
+        };
+        if let Some(refusal) = refusal {
             return Ok(respond(refusal.code, Err(refusal)));
         }
         let target = match target(&call.path) {
@@ -227,6 +398,7 @@ impl Connection {
             }
         }
         let watching = Watching {
+            generation: self.shared.generation(),
             revision: self.shared.revision.subscribe(),
             connection: self,
             wanted,
@@ -250,12 +422,20 @@ impl Drop for InFlight {
 
 struct Watching {
     connection: Connection,
+    /// When it began.
+    generation: (u64, u64),
     wanted: ListSelector,
     position: u64,
     revision: watch::Receiver<u64>,
     first: Option<String>,
     end: Instant,
 }
+
+/// The last line of a watch that fell behind.
+const EXPIRED: &str = concat!(
+    r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}}"#,
+    "\n"
+);
 
 type Frames = Result<Frame<Bytes>, BoxError>;
 
@@ -274,6 +454,14 @@ impl Watching {
                 return None;
             }
             let shared = self.connection.shared.clone();
+            let (breaks, expirations) = shared.generation();
+            if expirations != self.generation.1 || shared.store.lock().is_compacted(self.position) {
+                self.end = Instant::now();
+                return Some((Ok(Frame::data(EXPIRED.into())), self));
+            }
+            if breaks != self.generation.0 {
+                return Some((Err("connection reset".into()), self));
+            }
             if shared.store.lock().revision() > self.position {
                 let (lag, broken) = {
                     let (faults, random) = &mut *shared.faults.lock();
@@ -320,7 +508,7 @@ fn respond(code: u16, answer: StoreResult<Value>) -> Response<Body> {
 }
 
 /// What a path names, and which part of it.
-pub(super) fn target(path: &str) -> StoreResult<(ObjectPath, String)> {
+fn target(path: &str) -> StoreResult<(ObjectPath, String)> {
     let unknown = || Refusal::new(404, "NotFound", format!("the server could not find {path}"));
     let mut segments: Vec<String> = path.trim_matches('/').split('/').map(unescape).collect();
     let versions = if segments[0] == "api" { 2 } else { 3 };
@@ -346,7 +534,7 @@ pub(super) fn target(path: &str) -> StoreResult<(ObjectPath, String)> {
     let (name, part) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
     Ok((
         ObjectPath {
-            collection: super::collection(&group, &resource),
+            collection: collection(&group, &resource),
             namespace,
             name,
         },
