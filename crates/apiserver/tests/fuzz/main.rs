@@ -10,7 +10,7 @@ mod corpus;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -24,7 +24,7 @@ use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_api::{Cursor, KindDef, Problems, Status, Value, duration, int_or_string, meta, protobuf};
 use orlop_apiserver::pki;
 use orlop_base::Random;
-use orlop_base::clock::{self, Shift};
+use orlop_base::clock::{self, Shift, monotonic};
 use serde_json::{Map, json};
 
 use corpus::Corpus;
@@ -82,7 +82,7 @@ fn nothing_that_is_sent_breaks_anything() {
     let run = move || {
         let corpus = Corpus::new();
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        let began = Instant::now();
+        let began = monotonic();
         match long {
             None => {
                 for (name, few, _, target) in chosen {
@@ -122,7 +122,7 @@ fn nothing_that_is_sent_breaks_anything() {
 
 fn batch(name: &str, target: Target, corpus: &Corpus, first: u64, count: u64) {
     for seed in first..first.wrapping_add(count) {
-        let began = Instant::now();
+        let began = monotonic();
         let outcome = catch_unwind(AssertUnwindSafe(|| target(corpus, &mut Random::seeded(seed))));
         let replay = format!("replay with FUZZ_ONLY={name} FUZZ_SEED={seed}");
         let size = outcome.unwrap_or_else(|_| panic!("it panicked: {replay}"));
@@ -708,9 +708,9 @@ fn time(_: &Corpus, random: &mut Random) -> Size {
     let long = clock::seconds(seconds);
     let moved = at.later_by_seconds(seconds).earlier(long).later(long);
     assert!(clock::elapsed(moved, at) <= clock::elapsed(Timestamp::MIN, Timestamp::MAX));
-    let begin = Instant::now();
+    let begin = monotonic();
     assert!(begin.later(long) >= begin.earlier(long));
-    std::time::SystemTime::now().later(long).later(long).earlier(long);
+    clock::wall().later(long).later(long).earlier(long);
     let text = match random.below(3) {
         0 => word(random),
         1 => format!(
