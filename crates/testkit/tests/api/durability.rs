@@ -418,6 +418,11 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
     assert_eq!(status["kind"], "Status");
     assert!(written.len() > 5, "{written:?}: {status:#}");
 
+    // Not even a small write finds room now: else the server would find by itself that its disk works.
+    let rest = disk.0.join("rest");
+    assert!(std::fs::write(&rest, vec![0; 24 << 20]).is_err());
+    assert!(http.post(MAPS, &map(999)).await.status.is_server_error());
+
     // Nothing of the refused write is there, everything before it is, and reads and watches go on.
     let names = async |http: &Http| -> BTreeSet<String> {
         let list = http.get(MAPS).await.expect(200);
@@ -452,6 +457,7 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
 
     // Space again: writes again, with no restart.
     std::fs::remove_file(&filler).unwrap();
+    std::fs::remove_file(&rest).unwrap();
     eventually("the server finds by itself that its disk works", || {
         server.sh("kubectl get --raw /readyz").succeeded().then_some(())
     });
