@@ -589,7 +589,7 @@ fn selector_text(random: &mut Random) -> String {
 fn label_selector(_: &Corpus, random: &mut Random) -> Size {
     let text = selector_text(random);
     let output = match LabelSelector::parse(&text) {
-        Err(e) => e.len(),
+        Err(e) => e.to_string().len(),
         Ok(selector) => {
             for value in [None, Some(""), Some("1"), Some("9223372036854775807"), Some("x")] {
                 selector.matches(|_| value);
@@ -613,7 +613,7 @@ fn label_selector(_: &Corpus, random: &mut Random) -> Size {
 fn field_selector(_: &Corpus, random: &mut Random) -> Size {
     let text = selector_text(random);
     let output = match FieldSelector::parse(&text) {
-        Err(e) => e.len(),
+        Err(e) => e.to_string().len(),
         Ok(selector) => {
             selector.matches(|_| "1");
             selector.exact("metadata.name").map_or(0, str::len)
@@ -682,7 +682,13 @@ fn quantity(_: &Corpus, random: &mut Random) -> Size {
             let again = Quantity::parse(&other.canonical()).expect("what is written can be read");
             assert_eq!(again.nanos(), other.nanos(), "{b}");
         }
-        (a, b) => output = [a.err(), b.err()].into_iter().flatten().map(|e| e.len()).sum(),
+        (a, b) => {
+            output = [a.err(), b.err()]
+                .into_iter()
+                .flatten()
+                .map(|e| e.to_string().len())
+                .sum()
+        }
     }
     let made = Quantity::from_i64(number(random), Format::BinarySI).canonical();
     drop(Quantity::parse(&made).expect("what is written can be read"));
@@ -722,7 +728,7 @@ fn time(_: &Corpus, random: &mut Random) -> Size {
     };
     let mut output = match duration::parse_duration(&text) {
         Ok(nanos) => duration::duration_text(nanos).len(),
-        Err(e) => e.len(),
+        Err(e) => e.to_string().len(),
     };
     output += duration::duration_text(number(random)).len();
     let lease = schema::schema()
