@@ -3,12 +3,12 @@
 //! Each figure is the best of many short batches, so that it stays the same on a machine that is busy with other things.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use jiff::Timestamp;
 use orlop_api::core::pod;
 use orlop_api::resources::{self, PodResourceOptions};
 use orlop_api::{Cursor, Problems, Value};
+use orlop_base::clock::monotonic;
 
 /// A pod as a client sends it, with a bit of everything: 3.6 KB.
 const POD: &str = include_str!("pod.json");
@@ -16,7 +16,7 @@ const POD: &str = include_str!("pod.json");
 fn measure(what: &str, mut run: impl FnMut()) {
     const BATCH: u32 = 10;
     let batch = |run: &mut dyn FnMut()| {
-        let start = Instant::now();
+        let start = monotonic();
         (0..BATCH).for_each(|_| run());
         start.elapsed().checked_div(BATCH).unwrap_or_default()
     };

@@ -1,8 +1,15 @@
 //! Durations in Go's notation: "1h30m0s", "1.5s", "100ms".
 
-/// Nanoseconds; the error is what Go says.
-pub fn parse_duration(text: &str) -> Result<i64, String> {
-    parse(text).ok_or_else(|| format!("time: invalid duration {text:?}"))
+/// A text that is no duration; says what Go says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("time: invalid duration {0:?}")]
+pub struct DurationError(String);
+
+crate::errors_as_text!(DurationError);
+
+/// Nanoseconds.
+pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
+    parse(text).ok_or_else(|| DurationError(text.to_string()))
 }
 
 fn parse(text: &str) -> Option<i64> {

@@ -19,20 +19,27 @@ pub enum Round {
     Down,
 }
 
+/// Why a value is neither a count nor a percentage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IntOrPercentError {
+    #[error("invalid value for IntOrString: neither int nor percentage")]
+    Type,
+    #[error("invalid value for IntOrString: invalid type: string is not a percentage")]
+    NoPercentage,
+    #[error("invalid value for IntOrString: invalid value {0:?}")]
+    Number(String),
+}
+
+crate::errors_as_text!(IntOrPercentError);
+
 impl IntOrPercent {
-    pub fn parse(value: &Value) -> Result<IntOrPercent, String> {
+    pub fn parse(value: &Value) -> Result<IntOrPercent, IntOrPercentError> {
         let Some(text) = value.as_str() else {
-            return value
-                .as_i64()
-                .map(IntOrPercent::Int)
-                .ok_or_else(|| "invalid value for IntOrString: neither int nor percentage".to_string());
+            return value.as_i64().map(IntOrPercent::Int).ok_or(IntOrPercentError::Type);
         };
-        let digits = text
-            .strip_suffix('%')
-            .ok_or("invalid value for IntOrString: invalid type: string is not a percentage")?;
-        let number = digits
-            .parse()
-            .map_err(|_| format!("invalid value for IntOrString: invalid value {text:?}"))?;
+        let digits = text.strip_suffix('%').ok_or(IntOrPercentError::NoPercentage)?;
+        let number = digits.parse();
+        let number = number.map_err(|_| IntOrPercentError::Number(text.to_string()))?;
         Ok(IntOrPercent::Percent(number))
     }
 

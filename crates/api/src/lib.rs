@@ -7,6 +7,18 @@
 //! time. Components that look at many fields of an object decode it into the structs of `types`, those that look at few
 //! into the slim ones of `objects`.
 
+/// Errors whose message goes to users as it is, in a field problem or a `metav1.Status`: those take an `Into<String>`.
+macro_rules! errors_as_text {
+    ($($error:ty),+) => {
+        $(impl From<$error> for String {
+            fn from(error: $error) -> String {
+                error.to_string()
+            }
+        })+
+    };
+}
+use errors_as_text;
+
 pub mod field;
 pub mod names;
 pub mod status;

@@ -27,10 +27,18 @@ pub enum Format {
     DecimalExponent,
 }
 
-const WRONG_FORMAT: &str =
-    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
-const WRONG_NUMBER: &str = "unable to parse numeric part of quantity";
-const WRONG_SUFFIX: &str = "unable to parse quantity's suffix";
+/// Why a text is no quantity, in upstream's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
+    Format,
+    #[error("unable to parse numeric part of quantity")]
+    Number,
+    #[error("unable to parse quantity's suffix")]
+    Suffix,
+}
+
+crate::errors_as_text!(QuantityError);
 
 const NANO: i128 = 1_000_000_000;
 /// Binary quantities end here.
@@ -49,7 +57,7 @@ struct Parts<'a> {
     suffix: &'a str,
 }
 
-fn split(text: &str) -> Result<Parts<'_>, String> {
+fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
     let (negative, rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
@@ -64,7 +72,7 @@ fn split(text: &str) -> Result<Parts<'_>, String> {
     let exponent = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
     let exponent = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
     if !exponent.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(WRONG_FORMAT.to_string());
+        return Err(QuantityError::Format);
     }
     let digits = !whole.is_empty() || !fraction.is_empty();
     let whole = match whole.trim_start_matches('0') {
@@ -135,12 +143,12 @@ fn nanos_of(whole: &str, fraction: &str, scale: i32, factor: i128) -> i128 {
 }
 
 /// The quantity, and whether the text is its canonical form.
-fn parse(text: &str) -> Result<(Quantity, bool), String> {
+fn parse(text: &str) -> Result<(Quantity, bool), QuantityError> {
     if text.is_empty() {
-        return Err(WRONG_FORMAT.to_string());
+        return Err(QuantityError::Format);
     }
     let parts = split(text)?;
-    let (base, exponent, mut format) = unit(parts.suffix).ok_or(WRONG_SUFFIX)?;
+    let (base, exponent, mut format) = unit(parts.suffix).ok_or(QuantityError::Suffix)?;
     let (scale, factor) = if base == 10 {
         (exponent, 1)
     } else {
@@ -168,7 +176,7 @@ fn parse(text: &str) -> Result<(Quantity, bool), String> {
         };
     } else {
         if !parts.digits {
-            return Err(WRONG_NUMBER.to_string());
+            return Err(QuantityError::Number);
         }
         if format == Format::BinarySI {
             nanos = nanos.min(MAX_BINARY);
@@ -200,12 +208,12 @@ impl Quantity {
         text: None,
     };
 
-    pub fn parse(text: &str) -> Result<Quantity, String> {
+    pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
         parse(text).map(|(quantity, _)| quantity)
     }
 
     /// The canonical form of a text, which mostly is that text.
-    pub(crate) fn canonical_text(text: &str) -> Result<Cow<'_, str>, String> {
+    pub(crate) fn canonical_text(text: &str) -> Result<Cow<'_, str>, QuantityError> {
         Ok(match parse(text)? {
             (_, true) => Cow::Borrowed(text),
             (quantity, false) => Cow::Owned(quantity.canonical()),
@@ -360,9 +368,9 @@ impl fmt::Display for Quantity {
 }
 
 impl std::str::FromStr for Quantity {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
         Quantity::parse(text)
     }
 }
@@ -442,19 +450,19 @@ mod tests {
     #[test]
     fn wrong_text_is_refused_with_the_reason() {
         for (text, want) in [
-            ("", WRONG_FORMAT),
-            ("1 Gi", WRONG_FORMAT),
-            ("1.2.3", WRONG_FORMAT),
-            ("ten", WRONG_FORMAT),
-            ("--1", WRONG_SUFFIX),
-            ("1i", WRONG_SUFFIX),
-            ("1Mib", WRONG_FORMAT),
-            ("1mi", WRONG_SUFFIX),
-            ("1K", WRONG_SUFFIX),
-            ("1e", WRONG_SUFFIX),
-            ("1m3", WRONG_SUFFIX),
-            (".e-10", WRONG_NUMBER),
-            ("1ä", WRONG_FORMAT),
+            ("", QuantityError::Format),
+            ("1 Gi", QuantityError::Format),
+            ("1.2.3", QuantityError::Format),
+            ("ten", QuantityError::Format),
+            ("--1", QuantityError::Suffix),
+            ("1i", QuantityError::Suffix),
+            ("1Mib", QuantityError::Format),
+            ("1mi", QuantityError::Suffix),
+            ("1K", QuantityError::Suffix),
+            ("1e", QuantityError::Suffix),
+            ("1m3", QuantityError::Suffix),
+            (".e-10", QuantityError::Number),
+            ("1ä", QuantityError::Format),
         ] {
             assert_eq!(Quantity::parse(text).unwrap_err(), want, "{text}");
         }

@@ -44,6 +44,13 @@ impl Requirement {
     }
 }
 
+/// A selector that can't be read, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SelectorError(String);
+
+crate::errors_as_text!(SelectorError);
+
 impl LabelSelector {
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
@@ -59,12 +66,12 @@ impl LabelSelector {
     }
 
     /// The query-string form: `a=b,c in (x,y),!d`.
-    pub fn parse(text: &str) -> Result<LabelSelector, String> {
-        Parser::new(text).selector()
+    pub fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
+        Parser::new(text).selector().map_err(SelectorError)
     }
 
     /// The object form (`metav1.LabelSelector`). An absent one matches nothing in most places: callers decide that.
-    pub fn from_object(selector: &Value) -> Result<LabelSelector, String> {
+    pub fn from_object(selector: &Value) -> Result<LabelSelector, SelectorError> {
         let mut requirements = vec![];
         for (key, value) in selector
             .get("matchLabels")
@@ -97,7 +104,10 @@ impl LabelSelector {
                 "NotIn" => Op::NotIn(values()),
                 "Exists" => Op::Exists,
                 "DoesNotExist" => Op::DoesNotExist,
-                other => return Err(format!("{other:?} is not a valid label selector operator")),
+                other => {
+                    let problem = format!("{other:?} is not a valid label selector operator");
+                    return Err(SelectorError(problem));
+                }
             };
             requirements.push(Requirement { key, op });
         }
@@ -306,7 +316,7 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    pub fn parse(text: &str) -> Result<FieldSelector, String> {
+    pub fn parse(text: &str) -> Result<FieldSelector, SelectorError> {
         let mut terms = vec![];
         for part in split_unescaped(text) {
             if part.is_empty() {
@@ -317,11 +327,11 @@ impl FieldSelector {
                 .filter_map(|op| part.find(op).map(|at| (at, *op)))
                 .min_by_key(|(at, op)| (*at, std::cmp::Reverse(op.len())))
                 .map(|(at, op)| (&part[..at], op != "!=", &part[at + op.len()..]))
-                .ok_or_else(|| format!("invalid selector: '{text}'; can't understand '{part}'"))?;
+                .ok_or_else(|| SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")))?;
             terms.push(FieldTerm {
                 field: field.to_string(),
                 equal,
-                value: unescape(value)?,
+                value: unescape(value).map_err(SelectorError)?,
             });
         }
         Ok(FieldSelector { terms })
@@ -441,7 +451,7 @@ mod tests {
                 "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
             ),
         ] {
-            assert_eq!(LabelSelector::parse(bad).unwrap_err(), why, "{bad}");
+            assert_eq!(LabelSelector::parse(bad).unwrap_err().to_string(), why, "{bad}");
         }
         for (bad, start) in [
             (
@@ -453,7 +463,7 @@ mod tests {
                 "unable to parse requirement: values[0][a]: Invalid value: \"-\": a valid label must",
             ),
         ] {
-            let why = LabelSelector::parse(bad).unwrap_err();
+            let why = LabelSelector::parse(bad).unwrap_err().to_string();
             assert!(why.starts_with(start), "{bad}: {why}");
         }
     }
@@ -478,7 +488,7 @@ mod tests {
             (r"a=b\", r"invalid field selector: invalid escape sequence: \"),
             ("a=b=c", "invalid field selector: unescaped character in value: 61"),
         ] {
-            assert_eq!(FieldSelector::parse(bad).unwrap_err(), why);
+            assert_eq!(FieldSelector::parse(bad).unwrap_err().to_string(), why);
         }
     }
 }

@@ -15,6 +15,7 @@ use http_body_util::BodyExt;
 use orlop_api::kind::Verbs;
 use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_api::{KindDef, Status};
+use orlop_base::clock::monotonic;
 use orlop_base::{BoxFuture, Connections, Peer, Shutdown};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -163,7 +164,7 @@ impl Server {
     }
 
     async fn answer(self: Arc<Self>, call: Arc<Call>, mut content: Content) -> Response<Body> {
-        let started = std::time::Instant::now();
+        let started = monotonic();
         let info = &call.info;
         let download = connect::download_of(info, &call.headers, content.upgrade.as_ref());
         let served = AssertUnwindSafe(self.serve(&call, &mut content)).catch_unwind().await;

@@ -38,6 +38,11 @@ pub struct Config {
     pub history_events: usize,
     /// How far back in time they can go.
     pub history_age: std::time::Duration,
+    /// A write that waits longer for the store fails the `etcd` check, or the `etcd-readiness` check.
+    pub store_healthcheck_timeout: std::time::Duration,
+    pub store_readycheck_timeout: std::time::Duration,
+    /// How long the server that is to stop goes on serving with a failing `/readyz`, for load balancers to notice.
+    pub shutdown_delay: std::time::Duration,
 }
 
 impl Config {
@@ -63,6 +68,10 @@ impl Config {
             event_ttl: std::time::Duration::from_secs(3600),
             history_events: history.history_events,
             history_age: history.history_age,
+            // Upstream: --etcd-healthcheck-timeout and --etcd-readycheck-timeout
+            store_healthcheck_timeout: std::time::Duration::from_secs(2),
+            store_readycheck_timeout: std::time::Duration::from_secs(2),
+            shutdown_delay: std::time::Duration::ZERO,
         }
     }
 

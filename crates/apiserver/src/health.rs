@@ -36,6 +36,9 @@ struct Snapshot {
     followers: usize,
     /// The store's writer thread is there.
     store_runs: bool,
+    /// Writes come to an end within the time that a health check, or a readiness check, gives them.
+    store_answers: bool,
+    store_answers_readily: bool,
     /// The last write to the store's log worked.
     log_works: bool,
 }
@@ -43,11 +46,14 @@ struct Snapshot {
 impl Snapshot {
     fn take(server: &Server) -> Snapshot {
         let (health, store) = (&server.health, &server.registry.store);
+        let (config, pending) = (&server.registry.config, store.pending_for());
         Snapshot {
             bootstrapped: health.bootstrapped.load(Ordering::Acquire),
             stopping: health.stopping.load(Ordering::Acquire),
             followers: health.following.load(Ordering::Acquire),
             store_runs: store.is_running(),
+            store_answers: pending < config.store_healthcheck_timeout,
+            store_answers_readily: pending < config.store_readycheck_timeout,
             log_works: store.health().is_ok(),
         }
     }
@@ -74,12 +80,12 @@ const CHECKS: &[Check] = &[
     Check {
         name: "etcd",
         ready_only: false,
-        passes: |s| s.store_runs,
+        passes: |s| s.store_runs && s.store_answers,
     },
     Check {
         name: "etcd-readiness",
         ready_only: true,
-        passes: |s| s.store_runs && s.log_works,
+        passes: |s| s.store_runs && s.store_answers_readily && s.log_works,
     },
     Check {
         name: "informer-sync",
@@ -222,6 +228,8 @@ mod tests {
         stopping: false,
         followers: FOLLOWERS,
         store_runs: true,
+        store_answers: true,
+        store_answers_readily: true,
         log_works: true,
     };
 
@@ -262,6 +270,13 @@ mod tests {
         assert_eq!(failing("livez", &ill[3]), ["log", "etcd"]);
         assert!(failing("livez", &ill[4]).is_empty());
         assert_eq!(failing("readyz", &ill[4]), ["log", "etcd-readiness"]);
+        let hung = Snapshot {
+            store_answers: false,
+            store_answers_readily: false,
+            ..WELL
+        };
+        assert_eq!(failing("livez", &hung), ["etcd"]);
+        assert_eq!(failing("readyz", &hung), ["etcd", "etcd-readiness"]);
     }
 
     #[test]

@@ -34,8 +34,6 @@ const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// Runs until shutdown.
 pub async fn run(server: Arc<Server>, ca_pem: String) {
-    // A run before this one may have ended in a panic.
-    server.health.following.store(0, Ordering::Release);
     tokio::join!(
         furnish_namespaces(&server, &ca_pem),
         aggregate_roles(&server),
@@ -119,6 +117,15 @@ impl<'s> Changes<'s> {
         tokio::select! {
             _ = tokio::time::sleep(RETRY_AFTER) => {}
             _ = self.server.shutdown.wait() => {}
+        }
+    }
+}
+
+impl Drop for Changes<'_> {
+    /// However the loop ended, by a panic too, it does not follow any more.
+    fn drop(&mut self) {
+        if self.follows {
+            self.server.health.following.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{LazyLock, OnceLock};
 use bytes::{BufMut, Bytes, BytesMut};
 use orlop_api::schema::{TypeRef, members_in_order, schema};
 use orlop_api::{KindDef, Value};
-use orlop_store::Record;
+use orlop_store::{Record, RecordError};
 
 use crate::kinds;
 
@@ -214,14 +214,14 @@ impl Record for Object {
         &self.raw
     }
 
-    fn decode(key: &str, bytes: Bytes) -> Result<Self, String> {
+    fn decode(key: &str, bytes: Bytes) -> Result<Self, RecordError> {
         let object = Object {
             raw: bytes,
             kind: kinds::of_store_key(key),
             index: OnceLock::new(),
         };
         if object.raw.len() < HEADER + 2 || !(HEADER + 1..object.raw.len()).contains(&object.splice()) {
-            return Err(format!("the record of {key} is not an object"));
+            return Err(RecordError(format!("the record of {key} is not an object")));
         }
         Ok(object)
     }

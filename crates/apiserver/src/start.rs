@@ -48,7 +48,7 @@ pub enum StartError {
     },
     #[error("failed to open the audit log {path}")]
     Audit { path: PathBuf, source: std::io::Error },
-    #[error("a default object could not be created")]
+    #[error("failed to create a default object")]
     Bootstrap(#[source] Status),
 }
 
@@ -61,6 +61,14 @@ pub struct Running {
 }
 
 impl Running {
+    /// `/readyz` fails from now on, so that load balancers send nothing more. The server goes on for as long as it was
+    /// configured to.
+    // Upstream: --shutdown-delay-duration
+    pub async fn announce_stop(&self) {
+        self.server.health.stopping.store(true, Ordering::Release);
+        tokio::time::sleep(self.server.registry.config.shutdown_delay).await;
+    }
+
     /// Stops taking requests, lets those under way finish, and closes the store.
     pub async fn stop(self) {
         self.server.health.stopping.store(true, Ordering::Release);

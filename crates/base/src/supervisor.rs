@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -30,7 +31,19 @@ const STALLED_LOOKS: u32 = 10;
 const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// How a component comes to run: a future that goes on until the shutdown. Called once for each attempt.
-pub type Start = Box<dyn FnMut(Shutdown) -> BoxFuture<'static, Result<(), String>> + Send>;
+pub type Start = Box<dyn FnMut(Shutdown) -> BoxFuture<'static, Result<(), ComponentError>> + Send>;
+
+/// Why a component ended by itself, whatever that is.
+pub type ComponentError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why nothing can be done to a component.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SupervisorError {
+    #[error("component {name:?} not found; there are: {}", known.join(", "))]
+    NotFound { name: String, known: Vec<&'static str> },
+    #[error("component {0:?} is not running")]
+    NotRunning(String),
+}
 
 /// What a component is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +153,8 @@ impl Record {
         Some(backoff(self.failures))
     }
 
-    fn watched(&mut self, looks: u32, now: Timestamp) {
-        match (self.state, looks >= STALLED_LOOKS) {
+    fn watched(&mut self, looks: u32, stalled_looks: u32, now: Timestamp) {
+        match (self.state, looks >= stalled_looks) {
             (ComponentState::Running, true) => self.set(ComponentState::Stalled, now),
             (ComponentState::Stalled, false) => self.set(ComponentState::Running, now),
             _ => {}
@@ -167,15 +180,26 @@ pub enum Fault {
 }
 
 /// All components of a process. Clones are the same.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Supervisor {
     components: Arc<RwLock<Vec<Arc<Component>>>>,
+    stalled_looks: Arc<AtomicU32>,
+}
+
+impl Default for Supervisor {
+    fn default() -> Supervisor {
+        Supervisor {
+            components: Arc::default(),
+            stalled_looks: Arc::new(AtomicU32::new(STALLED_LOOKS)),
+        }
+    }
 }
 
 struct Component {
     name: &'static str,
     record: Mutex<Record>,
     wanted: watch::Sender<bool>,
+    stalled_looks: Arc<AtomicU32>,
     /// Of the attempt under way.
     attempt: Mutex<Option<Attempt>>,
     clock: Clock,
@@ -202,6 +226,7 @@ impl Supervisor {
             name,
             record: Mutex::new(Record::new(clock.now())),
             wanted: watch::Sender::new(wanted),
+            stalled_looks: self.stalled_looks.clone(),
             attempt: Mutex::default(),
             clock,
         });
@@ -211,6 +236,13 @@ impl Supervisor {
         }
         self.components.write().push(component.clone());
         tokio::spawn(component.supervise(shutdown, start))
+    }
+
+    /// A component is stalled once one of its tasks has kept its thread this long, to the second.
+    pub fn set_stall_timeout(&self, timeout: Duration) {
+        let looks = timeout.as_secs() / LOOK.as_secs();
+        let looks = u32::try_from(looks).unwrap_or(u32::MAX).max(1);
+        self.stalled_looks.store(looks, Ordering::Relaxed);
     }
 
     /// In the order in which they were added.
@@ -224,8 +256,8 @@ impl Supervisor {
         self.find(name).map(|component| component.record.lock().clone()).ok()
     }
 
-    /// Starts or stops a component, and waits until it is so. An error says that there is no such component.
-    pub async fn set_wanted(&self, name: &str, wanted: bool) -> Result<(), String> {
+    /// Starts or stops a component, and waits until it is so.
+    pub async fn set_wanted(&self, name: &str, wanted: bool) -> Result<(), SupervisorError> {
         let component = self.find(name)?;
         component.wanted.send_replace(wanted);
         let is_done = |record: &Record| (record.state == ComponentState::Stopped) != wanted;
@@ -238,11 +270,11 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Makes a running component fail, for tests. An error says that there is no such component or that it does not run.
-    pub fn inject(&self, name: &str, fault: Fault) -> Result<(), String> {
+    /// Makes a running component fail, for tests.
+    pub fn inject(&self, name: &str, fault: Fault) -> Result<(), SupervisorError> {
         let component = self.find(name)?;
         let attempt = component.attempt.lock().clone();
-        let attempt = attempt.ok_or_else(|| format!("component {name:?} is not running"))?;
+        let attempt = attempt.ok_or_else(|| SupervisorError::NotRunning(name.to_string()))?;
         match fault {
             Fault::Panic => drop(attempt.scope.spawn(async { panic!("fault injected") })),
             Fault::End => attempt.shutdown.trigger(),
@@ -254,12 +286,12 @@ impl Supervisor {
         Ok(())
     }
 
-    fn find(&self, name: &str) -> Result<Arc<Component>, String> {
+    fn find(&self, name: &str) -> Result<Arc<Component>, SupervisorError> {
         let components = self.components.read();
         let found = components.iter().find(|component| component.name == name).cloned();
-        found.ok_or_else(|| {
-            let names: Vec<&str> = components.iter().map(|component| component.name).collect();
-            format!("component {name:?} not found; there are: {}", names.join(", "))
+        found.ok_or_else(|| SupervisorError::NotFound {
+            name: name.to_string(),
+            known: components.iter().map(|component| component.name).collect(),
         })
     }
 }
@@ -314,8 +346,10 @@ impl Component {
                     biased;
                     message = attempt.scope.failed() => End::Panicked(message),
                     ended = &mut main => match ended {
+                        // Told to stop, it may be over before anybody looks.
+                        Ok(Ok(())) if shutdown.is_triggered() => End::Asked,
                         Ok(Ok(())) => End::Returned,
-                        Ok(Err(error)) => End::Failed(error),
+                        Ok(Err(error)) => End::Failed(error.to_string()),
                         Err(error) => End::Panicked(error.to_string()),
                     },
                     _ = shutdown.wait() => End::Asked,
@@ -343,10 +377,10 @@ impl Component {
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            let longest = scope.longest_poll();
+            let (longest, limit) = (scope.longest_poll(), self.stalled_looks.load(Ordering::Relaxed));
             let mut record = self.record.lock();
             let before = record.state;
-            record.watched(longest, self.clock.now());
+            record.watched(longest, limit, self.clock.now());
             if before != record.state {
                 tracing::warn!(component = self.name, state = %record.state, "component changed state");
             }
@@ -356,8 +390,6 @@ impl Component {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use super::*;
 
     fn record() -> Record {
@@ -400,14 +432,14 @@ mod tests {
     fn a_stall_begins_and_ends() {
         let (now, mut record) = (Timestamp::UNIX_EPOCH, record());
         record.started(now);
-        record.watched(STALLED_LOOKS - 1, now);
+        record.watched(STALLED_LOOKS - 1, STALLED_LOOKS, now);
         assert_eq!(record.state, ComponentState::Running);
-        record.watched(STALLED_LOOKS, now);
+        record.watched(STALLED_LOOKS, STALLED_LOOKS, now);
         assert!(record.state == ComponentState::Stalled && !record.state.is_healthy());
-        record.watched(0, now);
+        record.watched(0, STALLED_LOOKS, now);
         assert_eq!(record.state, ComponentState::Running);
         record.ended(End::Returned, Duration::ZERO, now);
-        record.watched(STALLED_LOOKS, now);
+        record.watched(STALLED_LOOKS, STALLED_LOOKS, now);
         assert_eq!(record.state, ComponentState::BackOff);
     }
 
@@ -477,7 +509,10 @@ mod tests {
             (ComponentState::Stopped, 3)
         );
         let unknown = supervisor.set_wanted("other", true).await;
-        assert_eq!(unknown, Err("component \"other\" not found; there are: it".to_string()));
+        assert_eq!(
+            unknown.unwrap_err().to_string(),
+            "component \"other\" not found; there are: it"
+        );
         shutdown.trigger();
         task.await.unwrap();
     }
@@ -490,7 +525,7 @@ mod tests {
             assert!(left != 1, "the second one");
             Box::pin(async move {
                 if left > 0 {
-                    return Err("not yet".to_string());
+                    return Err("not yet".into());
                 }
                 shutdown.wait().await;
                 Ok(())

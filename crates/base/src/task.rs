@@ -53,12 +53,17 @@ where
     }
 }
 
+/// A task panicked with this message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Panicked(pub String);
+
 /// Runs a future in a scope of its own, until it is over or one of its tasks panics.
-pub async fn guard<T>(future: impl Future<Output = T>) -> Result<T, String> {
+pub async fn guard<T>(future: impl Future<Output = T>) -> Result<T, Panicked> {
     let scope = Scope::default();
     let ended = tokio::select! {
         done = CURRENT.scope(scope.clone(), future) => Ok(done),
-        message = scope.failed() => Err(message),
+        message = scope.failed() => Err(Panicked(message)),
     };
     scope.abort();
     ended
@@ -285,7 +290,7 @@ mod tests {
             spawn(async { panic!("gone") });
             std::future::pending::<()>().await;
         });
-        assert_eq!(broken.await, Err("gone".to_string()));
+        assert_eq!(broken.await, Err(Panicked("gone".to_string())));
         // Outside of any scope a task is only a task.
         assert!(spawn(async { panic!("alone") }).await.is_err());
     }

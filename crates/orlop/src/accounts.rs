@@ -11,6 +11,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use jiff::Timestamp;
+use orlop_base::Clock;
 use orlop_base::clock::Shift;
 use orlop_client::{Api, Client, Error, ResponseBody, path};
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ struct Tokens {
 impl Tokens {
     async fn header(&self) -> Result<HeaderValue, Error> {
         let mut current = self.current.lock().await;
-        let now = Timestamp::now();
+        let now = Clock::System.now();
         if let Some((header, until)) = &*current
             && now < *until
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orlop_apiserver::pki::{Pki, San, Subject};
 use orlop_apiserver::{NodesInside, Pipe, Running};
-use orlop_base::supervisor::Start;
+use orlop_base::supervisor::{ComponentError, Start};
 use orlop_base::{BoxFuture, Clock, Random, Shutdown, Supervisor};
 use orlop_client::Api;
 use orlop_controllers::{Def, Settings};
@@ -104,8 +104,8 @@ impl Components {
             };
             Box::pin(async move {
                 port.serve().await;
-                shell::run(options).await.map_err(|e| e.to_string())
-            }) as BoxFuture<'static, Result<(), String>>
+                Ok(shell::run(options).await?)
+            }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(SCHEDULER, Box::new(start));
     }
@@ -153,8 +153,8 @@ impl Components {
             };
             Box::pin(async move {
                 port.serve().await;
-                orlop_controllers::run(options).await.map_err(|e| e.to_string())
-            }) as BoxFuture<'static, Result<(), String>>
+                Ok(orlop_controllers::run(options).await?)
+            }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(CONTROLLER_MANAGER, Box::new(start));
     }
@@ -172,8 +172,7 @@ impl Components {
                 None => plan.runtime().inspect(|made| runtime = Some(made.clone())),
             };
             let options = options.and_then(|runtime| plan.clone().options(runtime, api.clone(), &pki, shutdown));
-            Box::pin(async move { agent::run(options?).await.map_err(|e| e.to_string()) })
-                as BoxFuture<'static, Result<(), String>>
+            Box::pin(async move { Ok(agent::run(options?).await?) }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(KUBELET, Box::new(start));
     }
@@ -186,11 +185,13 @@ impl Components {
         let api = Api::in_process(service("system:kube-proxy", &[]), "kube-proxy");
         let (dns_plan, dns_api) = (plan.clone(), admin.clone());
         let dns = move |shutdown| {
-            Box::pin(services::dns(dns_plan.clone(), dns_api.clone(), shutdown)) as BoxFuture<'static, _>
+            let run = services::dns(dns_plan.clone(), dns_api.clone(), shutdown);
+            Box::pin(async move { Ok(run.await?) }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(DNS, Box::new(dns));
         let proxy = move |shutdown| {
-            Box::pin(services::proxy(plan.clone(), admin.clone(), api.clone(), shutdown)) as BoxFuture<'static, _>
+            let run = services::proxy(plan.clone(), admin.clone(), api.clone(), shutdown);
+            Box::pin(async move { Ok(run.await?) }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(PROXY, Box::new(proxy));
     }
@@ -208,7 +209,7 @@ impl Components {
             Box::pin(async move {
                 run.await;
                 Ok(())
-            }) as BoxFuture<'static, Result<(), String>>
+            }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(FLEET, Box::new(start));
     }
@@ -227,7 +228,7 @@ impl NodesInside for SimulatedNodes {
 /// A component's own port on loopback, as kubeadm has it, with a certificate of the cluster.
 struct ComponentPort {
     port: u16,
-    options: Result<orlop_serving::Options, String>,
+    options: anyhow::Result<orlop_serving::Options>,
 }
 
 impl ComponentPort {
@@ -261,25 +262,24 @@ impl ComponentPort {
             return;
         }
         let started = match self.options {
-            Ok(options) => orlop_serving::start(options)
-                .await
-                .map_err(|e| format!("{:#}", anyhow::Error::new(e))),
+            Ok(options) => orlop_serving::start(options).await.map_err(anyhow::Error::new),
             Err(error) => Err(error),
         };
         if let Err(error) = started {
+            let error = format!("{error:#}");
             tracing::warn!(port = self.port, err = %error, "failed to serve health and metrics of a component");
         }
     }
 }
 
-fn serving_certificate(pki: &Pki, name: &str) -> Result<Certificate, String> {
+fn serving_certificate(pki: &Pki, name: &str) -> anyhow::Result<Certificate> {
     let subject = Subject {
         common_name: name,
         organizations: &[],
     };
     let sans = ["localhost", "127.0.0.1", "::1"].map(San::parse);
     let made = pki.issue_server(subject, &sans, CERTIFICATE_AGE, Clock::System.now());
-    let made = made.map_err(|e| format!("no certificate for {name}: {e}"))?;
+    let made = made.map_err(|e| anyhow::anyhow!("failed to issue a serving certificate for {name}: {e}"))?;
     Ok(Certificate::Given {
         certificate: made.certificate,
         key: made.key,

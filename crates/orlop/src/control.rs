@@ -38,7 +38,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    fn parse(line: &str) -> Result<Request, String> {
+    fn parse(line: &str) -> anyhow::Result<Request> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["ls"] => Ok(Request::List),
@@ -49,11 +49,11 @@ impl Request {
             ["stall", name, seconds] => {
                 let seconds: u64 = seconds
                     .parse()
-                    .map_err(|_| format!("invalid number of seconds: {seconds:?}"))?;
+                    .map_err(|_| anyhow::anyhow!("invalid number of seconds: {seconds:?}"))?;
                 let fault = Fault::Stall(Duration::from_secs(seconds));
                 Ok(Request::Inject(name.to_string(), fault))
             }
-            _ => Err(format!("unknown request: {line:?}")),
+            _ => anyhow::bail!("unknown request: {line:?}"),
         }
     }
 }
@@ -122,16 +122,17 @@ async fn serve(mut stream: UnixStream, supervisor: &Supervisor) -> io::Result<()
     tokio::time::timeout(REQUEST_TIMEOUT, stream.write_all(text.as_bytes())).await?
 }
 
-async fn carry_out(request: Request, supervisor: &Supervisor) -> Result<String, String> {
+async fn carry_out(request: Request, supervisor: &Supervisor) -> anyhow::Result<String> {
     match request {
-        Request::List => Ok(table(&supervisor.all(), Clock::System.now())),
-        Request::Stop(name) => supervisor.set_wanted(&name, false).await.map(|()| String::new()),
-        Request::Start(name) => supervisor.set_wanted(&name, true).await.map(|()| String::new()),
+        Request::List => return Ok(table(&supervisor.all(), Clock::System.now())),
+        Request::Stop(name) => supervisor.set_wanted(&name, false).await?,
+        Request::Start(name) => supervisor.set_wanted(&name, true).await?,
         Request::Inject(name, fault) => {
             tracing::warn!(component = name, ?fault, "injecting fault");
-            supervisor.inject(&name, fault).map(|()| String::new())
+            supervisor.inject(&name, fault)?;
         }
     }
+    Ok(String::new())
 }
 
 fn table(components: &[(&'static str, Record)], now: Timestamp) -> String {
@@ -194,10 +195,11 @@ mod tests {
 
     #[test]
     fn requests() {
-        assert_eq!(Request::parse("ls"), Ok(Request::List));
-        assert_eq!(Request::parse("stop dns"), Ok(Request::Stop("dns".into())));
+        let parsed = |line: &str| Request::parse(line).unwrap();
+        assert_eq!(parsed("ls"), Request::List);
+        assert_eq!(parsed("stop dns"), Request::Stop("dns".into()));
         let stall = Request::Inject("dns".into(), Fault::Stall(Duration::from_secs(3)));
-        assert_eq!(Request::parse("stall dns 3"), Ok(stall));
+        assert_eq!(parsed("stall dns 3"), stall);
         for line in ["", "ls dns", "stop", "stop a b", "stall dns -1", "kill dns"] {
             assert!(Request::parse(line).is_err(), "{line:?}");
         }

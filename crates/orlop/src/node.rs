@@ -68,13 +68,13 @@ enum RuntimeArg {
     Cri(String),
 }
 
-fn parse_runtime(text: &str) -> Result<RuntimeArg, String> {
+fn parse_runtime(text: &str) -> anyhow::Result<RuntimeArg> {
     match text {
         "auto" => Ok(RuntimeArg::Auto),
         "simulated" => Ok(RuntimeArg::Simulated),
         _ => match text.strip_prefix("cri:").filter(|endpoint| !endpoint.is_empty()) {
             Some(endpoint) => Ok(RuntimeArg::Cri(endpoint.to_string())),
-            None => Err("must be auto, simulated or cri:unix:///path/to/socket".to_string()),
+            None => anyhow::bail!("must be auto, simulated or cri:unix:///path/to/socket"),
         },
     }
 }
@@ -290,11 +290,11 @@ impl NodePlan {
     }
 
     /// What runs the containers. A simulated one has them in memory: it is to outlive the agent.
-    pub(crate) fn runtime(&self) -> Result<Arc<dyn Runtime>, String> {
+    pub(crate) fn runtime(&self) -> anyhow::Result<Arc<dyn Runtime>> {
         Ok(match &self.choice {
             Choice::Cri(endpoint) => {
-                let runtime = CriRuntime::connect(endpoint);
-                Arc::new(runtime.map_err(|e| format!("failed to connect to the container runtime {endpoint}: {e}"))?)
+                let failed = |e| anyhow::anyhow!("failed to connect to the container runtime {endpoint}: {e}");
+                Arc::new(CriRuntime::connect(endpoint).map_err(failed)?)
             }
             Choice::Simulated { .. } => Arc::new(Simulated::new(simulated::Options {
                 clock: Clock::System,
@@ -313,7 +313,7 @@ impl NodePlan {
         api: Api,
         pki: &Pki,
         shutdown: Shutdown,
-    ) -> Result<agent::Options, String> {
+    ) -> anyhow::Result<agent::Options> {
         let clock = Clock::System;
         let is_real = self.is_real();
         // A folder that somebody chose is theirs to make.
@@ -321,7 +321,7 @@ impl NodePlan {
             && let Err(error) = std::fs::create_dir_all(&self.files.manifests)
         {
             let path = self.files.manifests.display();
-            tracing::warn!(%path, err = %error, "failed to make the folder of static pods");
+            tracing::warn!(%path, err = %error, "failed to create the static pod directory");
         }
         let name = format!("system:node:{}", self.identity.name);
         let subject = Subject {
@@ -331,7 +331,7 @@ impl NodePlan {
         let mut sans = vec![San::parse(&self.identity.hostname)];
         sans.extend(self.identity.addresses.iter().map(|ip| San::Ip(*ip)));
         let made = pki.issue_server(subject, &sans, CERTIFICATE_AGE, clock.now());
-        let made = made.map_err(|e| format!("no certificate for the node: {e}"))?;
+        let made = made.map_err(|e| anyhow::anyhow!("failed to issue a serving certificate for the node: {e}"))?;
         Ok(agent::Options {
             config: self.config,
             api: Some(api),
@@ -363,8 +363,9 @@ mod tests {
 
     #[test]
     fn runtimes_by_their_names() {
-        assert_eq!(parse_runtime("auto"), Ok(RuntimeArg::Auto));
-        assert_eq!(parse_runtime("cri:unix:///x"), Ok(RuntimeArg::Cri("unix:///x".into())));
+        assert_eq!(parse_runtime("auto").unwrap(), RuntimeArg::Auto);
+        let cri = RuntimeArg::Cri("unix:///x".into());
+        assert_eq!(parse_runtime("cri:unix:///x").unwrap(), cri);
         assert!(parse_runtime("cri:").is_err() && parse_runtime("docker").is_err());
     }
 

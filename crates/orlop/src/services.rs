@@ -102,7 +102,7 @@ impl ServicesPlan {
 
 /// Runs the proxy until the shutdown. `admin` may write what the cluster has of it: its ConfigMap, and the right to read
 /// that.
-pub(crate) async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown) -> Result<(), String> {
+pub(crate) async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown) -> anyhow::Result<()> {
     publish(&plan, &admin).await?;
     let options = Options {
         api,
@@ -120,7 +120,7 @@ pub(crate) async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Sh
         metrics: Arc::new(Metrics::default()),
         shutdown,
     };
-    orlop_proxy::run(options).await.map_err(|e| e.to_string())
+    Ok(orlop_proxy::run(options).await?)
 }
 
 /// None for port 0.
@@ -129,7 +129,7 @@ fn endpoint(ip: Ipv4Addr, port: u16) -> Option<SocketAddr> {
 }
 
 /// Answers for the names of the cluster until the shutdown.
-pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Result<(), String> {
+pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> anyhow::Result<()> {
     let at = |port: u16| plan.node_addresses.iter().map(move |ip| SocketAddr::new(*ip, port));
     let options = |port: u16, metrics: Option<SocketAddr>| orlop_dns::Options {
         api: api.clone(),
@@ -155,7 +155,7 @@ pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Res
         // Pods come by the service's address, so any port will do.
         Err(why) => {
             tracing::warn!(err = %why, "failed to bind the DNS port, using another");
-            orlop_dns::run(options(0, None)).await.map_err(|e| e.to_string())?
+            orlop_dns::run(options(0, None)).await?
         }
     };
     running.stopped().await;
@@ -163,7 +163,7 @@ pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> Res
 }
 
 /// As kubeadm has them. What is there already stays, but for a mode that is asked for now.
-async fn publish(plan: &ServicesPlan, admin: &Api) -> Result<(), String> {
+async fn publish(plan: &ServicesPlan, admin: &Api) -> anyhow::Result<()> {
     let rbac = "rbac.authorization.k8s.io";
     let versioned = format!("{rbac}/v1");
     let role = json!({
@@ -191,7 +191,7 @@ async fn publish(plan: &ServicesPlan, admin: &Api) -> Result<(), String> {
         let path = path::object("v1", Some("kube-system"), "configmaps", CONFIG_MAP);
         let patch = json!({"data": {CONFIG_KEY: document(mode, &plan.pod_range)}});
         let patched: Result<Value, _> = admin.patch_merge(&path, &patch).await;
-        patched.map_err(|e| format!("failed to write ConfigMap {CONFIG_MAP}: {e}"))?;
+        patched.map_err(|e| anyhow::anyhow!("failed to write ConfigMap {CONFIG_MAP}: {e}"))?;
     }
     Ok(())
 }
@@ -205,12 +205,12 @@ fn document(mode: &str, pod_range: &str) -> String {
 }
 
 /// False if it is there already.
-async fn create(admin: &Api, api_version: &str, resource: &str, object: &Value) -> Result<bool, String> {
+async fn create(admin: &Api, api_version: &str, resource: &str, object: &Value) -> anyhow::Result<bool> {
     let path = path::collection(api_version, Some("kube-system"), resource);
     match admin.create::<Value>(&path, object).await {
         Ok(_) => Ok(true),
         Err(Error::AlreadyExists(_)) => Ok(false),
-        Err(e) => Err(format!("failed to write {resource}/{CONFIG_MAP}: {e}")),
+        Err(e) => anyhow::bail!("failed to write {resource}/{CONFIG_MAP}: {e}"),
     }
 }
 

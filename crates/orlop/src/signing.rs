@@ -52,7 +52,7 @@ impl Certificates for Requests {
             return Err(SigningError::RequestChanged);
         }
         let signed = authority.sign_request(request, &read, usages, valid, now);
-        signed.map_err(SigningError::Failed)
+        signed.map_err(|e| SigningError::Failed(e.to_string()))
     }
 }
 

@@ -4,10 +4,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use orlop_base::clock::monotonic;
 use orlop_store::log::MemoryLog;
 use orlop_store::{Action, EmbeddedLog, EmbeddedOptions, Expect, Op, Options, RangeQuery, Store};
 use tokio::runtime::Runtime;
@@ -66,7 +67,7 @@ fn commits(c: &mut Criterion) {
         let store = open(dir.path());
         group.bench_function(format!("durable, {writers} writers"), |b| {
             b.iter_custom(|commits| {
-                let start = Instant::now();
+                let start = monotonic();
                 runtime.block_on(write(&store, writers, commits));
                 start.elapsed()
             });
@@ -75,7 +76,7 @@ fn commits(c: &mut Criterion) {
     let store = Store::open(Box::new(MemoryLog::default()), Options::default()).expect("nothing to read");
     group.bench_function("in memory, 64 writers", |b| {
         b.iter_custom(|commits| {
-            let start = Instant::now();
+            let start = monotonic();
             runtime.block_on(write(&store, 64, commits));
             start.elapsed()
         });
@@ -97,7 +98,7 @@ fn fan_out(c: &mut Criterion) {
             Store::open(Box::new(MemoryLog::default()), Options::default()).expect("nothing to read");
         group.bench_function(format!("{WATCHERS} watchers, {in_flight} writers"), |b| {
             b.iter_custom(|events| {
-                let start = Instant::now();
+                let start = monotonic();
                 runtime.block_on(async {
                     let last = store.revision() + events;
                     let watchers: Vec<_> = (0..WATCHERS)

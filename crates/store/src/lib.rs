@@ -34,7 +34,7 @@ mod tests;
 pub use health::LogFailure;
 pub use log::{EmbeddedLog, EmbeddedOptions, Log, OpenError, SYNC_BUCKETS};
 pub use range::{Page, RangeError, RangeQuery};
-pub use record::{Event, EventKind, Item, Record};
+pub use record::{Event, EventKind, Item, Record, RecordError};
 pub use stats::Stats;
 pub use store::{Options, Store};
 pub use txn::{Action, CommitError, Expect, Op, Txn};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use orlop_base::clock::Shift;
+use orlop_base::clock::{Shift, monotonic};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -36,6 +36,8 @@ struct Waiting<R> {
     requests: VecDeque<Request<R>>,
     closed: bool,
     gather: Gather,
+    /// Since when the writer thread has finished nothing although transactions wait for it, or are in its hands.
+    pending_since: Option<Instant>,
 }
 
 /// How many transactions are worth waiting for. A sync costs the same for one as for many, so under load some patience
@@ -88,6 +90,7 @@ impl<R: Record> Queue<R> {
                 requests: VecDeque::new(),
                 closed: false,
                 gather: Gather::new(),
+                pending_since: None,
             }),
             wake: Condvar::new(),
             room: Semaphore::new(ROOM),
@@ -109,6 +112,7 @@ impl<R: Record> Queue<R> {
                 return Err(CommitError::Closed);
             }
             waiting.requests.push_back(Request { txn, answer });
+            waiting.pending_since.get_or_insert_with(monotonic);
             // A thread that gathers is woken once, by the last one it hopes for.
             let count = waiting.requests.len();
             count == 1 || count >= waiting.gather.hope
@@ -121,12 +125,10 @@ impl<R: Record> Queue<R> {
 
     /// Waits for work, at most for `patience` if given.
     pub(crate) fn take(&self, patience: Option<Duration>) -> Work<R> {
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "a wait of the thread, not a decision that depends on time"
-        )]
-        let deadline = patience.map(|patience| Instant::now().later(patience));
+        let deadline = patience.map(|patience| monotonic().later(patience));
         let mut waiting = self.waiting.lock();
+        // Whatever the thread had in its hands is done.
+        waiting.pending_since = (!waiting.requests.is_empty()).then(monotonic);
         while waiting.requests.is_empty() {
             if waiting.closed {
                 return Work::Stop;
@@ -156,11 +158,7 @@ impl<R: Record> Queue<R> {
     }
 
     fn gather(&self, waiting: &mut MutexGuard<'_, Waiting<R>>) {
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "a wait of the thread, not a decision that depends on time"
-        )]
-        let until = Instant::now().later(GATHER);
+        let until = monotonic().later(GATHER);
         while waiting.requests.len() < waiting.gather.hope && !waiting.closed {
             if self.wake.wait_until(waiting, until).timed_out() {
                 break;
@@ -168,6 +166,12 @@ impl<R: Record> Queue<R> {
         }
         let count = waiting.requests.len();
         waiting.gather.came(count);
+    }
+
+    /// How long the writer thread has finished nothing although transactions wait; zero if none do.
+    pub(crate) fn pending_for(&self) -> Duration {
+        let since = self.waiting.lock().pending_since;
+        since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Nothing new comes in from here on; what waits is still served.

@@ -12,9 +12,14 @@ pub trait Record: Send + Sync + Sized + 'static {
     /// What goes to the log.
     fn bytes(&self) -> &Bytes;
 
-    /// The inverse, at recovery; the message of an error ends up in [`crate::OpenError`].
-    fn decode(key: &str, bytes: Bytes) -> Result<Self, String>;
+    /// The inverse, at recovery.
+    fn decode(key: &str, bytes: Bytes) -> Result<Self, RecordError>;
 }
+
+/// Why bytes are not a record; ends up in [`crate::OpenError`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RecordError(pub String);
 
 /// Plain bytes are a record too.
 impl Record for Bytes {
@@ -22,7 +27,7 @@ impl Record for Bytes {
         self
     }
 
-    fn decode(_key: &str, bytes: Bytes) -> Result<Self, String> {
+    fn decode(_key: &str, bytes: Bytes) -> Result<Self, RecordError> {
         Ok(bytes)
     }
 }

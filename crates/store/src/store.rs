@@ -185,6 +185,12 @@ impl<R: Record> Store<R> {
         self.handle.stopped.has_changed().is_ok()
     }
 
+    /// How long the writer thread has finished nothing although transactions wait for it: more than a moment means that
+    /// the disk hangs. Zero if nobody waits.
+    pub fn pending_for(&self) -> Duration {
+        self.handle.queue.pending_for()
+    }
+
     /// Waits until the writer thread is gone.
     pub async fn stopped(&self) {
         let mut stopped = self.handle.stopped.clone();

@@ -417,7 +417,7 @@ impl<R: Record> Writer<R> {
             .spawn(move || write_snapshot(&shared, job, &stop));
         match spawned {
             Ok(thread) => self.snapshot = Some(Snapshot { thread, cancel }),
-            Err(error) => tracing::warn!(%error, "cannot start a thread to write a snapshot; the log keeps growing"),
+            Err(error) => tracing::warn!(%error, "failed to start a thread to write a snapshot; the log keeps growing"),
         }
     }
 }
@@ -452,6 +452,6 @@ fn write_snapshot<R: Record>(shared: &Shared<R>, job: Box<dyn Checkpoint>, cance
         bytes: item.record.bytes().clone(),
     });
     if let Err(error) = job.write(page.revision, items.len() as u64, &mut items, cancel) {
-        tracing::warn!(%error, "cannot write a snapshot; the log keeps growing until one succeeds");
+        tracing::warn!(%error, "failed to write a snapshot; the log keeps growing until one succeeds");
     }
 }

@@ -1,8 +1,8 @@
 //! Waiting for conditions. Tests never wait for time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use orlop_base::clock::Shift;
+use orlop_base::clock::{Shift, monotonic};
 
 /// How long anything may take before a test gives up on it: generous, because a loaded machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -15,12 +15,12 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     } else {
         PATIENCE
     };
-    let deadline = Instant::now().later(patience);
+    let deadline = monotonic().later(patience);
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
+        assert!(monotonic() < deadline, "not within {patience:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

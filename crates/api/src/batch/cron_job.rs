@@ -84,12 +84,12 @@ fn validate_schedule(schedule: &Cursor<'_>, p: &mut Problems) {
     }
     let zone = text.strip_prefix("TZ=").or(text.strip_prefix("CRON_TZ="));
     let judged = match zone.map(|z| z.split_once(' ')) {
-        None => Schedule::parse(text),
+        None => Schedule::parse(text).map_err(String::from),
         Some(None) => Err("invalid schedule format: a time zone and no schedule".to_string()),
         Some(Some((zone, _))) if TimeZone::get(zone).is_err() => {
             Err(format!("provided bad location {zone}: unknown time zone {zone}"))
         }
-        Some(Some((_, schedule))) => Schedule::parse(schedule.trim()),
+        Some(Some((_, schedule))) => Schedule::parse(schedule.trim()).map_err(String::from),
     };
     if let Err(why) = judged {
         p.invalid(schedule, why);

@@ -75,9 +75,20 @@ const WEEKDAY: Bounds = Bounds {
     names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 };
 
+/// A schedule that can't be read, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ScheduleError(String);
+
+crate::errors_as_text!(ScheduleError);
+
 impl Schedule {
     /// Reads a schedule without a time zone: `TZ=…` in front of it is not for here.
-    pub fn parse(text: &str) -> Result<Schedule, String> {
+    pub fn parse(text: &str) -> Result<Schedule, ScheduleError> {
+        Schedule::parse_text(text).map_err(ScheduleError)
+    }
+
+    fn parse_text(text: &str) -> Result<Schedule, String> {
         if text.is_empty() {
             return Err("empty spec string".to_string());
         }
@@ -321,7 +332,8 @@ mod tests {
                 "failed to parse duration @every x: time: invalid duration \"x\"",
             ),
         ] {
-            assert_eq!(Schedule::parse(schedule), Err(wanted.to_string()), "{schedule}");
+            let error = Schedule::parse(schedule).unwrap_err();
+            assert_eq!(error.to_string(), wanted, "{schedule}");
         }
     }
 

@@ -3,8 +3,15 @@
 /// First and last index of a run, both included.
 pub type Run = (i64, i64);
 
+/// An index list that can't be read, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct IndexesError(String);
+
+crate::errors_as_text!(IndexesError);
+
 /// The runs of a list in which every index is below `completions`.
-pub fn parse(text: &str, completions: i64) -> Result<Vec<Run>, String> {
+pub fn parse(text: &str, completions: i64) -> Result<Vec<Run>, IndexesError> {
     let mut runs: Vec<Run> = vec![];
     for part in text.split(',').filter(|_| !text.is_empty()) {
         let run = parse_run(part, completions)?;
@@ -23,17 +30,18 @@ pub fn total(runs: &[Run]) -> i64 {
     runs.iter().map(|(first, last)| last - first + 1).sum()
 }
 
-fn not_increasing(previous: i64, current: i64) -> String {
-    format!("non-increasing order, previous: {previous}, current: {current}")
+fn not_increasing(previous: i64, current: i64) -> IndexesError {
+    IndexesError(format!(
+        "non-increasing order, previous: {previous}, current: {current}"
+    ))
 }
 
-fn parse_run(part: &str, completions: i64) -> Result<Run, String> {
-    let index = |text: &str| -> Result<i64, String> {
-        let n: i64 = text
-            .parse()
-            .map_err(|_| format!("cannot convert string to integer for index: {text:?}"))?;
+fn parse_run(part: &str, completions: i64) -> Result<Run, IndexesError> {
+    let index = |text: &str| -> Result<i64, IndexesError> {
+        let no_number = |_| IndexesError(format!("cannot convert string to integer for index: {text:?}"));
+        let n: i64 = text.parse().map_err(no_number)?;
         if n >= completions {
-            return Err(format!("too large index: {text:?}"));
+            return Err(IndexesError(format!("too large index: {text:?}")));
         }
         Ok(n)
     };
@@ -46,9 +54,9 @@ fn parse_run(part: &str, completions: i64) -> Result<Run, String> {
             }
             Ok((first, last))
         }
-        _ => Err(format!(
+        _ => Err(IndexesError(format!(
             "the fragment {part:?} violates the requirement that an index interval can have at most two parts separated by '-'"
-        )),
+        ))),
     }
 }
 
@@ -96,7 +104,8 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(parse(text, 10), wanted.map_err(str::to_string), "{text}");
+            let wanted = wanted.map_err(|why| IndexesError(why.to_string()));
+            assert_eq!(parse(text, 10), wanted, "{text}");
         }
         assert_eq!(total(&parse("0,2-4,6", 10).unwrap()), 5);
     }

@@ -296,7 +296,7 @@ fn quantity(bytes: &[u8]) -> Result<Value> {
     let mut input = Fields(bytes);
     while let Some((number, data)) = input.next()? {
         if number == 1 {
-            text = Quantity::canonical_text(data.text()?).map_err(ProtoError)?;
+            text = Quantity::canonical_text(data.text()?).map_err(|e| ProtoError(e.to_string()))?;
         }
     }
     Ok(Value::String(text.into_owned()))

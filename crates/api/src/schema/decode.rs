@@ -295,7 +295,7 @@ impl<'a> Seed<'a> {
     fn quantity<E: Error>(self, text: &str) -> Result<Value, E> {
         match Quantity::canonical_text(text.trim()) {
             Ok(text) => Ok(Value::String(text.into_owned())),
-            Err(text) => Err(self.cx.fail(text)),
+            Err(problem) => Err(self.cx.fail(problem.to_string())),
         }
     }
 
@@ -305,20 +305,20 @@ impl<'a> Seed<'a> {
             Ty::Quantity => self.quantity(&text),
             Ty::Bytes => match base64_normalised(&text) {
                 Ok(text) => Ok(Value::String(text)),
-                Err(problem) => Err(self.cx.fail(problem)),
+                Err(problem) => Err(self.cx.fail(problem.to_string())),
             },
             Ty::Time if is_plain_time(&text) => Ok(Value::String(text.into_owned())),
             Ty::Time => match parse_time(&text) {
                 Ok(at) => Ok(at.map_or(Value::Null, |at| Value::String(time_text(at)))),
-                Err(problem) => Err(self.cx.fail(problem)),
+                Err(problem) => Err(self.cx.fail(problem.to_string())),
             },
             Ty::MicroTime => match parse_micro_time(&text) {
                 Ok(at) => Ok(at.map_or(Value::Null, |at| Value::String(micro_time_text(at)))),
-                Err(problem) => Err(self.cx.fail(problem)),
+                Err(problem) => Err(self.cx.fail(problem.to_string())),
             },
             Ty::Duration => match parse_duration(&text) {
                 Ok(nanos) => Ok(Value::String(duration_text(nanos))),
-                Err(problem) => Err(self.cx.fail(problem)),
+                Err(problem) => Err(self.cx.fail(problem.to_string())),
             },
             Ty::SchemaOrBool(_) => Err(self.cx.fail("boolean or JSON schema expected".into())),
             // Kubernetes takes anything it does not know here for nothing.
@@ -571,8 +571,15 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
+/// A text that is not base64, in Go's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("illegal base64 data at input byte {at}")]
+pub(crate) struct Base64Error {
+    at: usize,
+}
+
 /// Go ignores line breaks in base64 and spare bits at its end.
-pub(crate) fn base64_bytes(text: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn base64_bytes(text: &str) -> Result<Vec<u8>, Base64Error> {
     let read = if text.contains(['\r', '\n']) {
         LENIENT.decode(text.replace(['\r', '\n'], ""))
     } else {
@@ -584,11 +591,11 @@ pub(crate) fn base64_bytes(text: &str) -> Result<Vec<u8>, String> {
             InvalidByte(at, _) | InvalidLastSymbol(at, _) => at,
             _ => text.len(),
         };
-        format!("illegal base64 data at input byte {at}")
+        Base64Error { at }
     })
 }
 
-fn base64_normalised(text: &str) -> Result<String, String> {
+fn base64_normalised(text: &str) -> Result<String, Base64Error> {
     base64_bytes(text).map(|bytes| base64_text(&bytes))
 }
 

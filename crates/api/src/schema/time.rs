@@ -10,9 +10,14 @@ const MICRO_TIME_LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
 /// 0001-01-01T00:00:00Z
 const ZERO_SECONDS: i64 = -62_135_596_800;
 
+/// A text that is no time, in Go's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct TimeError(String);
+
 /// Reads a Time. None: the zero time.
-pub(crate) fn parse_time(text: &str) -> Result<Option<Timestamp>, String> {
-    let at = parse(text, TIME_LAYOUT).ok_or_else(|| refusal(text, TIME_LAYOUT))?;
+pub(crate) fn parse_time(text: &str) -> Result<Option<Timestamp>, TimeError> {
+    let at = parse(text, TIME_LAYOUT).ok_or_else(|| TimeError(refusal(text, TIME_LAYOUT)))?;
     Ok(unless_zero(at))
 }
 
@@ -33,8 +38,8 @@ pub(crate) fn is_plain_time(text: &str) -> bool {
 }
 
 /// Reads a MicroTime: six decimals, no more, no fewer.
-pub(crate) fn parse_micro_time(text: &str) -> Result<Option<Timestamp>, String> {
-    let at = parse(text, MICRO_TIME_LAYOUT).ok_or_else(|| refusal(text, MICRO_TIME_LAYOUT))?;
+pub(crate) fn parse_micro_time(text: &str) -> Result<Option<Timestamp>, TimeError> {
+    let at = parse(text, MICRO_TIME_LAYOUT).ok_or_else(|| TimeError(refusal(text, MICRO_TIME_LAYOUT)))?;
     Ok(unless_zero(at))
 }
 

@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use orlop_api::{Status, Value};
-use orlop_x509::CertificateRequest;
+use orlop_x509::{CertificateRequest, RequestError};
 
 use super::{Change, Operation, Plugin, Review};
 use crate::authn::MASTERS;
@@ -91,9 +91,17 @@ fn subject(review: &Review<'_>, new: Option<&Value>, _: Option<&Value>) -> Resul
 }
 
 /// Reads a signing request: PEM, in base64 as it stands in the object. What can't be read whole is an error.
-pub(super) fn read(encoded: &str) -> Result<CertificateRequest, String> {
-    let pem = BASE64_STANDARD.decode(encoded).map_err(|e| e.to_string())?;
-    CertificateRequest::from_pem(&pem).map_err(|e| e.to_string())
+pub(super) fn read(encoded: &str) -> Result<CertificateRequest, UnreadableRequest> {
+    let pem = BASE64_STANDARD.decode(encoded)?;
+    Ok(CertificateRequest::from_pem(&pem)?)
+}
+
+/// Why a signing request can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) enum UnreadableRequest {
+    Base64(#[from] base64::DecodeError),
+    Request(#[from] RequestError),
 }
 
 #[cfg(test)]

@@ -63,8 +63,17 @@ const PROJECTIONS: &[(&str, &str)] = &[
     ("podCertificate", "podcertificates"),
 ];
 
-/// The first thing of the API that the pod refers to, in the words of messages. An error: a volume of unknown kind.
-pub(super) fn first(pod: &Value) -> Result<Option<&'static str>, String> {
+/// A volume of a kind that may refer to anything.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnknownVolume {
+    #[error("unknown volume type for volume  {0:?}")]
+    Source(String),
+    #[error("unknown source for projected volume {0:?}")]
+    Projection(String),
+}
+
+/// The first thing of the API that the pod refers to, in the words of messages.
+pub(super) fn first(pod: &Value) -> Result<Option<&'static str>, UnknownVolume> {
     if !text(pod, &["spec", "serviceAccountName"]).is_empty() {
         return Ok(Some("serviceaccounts"));
     }
@@ -120,7 +129,7 @@ fn in_environment(pod: &Value, from: &str, key: &str) -> bool {
         })
 }
 
-fn of_volume(volume: &Value) -> Result<Option<&'static str>, String> {
+fn of_volume(volume: &Value) -> Result<Option<&'static str>, UnknownVolume> {
     let has = |source: &str| volume.get(source).is_some();
     if PLAIN_VOLUMES.iter().any(|source| has(source)) {
         return Ok(None);
@@ -130,14 +139,14 @@ fn of_volume(volume: &Value) -> Result<Option<&'static str>, String> {
     }
     let name = text(volume, &["name"]);
     if !has("projected") {
-        return Err(format!("unknown volume type for volume  {name:?}"));
+        return Err(UnknownVolume::Source(name.to_string()));
     }
     for source in items(volume, &["projected", "sources"]) {
         if let Some((_, what)) = PROJECTIONS.iter().find(|(kind, _)| source.get(*kind).is_some()) {
             return Ok(Some(what));
         }
         if source.get("downwardAPI").is_none() {
-            return Err(format!("unknown source for projected volume {name:?}"));
+            return Err(UnknownVolume::Projection(name.to_string()));
         }
     }
     Ok(None)
@@ -199,7 +208,7 @@ mod tests {
             ),
             (
                 volume(json!({"name": "v"})),
-                Err("unknown volume type for volume  \"v\"".to_string()),
+                Err("unknown volume type for volume  \"v\""),
             ),
             (projected(json!({"downwardAPI": {}})), Ok(None)),
             (
@@ -209,11 +218,12 @@ mod tests {
             (projected(json!({"podCertificate": {}})), Ok(Some("podcertificates"))),
             (
                 projected(json!({"new": {}})),
-                Err("unknown source for projected volume \"v\"".to_string()),
+                Err("unknown source for projected volume \"v\""),
             ),
         ];
         for (pod, expected) in cases {
-            assert_eq!(first(&pod), expected, "{pod}");
+            let found = first(&pod).map_err(|unknown| unknown.to_string());
+            assert_eq!(found, expected.map_err(str::to_string), "{pod}");
         }
     }
 }

@@ -85,7 +85,7 @@ impl Authorizer {
             referenced_rules(reference, namespace, lookup).map_err(|error| match text(reference, &["kind"]) {
                 "ClusterRole" => Status::not_found(GROUP, "clusterroles", text(reference, &["name"])),
                 "Role" => Status::not_found(GROUP, "roles", text(reference, &["name"])),
-                _ => Status::internal(error),
+                _ => Status::internal(error.to_string()),
             })?;
         let name = text(new, &["metadata", "name"]);
         self.confirm_held(user, namespace, &rules, lookup)

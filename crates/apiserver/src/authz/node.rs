@@ -58,6 +58,22 @@ struct Question {
     name: String,
 }
 
+/// Why a node may not do something; empty where there is nothing to say.
+#[derive(Debug, Default)]
+struct Refusal(String);
+
+impl From<&str> for Refusal {
+    fn from(reason: &str) -> Refusal {
+        Refusal(reason.to_string())
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Refusal {
+        Refusal(reason)
+    }
+}
+
 impl NodeAuthorizer {
     /// No opinion about anybody but nodes.
     pub fn authorize(&self, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Decision {
@@ -69,12 +85,12 @@ impl NodeAuthorizer {
                     allowed: true,
                     ..Default::default()
                 },
-                Err(reason) => Decision::no_opinion(reason),
+                Err(Refusal(reason)) => Decision::no_opinion(reason),
             },
         }
     }
 
-    fn check(&self, node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), String> {
+    fn check(&self, node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), Refusal> {
         if !attrs.is_resource {
             return by_rules(attrs);
         }
@@ -115,13 +131,13 @@ impl NodeAuthorizer {
             ("", "nodes") => own_node(node, attrs),
             ("", "pods") => pod(node, attrs, lookup),
             // Needs the PodCertificateRequest feature, which is off by default.
-            ("certificates.k8s.io", "podcertificaterequests") => Err(String::new()),
+            ("certificates.k8s.io", "podcertificaterequests") => Err(Refusal::default()),
             _ => by_rules(attrs),
         }
     }
 
     /// Referred to by a pod, or needed by a volume whose claim a pod refers to.
-    fn secret(&self, node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), String> {
+    fn secret(&self, node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), Refusal> {
         if self.is_referenced(node, Referenced::Secret, attrs.namespace, attrs.name, lookup) {
             return Ok(());
         }
@@ -132,7 +148,7 @@ impl NodeAuthorizer {
         related(node, needing.any(|volume| self.claims(node, volume, lookup)))
     }
 
-    fn volume(&self, node: &str, name: &str, lookup: &dyn ObjectLookup) -> Result<(), String> {
+    fn volume(&self, node: &str, name: &str, lookup: &dyn ObjectLookup) -> Result<(), Refusal> {
         let volume = lookup.get("persistentvolumes", "", name);
         related(node, volume.is_some_and(|volume| self.claims(node, &volume, lookup)))
     }
@@ -144,7 +160,7 @@ impl NodeAuthorizer {
     }
 
     /// Read for credential providers, or a token made for a pod.
-    fn service_account(&self, node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), String> {
+    fn service_account(&self, node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), Refusal> {
         if attrs.verb == "get" && attrs.subresource.is_empty() {
             readable_by_name(attrs)?;
         } else if attrs.verb != "create" || attrs.name.is_empty() {
@@ -161,7 +177,7 @@ impl NodeAuthorizer {
         what: Referenced,
         attrs: &Attributes<'_>,
         lookup: &dyn ObjectLookup,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         related(
             node,
             self.is_referenced(node, what, attrs.namespace, attrs.name, lookup),
@@ -211,43 +227,43 @@ fn is_on(pod: &Value, node: &str) -> bool {
     text(pod, &["spec", "nodeName"]) == node
 }
 
-fn by_rules(attrs: &Attributes<'_>) -> Result<(), String> {
+fn by_rules(attrs: &Attributes<'_>) -> Result<(), Refusal> {
     match NODE_RULES.iter().any(|rule| rule.allows(attrs)) {
         true => Ok(()),
-        false => Err(String::new()),
+        false => Err(Refusal::default()),
     }
 }
 
-fn related(node: &str, related: bool) -> Result<(), String> {
+fn related(node: &str, related: bool) -> Result<(), Refusal> {
     match related {
         true => Ok(()),
-        false => Err(format!("no relationship found between node '{node}' and this object")),
+        false => Err(format!("no relationship found between node '{node}' and this object").into()),
     }
 }
 
 /// Attachments and slices say themselves which node they belong to.
-fn names_node(node: &str, object: Option<Arc<Value>>) -> Result<(), String> {
+fn names_node(node: &str, object: Option<Arc<Value>>) -> Result<(), Refusal> {
     related(
         node,
         object.is_some_and(|object| text(&object, &["spec", "nodeName"]) == node),
     )
 }
 
-fn verb_in(attrs: &Attributes<'_>, verbs: &[&str], otherwise: &str) -> Result<(), String> {
+fn verb_in(attrs: &Attributes<'_>, verbs: &[&str], otherwise: &str) -> Result<(), Refusal> {
     match verbs.contains(&attrs.verb) {
         true => Ok(()),
         false => Err(otherwise.into()),
     }
 }
 
-fn named(attrs: &Attributes<'_>) -> Result<(), String> {
+fn named(attrs: &Attributes<'_>) -> Result<(), Refusal> {
     match attrs.name {
         "" => Err("No Object name found".into()),
         _ => Ok(()),
     }
 }
 
-fn gettable(attrs: &Attributes<'_>) -> Result<(), String> {
+fn gettable(attrs: &Attributes<'_>) -> Result<(), Refusal> {
     verb_in(attrs, &["get"], "can only get individual resources of this type")?;
     if !attrs.subresource.is_empty() {
         return Err("cannot get subresource".into());
@@ -255,7 +271,7 @@ fn gettable(attrs: &Attributes<'_>) -> Result<(), String> {
     named(attrs)
 }
 
-fn readable_by_name(attrs: &Attributes<'_>) -> Result<(), String> {
+fn readable_by_name(attrs: &Attributes<'_>) -> Result<(), Refusal> {
     verb_in(attrs, &["get", "list", "watch"], "can only read resources of this type")?;
     if !attrs.subresource.is_empty() {
         return Err("cannot read subresource".into());
@@ -267,7 +283,7 @@ fn readable_by_name(attrs: &Attributes<'_>) -> Result<(), String> {
 }
 
 /// Lists and watches of one's own only: the selector must say so.
-fn selects_node(node: &str, attrs: &Attributes<'_>, otherwise: &str) -> Result<(), String> {
+fn selects_node(node: &str, attrs: &Attributes<'_>, otherwise: &str) -> Result<(), Refusal> {
     match attrs
         .field_selector
         .and_then(|selector| selector.exact("spec.nodeName"))
@@ -277,7 +293,7 @@ fn selects_node(node: &str, attrs: &Attributes<'_>, otherwise: &str) -> Result<(
     }
 }
 
-fn lease(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
+fn lease(node: &str, attrs: &Attributes<'_>) -> Result<(), Refusal> {
     let verbs = &["get", "create", "update", "patch", "delete"];
     verb_in(
         attrs,
@@ -285,9 +301,7 @@ fn lease(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
         "can only get, create, update, patch, or delete a node lease",
     )?;
     if attrs.namespace != NODE_LEASES {
-        return Err(format!(
-            "can only access leases in the {NODE_LEASES:?} system namespace"
-        ));
+        return Err(format!("can only access leases in the {NODE_LEASES:?} system namespace").into());
     }
     // On create the name is in the object; admission looks at it.
     if attrs.verb != "create" && attrs.name != node {
@@ -296,7 +310,7 @@ fn lease(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn csi_node(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
+fn csi_node(node: &str, attrs: &Attributes<'_>) -> Result<(), Refusal> {
     let verbs = &["get", "create", "update", "patch", "delete"];
     verb_in(attrs, verbs, "can only get, create, update, patch, or delete a CSINode")?;
     if !attrs.subresource.is_empty() {
@@ -308,7 +322,7 @@ fn csi_node(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn resource_slice(node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), String> {
+fn resource_slice(node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), Refusal> {
     if !attrs.subresource.is_empty() {
         return Err("cannot authorize ResourceSlice subresources".into());
     }
@@ -330,19 +344,19 @@ fn resource_slice(node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup)
     }
 }
 
-fn own_node(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
+fn own_node(node: &str, attrs: &Attributes<'_>) -> Result<(), Refusal> {
     match (attrs.subresource, attrs.verb) {
         ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
         ("", "get" | "list" | "watch") => match attrs.name {
             name if name == node => Ok(()),
-            "" => Err(format!("node '{node}' cannot read all nodes, only its own Node object")),
-            name => Err(format!("node '{node}' cannot read '{name}', only its own Node object")),
+            "" => Err(format!("node '{node}' cannot read all nodes, only its own Node object").into()),
+            name => Err(format!("node '{node}' cannot read '{name}', only its own Node object").into()),
         },
-        _ => Err(String::new()),
+        _ => Err(Refusal::default()),
     }
 }
 
-fn pod(node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), String> {
+fn pod(node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<(), Refusal> {
     let own = || {
         let pod = lookup.get("pods", attrs.namespace, attrs.name);
         related(node, pod.is_some_and(|pod| is_on(&pod, node)))
@@ -362,7 +376,7 @@ fn pod(node: &str, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Result<
             "" => Err(refusal),
             _ => own(),
         }),
-        _ => Err(String::new()),
+        _ => Err(Refusal::default()),
     }
 }
 

@@ -262,12 +262,17 @@ impl Roles {
     }
 }
 
+/// A role reference that stands for no role.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct UnresolvedRole(Arc<str>);
+
 /// The rules that a binding's role reference stands for, for escalation checks.
 pub(super) fn referenced_rules(
     reference: &Value,
     namespace: &str,
     lookup: &dyn ObjectLookup,
-) -> Result<Vec<PolicyRule>, String> {
+) -> Result<Vec<PolicyRule>, UnresolvedRole> {
     let (cluster, local) = match text(reference, &["kind"]) {
         "Role" => (
             Vec::new(),
@@ -279,7 +284,7 @@ pub(super) fn referenced_rules(
         _ => (lookup.list(CLUSTER_ROLES, None), Vec::new()),
     };
     let rules = Roles::compile(&cluster, &local).resolve(reference, namespace);
-    rules.map(|rules| rules.to_vec()).map_err(|error| error.to_string())
+    rules.map(|rules| rules.to_vec()).map_err(UnresolvedRole)
 }
 
 #[cfg(test)]

@@ -76,6 +76,19 @@ pub(crate) fn download_of(info: &RequestInfo, headers: &HeaderMap, upgrade: Opti
     upgrade.filter(|_| wanted).cloned()
 }
 
+/// Why a kubelet did not answer a question of the server's own.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    #[error("{}", .0.message)]
+    Node(Status),
+    #[error(transparent)]
+    Unreached(#[from] transport::Unreached),
+    #[error("it answers {0}")]
+    Refused(StatusCode),
+    #[error(transparent)]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+}
+
 impl Server {
     /// The same answer in the messages of a WebSocket, if it is one that succeeds.
     pub(crate) fn over_websocket(
@@ -129,22 +142,17 @@ impl Server {
         target::kubelet(&node)
     }
 
-    /// What a node's kubelet answers to a question of our own; in words why not.
-    pub(crate) async fn ask_kubelet(&self, node: &str, target: &str, bytes_max: usize) -> Result<Bytes, String> {
-        let kubelet = self.kubelet(node, "nodes").map_err(|status| status.message)?;
+    /// What a node's kubelet answers to a question of our own.
+    pub(crate) async fn ask_kubelet(&self, node: &str, target: &str, bytes_max: usize) -> Result<Bytes, AskError> {
+        let kubelet = self.kubelet(node, "nodes").map_err(AskError::Node)?;
         let place = ConnectTarget::kubelet(&kubelet, target.to_string());
-        let failed = |error: transport::Unreached| error.to_string();
-        let io = self
-            .nodes
-            .dial(&place, transport::Trust::Kubelet)
-            .await
-            .map_err(failed)?;
-        let response = forward::get(io, &place).await.map_err(failed)?;
+        let io = self.nodes.dial(&place, transport::Trust::Kubelet);
+        let response = forward::get(io.await?, &place).await?;
         if response.status() != StatusCode::OK {
-            return Err(format!("it answers {}", response.status()));
+            return Err(AskError::Refused(response.status()));
         }
         let body = Limited::new(response.into_body(), bytes_max).collect().await;
-        body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
+        body.map(|body| body.to_bytes()).map_err(AskError::Body)
     }
 
     async fn pod_log(&self, asked: Asked<'_>) -> Result<Response<Body>, Status> {

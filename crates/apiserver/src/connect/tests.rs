@@ -18,7 +18,7 @@ use crate::authn::CertIdentity;
 use crate::pki::{Credential, Pki, San, Subject};
 
 fn pki(dir: &std::path::Path) -> Pki {
-    Pki::load_or_create(dir, &[], jiff::Timestamp::now()).unwrap()
+    Pki::load_or_create(dir, &[], orlop_base::Clock::System.now()).unwrap()
 }
 
 fn serving(pki: &Pki, name: &str) -> Credential {
@@ -30,7 +30,7 @@ fn serving(pki: &Pki, name: &str) -> Credential {
         subject,
         &[San::parse(name)],
         Duration::from_secs(3600),
-        jiff::Timestamp::now(),
+        orlop_base::Clock::System.now(),
     )
     .unwrap()
 }
@@ -74,7 +74,7 @@ async fn kubelet(pki: &Pki, credential: &Credential) -> ConnectTarget {
             let Ok(stream) = acceptor.accept(stream).await else {
                 continue;
             };
-            let now = jiff::Timestamp::now();
+            let now = orlop_base::Clock::System.now();
             let shown = stream.get_ref().1.peer_certificates();
             let user = shown.and_then(|shown| CertIdentity::new(&clients, shown, now).user(now).unwrap());
             let user = user.map_or("nobody".to_string(), |user| user.name.clone());

@@ -97,7 +97,7 @@ async fn kubelet(pki: &Pki) -> u16 {
     };
     let hour = std::time::Duration::from_secs(3600);
     let credential = pki
-        .issue_server(subject, &[San::parse("127.0.0.1")], hour, jiff::Timestamp::now())
+        .issue_server(subject, &[San::parse("127.0.0.1")], hour, Clock::System.now())
         .unwrap();
     let certificate = CertificateDer::from_pem_slice(credential.certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(credential.key.as_bytes()).unwrap();

@@ -1,6 +1,5 @@
 //! Connections to kubelets and to what is behind the proxies.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -57,14 +56,9 @@ pub struct Nodes {
 }
 
 /// Why a backend was not reached, in the words Kubernetes' users know.
-#[derive(Debug)]
-pub(super) struct Unreached(pub String);
-
-impl fmt::Display for Unreached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unreached(pub String);
 
 impl From<hyper::Error> for Unreached {
     fn from(error: hyper::Error) -> Self {

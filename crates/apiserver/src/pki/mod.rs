@@ -28,6 +28,7 @@ pub use certificate::{Purpose, San, Subject};
 pub use der::EncodingError;
 use files::Directory;
 pub use orlop_x509::{Attribute, COMMON_NAME, CertificateRequest, ORGANIZATION};
+pub use request::SignRequestError;
 
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -77,7 +78,7 @@ pub enum PkiError {
     Verifier(#[source] rustls::server::VerifierBuilderError),
     #[error(transparent)]
     Clients(#[from] AuthorityError),
-    #[error("the operating system gives no random numbers")]
+    #[error("failed to get random numbers from the operating system")]
     Random,
 }
 

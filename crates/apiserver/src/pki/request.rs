@@ -10,10 +10,30 @@ use super::Authority;
 use super::certificate::{self, BACKDATED, Holder};
 use super::der::EncodingError;
 use jiff::Timestamp;
-use orlop_x509::{CertificateContent, CertificateRequest};
+use orlop_x509::{CertificateContent, CertificateRequest, ContentError, RequestError};
 
 /// Certificates of less than this are valid for the whole of what was asked; of others the time before now is taken off.
 const SHORT: Duration = Duration::from_secs(8 * 3600);
+
+/// Why a request is not signed.
+#[derive(Debug, thiserror::Error)]
+pub enum SignRequestError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("the request is not the one that was approved")]
+    NotJudged,
+    #[error("the signer has expired")]
+    SignerExpired,
+    #[error("unrecognized usage values: [{0:?}]")]
+    Usage(String),
+    #[error(transparent)]
+    Pki(#[from] super::PkiError),
+    /// What was signed can't be read back.
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    #[error("the certificate's {0} is not what was approved")]
+    Differs(&'static str),
+}
 
 impl Authority {
     /// Signs what is asked for, for these usages (as the API names them), for so long or as long as this authority is
@@ -25,14 +45,14 @@ impl Authority {
         usages: &[String],
         valid: Duration,
         now: Timestamp,
-    ) -> Result<String, String> {
-        let request = CertificateRequest::verified(pem.as_bytes()).map_err(|e| e.to_string())?;
+    ) -> Result<String, SignRequestError> {
+        let request = CertificateRequest::verified(pem.as_bytes())?;
         if request != *judged {
-            return Err("the request is not the one that was judged".to_string());
+            return Err(SignRequestError::NotJudged);
         }
         let left = u64::try_from(self.facts.not_after - now.as_second()).unwrap_or(0);
         if left == 0 {
-            return Err("the signer has expired".to_string());
+            return Err(SignRequestError::SignerExpired);
         }
         let valid = if valid < SHORT {
             valid
@@ -40,7 +60,7 @@ impl Authority {
             valid.saturating_sub(BACKDATED)
         };
         let valid = valid.min(Duration::from_secs(left));
-        let failed = |e: EncodingError| super::PkiError::from(e).to_string();
+        let failed = |e: EncodingError| SignRequestError::from(super::PkiError::from(e));
         let holder = Holder {
             subject: &certificate::distinguished_name(&judged.subject).map_err(failed)?,
             public_key: &judged.public_key,
@@ -55,15 +75,20 @@ impl Authority {
             let critical = judged.subject.attributes().is_empty();
             extensions.push(certificate::alternative_names(critical, &judged.alternative_names).map_err(failed)?);
         }
-        let signed = certificate::sign_for(&holder, &extensions, valid, &issuer, now).map_err(|e| e.to_string())?;
+        let signed = certificate::sign_for(&holder, &extensions, valid, &issuer, now)?;
         check(&signed, judged, &usages, self.facts.not_after)?;
         Ok(signed)
     }
 }
 
 /// Reads a certificate again before anybody else does: it must say what was judged, and no more.
-fn check(signed: &str, judged: &CertificateRequest, usages: &Usages, not_after_max: i64) -> Result<(), String> {
-    let content = CertificateContent::from_pem(signed).map_err(|e| e.to_string())?;
+fn check(
+    signed: &str,
+    judged: &CertificateRequest,
+    usages: &Usages,
+    not_after_max: i64,
+) -> Result<(), SignRequestError> {
+    let content = CertificateContent::from_pem(signed)?;
     let wanted: BTreeSet<String> = usages.extended.iter().map(|oid| oid.to_string()).collect();
     let known = [
         certificate::KEY_USAGE,
@@ -86,7 +111,7 @@ fn check(signed: &str, judged: &CertificateRequest, usages: &Usages, not_after_m
         ),
     ];
     match differs.iter().find(|(_, differs)| *differs) {
-        Some((what, _)) => Err(format!("the certificate's {what} is not what was judged")),
+        Some((what, _)) => Err(SignRequestError::Differs(what)),
         None => Ok(()),
     }
 }
@@ -100,7 +125,7 @@ struct Usages {
 }
 
 impl Usages {
-    fn parse(usages: &[String]) -> Result<Usages, String> {
+    fn parse(usages: &[String]) -> Result<Usages, SignRequestError> {
         let mut parsed = Usages {
             plain: None,
             extended: BTreeSet::new(),
@@ -111,7 +136,7 @@ impl Usages {
             } else if let Some(oid) = extended_usage(usage) {
                 parsed.extended.insert(oid);
             } else {
-                return Err(format!("unrecognized usage values: [{usage:?}]"));
+                return Err(SignRequestError::Usage(usage.clone()));
             }
         }
         Ok(parsed)
@@ -240,6 +265,7 @@ mod tests {
             authority
                 .sign_request(pem, &judged, &[usage.to_string()], Duration::from_secs(3600), at)
                 .unwrap_err()
+                .to_string()
         };
         assert_eq!(
             sign(&request, "world domination", now),
@@ -335,7 +361,7 @@ mod tests {
             .unwrap();
         let usages = |list: &[&str]| Usages::parse(&list.iter().map(|u| u.to_string()).collect::<Vec<_>>()).unwrap();
         let right = usages(&["client auth", "digital signature"]);
-        assert_eq!(check(&signed, &judged, &right, i64::MAX), Ok(()));
+        check(&signed, &judged, &right, i64::MAX).unwrap();
         let other = CertificateRequest::from_pem(request().as_bytes()).unwrap();
         let nameless = CertificateRequest {
             alternative_names: Default::default(),
@@ -354,11 +380,11 @@ mod tests {
             (&judged, &usages(&["digital signature"]), i64::MAX, "extended key usage"),
             (&judged, &right, now.as_second(), "validity"),
         ] {
-            let refused = check(&signed, judged, usages, not_after).unwrap_err();
-            assert_eq!(refused, format!("the certificate's {what} is not what was judged"));
+            let refused = check(&signed, judged, usages, not_after).unwrap_err().to_string();
+            assert_eq!(refused, format!("the certificate's {what} is not what was approved"));
         }
         let authority = authority.certificate.clone();
-        let refused = check(&authority, &judged, &right, i64::MAX).unwrap_err();
-        assert!(refused.ends_with("is not what was judged"), "{refused}");
+        let refused = check(&authority, &judged, &right, i64::MAX).unwrap_err().to_string();
+        assert!(refused.ends_with("is not what was approved"), "{refused}");
     }
 }

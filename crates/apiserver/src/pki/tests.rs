@@ -243,14 +243,14 @@ fn handshake(
 #[test]
 fn tls_knows_clients_of_our_authority_only() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let ours = pki(dir.path(), &[], Timestamp::now()).unwrap();
-    let theirs = pki(other.path(), &[], Timestamp::now()).unwrap();
+    let ours = pki(dir.path(), &[], orlop_base::Clock::System.now()).unwrap();
+    let theirs = pki(other.path(), &[], orlop_base::Clock::System.now()).unwrap();
 
     let server = handshake(&ours, Some(&ours.admin), "kubernetes.default.svc").unwrap();
     assert_eq!(server.alpn_protocol(), Some(&b"h2"[..]));
     let clients = ours.client_authority().unwrap();
     let user = |server: &rustls::ServerConnection| {
-        let now = Timestamp::now();
+        let now = orlop_base::Clock::System.now();
         let identity = CertIdentity::new(&clients, server.peer_certificates().unwrap(), now);
         identity.user(now).map(|user| user.unwrap().name.clone())
     };

@@ -59,17 +59,23 @@ pub fn decode(bytes: &[u8], headers: &HeaderMap, wanted: BodyType, ctx: &Context
     Ok(with_type(value, wanted))
 }
 
+/// Why a value is not of the wanted type, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TypeMismatch(pub String);
+
 /// The same for a value that a patch made. `Err` says why it is none of the wanted type.
-pub fn from_patched(value: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Result<Value, String>, Status> {
+pub fn from_patched(value: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Result<Value, TypeMismatch>, Status> {
     let decoded = match schema::from_value(value, wanted.ty) {
         Ok(decoded) => decoded,
-        Err(e) => return Ok(Err(e.to_string())),
+        Err(e) => return Ok(Err(TypeMismatch(e.to_string()))),
     };
     if let Err(why) = type_problem(&decoded.value, wanted) {
-        return Ok(Err(why));
+        return Ok(Err(TypeMismatch(why)));
     }
     if ctx.options.field_validation == FieldValidation::Strict && !decoded.problems.is_empty() {
-        return Ok(Err(format!("strict decoding error: {}", decoded.problems.join(", "))));
+        let problems = decoded.problems.join(", ");
+        return Ok(Err(TypeMismatch(format!("strict decoding error: {problems}"))));
     }
     let value = strict(decoded, wanted, ctx)?;
     Ok(Ok(with_type(value, wanted)))

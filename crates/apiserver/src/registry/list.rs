@@ -186,13 +186,21 @@ fn check_list(matching: &str, revision: &str, token: &str, initial_events: bool)
     problems.end("ListOptions")
 }
 
-/// `Err` says why, for callers that differ in what they make of it.
-pub fn parse_revision(text: &str) -> Result<Option<Revision>, String> {
+/// A text that is no resource version; callers differ in what they make of it.
+#[derive(Debug, thiserror::Error)]
+#[error("resourceVersion: Invalid value: {0:?}: strconv.ParseUint: parsing {0:?}: invalid syntax")]
+pub struct RevisionError(String);
+
+impl From<RevisionError> for Status {
+    fn from(error: RevisionError) -> Status {
+        Status::plain_error(error.to_string())
+    }
+}
+
+pub fn parse_revision(text: &str) -> Result<Option<Revision>, RevisionError> {
     match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| {
-            format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")
-        }),
+        text => text.parse().map(Some).map_err(|_| RevisionError(text.to_string())),
     }
 }
 

@@ -121,7 +121,7 @@ impl Registry {
     /// A read may ask for a state not older than some revision.
     pub fn check_revision(&self, asked: &str) -> Result<(), Status> {
         let current = self.store.revision();
-        match list::parse_revision(asked).map_err(Status::plain_error)? {
+        match list::parse_revision(asked)? {
             Some(asked) if asked > current => Err(list::too_large_revision(asked, current)),
             _ => Ok(()),
         }

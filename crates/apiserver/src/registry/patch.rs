@@ -6,7 +6,7 @@ use orlop_api::patch::{self, apply as ownership};
 use orlop_api::schema;
 use orlop_api::{KindDef, Path, Problems, Status, Value};
 
-use super::body::{self, BodyType};
+use super::body::{self, BodyType, TypeMismatch};
 use super::context::FieldValidation;
 use super::create::{meta_text, place_in_namespace, reset_fields};
 use super::update::Endpoint;
@@ -67,7 +67,7 @@ impl Patch {
         if !new.is_object() {
             return Err(Status::bad_request("the patch does not leave an object"));
         }
-        body::from_patched(new, wanted, ctx)?.map_err(|why| match self {
+        body::from_patched(new, wanted, ctx)?.map_err(|TypeMismatch(why)| match self {
             Patch::Strategic(value) => does_not_fit(&patch::go_text(value), in_converter_words(why)),
             _ => does_not_fit(&self.shown_by_result(old, wanted), why),
         })
@@ -186,7 +186,7 @@ impl Registry {
 
 /// What an apply made, decoded again. That it fits the type was seen before.
 fn decoded(merged: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
-    body::from_patched(merged, wanted, ctx)?.map_err(Status::plain_error)
+    body::from_patched(merged, wanted, ctx)?.map_err(|TypeMismatch(why)| Status::plain_error(why))
 }
 
 /// What an apply sends: YAML (or JSON, which is YAML too), as it is: absent fields are not wanted, which is not the same

@@ -64,7 +64,7 @@ impl Registry {
         let matching = query.get("resourceVersionMatch").unwrap_or("");
         let send_initial = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
         check_initial_events(send_initial, matching, query.get("continue").unwrap_or(""))?;
-        let from = parse_revision(&options.resource_version).map_err(Status::plain_error)?;
+        let from = parse_revision(&options.resource_version)?;
         let prefix = kinds::key_prefix(kind, Some(&options.namespace));
         // No revision, or 0: the state as it is now comes first. A streaming list wants it whatever revision it names.
         let wants_state = match send_initial {

@@ -24,13 +24,14 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::chain::Server;
+use crate::connect::AskError;
 use crate::kinds;
 use crate::object::Object;
 use crate::registry::list::{Filter, ListOptions};
 use crate::request::RequestInfo;
 
 pub(crate) use kept::Kept;
-use summary::NodeUsage;
+use summary::{NodeUsage, SummaryError};
 use view::{NodeSeen, PodSeen};
 
 /// Asked of a kubelet. It says no more than we need.
@@ -51,6 +52,17 @@ pub(crate) fn serves(kind: &KindDef) -> bool {
 /// The nodes to ask, each with the pods (`namespace/name`) that its answer should have.
 type Questions = BTreeMap<String, Vec<String>>;
 type Answers = BTreeMap<String, Arc<NodeUsage>>;
+
+/// Why the usage of a node is not known.
+#[derive(Debug, thiserror::Error)]
+enum UsageError {
+    #[error("no answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Kubelet(#[from] AskError),
+    #[error(transparent)]
+    Summary(#[from] SummaryError),
+}
 
 impl Server {
     /// A get or list of NodeMetrics or PodMetrics.
@@ -146,11 +158,12 @@ impl Server {
 
     async fn ask_node(&self, node: &str) -> Option<NodeUsage> {
         let asked = self.ask_kubelet(node, TARGET, ANSWER_BYTES_MAX);
-        let answer = match tokio::time::timeout(NODE_WAIT, asked).await {
-            Ok(answer) => answer,
-            Err(_) => Err("no answer in time".to_string()),
+        let usage = match tokio::time::timeout(NODE_WAIT, asked).await {
+            Err(_) => Err(UsageError::Timeout),
+            Ok(Err(error)) => Err(error.into()),
+            Ok(Ok(bytes)) => summary::read(&bytes).map_err(UsageError::from),
         };
-        match answer.and_then(|bytes| summary::read(&bytes)) {
+        match usage {
             Ok(usage) => Some(usage),
             Err(why) => {
                 tracing::debug!(node, err = %why, "failed to read node usage");

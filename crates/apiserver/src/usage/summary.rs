@@ -70,8 +70,13 @@ struct Memory {
     working_set_bytes: Option<u64>,
 }
 
-pub(super) fn read(bytes: &[u8]) -> Result<NodeUsage, String> {
-    let summary: Summary = serde_json::from_slice(bytes).map_err(|e| format!("failed to decode the summary: {e}"))?;
+/// What a kubelet answered is no summary.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to decode the summary: {0}")]
+pub(super) struct SummaryError(#[from] serde_json::Error);
+
+pub(super) fn read(bytes: &[u8]) -> Result<NodeUsage, SummaryError> {
+    let summary: Summary = serde_json::from_slice(bytes)?;
     let pods = summary.pods.unwrap_or_default().into_iter();
     let pods = pods.filter_map(|pod| {
         let key = format!("{}/{}", pod.pod_ref.namespace, pod.pod_ref.name);

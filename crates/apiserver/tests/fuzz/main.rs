@@ -10,7 +10,7 @@ mod corpus;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -24,7 +24,7 @@ use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_api::{Cursor, KindDef, Problems, Status, Value, duration, int_or_string, meta, protobuf};
 use orlop_apiserver::pki;
 use orlop_base::Random;
-use orlop_base::clock::{self, Shift};
+use orlop_base::clock::{self, Shift, monotonic};
 use serde_json::{Map, json};
 
 use corpus::Corpus;
@@ -82,7 +82,7 @@ fn nothing_that_is_sent_breaks_anything() {
     let run = move || {
         let corpus = Corpus::new();
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        let began = Instant::now();
+        let began = monotonic();
         match long {
             None => {
                 for (name, few, _, target) in chosen {
@@ -122,7 +122,7 @@ fn nothing_that_is_sent_breaks_anything() {
 
 fn batch(name: &str, target: Target, corpus: &Corpus, first: u64, count: u64) {
     for seed in first..first.wrapping_add(count) {
-        let began = Instant::now();
+        let began = monotonic();
         let outcome = catch_unwind(AssertUnwindSafe(|| target(corpus, &mut Random::seeded(seed))));
         let replay = format!("replay with FUZZ_ONLY={name} FUZZ_SEED={seed}");
         let size = outcome.unwrap_or_else(|_| panic!("it panicked: {replay}"));
@@ -589,7 +589,7 @@ fn selector_text(random: &mut Random) -> String {
 fn label_selector(_: &Corpus, random: &mut Random) -> Size {
     let text = selector_text(random);
     let output = match LabelSelector::parse(&text) {
-        Err(e) => e.len(),
+        Err(e) => e.to_string().len(),
         Ok(selector) => {
             for value in [None, Some(""), Some("1"), Some("9223372036854775807"), Some("x")] {
                 selector.matches(|_| value);
@@ -613,7 +613,7 @@ fn label_selector(_: &Corpus, random: &mut Random) -> Size {
 fn field_selector(_: &Corpus, random: &mut Random) -> Size {
     let text = selector_text(random);
     let output = match FieldSelector::parse(&text) {
-        Err(e) => e.len(),
+        Err(e) => e.to_string().len(),
         Ok(selector) => {
             selector.matches(|_| "1");
             selector.exact("metadata.name").map_or(0, str::len)
@@ -682,7 +682,13 @@ fn quantity(_: &Corpus, random: &mut Random) -> Size {
             let again = Quantity::parse(&other.canonical()).expect("what is written can be read");
             assert_eq!(again.nanos(), other.nanos(), "{b}");
         }
-        (a, b) => output = [a.err(), b.err()].into_iter().flatten().map(|e| e.len()).sum(),
+        (a, b) => {
+            output = [a.err(), b.err()]
+                .into_iter()
+                .flatten()
+                .map(|e| e.to_string().len())
+                .sum()
+        }
     }
     let made = Quantity::from_i64(number(random), Format::BinarySI).canonical();
     drop(Quantity::parse(&made).expect("what is written can be read"));
@@ -708,9 +714,9 @@ fn time(_: &Corpus, random: &mut Random) -> Size {
     let long = clock::seconds(seconds);
     let moved = at.later_by_seconds(seconds).earlier(long).later(long);
     assert!(clock::elapsed(moved, at) <= clock::elapsed(Timestamp::MIN, Timestamp::MAX));
-    let begin = Instant::now();
+    let begin = monotonic();
     assert!(begin.later(long) >= begin.earlier(long));
-    std::time::SystemTime::now().later(long).later(long).earlier(long);
+    clock::wall().later(long).later(long).earlier(long);
     let text = match random.below(3) {
         0 => word(random),
         1 => format!(
@@ -722,7 +728,7 @@ fn time(_: &Corpus, random: &mut Random) -> Size {
     };
     let mut output = match duration::parse_duration(&text) {
         Ok(nanos) => duration::duration_text(nanos).len(),
-        Err(e) => e.len(),
+        Err(e) => e.to_string().len(),
     };
     output += duration::duration_text(number(random)).len();
     let lease = schema::schema()

@@ -546,8 +546,8 @@ fn wanted(place: ObjectPath, call: &Call) -> StoreResult<ListSelector> {
     let bad = |message: String| Refusal::new(400, "BadRequest", message);
     Ok(ListSelector {
         place,
-        labels: LabelSelector::parse(call.parameter("labelSelector")).map_err(bad)?,
-        fields: FieldSelector::parse(call.parameter("fieldSelector")).map_err(bad)?,
+        labels: LabelSelector::parse(call.parameter("labelSelector")).map_err(|e| bad(e.to_string()))?,
+        fields: FieldSelector::parse(call.parameter("fieldSelector")).map_err(|e| bad(e.to_string()))?,
     })
 }
 

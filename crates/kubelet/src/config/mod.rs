@@ -288,7 +288,7 @@ pub fn parse_reclaim(signal: &str, text: &str) -> Result<Threshold, ThresholdErr
             ))),
         },
         None if !SIGNALS.contains(&signal) => Err(ThresholdError(format!("unsupported eviction signal {signal}"))),
-        None => match Quantity::parse(text).map_err(ThresholdError)? {
+        None => match Quantity::parse(text).map_err(|e| ThresholdError(e.to_string()))? {
             amount if amount.is_negative() => Err(ThresholdError(format!(
                 "negative eviction minimum reclaim specified for {signal}"
             ))),
@@ -303,7 +303,7 @@ pub fn parse_threshold(signal: &str, text: &str) -> Result<Option<Threshold>, Th
         return Err(ThresholdError(format!("unsupported eviction signal {signal}")));
     }
     let Some(percent) = text.strip_suffix('%') else {
-        let quantity = Quantity::parse(text).map_err(ThresholdError)?;
+        let quantity = Quantity::parse(text).map_err(|e| ThresholdError(e.to_string()))?;
         if quantity.is_zero() || quantity.is_negative() {
             return Err(ThresholdError(format!(
                 "eviction threshold {signal} must be positive: {text}"

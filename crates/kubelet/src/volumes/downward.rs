@@ -164,7 +164,7 @@ pub fn resource_value(
             .and_then(|l| l.get(resource)),
         _ => return Err(unsupported()),
     };
-    let parse = |text: &QuantityText| Quantity::parse(&text.0).map_err(DownwardApiError::Quantity);
+    let parse = |text: &QuantityText| Quantity::parse(&text.0).map_err(|e| DownwardApiError::Quantity(e.to_string()));
     let mut amount = stated.map(parse).transpose()?.unwrap_or_default();
     if list == "limits" && is_plain && amount.is_zero() {
         amount = allocatable.get(resource).map(parse).transpose()?.unwrap_or_default();

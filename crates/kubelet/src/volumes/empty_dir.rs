@@ -48,7 +48,7 @@ impl Medium {
 }
 
 fn parse(quantity: &str) -> Result<Quantity, MountError> {
-    Quantity::parse(quantity).map_err(MountError::Invalid)
+    Quantity::parse(quantity).map_err(|e| MountError::Invalid(e.to_string()))
 }
 
 fn bytes(quantity: &QuantityText) -> Result<i64, MountError> {

@@ -99,7 +99,7 @@ impl Target {
         TlsConnector::from(tls)
             .connect(name, stream)
             .await
-            .context("no TLS connection")
+            .context("failed to set up TLS")
     }
 
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {

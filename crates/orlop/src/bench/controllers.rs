@@ -2,11 +2,12 @@
 //! writes that takes.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::bail;
 use bytes::Bytes;
 use http::Method;
+use orlop_base::clock::monotonic;
 use serde_json::{Value, json};
 
 use super::client::{Connection, Http2, Target};
@@ -117,7 +118,7 @@ impl Bench {
         work: impl AsyncFnOnce(&mut Bench) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         eprintln!("· {name}");
-        let (before, cpu, started) = (self.writes().await?, self.cpu(), Instant::now());
+        let (before, cpu, started) = (self.writes().await?, self.cpu(), monotonic());
         work(self).await?;
         let took = started.elapsed();
         let cpu = self.cpu().saturating_sub(cpu);
@@ -232,7 +233,7 @@ impl Bench {
         what: &str,
         mut done: impl AsyncFnMut(&mut Bench) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
-        let started = Instant::now();
+        let started = monotonic();
         while !done(self).await? {
             if started.elapsed() > PATIENCE {
                 bail!("{what}: not done after {PATIENCE:?}");

@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::Method;
+use orlop_base::clock::monotonic;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
@@ -75,7 +76,7 @@ impl Kind {
             Some((_, kind, _)) => Ok(*kind),
             None => {
                 let known: Vec<&str> = KINDS.iter().map(|(name, ..)| *name).collect();
-                bail!("{name} is none of {}", known.join(", "))
+                bail!("unknown {name:?}: must be one of {}", known.join(", "))
             }
         };
         names.iter().map(parse).collect()
@@ -280,7 +281,7 @@ async fn clean_up(target: &Target) -> anyhow::Result<()> {
 }
 
 async fn measure(people: &People, name: String, time: Duration) -> HonestFigures {
-    let began = Instant::now();
+    let began = monotonic();
     let clients: Vec<_> = people
         .honest
         .iter()
@@ -306,9 +307,9 @@ async fn honest(target: Target, number: usize, time: Duration) -> (Vec<Duration>
     let (mut latencies, mut refusals) = (vec![], vec![]);
     let mut connection: Option<Connection> = None;
     let mut turn = 0;
-    let start = Instant::now();
+    let start = monotonic();
     while start.elapsed() < time {
-        let began = Instant::now();
+        let began = monotonic();
         let outcome = timeout(PATIENCE, async {
             if connection.is_none() {
                 connection = Some(target.connect().await?);

@@ -1,6 +1,8 @@
 //! Rates and latencies.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use orlop_base::clock::monotonic;
 
 /// What one measurement found.
 pub(crate) struct Figures {
@@ -40,7 +42,7 @@ impl Figures {
 
 /// Times one operation into `into`.
 pub(crate) async fn timed<T>(into: &mut Vec<Duration>, operation: impl Future<Output = T>) -> T {
-    let start = Instant::now();
+    let start = monotonic();
     let result = operation.await;
     into.push(start.elapsed());
     result

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::Method;
+use orlop_base::clock::monotonic;
 
 use super::client::Target;
 use super::process;
@@ -58,7 +59,7 @@ impl OwnServer {
         let dir = std::env::temp_dir().join(format!("orlop-bench-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let log = std::fs::File::create(dir.join("orlop.log"))?;
-        let started = Instant::now();
+        let started = monotonic();
         let child = Command::new(std::env::current_exe()?)
             .args(part.arguments())
             .arg("--data-dir")
@@ -129,7 +130,7 @@ impl Drop for OwnServer {
             nix::unistd::Pid::from_raw(self.child.id() as i32),
             nix::sys::signal::Signal::SIGTERM,
         );
-        let asked = Instant::now();
+        let asked = monotonic();
         while matches!(self.child.try_wait(), Ok(None)) {
             if asked.elapsed() > Duration::from_secs(10) {
                 let _ = self.child.kill();

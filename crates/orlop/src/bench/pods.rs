@@ -4,13 +4,14 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use orlop_base::clock::monotonic;
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::cri::messages::*;
@@ -110,13 +111,13 @@ impl<'a> Bench<'a> {
         let (mut bare, mut agent) = (vec![], vec![]);
         for number in 0..ALONE {
             tokio::time::sleep(SETTLE).await;
-            let started = Instant::now();
+            let started = monotonic();
             let sandbox = self.start_bare(&format!("bare-{number}")).await?;
             bare.push(started.elapsed());
             self.remove_bare(&sandbox).await?;
             let running = self.running().await?;
             tokio::time::sleep(SETTLE).await;
-            let started = Instant::now();
+            let started = monotonic();
             self.create(&format!("pod-{number}")).await?;
             self.until_running(running, 1).await?;
             agent.push(started.elapsed());
@@ -132,7 +133,7 @@ impl<'a> Bench<'a> {
     async fn all_at_once(&mut self) -> anyhow::Result<Pair> {
         let count = self.setting.pods;
         eprintln!("· {count} pods at once, by the bare calls");
-        let started = Instant::now();
+        let started = monotonic();
         let names: Vec<String> = (0..count).map(|number| format!("bare-{number}")).collect();
         let made = orlop_base::join_all(names.iter().map(|name| self.start_bare(name))).await;
         let bare = started.elapsed();
@@ -146,7 +147,7 @@ impl<'a> Bench<'a> {
             .collect::<anyhow::Result<()>>()?;
         eprintln!("· {count} pods at once, by the agent");
         let running = self.running().await?;
-        let started = Instant::now();
+        let started = monotonic();
         let names: Vec<String> = (0..count).map(|number| format!("many-{number}")).collect();
         let made = orlop_base::join_all(names.iter().map(|name| self.create(name))).await;
         made.into_iter().collect::<anyhow::Result<()>>()?;
@@ -209,7 +210,7 @@ impl<'a> Bench<'a> {
     }
 
     async fn until_running(&mut self, mut running: Incoming, count: usize) -> anyhow::Result<()> {
-        let (started, mut seen, mut rest) = (Instant::now(), 0, Vec::new());
+        let (started, mut seen, mut rest) = (monotonic(), 0, Vec::new());
         while seen < count {
             let left = PATIENCE.saturating_sub(started.elapsed());
             let frame = tokio::time::timeout(left, running.frame()).await;
@@ -250,7 +251,7 @@ impl<'a> Bench<'a> {
         look: Duration,
         mut done: impl AsyncFnMut(&mut Self) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
-        let started = Instant::now();
+        let started = monotonic();
         while !done(self).await? {
             if let Some(status) = self.agent.child.try_wait()? {
                 bail!("the agent ended by itself: {status}");

@@ -9,13 +9,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use http::Method;
 use nix::sched::{CloneFlags, unshare};
+use orlop_base::clock::monotonic;
 use serde_json::json;
 
 use super::client::{Http2, Target};
@@ -37,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(crate) struct Row {
     pub program: &'static str,
     pub mode: String,
-    pub outcome: Result<Figures, String>,
+    pub outcome: anyhow::Result<Figures>,
 }
 
 pub(crate) struct Figures {
@@ -50,7 +51,7 @@ pub(crate) struct Figures {
 pub(crate) fn enter_private_network() -> anyhow::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace needs root")?;
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    let up = up.context("there is no ip command")?;
+    let up = up.context("failed to run ip")?;
     if !up.success() {
         bail!("failed to bring up the loopback interface");
     }
@@ -104,7 +105,7 @@ impl Bench<'_> {
     }
 
     pub(crate) async fn measure(&self, program: &'static str, mode: &str) -> Row {
-        let outcome = self.measured(program, mode).await.map_err(|e| format!("{e:#}"));
+        let outcome = self.measured(program, mode).await;
         let mode = mode.to_string();
         clean_up();
         Row { program, mode, outcome }
@@ -201,7 +202,7 @@ impl Proxy {
     }
 
     async fn until_synced(&self, count: u64) -> anyhow::Result<Syncs> {
-        let begun = Instant::now();
+        let begun = monotonic();
         while begun.elapsed() < PATIENCE {
             if let Some(syncs) = syncs().filter(|syncs| syncs.count >= count) {
                 return Ok(syncs);
@@ -274,7 +275,7 @@ pub(crate) fn print(services: u32, rows: &[Row]) {
     );
     for row in rows {
         match &row.outcome {
-            Err(why) => println!("{:<12} {:<10} not measured: {why}", row.program, row.mode),
+            Err(why) => println!("{:<12} {:<10} not measured: {why:#}", row.program, row.mode),
             Ok(figures) => println!(
                 "{:<12} {:<10} {:>9.0} ms {:>11.2} ms {:>7.1} MB",
                 row.program,

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
+use orlop_base::clock::monotonic;
 use serde_json::{Value, json};
 
 use super::client::{Connection, Target};
@@ -117,7 +118,7 @@ where
         connections.push(target.connect().await?);
     }
     let next = Arc::new(AtomicUsize::new(0));
-    let start = Instant::now();
+    let start = monotonic();
     let tasks: Vec<_> = connections
         .into_iter()
         .map(|mut connection| {
@@ -183,7 +184,7 @@ pub(crate) async fn gets(
 pub(crate) async fn lists(target: &Target, times: usize) -> anyhow::Result<Figures> {
     let mut connection = target.connect().await?;
     let (mut latencies, mut bytes) = (vec![], 0);
-    let start = Instant::now();
+    let start = monotonic();
     for _ in 0..times {
         let answer = timed(
             &mut latencies,
@@ -228,10 +229,10 @@ pub(crate) async fn fan_out(target: &Target, watchers: usize, count: usize) -> a
         }));
     }
     let mut latencies = vec![];
-    let start = Instant::now();
+    let start = monotonic();
     for i in 0..count {
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("fan-{i}")}, "data": {"k": "v"}});
-        let sent = Instant::now();
+        let sent = monotonic();
         writer.expect(Method::POST, &path, Bytes::from(map.to_string())).await?;
         while seen.load(Ordering::Relaxed) < (i + 1) * watchers {
             tokio::time::timeout(Duration::from_secs(30), notify.notified())

@@ -66,6 +66,15 @@ pub(super) struct Args {
     /// File to write audit events to, one JSON line per event
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
+    /// Time after which a pending write fails the etcd check of /livez, /healthz and /readyz
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    etcd_healthcheck_timeout: Duration,
+    /// Time after which a pending write fails the etcd-readiness check of /readyz
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    etcd_readycheck_timeout: Duration,
+    /// Time to delay the termination, during which requests are served and /readyz fails
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
+    shutdown_delay_duration: Duration,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
@@ -91,10 +100,32 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     config.history_events = args.store_history_events;
     config.history_age = args.store_history_age;
     config.audit_log = args.audit_log_path;
+    config.store_healthcheck_timeout = args.etcd_healthcheck_timeout;
+    config.store_readycheck_timeout = args.etcd_readycheck_timeout;
+    config.shutdown_delay = args.shutdown_delay_duration;
     serve(config, |running, kubeconfig| {
         tracing::info!(address = %running.address, kubeconfig = %kubeconfig.display(), "serving");
         Components::default()
     })
+}
+
+/// How long a task that blocks its thread may keep everybody else from the network.
+const DRIVER_WAKE: Duration = Duration::from_millis(500);
+
+/// Wakes an idle worker of the runtime now and then. A worker that was woken by the I/O driver and then blocks (an endless
+/// loop, a hung system call) takes nobody else along: without this the other workers sleep on, nobody polls the driver,
+/// and a stalled component could not even be reported.
+fn keep_driver_polled(runtime: tokio::runtime::Handle) -> std::io::Result<()> {
+    let wake = move || {
+        loop {
+            std::thread::sleep(DRIVER_WAKE);
+            drop(runtime.spawn(async {}));
+        }
+    };
+    std::thread::Builder::new()
+        .name("orlop-driver".into())
+        .spawn(wake)
+        .map(drop)
 }
 
 /// Runs a server until it is told to stop. `ready` is called once it serves and its kubeconfig is there, and starts what
@@ -104,7 +135,8 @@ pub(super) fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Compo
         .thread_stack_size(orlop_api::schema::STACK_BYTES)
         .enable_all()
         .build()
-        .context("no threads to run on")?;
+        .context("failed to start the tokio runtime")?;
+    keep_driver_polled(runtime.handle().clone()).context("failed to start a thread")?;
     runtime.block_on(async {
         // Before anything is started, so that an early Ctrl-C stops cleanly too.
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -124,6 +156,7 @@ pub(super) fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Compo
             }
         }
         tracing::info!("stopping");
+        running.announce_stop().await;
         components.stop().await;
         running.stop().await;
         Ok(())
@@ -153,11 +186,11 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(temporary, path)
 }
 
-fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+fn parse_ports(text: &str) -> anyhow::Result<(u16, u16)> {
     let range = text
         .split_once('-')
         .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     range
         .filter(|(a, b)| 0 < *a && a <= b)
-        .ok_or_else(|| "must be a port range such as 30000-32767".to_string())
+        .context("must be a port range such as 30000-32767")
 }

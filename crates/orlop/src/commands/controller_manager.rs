@@ -51,7 +51,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("no threads to run on")?;
+        .context("failed to start the tokio runtime")?;
     runtime.block_on(manage(args, controllers, settings))
 }
 

@@ -141,19 +141,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
             Some(read.with_context(|| format!("failed to read the configuration {}", path.display()))?)
         }
     };
-    let flags = overrides(&args.fields).map_err(anyhow::Error::msg)?;
+    let flags = overrides(&args.fields)?;
     let config = match config::parse(text.as_deref(), &flags) {
         Ok(config) => config,
-        Err(problems) => bail!("the configuration is refused:\n{}", problems.join("\n")),
+        Err(problems) => bail!("invalid configuration:\n{}", problems.join("\n")),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(orlop_api::schema::STACK_BYTES)
         .enable_all()
         .build()
-        .context("no threads to run on")?;
+        .context("failed to start the tokio runtime")?;
     // A task that panics ends the process, which its supervisor starts again.
     let outcome = runtime.block_on(orlop_base::task::guard(serve(args, config)));
-    outcome.map_err(|panic| anyhow::anyhow!("a task of the node agent panicked: {panic}"))?
+    outcome.map_err(|panic| anyhow::anyhow!("a task of the kubelet panicked: {panic}"))?
 }
 
 async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
@@ -220,7 +220,7 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    tracing::info!("stopping; pods go on");
+    tracing::info!("stopping; pods keep running");
     shutdown.trigger();
     agent.wait().await;
     Ok(())
@@ -236,39 +236,38 @@ fn identity(args: &NodeArgs, config: &Config) -> anyhow::Result<Identity> {
         name: hostname.clone(),
         hostname,
         addresses,
-        labels: pairs("--node-labels", &args.node_labels, "=").map_err(anyhow::Error::msg)?,
+        labels: pairs("--node-labels", &args.node_labels, "=")?,
         port: config.port,
     })
 }
 
 /// `name=value` each.
-fn pairs(flag: &str, texts: &[String], separator: &str) -> Result<BTreeMap<String, String>, String> {
+fn pairs(flag: &str, texts: &[String], separator: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let pair = |text: &String| {
-        let (name, value) = text
-            .split_once(separator)
-            .ok_or(format!("{flag}: {text:?} has no {separator:?} in it"))?;
+        let split = text.split_once(separator);
+        let (name, value) = split.with_context(|| format!("{flag}: {text:?} has no {separator:?} in it"))?;
         Ok((name.trim().to_string(), value.trim().to_string()))
     };
     texts.iter().map(pair).collect()
 }
 
-fn map(flag: &str, texts: &[String], separator: &str) -> Result<Option<Value>, String> {
+fn map(flag: &str, texts: &[String], separator: &str) -> anyhow::Result<Option<Value>> {
     let pairs = pairs(flag, texts, separator)?;
     Ok((!pairs.is_empty()).then(|| json!(pairs)))
 }
 
 /// `key=value:effect` or `key:effect`
-fn taint(text: &str) -> Result<Value, String> {
+fn taint(text: &str) -> anyhow::Result<Value> {
     let wrong = || format!("--register-with-taints: {text:?} is not a valid taint (example: key=value:NoSchedule)");
-    let (rest, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let (rest, effect) = text.rsplit_once(':').with_context(wrong)?;
     let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
     Ok(json!({"key": key, "value": value, "effect": effect}))
 }
 
 /// Flags that were given, and the fields they stand for.
-fn overrides(args: &FieldArgs) -> Result<Vec<Override>, String> {
+fn overrides(args: &FieldArgs) -> anyhow::Result<Vec<Override>> {
     let text = |value: &Option<String>| value.clone().map(Value::from);
-    let taints: Result<Vec<Value>, String> = args.register_with_taints.iter().map(|text| taint(text)).collect();
+    let taints: anyhow::Result<Vec<Value>> = args.register_with_taints.iter().map(|text| taint(text)).collect();
     let taints = taints?;
     let mut gates = Map::new();
     for (name, value) in pairs("--feature-gates", &args.feature_gates, "=")? {
@@ -340,7 +339,7 @@ mod tests {
             ),
             ("--feature-gates X=maybe", "must be true or false"),
         ] {
-            let error = overrides(&args(line).fields).unwrap_err();
+            let error = overrides(&args(line).fields).unwrap_err().to_string();
             assert!(error.starts_with(wrong), "{error}");
         }
     }

@@ -18,6 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::logging::LoggingArgs;
@@ -130,16 +131,16 @@ fn parse_alone<A: Args>(
 }
 
 /// A flag's value in Go's notation.
-fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
-    orlop_scheduler::config::parse_duration(text).ok_or_else(|| "must be a duration such as 60s, 5m or 1h".to_string())
+fn parse_duration(text: &str) -> anyhow::Result<std::time::Duration> {
+    orlop_scheduler::config::parse_duration(text).context("must be a duration such as 60s, 5m or 1h")
 }
 
 /// As Go reads booleans.
-fn parse_bool(text: &str) -> Result<bool, String> {
+fn parse_bool(text: &str) -> anyhow::Result<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("must be true or false".to_string()),
+        _ => anyhow::bail!("must be true or false"),
     }
 }
 

@@ -228,7 +228,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("no threads to run on")?;
+        .context("failed to start the tokio runtime")?;
     if args.cleanup {
         return clean_up(&runtime);
     }
@@ -239,7 +239,7 @@ fn clean_up(runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
     let problems = engine::clean_up(&Settings::default(), runtime.handle());
     match problems.is_empty() {
         true => Ok(()),
-        false => bail!("not all could be taken away:\n  {}", problems.join("\n  ")),
+        false => bail!("failed to remove all proxy rules:\n  {}", problems.join("\n  ")),
     }
 }
 

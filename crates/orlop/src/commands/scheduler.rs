@@ -80,7 +80,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     };
     let (config, warnings) = match configuration(&args, text.as_deref()) {
         Ok(done) => done,
-        Err(problems) => bail!("the configuration is refused:\n{}", problems.join("\n")),
+        Err(problems) => bail!("invalid configuration:\n{}", problems.join("\n")),
     };
     for warning in warnings {
         tracing::warn!(warning = %warning, "loaded configuration with a warning");
@@ -94,7 +94,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("no threads to run on")?;
+        .context("failed to start the tokio runtime")?;
     runtime.block_on(schedule(args, config))
 }
 

@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use orlop_apiserver::Config;
+use orlop_base::clock::monotonic;
 
 use super::controllers::ControllersArgs;
+use super::parse_duration;
 use crate::components::{self, Components};
 use crate::control;
 use crate::fleet::FleetArgs;
@@ -58,6 +60,9 @@ pub(crate) struct Args {
     /// Secure port of the controller manager on 127.0.0.1: healthz and metrics (0: disabled)
     #[arg(long, value_name = "PORT", default_value_t = super::controller_manager::PORT)]
     controller_manager_port: u16,
+    /// Time after which a component whose task keeps its thread is reported as stalled
+    #[arg(long, hide = true, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    component_stall_timeout: Duration,
     #[command(flatten, next_help_heading = "This machine as a node")]
     node: NodeArgs,
     #[command(flatten, next_help_heading = "Services")]
@@ -87,7 +92,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let started = Instant::now();
+    let started = monotonic();
     let disabled = args.disabled();
     let (scheduler_port, manager_port) = (args.scheduler_port, args.controller_manager_port);
     let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
@@ -135,6 +140,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             );
         }
         println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
+        running
+            .server
+            .health
+            .components
+            .set_stall_timeout(args.component_stall_timeout);
         let mut components = Components::new(running, disabled);
         components.start_scheduler(running, scheduler, scheduler_port);
         components.start_controllers(running, controllers, settings, manager_port);

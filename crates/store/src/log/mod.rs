@@ -18,7 +18,7 @@ use bytes::Bytes;
 pub use embedded::{EmbeddedLog, EmbeddedOptions};
 pub use memory::MemoryLog;
 
-use crate::{Expect, Revision};
+use crate::{Expect, RecordError, Revision};
 
 pub trait Log: Send {
     /// Hands over what the log remembers: at most one base first, then transactions by revision. Called once, before
@@ -152,7 +152,7 @@ pub enum OpenError {
     )]
     Lost { what: String, mark: PathBuf },
     #[error("the record under {key} cannot be read: {reason}")]
-    Record { key: String, reason: String },
+    Record { key: String, reason: RecordError },
     #[error("cannot start the store's writer thread: {0}")]
     Thread(std::io::Error),
 }

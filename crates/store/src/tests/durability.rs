@@ -132,11 +132,11 @@ async fn a_record_that_cannot_be_decoded_is_named() {
         fn bytes(&self) -> &Bytes {
             &self.0
         }
-        fn decode(_: &str, bytes: Bytes) -> Result<Self, String> {
+        fn decode(_: &str, bytes: Bytes) -> Result<Self, crate::RecordError> {
             if bytes.starts_with(b"{") {
                 Ok(Picky(bytes))
             } else {
-                Err("not JSON".into())
+                Err(crate::RecordError("not JSON".into()))
             }
         }
     }

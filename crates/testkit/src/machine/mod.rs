@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use archive::Archive;
+use orlop_base::clock::monotonic;
 
 /// Where `tools/install-test-tools` puts the kernel's package.
 const KERNEL: &str = "/var/cache/orlop-test-kernel";
@@ -250,7 +251,7 @@ fn boot(initrd: &Path, append: &str) {
             let _ = send.send(String::from_utf8_lossy(&line).trim_end().to_string());
         }
     });
-    let started = Instant::now();
+    let started = monotonic();
     let result = loop {
         match lines.recv_timeout(LIMIT.saturating_sub(started.elapsed())) {
             Ok(line) => match line.strip_prefix(RESULT) {

@@ -1,11 +1,11 @@
 //! Pods by the agent's workers on a real containerd, without an API server: what they do, what they say, and what is left.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orlop_api::types::core::{ContainerStatus, Pod, PodStatus};
 use orlop_api::types::meta::Time;
-use orlop_base::clock::Shift;
+use orlop_base::clock::{Shift, monotonic};
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_kubelet::cgroups::{Cgroups, Tree};
 use orlop_kubelet::events::Events;
@@ -174,12 +174,12 @@ impl Drop for Node {
 
 /// Asks until there is an answer.
 async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now().later(PATIENCE);
+    let deadline = monotonic().later(PATIENCE);
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(monotonic() < deadline, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -191,13 +191,13 @@ impl Agent {
 
     /// Waits for a status; what was last seen is part of the complaint.
     async fn wait(&self, name: &str, what: &str, is: impl Fn(&PodStatus) -> bool) -> PodStatus {
-        let deadline = Instant::now().later(PATIENCE);
+        let deadline = monotonic().later(PATIENCE);
         loop {
             let status = self.status(name);
             if is(&status) {
                 return status;
             }
-            assert!(Instant::now() < deadline, "{name} is not {what}: {status:#?}");
+            assert!(monotonic() < deadline, "{name} is not {what}: {status:#?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -453,7 +453,7 @@ async fn ten_pods_beside_ten_that_the_runtime_alone_starts() {
         bare.push(start_bare(&node, &runtime, &format!("bare{number}")).await);
         let name = format!("p{number}");
         let pod = pod(&name, json!({"containers": [shell("main", FOREVER)]}));
-        let began = Instant::now();
+        let began = monotonic();
         agent.workers.update(Arc::new(pod.clone()));
         while agent.status(&name).phase.as_deref() != Some("Running") {
             assert!(began.elapsed() < PATIENCE);
@@ -485,7 +485,7 @@ async fn start_bare(node: &Node, runtime: &CriRuntime, name: &str) -> Duration {
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let input = ContainerInput::new(&pod, container, ContainerKind::Regular, "busybox", &facts);
     let config = spec::container_config(&input).unwrap();
-    let began = Instant::now();
+    let began = monotonic();
     let id = runtime.run_pod_sandbox(sandbox.clone(), "").await.unwrap();
     let container = runtime.create_container(&id, config, sandbox).await.unwrap();
     runtime.start_container(&container).await.unwrap();

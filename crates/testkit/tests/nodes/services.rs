@@ -231,12 +231,17 @@ struct Proxy(std::process::Child);
 
 impl Proxy {
     fn start(server: &Server, mode: &str) -> Proxy {
-        let child = std::process::Command::new(orlop_testkit::orlop())
+        Proxy::start_with(server, mode, |_| {})
+    }
+
+    fn start_with(server: &Server, mode: &str, more: impl FnOnce(&mut std::process::Command)) -> Proxy {
+        let mut command = std::process::Command::new(orlop_testkit::orlop());
+        command
             .args(["proxy", "--hostname-override=node-a"])
             .arg(format!("--kubeconfig={}", server.kubeconfig().display()))
-            .arg(format!("--proxy-mode={mode}"))
-            .spawn();
-        Proxy(child.expect("orlop starts"))
+            .arg(format!("--proxy-mode={mode}"));
+        more(&mut command);
+        Proxy(command.spawn().expect("orlop starts"))
     }
 }
 
@@ -316,4 +321,58 @@ fn the_proxy_alone_killed_and_cleaned_up() {
         refused.contains("mode:") && refused.contains("ipvs.scheduler:"),
         "{refused}"
     );
+}
+
+/// Programs in iptables' place that take everything and hold nothing, or, while a file of the name `broken` is beside
+/// them, refuse everything.
+fn fake_iptables(directory: &std::path::Path) {
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && {{ echo 'iptables v1.8.9 (legacy)'; exit 0; }}\n\
+         [ -e {}/broken ] && {{ echo 'iptables: Memory allocation problem' >&2; exit 1; }}\n\
+         case $0 in *-restore) while read -r line; do :; done;; esac\nexit 0\n",
+        directory.display()
+    );
+    for family in ["iptables", "ip6tables"] {
+        for verb in ["", "-save", "-restore"] {
+            let path = directory.join(format!("{family}{verb}"));
+            fs::write(&path, &script).unwrap();
+            fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        }
+    }
+}
+
+/// What load balancers and liveness probes are told by a proxy that can't write its rules, and by one whose node goes.
+#[test]
+fn a_proxy_that_fails_is_unhealthy_until_it_works() {
+    network::enter_private_network();
+    let server = Launch::apiserver().start();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
+    server.run_with("kubectl apply -f -", &node.to_string());
+    let programs = tempfile::tempdir().unwrap();
+    fake_iptables(programs.path());
+    let _proxy = Proxy::start_with(&server, "iptables", |command| {
+        command.env("PATH", programs.path()).arg("--iptables-sync-period=1s");
+    });
+    let code = |path: &str| {
+        let page = format!("http://127.0.0.1:10256/{path}");
+        server
+            .sh(&format!("curl -s -o /dev/null -w '%{{http_code}}' {page}"))
+            .stdout
+    };
+    let until = |what: &str, healthz: &str, livez: &str| {
+        eventually(what, || {
+            (code("healthz") == healthz && code("livez") == livez).then_some(())
+        })
+    };
+    until("the proxy works", "200", "200");
+    let metrics = server.run("curl -sf http://127.0.0.1:10249/metrics");
+    orlop_base::metrics::exposition::parse(&metrics).unwrap_or_else(|error| panic!("{error}"));
+    server.run("kubectl taint node node-a ToBeDeletedByClusterAutoscaler=1:NoSchedule");
+    until("the node goes: no new connections", "503", "200");
+    server.run("kubectl taint node node-a ToBeDeletedByClusterAutoscaler-");
+    until("the node stays", "200", "200");
+    fs::write(programs.path().join("broken"), "").unwrap();
+    until("rules can't be written", "503", "503");
+    fs::remove_file(programs.path().join("broken")).unwrap();
+    until("rules can be written again", "200", "200");
 }

@@ -18,14 +18,19 @@ const TAKEN_OVER: &[(&str, &str)] = &[
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-pub(super) fn check(review: &Review<'_>, pod: &Value, request: &Value) -> Result<(), String> {
+/// Why a kubelet gets no token for an audience.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct AudienceRefused(String);
+
+pub(super) fn check(review: &Review<'_>, pod: &Value, request: &Value) -> Result<(), AudienceRefused> {
     let audience = match items(request, &["spec", "audiences"]) {
         [] => "",
         [one] => one.as_str().unwrap_or(""),
-        _ => return Err("node may only request 0 or 1 audiences".into()),
+        _ => return Err(AudienceRefused("node may only request 0 or 1 audiences".into())),
     };
     let named = names_audience(review, pod, audience)
-        .map_err(|why| format!("error validating audience {audience:?}: {why}"))?;
+        .map_err(|why| AudienceRefused(format!("error validating audience {audience:?}: {why}")))?;
     if named {
         return Ok(());
     }
@@ -35,10 +40,10 @@ pub(super) fn check(review: &Review<'_>, pod: &Value, request: &Value) -> Result
     if review.authorizer.authorize(&attributes, review.lookup).allowed {
         return Ok(());
     }
-    Err(format!(
+    Err(AudienceRefused(format!(
         "audience {audience:?} not found in pod spec volume, {} is not authorized to request tokens for this audience",
         review.user.name
-    ))
+    )))
 }
 
 /// Whether any volume names the audience. What could not be looked up is an error only if none does.

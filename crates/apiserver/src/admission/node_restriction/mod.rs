@@ -351,7 +351,7 @@ fn token(review: &Review<'_>, node: &str, request: &Value) -> Result<(), Status>
     if text(&pod, &["spec", "nodeName"]) != node {
         return Err(review.forbidden("node requested token bound to a pod scheduled on a different node"));
     }
-    audience::check(review, &pod, request).map_err(|why| review.forbidden(why))
+    audience::check(review, &pod, request).map_err(|why| review.forbidden(why.to_string()))
 }
 
 fn lease(review: &Review<'_>, node: &str) -> Result<(), Status> {

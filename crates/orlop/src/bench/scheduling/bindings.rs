@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
+use orlop_base::clock::monotonic;
 use serde::Deserialize;
 
 use crate::bench::client::Http2;
@@ -111,7 +112,7 @@ struct PodList<'a> {
 impl Bindings {
     pub(super) fn new(run: &str) -> Bindings {
         Bindings {
-            began: Instant::now(),
+            began: monotonic(),
             prefix: format!("{run}-"),
             sets: Default::default(),
         }

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use orlop_base::clock::monotonic;
 
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -30,7 +31,7 @@ impl Phase {
         Phase {
             label: label.to_string(),
             total,
-            started: Instant::now(),
+            started: monotonic(),
             bar,
             updates,
         }
@@ -56,14 +57,14 @@ impl Drop for Phase {
 }
 
 async fn report(label: String, total: usize, bar: Option<ProgressBar>, done: impl Fn() -> usize) {
-    let mut last_line = Instant::now();
+    let mut last_line = monotonic();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         match &bar {
             Some(bar) => bar.set_position(done() as u64),
             None if last_line.elapsed() >= LINE_EVERY => {
                 eprintln!("  {label}: {} of {total}", done());
-                last_line = Instant::now();
+                last_line = monotonic();
             }
             None => {}
         }

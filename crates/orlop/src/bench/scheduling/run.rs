@@ -194,7 +194,7 @@ impl Run {
         self.nodes += count;
         let names: Vec<String> = match manifest.name() {
             Some(name) if count == 1 => vec![name.to_string()],
-            Some(name) => bail!("{count} nodes can't all be named {name}"),
+            Some(name) => bail!("a template for {count} nodes must not have a fixed name ({name})"),
             None => (0..count).map(|i| format!("{prefix}-{i}")).collect(),
         };
         self.note_objects(names.iter().map(|name| format!("/api/v1/nodes/{name}")));
@@ -532,7 +532,7 @@ async fn churn(cluster: Arc<Cluster>, made: Arc<Mutex<Made>>, op: Churn, objects
 /// Short, fit for DNS names, and different for each run.
 fn run_name() -> String {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
-    let nanos = jiff::Timestamp::now().as_nanosecond() as u64;
+    let nanos = orlop_base::Clock::System.now().as_nanosecond() as u64;
     let mixed = (nanos ^ (u64::from(std::process::id()) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("ob{:05x}{}", mixed >> 44, RUNS.fetch_add(1, Ordering::Relaxed))
 }

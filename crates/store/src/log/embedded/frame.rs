@@ -27,6 +27,7 @@
 //! on disk and any other missing. So a broken frame with a whole one after it is never the trace of a crash: it is
 //! damage to something that was acknowledged. For the last one, the mark tells.
 
+use std::borrow::Cow;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -48,11 +49,11 @@ pub(super) enum Format {
 }
 
 impl Format {
-    fn of_version(version: u32) -> Result<Format, String> {
+    fn of_version(version: u32) -> Result<Format, Damage> {
         match version {
             1 => Ok(Format::V1),
             2 => Ok(Format::V2),
-            other => Err(format!("format version {other}, this orlop knows 1 and 2")),
+            other => Err(format!("format version {other}, this orlop knows 1 and 2").into()),
         }
     }
 
@@ -128,7 +129,7 @@ impl Header {
         (out, crc)
     }
 
-    fn decode(magic: Magic, format: Format, bytes: &[u8]) -> Result<Opened, String> {
+    fn decode(magic: Magic, format: Format, bytes: &[u8]) -> Result<Opened, Damage> {
         let (content, crc) = bytes.split_at(bytes.len() - 4);
         let crc = Cursor(crc).u32()?;
         if crc != crc32fast::hash(content) {
@@ -155,13 +156,34 @@ impl Header {
 }
 
 const FOREIGN: &str = "this is not a file of Orlop's store";
-pub(super) const NO_HEADER: &str = "the header is incomplete";
+
+/// Why a file, or a part of it, can't be what was once written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Damage {
+    /// The file ends before its header does: what a crash leaves of a new one.
+    #[error("the header is incomplete")]
+    NoHeader,
+    #[error("{0}")]
+    Content(Cow<'static, str>),
+}
+
+impl From<&'static str> for Damage {
+    fn from(reason: &'static str) -> Damage {
+        Damage::Content(reason.into())
+    }
+}
+
+impl From<String> for Damage {
+    fn from(reason: String) -> Damage {
+        Damage::Content(reason.into())
+    }
+}
 
 /// Reads the header at the beginning of a file, or says why it is none.
-pub(super) fn read_header(magic: Magic, from: &mut dyn Read) -> io::Result<Result<Opened, String>> {
+pub(super) fn read_header(magic: Magic, from: &mut dyn Read) -> io::Result<Result<Opened, Damage>> {
     let mut bytes = [0; HEADER];
     if read_up_to(from, &mut bytes[..12])? < 12 {
-        return Ok(Err(NO_HEADER.into()));
+        return Ok(Err(Damage::NoHeader));
     }
     if bytes[..8] != *magic.bytes() {
         return Ok(Err(FOREIGN.into()));
@@ -173,7 +195,7 @@ pub(super) fn read_header(magic: Magic, from: &mut dyn Read) -> io::Result<Resul
     };
     let bytes = &mut bytes[..format.header()];
     if read_up_to(from, &mut bytes[12..])? < bytes.len() - 12 {
-        return Ok(Err(NO_HEADER.into()));
+        return Ok(Err(Damage::NoHeader));
     }
     Ok(Header::decode(magic, format, bytes))
 }
@@ -255,7 +277,7 @@ pub(super) struct Batch {
     pub transactions: Vec<Writes>,
 }
 
-pub(super) fn get_batch(payload: &[u8]) -> Result<Batch, String> {
+pub(super) fn get_batch(payload: &[u8]) -> Result<Batch, Damage> {
     let mut cursor = Cursor(payload);
     let (first, micros, count) = (cursor.u64()?, cursor.u64()? as i64, cursor.u32()?);
     let mut transactions = Vec::new();
@@ -279,7 +301,7 @@ pub(super) fn get_batch(payload: &[u8]) -> Result<Batch, String> {
     })
 }
 
-pub(super) fn get_items(payload: &[u8], into: &mut Vec<BaseItem>) -> Result<(), String> {
+pub(super) fn get_items(payload: &[u8], into: &mut Vec<BaseItem>) -> Result<(), Damage> {
     let mut cursor = Cursor(payload);
     for _ in 0..cursor.u32()? {
         let (created, modified) = (cursor.u64()?, cursor.u64()?);
@@ -296,37 +318,37 @@ pub(super) fn get_items(payload: &[u8], into: &mut Vec<BaseItem>) -> Result<(), 
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], String> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Damage> {
         let (taken, rest) = self.0.split_at_checked(n).ok_or("a record reaches beyond its frame")?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn u32(&mut self) -> Result<u32, String> {
+    fn u32(&mut self) -> Result<u32, Damage> {
         Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))
     }
 
-    fn u64(&mut self) -> Result<u64, String> {
+    fn u64(&mut self) -> Result<u64, Damage> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes")))
     }
 
-    fn bytes(&mut self) -> Result<&'a [u8], String> {
+    fn bytes(&mut self) -> Result<&'a [u8], Damage> {
         let length = self.u32()?;
         self.take(length as usize)
     }
 
-    fn key(&mut self) -> Result<Arc<str>, String> {
+    fn key(&mut self) -> Result<Arc<str>, Damage> {
         Ok(std::str::from_utf8(self.bytes()?)
             .map_err(|_| "a key is not UTF-8")?
             .into())
     }
 
     /// A copy: a slice would keep the whole frame in memory.
-    fn value(&mut self) -> Result<Bytes, String> {
+    fn value(&mut self) -> Result<Bytes, Damage> {
         Ok(Bytes::copy_from_slice(self.bytes()?))
     }
 
-    fn end(&self) -> Result<(), String> {
+    fn end(&self) -> Result<(), Damage> {
         if self.0.is_empty() {
             Ok(())
         } else {

@@ -31,8 +31,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
+use orlop_base::clock::monotonic;
 use parking_lot::Mutex;
 
 use self::disk::{Disk, DiskFile, RealDisk};
@@ -326,8 +326,7 @@ impl Segment {
             self.health = Health::Longer;
             return Err(error);
         }
-        #[allow(clippy::disallowed_methods, reason = "measures the disk; nothing depends on it")]
-        let start = Instant::now();
+        let start = monotonic();
         if let Err(error) = file.sync() {
             self.health = Health::Suspect;
             return Err(error);

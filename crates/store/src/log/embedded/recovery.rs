@@ -10,7 +10,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
-use super::frame::{self, Format, Link, Magic, NO_HEADER, Next, Opened};
+use super::frame::{self, Damage, Format, Link, Magic, Next, Opened};
 use super::mark::{self, Marked};
 use super::{Sealed, segment_name, snapshot};
 use crate::Revision;
@@ -281,7 +281,7 @@ fn base(
                 });
             }
             Ok(loaded) => broken = Some((path, format!("it holds revision {}", loaded.revision))),
-            Err(reason) => broken = Some((path, reason)),
+            Err(reason) => broken = Some((path, reason.to_string())),
         }
     }
     let base = found.unwrap_or(Base {
@@ -359,7 +359,7 @@ impl Reader<'_> {
         let mut file = BufReader::with_capacity(256 << 10, file);
         let opened = match frame::read_header(Magic::Log, &mut file).map_err(io())? {
             Ok(opened) => opened,
-            Err(reason) if reason == NO_HEADER && matches!(until, Until::Torn) => {
+            Err(reason @ Damage::NoHeader) if matches!(until, Until::Torn) => {
                 let what = format!("{} is damaged at byte 0: {reason}", path.display());
                 match self.marked {
                     Some(marked) if marked.segment == first => {
@@ -372,7 +372,7 @@ impl Reader<'_> {
                 self.disk.remove(path).map_err(io())?;
                 return Ok(None);
             }
-            Err(reason) => return Err(corrupt(0, reason)),
+            Err(reason) => return Err(corrupt(0, reason.to_string())),
         };
         if opened.header.revision != first {
             let reason = format!("it holds revisions from {}", opened.header.revision);
@@ -411,7 +411,9 @@ impl Reader<'_> {
                     if head.previous.is_some_and(|previous| previous != read.chain) {
                         return Err(corrupt(offset, "a frame does not follow the one before it".into()));
                     }
-                    read.last = self.batch(read.last).map_err(|reason| corrupt(offset, reason))?;
+                    read.last = self
+                        .batch(read.last)
+                        .map_err(|reason| corrupt(offset, reason.to_string()))?;
                     read.bytes += (format.frame() + self.payload.len()) as u64;
                     read.chain = if format == Format::V2 { head.crc } else { 0 };
                     if self.marked.is_some_and(|marked| read.last > marked.revision) {
@@ -439,10 +441,10 @@ impl Reader<'_> {
     }
 
     /// Hands over the batch in `payload`, which comes after `last`. Its last revision.
-    fn batch(&mut self, last: Revision) -> Result<Revision, String> {
+    fn batch(&mut self, last: Revision) -> Result<Revision, Damage> {
         let batch = frame::get_batch(&self.payload)?;
         if batch.first != last + 1 {
-            return Err(format!("revision {} follows revision {last}", batch.first));
+            return Err(format!("revision {} follows revision {last}", batch.first).into());
         }
         let mut revision = last;
         for writes in batch.transactions {

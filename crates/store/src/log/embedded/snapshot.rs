@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::disk::Disk;
-use super::frame::{self, Format, Header, Link, Magic, Next, Opened};
+use super::frame::{self, Damage, Format, Header, Link, Magic, Next, Opened};
 use super::{Inventory, snapshot_name};
 use crate::Revision;
 use crate::log::{BaseItem, Checkpoint, LogError, LogMeter};
@@ -29,7 +29,7 @@ pub(super) struct Loaded {
 }
 
 /// Everything in the snapshot, or why it cannot be used.
-pub(super) fn load(path: &Path) -> io::Result<Result<Loaded, String>> {
+pub(super) fn load(path: &Path) -> io::Result<Result<Loaded, Damage>> {
     let mut file = BufReader::with_capacity(FRAME_BYTES, File::open(path)?);
     let opened = match frame::read_header(Magic::Snapshot, &mut file)? {
         Ok(opened) => opened,
@@ -47,7 +47,7 @@ pub(super) fn load(path: &Path) -> io::Result<Result<Loaded, String>> {
     }))
 }
 
-fn load_items(file: &mut dyn Read, opened: Opened) -> io::Result<Result<Vec<BaseItem>, String>> {
+fn load_items(file: &mut dyn Read, opened: Opened) -> io::Result<Result<Vec<BaseItem>, Damage>> {
     let count = opened.header.count;
     let mut chain = opened.chain;
     let mut items = Vec::new();
@@ -64,7 +64,7 @@ fn load_items(file: &mut dyn Read, opened: Opened) -> io::Result<Result<Vec<Base
                 }
             }
             Next::End if items.len() as u64 == count => return Ok(Ok(items)),
-            Next::End => return Ok(Err(format!("{} of {count} items are there", items.len()))),
+            Next::End => return Ok(Err(format!("{} of {count} items are there", items.len()).into())),
             Next::Broken(reason) => return Ok(Err(reason.into())),
         }
     }
@@ -176,7 +176,7 @@ impl Job {
     fn adopt(&self, path: PathBuf, revision: Revision, bytes: u64) {
         for old in self.superseded.iter().filter(|old| **old != path) {
             if let Err(error) = self.disk.remove(old) {
-                tracing::warn!(path = %old.display(), %error, "cannot remove a superseded file");
+                tracing::warn!(path = %old.display(), %error, "failed to remove a superseded file");
             }
         }
         let mut inventory = self.inventory.lock();
