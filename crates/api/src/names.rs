@@ -53,7 +53,7 @@ pub fn dns_label(s: &str) -> Vec<String> {
                 &["my-name", "123-abc"],
             )
         } else {
-            // A subdomain where a label is wanted: say just that.
+            // A subdomain where a label is expected: report just that.
             "must not contain dots".to_string()
         });
     }

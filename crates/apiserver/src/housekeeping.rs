@@ -110,7 +110,7 @@ impl<'s> Changes<'s> {
         (!self.server.shutdown.is_triggered()).then_some(Dirty::Everything)
     }
 
-    /// Something could not be put right: says so, waits, and starts over with everything.
+    /// Something could not be reconciled: logs it, waits, and starts over with everything.
     async fn retry(&mut self, what: &str, status: &Status) {
         tracing::warn!(err = %status, what, "failed to sync objects of the control plane");
         self.watchers.clear();

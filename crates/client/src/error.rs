@@ -40,7 +40,7 @@ pub enum Error {
     /// The response is not of the caller's type. For a write: it was done.
     #[error("failed to decode the response to {request}")]
     Unreadable { request: String, source: serde_json::Error },
-    /// The request could not be made: the path is no path, or the object can't be encoded.
+    /// The request could not be made: the path is invalid, or the object can't be encoded.
     #[error("invalid request {request}")]
     Malformed { request: String, source: BoxError },
 }

@@ -115,7 +115,7 @@ fn slice(name: &str, of: &str, node: &str, endpoints: &[SocketAddr], metrics: Op
     }))
 }
 
-/// Whether an object has all that is wanted of it; what else it has is of no interest.
+/// Whether an object has all the desired fields; what else it has does not matter.
 pub fn has(object: &Value, wanted: &Value) -> bool {
     match (object, wanted) {
         (Value::Object(object), Value::Object(wanted)) => wanted

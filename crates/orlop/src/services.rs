@@ -67,7 +67,7 @@ impl ServicesArgs {
 
     /// None: nobody here needs services.
     pub(crate) fn plan(&self, node: Option<&NodePlan>, config: &ServerConfig) -> Option<ServicesPlan> {
-        // Pods that only seem to run send no packets.
+        // Simulated pods send no packets.
         let node = node.filter(|node| node.is_real())?;
         let mode = match self.proxy_mode {
             Some(ModeArg::None) => return None,

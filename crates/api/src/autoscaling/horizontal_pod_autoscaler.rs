@@ -13,7 +13,7 @@ use crate::printing;
 use crate::quantity::Quantity;
 use crate::workload::{self, count};
 
-/// What is wanted of a CPU if nothing is said, in percent.
+/// The default target of average CPU utilization, in percent.
 pub const DEFAULT_CPU_UTILIZATION: i64 = 80;
 const MAX_PERIOD_SECONDS: i64 = 1800;
 const MAX_STABILIZATION_SECONDS: i64 = 3600;

@@ -118,7 +118,7 @@ pub(super) fn may_delete_set(deployment: &Deployment, set: &ReplicaSet) {
     );
 }
 
-/// What is wanted is there, and nothing else.
+/// The actual state is the desired state, and nothing else is there.
 pub(super) fn is_as_wanted(deployment: Option<&Deployment>, sets: Vec<Arc<ReplicaSet>>, pods: &[Arc<Pod>]) {
     let Some(deployment) = deployment else {
         assert!(

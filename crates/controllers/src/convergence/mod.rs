@@ -1,4 +1,4 @@
-//! Whatever happens on the way, in the end what is wanted is there: Deployments and ReplicaSets under random schedules.
+//! Whatever happens on the way, the desired state is reached: Deployments and ReplicaSets under random schedules.
 //!
 //! A schedule is made from a seed: somebody creates, scales, changes, pauses and deletes; pods start, end and die; nodes are
 //! cut off; writes fail, or are done without an answer; caches lag; controllers are killed between two writes. Most schedules
@@ -7,7 +7,7 @@
 //!
 //! Checked at every step: nobody deletes what it does not own; and, as long as only the controllers take pods away, there are
 //! never more pods than wanted and the surge, and no controller takes an available pod that must not be missing. Checked when
-//! all is quiet: what is wanted is there, and nothing else.
+//! nothing changes any more: the desired state is there, and nothing else.
 //!
 //! `ORLOP_SCHEDULES` says how many (default 10,000, one in fifty of them in the shell). A failure names its seed; run it
 //! alone with `ORLOP_SEED`.

@@ -240,7 +240,7 @@ fn meddle_with_set(world: &mut World) {
     world.put_set(set);
 }
 
-/// Everything works and everybody is heard, until nothing changes any more; then all must be as it is wanted.
+/// Every request works and every watch is served until nothing changes any more; then the desired state must be there.
 fn quiesce(world: &mut World) {
     world.partitioned = None;
     let mut quiet = 0;

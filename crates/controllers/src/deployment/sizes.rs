@@ -58,7 +58,7 @@ fn is_settled(set: &ReplicaSet) -> bool {
     is_observed(set) || set.metadata.generation <= 1
 }
 
-/// Whether another number of replicas is wanted than when the sets were last sized.
+/// Whether the desired number of replicas differs from when the sets were last scaled.
 fn was_scaled(deployment: &Deployment, sets: &Sets) -> bool {
     let active = sets.all().filter(|set| is_active(set));
     active

@@ -52,7 +52,7 @@ pub(crate) fn counts(deployment: &Deployment, sets: &Sets) -> DeploymentStatus {
     status
 }
 
-/// All that is wanted is new and available, and nothing else is there.
+/// All desired replicas are updated and available, and there are no old ones.
 pub(crate) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = deployment.replicas();
     status.updated_replicas == wanted

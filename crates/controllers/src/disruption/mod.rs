@@ -139,7 +139,7 @@ impl Budgets {
         Ok(plan.look_after.map_or(Next::Done, Next::After))
     }
 
-    /// Nothing may be disrupted as long as nobody knows what is wanted.
+    /// No disruption is allowed while the expected number of pods is unknown.
     async fn admit(&self, writer: &Writer, budget: &PodDisruptionBudget, message: String) -> ReconcileResult {
         let note = format!("Failed to calculate the number of expected pods: {message}");
         self.recorder.warning(budget, "CalculateExpectedPodCountFailed", note);

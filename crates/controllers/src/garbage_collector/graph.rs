@@ -95,7 +95,7 @@ pub(super) struct Node {
     pub presence: Presence,
     pub owners: Box<[Owner]>,
     pub dependents: BTreeSet<Uid>,
-    /// The revision of this state; 0 if it is no number.
+    /// The resource version of this state; 0 if it is not a number.
     pub revision: u64,
     pub marks: Marks,
 }

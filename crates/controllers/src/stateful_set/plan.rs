@@ -1,4 +1,4 @@
-//! Which pods to make, to delete, to put right, in which order, and what to say of it.
+//! Which pods to create, delete or update, in which order, and the events about it.
 //!
 //! First the pods that are to be there, from the lowest ordinal up; then those beyond them, from the highest down; then old
 //! ones that an update replaces, from the highest down. With `OrderedReady` each waits until all before it are well.

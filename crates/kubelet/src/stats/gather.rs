@@ -46,7 +46,7 @@ pub struct Options {
     pub node_name: String,
     pub root_dir: PathBuf,
     pub pod_logs_dir: PathBuf,
-    /// None where pods have no groups, as those that only seem to run.
+    /// None where pods have no groups, as simulated ones.
     pub cgroups: Option<Cgroups>,
     pub volumes: VolumeSizes,
     pub clock: Clock,

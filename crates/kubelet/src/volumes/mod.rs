@@ -181,7 +181,7 @@ impl Volumes {
     }
 
     /// Brings config maps, secrets, the downward API and tokens up to date where they are set up, and lets volumes grow. What
-    /// can't be had stays as it was, and is told of.
+    /// cannot be read stays as it was, and is returned as a failure.
     pub async fn refresh(&self, pod: &Pod) -> Vec<VolumeFailure> {
         let Ok(context) = self.context(pod) else {
             return Vec::new();

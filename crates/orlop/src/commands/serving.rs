@@ -38,7 +38,7 @@ pub(super) struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// Serves until the shutdown, if a port is wanted.
+    /// Serves until the shutdown, if a port is configured.
     pub(super) async fn start<F>(
         self,
         name: &'static str,

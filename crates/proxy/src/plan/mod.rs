@@ -125,7 +125,7 @@ pub struct ServicePort {
 pub enum Refusal {
     /// The service has no endpoints: said with an ICMP message.
     Reject,
-    /// It has some, but none on this node: dropped, since the answer of another node is wanted.
+    /// It has some, but none on this node: dropped, since another node is meant to answer.
     Drop,
 }
 

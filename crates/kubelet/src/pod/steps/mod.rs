@@ -1,4 +1,4 @@
-//! What to do next for a pod, given what is wanted, what is there, what is remembered and the time.
+//! What to do next for a pod, given its spec, the observed containers, the worker's state and the time.
 //!
 //! ```text
 //!            Run ──────────────▶ Stop ──▶ Free ──▶ Done

@@ -103,8 +103,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A node that can take pods at once. Servers keep the status of a new node and may taint it; what is not as wanted
-    /// in the answer is put right.
+    /// A node that can take pods at once. Servers keep the status of a new node and may taint it; what differs
+    /// in the response is patched.
     pub(super) async fn create_node(&self, manifest: &Manifest, body: &Body, name: &str) -> anyhow::Result<()> {
         let answer = self.create("/api/v1/nodes", body.named(name)).await?;
         let node: Value = serde_json::from_slice(&answer)?;

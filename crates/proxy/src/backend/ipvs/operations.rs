@@ -1,4 +1,4 @@
-//! From what there is to what is wanted: which operations, in which order. Pure.
+//! From the actual to the desired state: which operations, in which order. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -144,7 +144,7 @@ pub fn change(touched: Touched, wanted: &DesiredState, leaving: &Leaving, schedu
     operations
 }
 
-/// From what the kernel holds to what is wanted.
+/// From what the kernel holds to the desired state.
 pub fn repair(held: &KernelState, wanted: &DesiredState, scheduling: &Scheduling) -> Vec<Operation> {
     let mut operations = Vec::new();
     for (thing, value) in wanted.things() {

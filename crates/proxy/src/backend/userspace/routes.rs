@@ -79,7 +79,7 @@ impl Routes {
         }
     }
 
-    /// Finds what is in the kernel. What an earlier process left is kept if it is wanted.
+    /// Finds what is in the kernel. What an earlier process left is kept if it is still needed.
     pub(super) fn compare(&mut self, route: &mut Route, own: &HashSet<IpAddr>) -> Result<()> {
         self.own.clone_from(own);
         if let Ok(Some(lo)) = route.link("lo") {
@@ -144,7 +144,7 @@ impl Routes {
                 }
                 Ok(0)
             }
-            // Such as an IPv6 range on a machine without IPv6: services of it can't be had then, the others can.
+            // Such as an IPv6 range on a machine without IPv6: its services are not supported then, the others are.
             Err(e) => {
                 tracing::warn!(%range, err = %e, "failed to change local route");
                 Ok(0)
