@@ -96,7 +96,14 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, MetricFamily>, ExpositionErr
 }
 
 fn parse_sample(line: &str, family: &str) -> Option<Sample> {
-    let (series, value) = line.rsplit_once(' ')?;
+    let (mut series, mut value) = line.rsplit_once(' ')?;
+    // Behind the value there may be a timestamp, in milliseconds.
+    if let Some((before, number)) = series.rsplit_once(' ')
+        && number.parse::<f64>().is_ok()
+    {
+        value.parse::<i64>().ok()?;
+        (series, value) = (before, number);
+    }
     let (name, labels) = match series.split_once('{') {
         Some((name, labels)) => (name, parse_labels(labels.strip_suffix('}')?)?),
         None => (series, Labels::new()),
@@ -222,6 +229,8 @@ mod tests {
         assert_eq!(families["a_total"].value(&[("x", "q\"\\\n,y=\"z}")]), Some(7.0));
         assert_eq!(families["h"].samples.len(), 5);
         assert_eq!(families["h"].help, "H.");
+        let families = parse("# HELP b B.\n# TYPE b gauge\nb{x=\"1 2\"} 0.5 1795006398000\n").unwrap();
+        assert_eq!(families["b"].value(&[("x", "1 2")]), Some(0.5));
     }
 
     #[test]
