@@ -80,6 +80,8 @@ impl fmt::Display for ComponentState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Asked,
+    /// It is to be started again at once, by request.
+    Restart,
     /// By itself, without saying that anything is wrong.
     Returned,
     Failed(String),
@@ -93,6 +95,10 @@ pub struct Record {
     pub state: ComponentState,
     /// Since when.
     pub since: Timestamp,
+    /// When the attempt under way, or else the last one, was started.
+    pub started: Timestamp,
+    /// The last attempt that ended by itself.
+    pub last_failure: Option<FailedAttempt>,
     /// How often it was started again after it ended by itself.
     pub restarts: u64,
     /// How many of its ends were panics.
@@ -103,11 +109,23 @@ pub struct Record {
     failures: u32,
 }
 
+/// An attempt that ended by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedAttempt {
+    pub started: Timestamp,
+    pub ended: Timestamp,
+    pub panicked: bool,
+    pub error: String,
+}
+
 impl Record {
-    fn new(now: Timestamp) -> Record {
+    /// Of a component that does not run yet.
+    pub fn new(now: Timestamp) -> Record {
         Record {
             state: ComponentState::Stopped,
             since: now,
+            started: now,
+            last_failure: None,
             restarts: 0,
             panics: 0,
             error: String::new(),
@@ -125,16 +143,22 @@ impl Record {
         if self.state == ComponentState::BackOff {
             self.restarts += 1;
         }
+        self.started = now;
         self.set(ComponentState::Running, now);
     }
 
     /// What to do after an attempt that took `ran`: how long to wait for the next, or none if it was to end.
     fn ended(&mut self, end: End, ran: Duration, now: Timestamp) -> Option<Duration> {
+        let panicked = matches!(end, End::Panicked(_));
         let error = match end {
             End::Asked => {
                 self.failures = 0;
                 self.set(ComponentState::Stopped, now);
                 return None;
+            }
+            End::Restart => {
+                self.failures = 0;
+                return Some(Duration::ZERO);
             }
             End::Returned => "ended by itself".to_string(),
             End::Failed(error) => error,
@@ -143,6 +167,12 @@ impl Record {
                 format!("panicked: {message}")
             }
         };
+        self.last_failure = Some(FailedAttempt {
+            started: self.started,
+            ended: now,
+            panicked,
+            error: error.clone(),
+        });
         self.error = error;
         self.failures = if ran >= RECOVERED {
             1
@@ -184,6 +214,8 @@ pub enum Fault {
 pub struct Supervisor {
     components: Arc<RwLock<Vec<Arc<Component>>>>,
     stalled_looks: Arc<AtomicU32>,
+    /// Notified whenever a record changes.
+    changes: watch::Sender<()>,
 }
 
 impl Default for Supervisor {
@@ -191,6 +223,7 @@ impl Default for Supervisor {
         Supervisor {
             components: Arc::default(),
             stalled_looks: Arc::new(AtomicU32::new(STALLED_LOOKS)),
+            changes: watch::Sender::new(()),
         }
     }
 }
@@ -200,6 +233,7 @@ struct Component {
     record: Mutex<Record>,
     wanted: watch::Sender<bool>,
     stalled_looks: Arc<AtomicU32>,
+    changes: watch::Sender<()>,
     /// Of the attempt under way.
     attempt: Mutex<Option<Attempt>>,
     clock: Clock,
@@ -209,6 +243,8 @@ struct Component {
 struct Attempt {
     scope: Scope,
     shutdown: Shutdown,
+    /// Triggered to have it started again.
+    restart: Shutdown,
 }
 
 impl Supervisor {
@@ -227,6 +263,7 @@ impl Supervisor {
             record: Mutex::new(Record::new(clock.now())),
             wanted: watch::Sender::new(wanted),
             stalled_looks: self.stalled_looks.clone(),
+            changes: self.changes.clone(),
             attempt: Mutex::default(),
             clock,
         });
@@ -235,6 +272,7 @@ impl Supervisor {
             component.record.lock().started(component.clock.now());
         }
         self.components.write().push(component.clone());
+        self.changes.send_replace(());
         tokio::spawn(component.supervise(shutdown, start))
     }
 
@@ -249,6 +287,20 @@ impl Supervisor {
     pub fn all(&self) -> Vec<(&'static str, Record)> {
         let components = self.components.read();
         components.iter().map(|c| (c.name, c.record.lock().clone())).collect()
+    }
+
+    /// Resolves whenever a record has changed, or a component was added.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Stops a running component in good order and starts it again at once. This is no failure, and not counted. May be
+    /// called by the component itself.
+    pub fn restart(&self, name: &str) -> Result<(), SupervisorError> {
+        let attempt = self.find(name)?.attempt.lock().clone();
+        let attempt = attempt.ok_or_else(|| SupervisorError::NotRunning(name.to_string()))?;
+        attempt.restart.trigger();
+        Ok(())
     }
 
     /// None: there is no such component.
@@ -297,6 +349,12 @@ impl Supervisor {
 }
 
 impl Component {
+    fn update<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
+        let result = change(&mut self.record.lock());
+        self.changes.send_replace(());
+        result
+    }
+
     async fn supervise(self: Arc<Self>, shutdown: Shutdown, mut start: Start) {
         let mut wanted = self.wanted.subscribe();
         loop {
@@ -308,36 +366,49 @@ impl Component {
             if !go {
                 return;
             }
-            self.record.lock().started(self.clock.now());
+            self.update(|record| record.started(self.clock.now()));
             let began = Instant::now();
-            let end = self.attempt(&mut start, &mut wanted, &shutdown).await;
+            let scope = Scope::of_component(self.name);
+            let end = self.attempt(&scope, &mut start, &mut wanted, &shutdown).await;
             let name = self.name;
-            if end == End::Asked {
-                tracing::info!(component = name, "stopped component");
+            match end {
+                End::Asked => scope.enter(|| tracing::info!(component = name, "stopped component")),
+                End::Restart => scope.enter(|| tracing::info!(component = name, "restarting component")),
+                _ => {}
             }
-            let pause = self.record.lock().ended(end, began.elapsed(), self.clock.now());
-            let Some(pause) = pause else { continue };
+            let is_failure = !matches!(end, End::Asked | End::Restart);
+            let pause = self.update(|record| record.ended(end, began.elapsed(), self.clock.now()));
+            let Some(pause) = pause.filter(|_| is_failure) else {
+                continue;
+            };
             let error = self.record.lock().error.clone();
-            tracing::error!(component = name, err = %error, restart_after = ?pause, "component failed");
+            scope.enter(|| tracing::error!(component = name, err = %error, restart_after = ?pause, "component failed"));
             tokio::select! {
                 _ = tokio::time::sleep(pause) => {}
                 _ = shutdown.wait() => {}
                 _ = wanted.wait_for(|wanted| !wanted) => {
-                    self.record.lock().ended(End::Asked, Duration::ZERO, self.clock.now());
+                    self.update(|record| record.ended(End::Asked, Duration::ZERO, self.clock.now()));
                 }
             }
         }
     }
 
-    async fn attempt(&self, start: &mut Start, wanted: &mut watch::Receiver<bool>, shutdown: &Shutdown) -> End {
+    async fn attempt(
+        &self,
+        scope: &Scope,
+        start: &mut Start,
+        wanted: &mut watch::Receiver<bool>,
+        shutdown: &Shutdown,
+    ) -> End {
         let attempt = Attempt {
-            scope: Scope::default(),
+            scope: scope.clone(),
             shutdown: Shutdown::default(),
+            restart: Shutdown::default(),
         };
         *self.attempt.lock() = Some(attempt.clone());
         let own = attempt.shutdown.clone();
         // Made inside of the task, so that a start that panics counts as a failure of the component.
-        let begin = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| start(own)));
+        let begin = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scope.enter(|| start(own))));
         let end = match begin {
             Err(panic) => End::Panicked(panic_message(&*panic)),
             Ok(future) => {
@@ -354,11 +425,13 @@ impl Component {
                     },
                     _ = shutdown.wait() => End::Asked,
                     _ = wanted.wait_for(|wanted| !wanted) => End::Asked,
+                    _ = attempt.restart.wait() => End::Restart,
                     _ = self.watch(&attempt.scope) => unreachable!("it watches without end"),
                 };
                 attempt.shutdown.trigger();
-                let drain = if end == End::Asked { DRAIN } else { DRAIN_FAILED };
-                if !main.is_finished() && timeout(drain, &mut main).await.is_err() && end == End::Asked {
+                let is_orderly = matches!(end, End::Asked | End::Restart);
+                let drain = if is_orderly { DRAIN } else { DRAIN_FAILED };
+                if !main.is_finished() && timeout(drain, &mut main).await.is_err() && is_orderly {
                     tracing::warn!(component = self.name, "component did not stop in time; aborting it");
                 }
                 end
@@ -382,7 +455,9 @@ impl Component {
             let before = record.state;
             record.watched(longest, limit, self.clock.now());
             if before != record.state {
-                tracing::warn!(component = self.name, state = %record.state, "component changed state");
+                self.changes.send_replace(());
+                let state = record.state;
+                scope.enter(|| tracing::warn!(component = self.name, %state, "component changed state"));
             }
         }
     }
@@ -414,6 +489,7 @@ mod tests {
             (record.state, &*record.error, record.panics),
             (ComponentState::BackOff, "panicked: x", 1)
         );
+        assert!(record.last_failure.as_ref().is_some_and(|failure| failure.panicked));
         assert!(!record.state.is_healthy());
         record.started(now);
         assert_eq!(record.restarts, 1);
@@ -480,6 +556,26 @@ mod tests {
         shutdown.trigger();
         task.await.unwrap();
         assert_eq!(supervisor.get("it").unwrap().state, ComponentState::Stopped);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_by_request_is_no_failure() {
+        let (supervisor, shutdown, attempts) = (Supervisor::default(), Shutdown::default(), Arc::default());
+        supervisor.add("it", true, shutdown.clone(), Clock::System, counting(&attempts));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let mut changes = supervisor.changes();
+        supervisor.restart("it").unwrap();
+        while attempts.load(Ordering::SeqCst) < 2 {
+            changes.changed().await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let record = supervisor.get("it").unwrap();
+        assert_eq!((record.state, record.restarts), (ComponentState::Running, 0));
+        assert_eq!((record.last_failure, record.error.as_str()), (None, ""));
+        supervisor.set_wanted("it", false).await.unwrap();
+        let refused = supervisor.restart("it").unwrap_err();
+        assert_eq!(refused, SupervisorError::NotRunning("it".into()));
+        shutdown.trigger();
     }
 
     #[tokio::test(start_paused = true)]

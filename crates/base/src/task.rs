@@ -53,6 +53,11 @@ where
     }
 }
 
+/// The component that the present task belongs to, if it has a name.
+pub fn current_component() -> Option<&'static str> {
+    CURRENT.try_with(|scope| scope.0.component).ok().flatten()
+}
+
 /// A task panicked with this message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -60,7 +65,7 @@ pub struct Panicked(pub String);
 
 /// Runs a future in a scope of its own, until it is over or one of its tasks panics.
 pub async fn guard<T>(future: impl Future<Output = T>) -> Result<T, Panicked> {
-    let scope = Scope::default();
+    let scope = Scope::new(current_component());
     let ended = tokio::select! {
         done = CURRENT.scope(scope.clone(), future) => Ok(done),
         message = scope.failed() => Err(Panicked(message)),
@@ -75,6 +80,8 @@ pub struct Scope(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
+    /// Whose tasks they are.
+    component: Option<&'static str>,
     members: Mutex<HashMap<u64, Entry>>,
     next: AtomicU64,
     failed: watch::Sender<Option<String>>,
@@ -107,6 +114,23 @@ impl Watched {
 }
 
 impl Scope {
+    /// A scope for the tasks of a component.
+    pub fn of_component(name: &'static str) -> Scope {
+        Scope::new(Some(name))
+    }
+
+    fn new(component: Option<&'static str>) -> Scope {
+        Scope(Arc::new(Shared {
+            component,
+            ..Shared::default()
+        }))
+    }
+
+    /// Calls a function as if a member did: what it logs is the component's.
+    pub fn enter<T>(&self, call: impl FnOnce() -> T) -> T {
+        CURRENT.sync_scope(self.clone(), call)
+    }
+
     /// As [`spawn`], but into this scope whoever calls.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -281,6 +305,16 @@ mod tests {
         assert_eq!(scope.0.members.lock().len(), 1);
         drop(set);
         scope.emptied().await;
+    }
+
+    #[tokio::test]
+    async fn tasks_know_their_component() {
+        let scope = Scope::of_component("scheduler");
+        let inner = scope.spawn(async { guard(async { spawn(async { current_component() }).await }).await });
+        assert_eq!(inner.await.unwrap().unwrap().unwrap(), Some("scheduler"));
+        assert_eq!(scope.enter(current_component), Some("scheduler"));
+        assert_eq!(current_component(), None);
+        assert_eq!(Scope::default().enter(current_component), None);
     }
 
     #[tokio::test]

@@ -151,7 +151,11 @@ fn parse_value(text: &str) -> Option<(String, &str)> {
 }
 
 /// Counters that Kubernetes calls otherwise than Prometheus would have it.
-const UPSTREAM_NAMES: [&str; 1] = ["kubelet_evictions"];
+const UPSTREAM_NAMES: [&str; 3] = [
+    "apiserver_admission_webhook_fail_open_count",
+    "apiserver_admission_webhook_rejection_count",
+    "kubelet_evictions",
+];
 
 fn check(name: &str, family: &MetricFamily) -> Result<(), String> {
     let mut series: Vec<_> = family.samples.iter().map(|s| (&s.suffix, &s.labels)).collect();

@@ -68,6 +68,11 @@ impl Histogram {
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add((value * self.unit) as u64, Ordering::Relaxed);
     }
+
+    /// Whether nothing was observed yet.
+    pub fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0)
+    }
 }
 
 /// What can be written as the samples of a metric.
@@ -122,7 +127,7 @@ struct Bound<const N: usize> {
     overflow: [&'static str; N],
 }
 
-impl<T: Series, const N: usize> Family<T, N> {
+impl<T, const N: usize> Family<T, N> {
     /// A family without series. `names` are the label names in the order in which they are written (Kubernetes'
     /// components: that of the alphabet); `make` gives a new series.
     pub fn new(names: [&'static str; N], make: impl Fn() -> T + Send + Sync + 'static) -> Family<T, N> {
@@ -161,12 +166,22 @@ impl<T: Series, const N: usize> Family<T, N> {
     }
 
     /// Appends the samples of all series of metric `name`, sorted by label values.
-    pub fn write(&self, out: &mut String, name: &str) {
+    pub fn write(&self, out: &mut String, name: &str)
+    where
+        T: Series,
+    {
+        self.write_part(out, name, |series| Some(series));
+    }
+
+    /// The same for a family whose series are several metrics with the same labels: `part` picks one of them, or nothing
+    /// where there is nothing to report.
+    pub fn write_part<P: Series>(&self, out: &mut String, name: &str, part: impl Fn(&T) -> Option<&P>) {
         let mut all: Vec<LabelledSeries<T, N>> = self.series.read().values().flatten().cloned().collect();
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (values, series) in all {
+            let Some(part) = part(&series) else { continue };
             let pairs: Vec<String> = self.names.iter().zip(&values).map(|(n, v)| text::label(n, v)).collect();
-            series.write(out, name, &pairs.join(","));
+            part.write(out, name, &pairs.join(","));
         }
     }
 }
