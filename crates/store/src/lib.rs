@@ -15,6 +15,7 @@
 //! - While an fsync runs the next batch gathers in the queue; nothing ever waits for a timer to fill a batch.
 
 mod compact;
+mod decide;
 mod health;
 pub mod log;
 mod queue;
@@ -24,6 +25,7 @@ mod recover;
 mod state;
 mod stats;
 mod store;
+mod transform;
 mod txn;
 mod watch;
 mod writer;
@@ -31,12 +33,14 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use decide::{Decide, View, Write};
 pub use health::LogFailure;
 pub use log::{EmbeddedLog, EmbeddedOptions, Log, OpenError, SYNC_BUCKETS};
 pub use range::{Page, RangeError, RangeQuery};
 pub use record::{Event, EventKind, Item, Record, RecordError};
 pub use stats::Stats;
 pub use store::{Options, Store};
+pub use transform::{TransformError, Transformer};
 pub use txn::{Action, CommitError, Expect, Op, Txn};
 pub use watch::Watcher;
 

@@ -7,6 +7,8 @@ use orlop_base::clock::{Shift, monotonic};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::decide::Proposal;
+use crate::transform::Sealed;
 use crate::{Action, CommitError, Record, Revision, Txn};
 
 /// Transactions that may wait; more writers than this wait for room instead.
@@ -22,7 +24,9 @@ const GATHER: Duration = Duration::from_micros(400);
 const GATHER_MAX: usize = 32;
 
 pub(crate) struct Request<R> {
-    pub txn: Txn<R>,
+    pub proposal: Proposal<R>,
+    /// What the log is to hold of its records, where that is not the records themselves.
+    pub sealed: Sealed,
     pub answer: oneshot::Sender<Result<Revision, CommitError<R>>>,
 }
 
@@ -97,8 +101,8 @@ impl<R: Record> Queue<R> {
         }
     }
 
-    pub(crate) async fn send(&self, txn: Txn<R>) -> Result<Revision, CommitError<R>> {
-        let bytes = weight(&txn);
+    pub(crate) async fn send(&self, proposal: Proposal<R>, sealed: Sealed) -> Result<Revision, CommitError<R>> {
+        let bytes = weight(&proposal);
         if bytes > TXN_BYTES {
             let limit = TXN_BYTES;
             return Err(CommitError::TooLarge { bytes, limit });
@@ -111,7 +115,11 @@ impl<R: Record> Queue<R> {
             if waiting.closed {
                 return Err(CommitError::Closed);
             }
-            waiting.requests.push_back(Request { txn, answer });
+            waiting.requests.push_back(Request {
+                proposal,
+                sealed,
+                answer,
+            });
             waiting.pending_since.get_or_insert_with(monotonic);
             // A thread that gathers is woken once, by the last one it hopes for.
             let count = waiting.requests.len();
@@ -149,7 +157,7 @@ impl<R: Record> Queue<R> {
             && bytes < BATCH_BYTES
             && let Some(request) = waiting.requests.pop_front()
         {
-            bytes += weight(&request.txn);
+            bytes += weight(&request.proposal);
             batch.push(request);
         }
         drop(waiting);
@@ -189,7 +197,14 @@ impl<R: Record> Queue<R> {
     }
 }
 
-fn weight<R: Record>(txn: &Txn<R>) -> usize {
+fn weight<R: Record>(proposal: &Proposal<R>) -> usize {
+    match proposal {
+        Proposal::Ops(txn) => txn_weight(txn),
+        Proposal::Decide { bytes, .. } => *bytes,
+    }
+}
+
+fn txn_weight<R: Record>(txn: &Txn<R>) -> usize {
     let op = |action: &Action<R>| match action {
         Action::Put(record) => record.bytes().len(),
         Action::Delete | Action::Check => 0,

@@ -17,6 +17,10 @@ pub struct RangeQuery<'a> {
     pub prefix: &'a str,
     /// Only keys after this one, which itself is left out.
     pub start_after: Option<&'a str>,
+    /// Only this key and those after it.
+    pub from: Option<&'a str>,
+    /// Only keys before this one.
+    pub before: Option<&'a str>,
     /// None: now.
     pub at: Option<Revision>,
     /// Kept items at most; none: all.
@@ -58,18 +62,18 @@ impl<R: Record> MemoryImage<R> {
         Ok(())
     }
 
-    /// Visits the keys under `prefix` from `from` on that were there at `at`. After `stride` keys, returns the one to
-    /// go on after.
+    /// Visits the keys of a query from `from` on that were there at `at`. After `stride` keys, returns the one to go on
+    /// after.
     fn visit(
         &self,
-        prefix: &str,
+        query: &RangeQuery<'_>,
         from: Bound<&str>,
         at: Revision,
         stride: usize,
         visitor: &mut dyn FnMut(&Arc<str>, &Version<R>),
     ) -> Option<Arc<str>> {
         for (walked, (key, versions)) in self.keys.range::<str, _>((from, Bound::Unbounded)).enumerate() {
-            if !key.starts_with(prefix) {
+            if !key.starts_with(query.prefix) || query.before.is_some_and(|before| &**key >= before) {
                 return None;
             }
             if let Some(version) = versions.at(at) {
@@ -94,15 +98,16 @@ fn walk<R: Record>(
     let mut state = lock.read();
     let at = query.at.unwrap_or(state.revision);
     state.readable(at)?;
+    let first = query.from.map_or(query.prefix, |from| from.max(query.prefix));
     let from = match query.start_after {
-        Some(after) if after >= query.prefix => Bound::Excluded(after),
-        _ => Bound::Included(query.prefix),
+        Some(after) if after >= first => Bound::Excluded(after),
+        _ => Bound::Included(first),
     };
-    let mut paused = state.visit(query.prefix, from, at, stride, visitor);
+    let mut paused = state.visit(query, from, at, stride, visitor);
     while let Some(key) = paused {
         RwLockReadGuard::bump(&mut state);
         state.readable(at)?;
-        paused = state.visit(query.prefix, Bound::Excluded(&key), at, stride, visitor);
+        paused = state.visit(query, Bound::Excluded(&key), at, stride, visitor);
     }
     Ok(at)
 }

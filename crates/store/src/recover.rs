@@ -12,7 +12,8 @@ use crate::compact::Bounds;
 use crate::log::{BaseItem, Log, OpenError, Replayed};
 use crate::state::MemoryImage;
 use crate::store::Options;
-use crate::{Item, Record, Revision};
+use crate::transform::{TransformError, Transformer};
+use crate::{Item, Record, RecordError, Revision};
 
 /// Below this many items a thread costs more than it saves.
 const ITEMS_PER_THREAD: usize = 1024;
@@ -69,15 +70,63 @@ impl Folder {
         }
     }
 
+    /// Opens all that was sealed. What can't be opened any more (its key is gone, since it was written again with another
+    /// one) may be history: it is folded away, with what is older. Only what is live must be opened.
+    fn open(&mut self, transformer: &dyn Transformer) -> Result<(), OpenError> {
+        let mut unreadable: BTreeMap<Arc<str>, TransformError> = BTreeMap::new();
+        for item in self.base.values_mut() {
+            match transformer.open(&item.key, &item.bytes) {
+                Ok(plain) => item.bytes = plain.unwrap_or_else(|| item.bytes.clone()),
+                Err(error) => drop(unreadable.insert(item.key.clone(), error)),
+            }
+        }
+        // History may begin where nothing is unreadable from then on.
+        let mut begins = usize::from(!unreadable.is_empty());
+        for (position, recent) in self.recent.iter_mut().enumerate() {
+            for (key, bytes) in &mut recent.writes {
+                let opened = match bytes {
+                    Some(sealed) => transformer.open(key, sealed),
+                    None => Ok(None),
+                };
+                match opened {
+                    Ok(plain) => {
+                        if plain.is_some() {
+                            *bytes = plain;
+                        }
+                        unreadable.remove(key);
+                    }
+                    Err(error) => drop(unreadable.insert(key.clone(), error)),
+                }
+            }
+            if !unreadable.is_empty() {
+                begins = position + 2;
+            }
+        }
+        if let Some((key, error)) = unreadable.pop_first() {
+            return Err(OpenError::Record {
+                key: key.to_string(),
+                reason: RecordError(error.to_string()),
+            });
+        }
+        (0..begins).for_each(|_| self.fold_oldest());
+        Ok(())
+    }
+
     fn fold(&mut self) {
         while let Some(oldest) = self.recent.front()
             && (self.recent_events > self.bounds.events
                 || self.recent_bytes > self.bounds.bytes
                 || oldest.micros <= self.too_old)
         {
-            let Some(oldest) = self.recent.pop_front() else { return };
+            self.fold_oldest();
+        }
+    }
+
+    fn fold_oldest(&mut self) {
+        if let Some(oldest) = self.recent.pop_front() {
             self.recent_events -= oldest.writes.len();
-            self.recent_bytes -= oldest.bytes();
+            // What was opened has another length.
+            self.recent_bytes = self.recent_bytes.saturating_sub(oldest.bytes());
             self.folded = oldest.revision;
             for (key, bytes) in oldest.writes {
                 match bytes {
@@ -112,6 +161,9 @@ pub(crate) fn replay<R: Record>(log: &mut dyn Log, options: &Options) -> Result<
         bounds,
     };
     let revision = log.replay(&mut |replayed| folder.take(replayed))?;
+    if let Some(transformer) = options.transformer.as_deref() {
+        folder.open(transformer)?;
+    }
     let items = decode_all(folder.base.into_values().collect())?;
     let mut state = MemoryImage::from_items(folder.folded, folder.folded, items);
     for recent in folder.recent {

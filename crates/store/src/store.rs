@@ -9,11 +9,13 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::compact::Bounds;
+use crate::decide::{Decide, Proposal};
 use crate::health::{Health, LogFailure};
 use crate::log::{Log, LogMeter, OpenError};
 use crate::queue::Queue;
 use crate::state::MemoryImage;
 use crate::stats::{Counters, Stats};
+use crate::transform::{self, Transformer};
 use crate::writer::Writer;
 use crate::{CommitError, Item, Page, RangeError, RangeQuery, Record, Revision, Txn, Watcher, range, recover};
 
@@ -21,13 +23,26 @@ use crate::{CommitError, Item, Page, RangeError, RangeQuery, Record, Revision, T
 const COMPACT_STRIDE: usize = 4096;
 
 /// How much history to keep for watches and for reads at older revisions; whichever bound is hit first.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     pub history_events: usize,
     /// Bytes of superseded records. Current records do not count.
     pub history_bytes: u64,
     pub history_age: Duration,
     pub clock: Clock,
+    /// None: the log holds records as they are.
+    pub transformer: Option<Arc<dyn Transformer>>,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("history_events", &self.history_events)
+            .field("history_bytes", &self.history_bytes)
+            .field("history_age", &self.history_age)
+            .field("transforms", &self.transformer.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Options {
@@ -39,6 +54,7 @@ impl Default for Options {
             // Upstream: kube-apiserver has etcd compact every five minutes (--etcd-compaction-interval, v1.36).
             history_age: Duration::from_secs(300),
             clock: Clock::System,
+            transformer: None,
         }
     }
 }
@@ -77,6 +93,7 @@ pub(crate) struct Shared<R> {
 struct Handle<R: Record> {
     shared: Arc<Shared<R>>,
     queue: Arc<Queue<R>>,
+    transformer: Option<Arc<dyn Transformer>>,
     writer: Mutex<Option<JoinHandle<()>>>,
     /// Its sender goes when the writer thread is done and the log is closed.
     stopped: watch::Receiver<()>,
@@ -94,6 +111,7 @@ impl<R: Record> Store<R> {
         });
         let queue = Arc::new(Queue::new());
         let (running, stopped) = watch::channel(());
+        let transformer = options.transformer.clone();
         let writer = Writer::new(shared.clone(), queue.clone(), log, options);
         let thread = std::thread::Builder::new()
             .name("orlop-store".into())
@@ -107,6 +125,7 @@ impl<R: Record> Store<R> {
             handle: Arc::new(Handle {
                 shared,
                 queue,
+                transformer,
                 writer,
                 stopped,
             }),
@@ -152,7 +171,37 @@ impl<R: Record> Store<R> {
     ///
     /// If the future is dropped while it waits, the transaction may or may not happen.
     pub async fn commit(&self, txn: impl Into<Txn<R>>) -> Result<Revision, CommitError<R>> {
-        self.handle.queue.send(txn.into()).await
+        let txn = txn.into();
+        let sealed = match self.handle.transformer.as_deref() {
+            // By whoever commits: one that can't be sealed is nobody else's trouble.
+            Some(transformer) => {
+                let sealed = transform::seal(transformer, &txn);
+                sealed.map_err(|e| CommitError::Unavailable(e.to_string()))?
+            }
+            None => vec![],
+        };
+        self.handle.queue.send(Proposal::Ops(txn), sealed).await
+    }
+
+    /// Whether the log may hold a record in another form than it would be written in now: writing it again, even without
+    /// a change, then has a point.
+    pub fn is_stale(&self, key: &str) -> bool {
+        let transformer = self.handle.transformer.as_deref();
+        transformer.is_some_and(|transformer| transformer.is_stale(key))
+    }
+
+    /// As [`Store::commit`], for transactions that depend on more than comparisons of keys: what is written is decided by
+    /// the writer thread, between the transaction before and the one after it. `bytes` is about how many that may be.
+    /// `decide` must be quick and must not panic or call the store: all writers wait for it. It is called once, at
+    /// most; what it saw is durable if and when this returns a revision.
+    pub async fn decide(&self, bytes: usize, decide: Decide<R>) -> Result<Revision, CommitError<R>> {
+        if self.handle.transformer.is_some() {
+            return Err(CommitError::Unavailable(
+                "what the writer thread decides can't be sealed".to_string(),
+            ));
+        }
+        let decide = Some(decide);
+        self.handle.queue.send(Proposal::Decide { bytes, decide }, vec![]).await
     }
 
     /// Events under `prefix` after a revision, in order. The prefix lies inside one bucket: it starts with two whole
@@ -201,6 +250,12 @@ impl<R: Record> Store<R> {
     /// for good once the writer thread has ended.
     pub fn health(&self) -> Result<(), LogFailure> {
         self.handle.shared.health.get()
+    }
+
+    /// Bytes of keys, of current records and of those that history keeps.
+    pub fn used_bytes(&self) -> u64 {
+        let state = self.handle.shared.state.read();
+        state.live_bytes + state.past_bytes
     }
 
     pub fn stats(&self) -> Stats {

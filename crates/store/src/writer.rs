@@ -1,6 +1,6 @@
 //! The one thread that changes the state: judges transactions, has the log make them durable, applies and answers.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -9,11 +9,13 @@ use std::time::Duration;
 use orlop_base::Clock;
 use tokio::sync::watch;
 
+use crate::decide::{Proposal, View, Write};
 use crate::log::{AppendResult, Checkpoint, Log, LogError, Transaction};
 use crate::queue::{Queue, Request, Work};
 use crate::state::MemoryImage;
 use crate::stats::Counters;
 use crate::store::{Options, Shared};
+use crate::transform::{self, Transformer};
 use crate::{Action, CommitError, Event, Expect, Item, RangeQuery, Record, Revision, Txn, range};
 
 /// Events forgotten after a batch beyond those it added: catches up without making a batch slow.
@@ -67,7 +69,7 @@ enum Verdict<R> {
 struct Overlay<'a, R> {
     state: &'a MemoryImage<R>,
     revision: Revision,
-    changed: HashMap<Arc<str>, Option<Item<R>>>,
+    changed: BTreeMap<Arc<str>, Option<Item<R>>>,
 }
 
 impl<R: Record> Overlay<'_, R> {
@@ -78,7 +80,24 @@ impl<R: Record> Overlay<'_, R> {
         }
     }
 
-    fn judge(&mut self, txn: &Txn<R>) -> Verdict<R> {
+    fn judge(&mut self, proposal: &mut Proposal<R>) -> Verdict<R> {
+        match proposal {
+            Proposal::Ops(txn) => self.judge_txn(txn),
+            Proposal::Decide { decide, .. } => {
+                let decide = decide.take().expect("a request is judged once");
+                let writes = decide(&View {
+                    state: self.state,
+                    changed: &self.changed,
+                    revision: self.revision,
+                });
+                let before = writes.iter().map(|write| self.current(&write.key).0).collect();
+                self.write(writes, before)
+            }
+        }
+    }
+
+    fn judge_txn(&mut self, txn: &Txn<R>) -> Verdict<R> {
+        let mut writes = Vec::with_capacity(txn.ops.len());
         let mut before = Vec::with_capacity(txn.ops.len());
         for op in &txn.ops {
             let (current, pending) = self.current(&op.key);
@@ -95,26 +114,33 @@ impl<R: Record> Overlay<'_, R> {
                     pending,
                 };
             }
-            before.push(current);
-        }
-        let revision = self.revision + 1;
-        let mut writes: Vec<(Arc<str>, Option<Arc<R>>)> = Vec::with_capacity(txn.ops.len());
-        for (op, before) in txn.ops.iter().zip(before) {
             let record = match &op.action {
                 Action::Check => continue,
                 Action::Put(record) => Some(record.clone()),
                 Action::Delete => None,
             };
-            writes.retain(|(key, _)| *key != op.key);
+            let key = op.key.clone();
+            writes.push(Write { key, record });
+            before.push(current);
+        }
+        self.write(writes, before)
+    }
+
+    /// Writes on what the keys held before the transaction.
+    fn write(&mut self, wanted: Vec<Write<R>>, before: Vec<Option<Item<R>>>) -> Verdict<R> {
+        let revision = self.revision + 1;
+        let mut writes: Vec<(Arc<str>, Option<Arc<R>>)> = Vec::with_capacity(wanted.len());
+        for (Write { key, record }, before) in wanted.into_iter().zip(before) {
+            writes.retain(|(other, _)| *other != key);
             let item = record.as_ref().map(|record| Item {
-                key: op.key.clone(),
+                key: key.clone(),
                 record: record.clone(),
                 create_revision: before.as_ref().map_or(revision, |item| item.create_revision),
                 mod_revision: revision,
             });
-            self.changed.insert(op.key.clone(), item);
+            self.changed.insert(key.clone(), item);
             if record.is_some() || before.is_some() {
-                writes.push((op.key.clone(), record));
+                writes.push((key, record));
             }
         }
         if writes.is_empty() {
@@ -128,18 +154,23 @@ impl<R: Record> Overlay<'_, R> {
 }
 
 /// What the log gets to see of a transaction that may be written.
-fn transaction<'a, R: Record>(txn: &'a Txn<R>, verdict: &'a Verdict<R>) -> Option<Transaction<'a>> {
+fn transaction<'a, R: Record>(request: &'a Request<R>, verdict: &'a Verdict<R>) -> Option<Transaction<'a>> {
     let Verdict::Write { revision, writes } = verdict else {
         return None;
     };
-    let compares = txn
-        .ops
+    let ops = match &request.proposal {
+        Proposal::Ops(txn) => &txn.ops[..],
+        // A log that several servers share could not compare: see `Proposal`.
+        Proposal::Decide { .. } => &[],
+    };
+    let compares = ops
         .iter()
         .filter(|op| op.expect != Expect::Any)
         .map(|op| (&op.key, op.expect));
-    let writes = writes
-        .iter()
-        .map(|(key, record)| (key, record.as_deref().map(Record::bytes)));
+    let writes = writes.iter().map(|(key, record)| {
+        let bytes = |record| transform::find(&request.sealed, key).unwrap_or(Record::bytes(record));
+        (key, record.as_deref().map(bytes))
+    });
     Some(Transaction {
         revision: *revision,
         compares: compares.collect(),
@@ -200,21 +231,24 @@ impl<R: Record> Writer<R> {
         }
     }
 
-    fn commit(&mut self, batch: Vec<Request<R>>) {
+    fn commit(&mut self, mut batch: Vec<Request<R>>) {
         let micros = self.options.clock.now().as_microsecond();
         let verdicts: Vec<Verdict<R>> = {
             let state = self.shared.state.read();
             let mut overlay = Overlay {
                 state: &state,
                 revision: state.revision,
-                changed: HashMap::new(),
+                changed: BTreeMap::new(),
             };
-            batch.iter().map(|request| overlay.judge(&request.txn)).collect()
+            batch
+                .iter_mut()
+                .map(|request| overlay.judge(&mut request.proposal))
+                .collect()
         };
         let transactions: Vec<_> = batch
             .iter()
             .zip(&verdicts)
-            .filter_map(|(request, verdict)| transaction(&request.txn, verdict))
+            .filter_map(|(request, verdict)| transaction(request, verdict))
             .collect();
         let outcomes = if transactions.is_empty() {
             Ok(Vec::new())
@@ -412,9 +446,10 @@ impl<R: Record> Writer<R> {
         };
         let cancel = Arc::new(AtomicBool::new(false));
         let (shared, stop) = (self.shared.clone(), cancel.clone());
+        let transformer = self.options.transformer.clone();
         let spawned = std::thread::Builder::new()
             .name("orlop-snapshot".into())
-            .spawn(move || write_snapshot(&shared, job, &stop));
+            .spawn(move || write_snapshot(&shared, transformer.as_deref(), job, &stop));
         match spawned {
             Ok(thread) => self.snapshot = Some(Snapshot { thread, cancel }),
             Err(error) => tracing::warn!(%error, "failed to start a thread to write a snapshot; the log keeps growing"),
@@ -442,16 +477,34 @@ fn join(snapshot: Snapshot) {
     }
 }
 
-fn write_snapshot<R: Record>(shared: &Shared<R>, job: Box<dyn Checkpoint>, cancel: &AtomicBool) {
+fn write_snapshot<R: Record>(
+    shared: &Shared<R>,
+    transformer: Option<&dyn Transformer>,
+    job: Box<dyn Checkpoint>,
+    cancel: &AtomicBool,
+) {
     let page = range::range(&shared.state, &RangeQuery::default(), &mut |_| true)
         .expect("a range over the present can always be read");
-    let mut items = page.items.iter().map(|item| crate::log::BaseItem {
-        key: item.key.clone(),
-        created: item.create_revision,
-        modified: item.mod_revision,
-        bytes: item.record.bytes().clone(),
+    let sealed = |item: &Item<R>| {
+        let plain = item.record.bytes();
+        match transformer.map_or(Ok(None), |transformer| transformer.reseal(&item.key, plain)) {
+            Ok(sealed) => Some(sealed.unwrap_or_else(|| plain.clone())),
+            Err(error) => {
+                tracing::warn!(key = %item.key, %error, "failed to encrypt a record for a snapshot; the log keeps growing");
+                cancel.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    };
+    let mut items = page.items.iter().map_while(|item| {
+        Some(crate::log::BaseItem {
+            key: item.key.clone(),
+            created: item.create_revision,
+            modified: item.mod_revision,
+            bytes: sealed(item)?,
+        })
     });
-    if let Err(error) = job.write(page.revision, items.len() as u64, &mut items, cancel) {
+    if let Err(error) = job.write(page.revision, page.items.len() as u64, &mut items, cancel) {
         tracing::warn!(%error, "failed to write a snapshot; the log keeps growing until one succeeds");
     }
 }

@@ -10,7 +10,16 @@ const ROUNDS: usize = 25;
 async fn counters_incremented_by_compare_and_set() {
     let dir = tempfile::tempdir().unwrap();
     // A tiny log, so that snapshots are written meanwhile.
-    let open = || EmbeddedLog::open(dir.path(), EmbeddedOptions { snapshot_bytes: 4096 }).unwrap();
+    let open = || {
+        EmbeddedLog::open(
+            dir.path(),
+            EmbeddedOptions {
+                snapshot_bytes: 4096,
+                ..EmbeddedOptions::default()
+            },
+        )
+        .unwrap()
+    };
     let store: TestStore = Store::open(Box::new(open()), Options::default()).unwrap();
     let keys: Vec<String> = (0..4).map(|n| format!("/registry/counters/{n}")).collect();
     for key in &keys {

@@ -11,7 +11,14 @@ use crate::OpenError;
 use crate::log::{EmbeddedLog, EmbeddedOptions};
 
 fn open(dir: &Path, options: Options) -> TestStore {
-    let log = EmbeddedLog::open(dir, EmbeddedOptions { snapshot_bytes: 2000 }).unwrap();
+    let log = EmbeddedLog::open(
+        dir,
+        EmbeddedOptions {
+            snapshot_bytes: 2000,
+            ..EmbeddedOptions::default()
+        },
+    )
+    .unwrap();
     Store::open(Box::new(log), options).unwrap()
 }
 

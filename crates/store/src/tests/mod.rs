@@ -1,10 +1,12 @@
 //! Tests of the store as a whole; those of the files on disk are beside the embedded log.
 
 mod concurrency;
+mod decide;
 mod durability;
 mod model;
 mod script;
 mod semantics;
+mod transform;
 
 use std::sync::Arc;
 

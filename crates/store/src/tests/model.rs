@@ -229,6 +229,7 @@ fn pages(store: &TestStore, model: &Model, at: Revision) {
             start_after: after.as_deref(),
             at: Some(at),
             limit: Some(2),
+            ..RangeQuery::default()
         };
         let page = store.range(query, &mut |_| true).unwrap();
         lines.extend(show(&page));
@@ -245,7 +246,14 @@ fn run(steps: Vec<Step>, history_events: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let open = || -> TestStore {
-        let log = EmbeddedLog::open(dir.path(), EmbeddedOptions { snapshot_bytes: 1500 }).unwrap();
+        let log = EmbeddedLog::open(
+            dir.path(),
+            EmbeddedOptions {
+                snapshot_bytes: 1500,
+                ..EmbeddedOptions::default()
+            },
+        )
+        .unwrap();
         Store::open(
             Box::new(log),
             Options {

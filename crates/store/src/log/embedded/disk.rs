@@ -87,3 +87,57 @@ impl DiskFile for File {
         self.set_len(len)
     }
 }
+
+/// The operating system's, without waiting for what it wrote: what a process that dies leaves is all there, what a machine
+/// that dies leaves is not.
+pub(crate) struct UnsyncedDisk;
+
+struct UnsyncedFile(Box<dyn DiskFile>);
+
+impl Disk for UnsyncedDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(UnsyncedFile(RealDisk.create(path)?)))
+    }
+
+    fn update(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(UnsyncedFile(RealDisk.update(path)?)))
+    }
+
+    fn append(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(UnsyncedFile(RealDisk.append(path)?)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn available(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.available(dir)
+    }
+}
+
+impl DiskFile for UnsyncedFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.0.truncate(len)
+    }
+}

@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering;
 use orlop_base::clock::monotonic;
 use parking_lot::Mutex;
 
-use self::disk::{Disk, DiskFile, RealDisk};
+use self::disk::{Disk, DiskFile, RealDisk, UnsyncedDisk};
 use self::frame::{HEADER, Header, Link, Magic};
 use self::lock::DirLock;
 use self::mark::{Mark, Marked};
@@ -50,12 +50,15 @@ const BUFFER_KEPT: usize = 1 << 20;
 pub struct EmbeddedOptions {
     /// A snapshot is written when the log is longer than this and than twice the live state.
     pub snapshot_bytes: u64,
+    /// Whether to wait for the disk. Without that a crash of the machine (not of the process) loses what was acknowledged.
+    pub sync: bool,
 }
 
 impl Default for EmbeddedOptions {
     fn default() -> EmbeddedOptions {
         EmbeddedOptions {
             snapshot_bytes: 64 << 20,
+            sync: true,
         }
     }
 }
@@ -153,7 +156,11 @@ fn make_dir(dir: &Path) -> io::Result<()> {
 impl EmbeddedLog {
     /// Makes the directory if need be and takes its lock. Nothing is read before `Store::open`.
     pub fn open(dir: impl AsRef<Path>, options: EmbeddedOptions) -> Result<EmbeddedLog, OpenError> {
-        EmbeddedLog::open_on(Arc::new(RealDisk), dir.as_ref(), options)
+        let disk: Arc<dyn Disk> = match options.sync {
+            true => Arc::new(RealDisk),
+            false => Arc::new(UnsyncedDisk),
+        };
+        EmbeddedLog::open_on(disk, dir.as_ref(), options)
     }
 
     fn open_on(disk: Arc<dyn Disk>, dir: &Path, options: EmbeddedOptions) -> Result<EmbeddedLog, OpenError> {

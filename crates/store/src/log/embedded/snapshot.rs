@@ -165,6 +165,9 @@ impl Job {
                 unsynced = 0;
             }
         }
+        if cancel.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         file.sync()?;
         drop(file);
         self.disk.rename(unfinished, path)?;

@@ -9,7 +9,10 @@ use super::super::faulty::{Call, FaultyDisk};
 use super::*;
 
 fn open_on(disk: &FaultyDisk, dir: &Path) -> (EmbeddedLog, Replay) {
-    let options = EmbeddedOptions { snapshot_bytes: 300 };
+    let options = EmbeddedOptions {
+        snapshot_bytes: 300,
+        ..EmbeddedOptions::default()
+    };
     let mut log = EmbeddedLog::open_on(Arc::new(disk.clone()), dir, options).unwrap();
     let seen = replay(&mut log).unwrap();
     (log, seen)
@@ -426,7 +429,10 @@ mod store {
         }
 
         fn open(&mut self) {
-            let options = EmbeddedOptions { snapshot_bytes: 300 };
+            let options = EmbeddedOptions {
+                snapshot_bytes: 300,
+                ..EmbeddedOptions::default()
+            };
             let log = EmbeddedLog::open_on(Arc::new(self.disk.clone()), self.dir.path(), options).unwrap();
             // The writer looks around every ten milliseconds.
             let options = Options {

@@ -15,6 +15,7 @@ fn open_store(dir: &Path) -> Store<Bytes> {
         dir,
         EmbeddedOptions {
             snapshot_bytes: 256 << 10,
+            ..EmbeddedOptions::default()
         },
     )
     .unwrap();
