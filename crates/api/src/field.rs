@@ -19,6 +19,8 @@ struct Node {
 
 enum Segment {
     Field(&'static str),
+    /// A field of a type that is not known before the server runs.
+    Member(Box<str>),
     Index(usize),
     Key(Box<str>),
 }
@@ -26,6 +28,11 @@ enum Segment {
 impl Path {
     pub fn field(&self, name: &'static str) -> Path {
         self.push(Segment::Field(name))
+    }
+
+    /// A field that only a custom kind's schema names, or several at once: `spec.foo`.
+    pub fn member(&self, name: &str) -> Path {
+        self.push(Segment::Member(name.into()))
     }
 
     pub fn index(&self, i: usize) -> Path {
@@ -52,6 +59,8 @@ impl fmt::Display for Path {
         match &node.segment {
             Segment::Field(name) if node.parent.0.is_none() => f.write_str(name),
             Segment::Field(name) => write!(f, ".{name}"),
+            Segment::Member(name) if node.parent.0.is_none() => f.write_str(name),
+            Segment::Member(name) => write!(f, ".{name}"),
             Segment::Index(i) => write!(f, "[{i}]"),
             Segment::Key(k) => write!(f, "[{k}]"),
         }

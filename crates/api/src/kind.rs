@@ -60,6 +60,8 @@ pub struct KindDef {
     /// To and from the form in which they are stored, where `stored_as` names another kind's.
     pub to_stored: fn(&mut Value),
     pub from_stored: fn(&mut Value),
+    /// What the API server keeps of a kind that a CustomResourceDefinition made; none in rows that are built in.
+    pub custom: Option<&'static (dyn std::any::Any + Send + Sync)>,
 }
 
 /// Which of the generic verbs the resource serves.
@@ -232,6 +234,7 @@ impl KindDef {
         stored_as: "",
         to_stored: nothing,
         from_stored: nothing,
+        custom: None,
     };
 
     /// Whether objects of this kind are kept at all, or only questions answered.

@@ -31,11 +31,13 @@ pub mod duration;
 pub mod int_or_string;
 pub mod ip;
 pub mod patch;
+pub mod pattern;
 pub mod protobuf;
 pub mod quantity;
 pub mod quota;
 pub mod schema;
 pub mod selector;
+pub mod structural;
 pub mod workload;
 
 mod fill;

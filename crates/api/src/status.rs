@@ -1,6 +1,8 @@
 //! What goes wrong, in Kubernetes' words: `metav1.Status` with its reasons and codes. Inner layers make one of these;
 //! only the HTTP layer turns it into bytes.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use crate::field::Problems;
@@ -10,7 +12,7 @@ use crate::field::Problems;
 #[error("{message}")]
 pub struct Status {
     pub code: u16,
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     pub message: String,
     pub details: Option<Box<Details>>,
     /// For an expired list: a token with which the client may go on at the newest revision.
@@ -45,10 +47,10 @@ pub fn qualified(group: &str, resource: &str) -> String {
 }
 
 impl Status {
-    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
+    pub fn new(code: u16, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Status {
         Status {
             code,
-            reason,
+            reason: reason.into(),
             message: message.into(),
             details: None,
             continue_token: None,
@@ -216,6 +218,36 @@ impl Status {
         Status::new(504, "Timeout", message)
     }
 
+    /// What another server said in a `metav1.Status` object; `code` where it names none.
+    pub fn from_value(value: &Value, code: u16) -> Status {
+        let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("").to_string();
+        let given = value["code"].as_u64().filter(|given| *given > 0);
+        let mut status = Status::new(
+            given.and_then(|given| given.try_into().ok()).unwrap_or(code),
+            text(value, "reason"),
+            text(value, "message"),
+        );
+        let details = &value["details"];
+        if details.is_object() {
+            let causes = details["causes"].as_array().into_iter().flatten();
+            let cause = |cause: &Value| Cause {
+                reason: text(cause, "reason"),
+                message: text(cause, "message"),
+                field: text(cause, "field"),
+            };
+            let retry_after = details["retryAfterSeconds"].as_u64();
+            status.details = Some(Box::new(Details {
+                name: text(details, "name"),
+                group: text(details, "group"),
+                kind: text(details, "kind"),
+                uid: text(details, "uid"),
+                causes: causes.map(cause).collect(),
+                retry_after_seconds: retry_after.and_then(|n| n.try_into().ok()).unwrap_or(0),
+            }));
+        }
+        status
+    }
+
     /// The `metav1.Status` object.
     pub fn to_value(&self) -> Value {
         let mut value = json!({
@@ -223,7 +255,7 @@ impl Status {
             "message": self.message, "code": self.code,
         });
         if !self.reason.is_empty() {
-            value["reason"] = self.reason.into();
+            value["reason"] = self.reason.as_ref().into();
         }
         if let Some(token) = &self.continue_token {
             value["metadata"]["continue"] = token.clone().into();

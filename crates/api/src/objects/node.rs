@@ -36,6 +36,20 @@ pub struct NodeStatus {
     pub allocatable: BTreeMap<String, String>,
     pub volumes_attached: Vec<AttachedVolume>,
     pub volumes_in_use: Vec<String>,
+    pub daemon_endpoints: DaemonEndpoints,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DaemonEndpoints {
+    pub kubelet_endpoint: DaemonEndpoint,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DaemonEndpoint {
+    #[serde(rename = "Port")]
+    pub port: u16,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -36,6 +36,8 @@ pub struct ServiceSpec {
     pub traffic_distribution: Option<String>,
     pub health_check_node_port: u16,
     pub load_balancer_source_ranges: Vec<String>,
+    /// Whose load balancer it is to be; none: the default one.
+    pub load_balancer_class: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -23,6 +23,18 @@ pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 /// The most values that all operations of a patch may look at or shift, in lists and below what they move.
 const MAX_TOUCHED: usize = 64 * 1024 * 1024;
 
+/// Whether a patch was not applied because one of its tests failed.
+pub fn is_failed_test(error: &PatchError) -> bool {
+    matches!(error, PatchError::Unprocessable(why) if why.ends_with(TEST_FAILED))
+}
+
+const TEST_FAILED: &str = "test failed";
+
+/// Whether a patch has no operations.
+pub fn is_empty(patch: &[u8]) -> Result<bool, PatchError> {
+    Ok(decode(patch)?.is_empty())
+}
+
 /// Applies a patch. If an operation fails, those before it have been applied: work on a copy.
 pub fn apply(target: &mut Value, patch: &[u8]) -> Result<(), PatchError> {
     let operations = decode(patch)?;
@@ -245,7 +257,7 @@ impl Operation {
         if found.unwrap_or(&Value::Null) == &self.value {
             Ok(())
         } else {
-            Err(format!("testing value {path} failed: test failed"))
+            Err(format!("testing value {path} failed: {TEST_FAILED}"))
         }
     }
 }
@@ -514,7 +526,7 @@ mod tests {
             let error = patched(json!({"a": [1, 2]}), patch.clone()).unwrap_err();
             assert_eq!(error, PatchError::Unprocessable(expected.into()), "{patch}");
             let status = error.status();
-            assert_eq!((status.code, status.reason), (422, "Invalid"));
+            assert_eq!((status.code, &*status.reason), (422, "Invalid"));
             assert_eq!(
                 status.message,
                 "the server rejected our request due to an error in our request"
@@ -573,7 +585,7 @@ mod tests {
             let error = patched(json!({"a": {}}), nesting(3000, list)).unwrap_err();
             assert_eq!(error, PatchError::TooDeep);
             let status = error.status();
-            assert_eq!((status.code, status.reason), (422, "Invalid"));
+            assert_eq!((status.code, &*status.reason), (422, "Invalid"));
             assert!(
                 status.message.contains("exceeded max depth of 120"),
                 "{}",

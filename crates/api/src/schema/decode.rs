@@ -556,6 +556,39 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 }
 
+/// Reads a struct that stands somewhere in an object of no known type: the metadata of a custom resource.
+pub(crate) struct PartSeed<'a> {
+    pub ty: TypeRef,
+    pub depth: u32,
+    /// The path that leads there.
+    pub place: &'a str,
+    pub problems: &'a mut Vec<String>,
+    pub failure: &'a mut Option<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for PartSeed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Value, D::Error> {
+        let mut cx = Cx::default();
+        let at = Path::ROOT;
+        let at = at.down(Step::Key(self.place));
+        let ty = Ty::Struct(self.ty);
+        let seed = Seed {
+            cx: &mut cx,
+            ty: &ty,
+            at: &at,
+            depth: self.depth,
+        };
+        let read = seed.deserialize(d);
+        self.problems.extend(cx.problems);
+        if self.failure.is_none() {
+            *self.failure = cx.failure;
+        }
+        read
+    }
+}
+
 /// Go writes whole floats without a point.
 pub(crate) fn float(n: f64) -> Value {
     if n.fract() == 0.0 && n.abs() < 9e15 {

@@ -21,9 +21,10 @@ use names::Names;
 pub(crate) use build::Builder;
 pub use build::zero;
 pub use decode::{DecodeError, Decoded, MAX_DEPTH, STACK_BYTES, TypeMeta, decode_json, from_value, peek_type};
-pub(crate) use decode::{any_json, base64_bytes, base64_text, float};
+pub(crate) use decode::{PartSeed, any_json, base64_bytes, base64_text, float};
 pub use ordered::{InOrder, members_in_order};
 pub use syntax::json_syntax_error;
+pub(crate) use text::of_bytes as text_of_bytes;
 pub(crate) use time::{is_plain_time, micro_time_text, parse_micro_time, parse_time, time_text, unless_zero};
 pub use yaml::{decode_yaml, peek_yaml_type, yaml_to_value};
 

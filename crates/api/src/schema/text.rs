@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 /// The body as text that serde_json reads.
-pub(super) fn of_bytes(bytes: &[u8]) -> Cow<'_, str> {
+pub(crate) fn of_bytes(bytes: &[u8]) -> Cow<'_, str> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => Cow::Owned(replace_invalid(bytes)),

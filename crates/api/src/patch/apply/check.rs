@@ -5,13 +5,15 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::ObjectType;
 use super::element;
-use super::shape::Shape;
+use super::shape::{Node, Shape};
 use crate::field::{MAX_PROBLEMS, cut};
 use crate::patch::go_format::{GoFormatted, go_type};
 use crate::schema::{Field, Ty, TypeRef, schema};
+use crate::structural::SchemaType;
 
 /// What is found to be wrong: the first of it, and how much more there is.
 #[derive(Default)]
@@ -35,12 +37,13 @@ impl Found {
 }
 
 /// All that is wrong, in one text; None if nothing is.
-pub(super) fn problems(object: &Value, ty: Option<TypeRef>) -> Option<String> {
+pub(super) fn problems(object: &Value, ty: ObjectType<'_>) -> Option<String> {
     let mut found = Found::default();
     let mut path = String::new();
     match ty {
-        Some(r) => check_struct(object, r, &mut path, &mut found),
-        None => {
+        ObjectType::BuiltIn(r) => check_struct(object, r, &mut path, &mut found),
+        ObjectType::Custom(schema) => check_node(object, Node::root(schema), &mut path, &mut found),
+        ObjectType::Unknown => {
             if let (Some(meta), Some(r)) = (object.get("metadata"), schema().get("meta/v1.ObjectMeta")) {
                 path.push_str(".metadata");
                 check_struct(meta, r, &mut path, &mut found);
@@ -79,13 +82,21 @@ fn check_field(value: &Value, field: &'static Field, path: &mut String, found: &
     match (Shape::of_field(field), value) {
         (shape @ (Shape::Set | Shape::Keyed(..)), Value::Array(list)) => {
             let item = field.ty.item().expect("only lists have elements by name");
-            check_associative(list, shape, item, path, found);
+            check_associative(list, shape, path, found, |value, path, found| {
+                check(value, item, path, found)
+            });
         }
         _ => check(value, &field.ty, path, found),
     }
 }
 
-fn check_associative(list: &[Value], shape: Shape, item: &'static Ty, path: &mut String, found: &mut Found) {
+fn check_associative(
+    list: &[Value],
+    shape: Shape<'_>,
+    path: &mut String,
+    found: &mut Found,
+    check: impl Fn(&Value, &mut String, &mut Found),
+) {
     let here = path.len();
     let mut names = HashSet::new();
     for (i, value) in list.iter().enumerate() {
@@ -99,7 +110,7 @@ fn check_associative(list: &[Value], shape: Shape, item: &'static Ty, path: &mut
             found.push(path, format_args!("duplicate entries for key {shown}"));
         }
         path.push_str(&shown);
-        check(value, item, path, found);
+        check(value, path, found);
         path.truncate(here);
     }
 }
@@ -146,5 +157,72 @@ fn check(value: &Value, ty: &'static Ty, path: &mut String, found: &mut Found) {
     };
     if let Some(what) = wrong {
         found.push(path, what);
+    }
+}
+
+/// The same for a place in an object of a custom kind.
+fn check_node(value: &Value, node: Node<'_>, path: &mut String, found: &mut Found) {
+    let wrong = match (node.schema.ty, value) {
+        (_, Value::Null) => None,
+        (SchemaType::Object | SchemaType::Unspecified, Value::Object(map)) => {
+            return check_members(map, node, path, found);
+        }
+        (SchemaType::Unspecified | SchemaType::Invalid, _) => None,
+        (SchemaType::Array, Value::Array(list)) => return check_elements(list, node, path, found),
+        (SchemaType::Object, other) => Some(format!("expected map, got &{{{}}}", GoFormatted(other))),
+        (SchemaType::Array, other) => Some(format!("expected list, got &{{{}}}", GoFormatted(other))),
+        (SchemaType::String, Value::String(_))
+        | (SchemaType::Integer | SchemaType::Number, Value::Number(_))
+        | (SchemaType::Boolean, Value::Bool(_)) => None,
+        (SchemaType::String, other) => Some(format!(
+            "expected string, got &value.valueUnstructured{{Value:{}}}",
+            GoFormatted(other)
+        )),
+        (SchemaType::Integer | SchemaType::Number, other) => {
+            Some(format!("expected numeric (int or float), got {}", go_type(other)))
+        }
+        (SchemaType::Boolean, other) => Some(format!("expected boolean, got &{{{}}}", GoFormatted(other))),
+    };
+    if let Some(what) = wrong {
+        found.push(path, what);
+    }
+}
+
+fn check_members(map: &Map<String, Value>, node: Node<'_>, path: &mut String, found: &mut Found) {
+    let here = path.len();
+    for (name, value) in map {
+        path.push('.');
+        path.push_str(name);
+        match (name.as_str(), node.property(name)) {
+            ("metadata", _) if node.is_resource() => {
+                if let Some(r) = schema().get("meta/v1.ObjectMeta") {
+                    check_struct(value, r, path, found);
+                }
+            }
+            ("apiVersion" | "kind", _) if node.is_resource() => {}
+            (_, Some(property)) => check_node(value, property, path, found),
+            (_, None) => match (node.additional(), node.other()) {
+                (Some(schema), _) => check_node(value, schema, path, found),
+                (None, Some(_)) => {}
+                (None, None) => found.push(path, "field not declared in schema"),
+            },
+        }
+        path.truncate(here);
+    }
+}
+
+fn check_elements(list: &[Value], node: Node<'_>, path: &mut String, found: &mut Found) {
+    let Some(items) = node.items() else { return };
+    let shape = Shape::of_node(node);
+    if matches!(shape, Shape::Set | Shape::NodeKeyed(_)) {
+        return check_associative(list, shape, path, found, |value, path, found| {
+            check_node(value, items, path, found);
+        });
+    }
+    let here = path.len();
+    for (i, value) in list.iter().enumerate() {
+        path.push_str(&format!("[{i}]"));
+        check_node(value, items, path, found);
+        path.truncate(here);
     }
 }

@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 
+use super::ObjectType;
 use super::check;
 use super::set::{self, Set};
 use super::shape::Shape;
 use super::walk;
-use crate::schema::TypeRef;
 
 pub(super) const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The manager to which this applies.
@@ -21,7 +21,7 @@ fn annotation(object: &Value) -> Option<&str> {
 }
 
 /// The fields that the note has with the values the object has: they are the user's own, whoever set them last.
-pub(super) fn allowed_conflicts(live: &Value, ty: Option<TypeRef>, api_version: &str) -> Option<Set> {
+pub(super) fn allowed_conflicts(live: &Value, ty: ObjectType<'_>, api_version: &str) -> Option<Set> {
     let noted: Value = serde_json::from_str(annotation(live)?).ok()?;
     if noted.get("apiVersion")?.as_str()? != api_version || check::problems(&noted, ty).is_some() {
         return None;

@@ -10,19 +10,19 @@ use super::shape::Shape;
 use super::walk::{Found, by_element};
 
 /// What the configuration says, and the object's own where it says nothing.
-pub(super) fn merge(object: &Value, config: &Value, shape: Shape) -> Value {
+pub(super) fn merge(object: &Value, config: &Value, shape: Shape<'_>) -> Value {
     match shape {
         Shape::Leaf => config.clone(),
-        Shape::Struct(_) | Shape::Map(_) | Shape::Custom => merge_maps(object, config, shape),
+        Shape::Struct(_) | Shape::Map(_) | Shape::Node(_) | Shape::Custom => merge_maps(object, config, shape),
         Shape::Deduced => match (object, config) {
             (Value::Object(_), Value::Object(_) | Value::Null) => merge_maps(object, config, shape),
             _ => config.clone(),
         },
-        Shape::Set | Shape::Keyed(..) => merge_lists(object, config, shape),
+        Shape::Set | Shape::Keyed(..) | Shape::NodeKeyed(_) => merge_lists(object, config, shape),
     }
 }
 
-fn merge_maps(object: &Value, config: &Value, shape: Shape) -> Value {
+fn merge_maps(object: &Value, config: &Value, shape: Shape<'_>) -> Value {
     let (Value::Object(old), Value::Object(new)) = (object, config) else {
         // A null says nothing about a map that is there.
         return if config.is_null() && object.as_object().is_some_and(|m| !m.is_empty()) {
@@ -44,7 +44,7 @@ fn merge_maps(object: &Value, config: &Value, shape: Shape) -> Value {
 }
 
 /// The configuration's elements in its order; the object's others stay after what they followed.
-fn merge_lists(object: &Value, config: &Value, shape: Shape) -> Value {
+fn merge_lists(object: &Value, config: &Value, shape: Shape<'_>) -> Value {
     let (old, new) = match (object, config) {
         (Value::Array(old), Value::Array(new)) => (old, new),
         (Value::Array(old), Value::Null) if !old.is_empty() => return object.clone(),
@@ -81,16 +81,16 @@ fn merge_lists(object: &Value, config: &Value, shape: Shape) -> Value {
 }
 
 /// Takes the fields of a set out of an object. What loses its last part that way becomes null.
-pub(super) fn remove(value: &mut Value, fields: &Set, shape: Shape) {
+pub(super) fn remove(value: &mut Value, fields: &Set, shape: Shape<'_>) {
     match (shape, &mut *value) {
         (Shape::Leaf, Value::Object(_) | Value::Array(_)) => *value = Value::Null,
-        (Shape::Struct(_) | Shape::Map(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
+        (Shape::Struct(_) | Shape::Map(_) | Shape::Node(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
             remove_parts(map, fields, shape);
             if map.is_empty() {
                 *value = Value::Null;
             }
         }
-        (Shape::Set | Shape::Keyed(..), Value::Array(list)) => {
+        (Shape::Set | Shape::Keyed(..) | Shape::NodeKeyed(_), Value::Array(list)) => {
             list.retain_mut(|item| {
                 let element = shape.element(item);
                 if set::has(fields, &element) {
@@ -109,7 +109,7 @@ pub(super) fn remove(value: &mut Value, fields: &Set, shape: Shape) {
     }
 }
 
-fn remove_parts(map: &mut Map<String, Value>, fields: &Set, shape: Shape) {
+fn remove_parts(map: &mut Map<String, Value>, fields: &Set, shape: Shape<'_>) {
     map.retain(|name, value| {
         let element = element::field(name);
         if set::has(fields, &element) {
@@ -123,7 +123,7 @@ fn remove_parts(map: &mut Map<String, Value>, fields: &Set, shape: Shape) {
 }
 
 /// Adds the struct fields that hold a path of the set but are not in it themselves.
-pub(super) fn with_named_parents(mut fields: Set, shape: Shape) -> Set {
+pub(super) fn with_named_parents(mut fields: Set, shape: Shape<'_>) -> Set {
     let named: Vec<String> = fields
         .iter()
         .filter(|(element, below)| {
@@ -138,7 +138,7 @@ pub(super) fn with_named_parents(mut fields: Set, shape: Shape) -> Set {
     for (element, below) in &mut fields {
         let of = match (element.strip_prefix("f:"), shape) {
             (Some(name), _) => shape.part(name).shape,
-            (None, Shape::Keyed(..)) => shape.elements(),
+            (None, Shape::Keyed(..) | Shape::NodeKeyed(_)) => shape.elements(),
             (None, _) => continue,
         };
         if let Value::Object(map) = below {

@@ -9,6 +9,7 @@
 //! kind are taken as if they were of this one: there is no conversion here.
 
 mod check;
+mod configuration;
 mod element;
 mod last_applied;
 mod managed;
@@ -29,6 +30,7 @@ use self::walk::Diff;
 use super::merge::drop_nulls;
 use crate::schema::TypeRef;
 use crate::status::{Cause, Details, Status};
+use crate::structural::Structural;
 
 /// Stands for whoever wrote an object before anyone applied to it.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -61,6 +63,30 @@ static UNOWNED: LazyLock<Set> = LazyLock::new(|| {
     set::put(&mut all, element::field("metadata"), true, metadata);
     all
 });
+
+/// What is known of an object's type, for the question which of its parts have owners of their own.
+#[derive(Clone, Copy, Debug)]
+pub enum ObjectType<'s> {
+    BuiltIn(TypeRef),
+    /// A custom kind with its schema.
+    Custom(&'s Structural),
+    /// Only its metadata: maps have parts, all else is a leaf.
+    Unknown,
+}
+
+impl From<TypeRef> for ObjectType<'_> {
+    fn from(ty: TypeRef) -> Self {
+        ObjectType::BuiltIn(ty)
+    }
+}
+
+impl From<Option<TypeRef>> for ObjectType<'_> {
+    fn from(ty: Option<TypeRef>) -> Self {
+        ty.map_or(ObjectType::Unknown, ObjectType::BuiltIn)
+    }
+}
+
+pub use configuration::merge_configuration;
 
 /// Who writes, and how. An `Update` is any write but an apply.
 #[derive(Clone, Copy, Debug)]
@@ -175,10 +201,19 @@ pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
 
 /// Merges what an applier sent (as it was sent) into the live object, if there is one. The result has its managedFields
 /// brought up to date, and still has to be decoded against the schema (it may have nulls), defaulted and validated.
-pub fn apply(
+pub fn apply<'s>(
     live: Option<&Value>,
     applied: &Value,
-    ty: Option<TypeRef>,
+    ty: impl Into<ObjectType<'s>>,
+    opts: &ApplyOptions<'_>,
+) -> Result<Value, ApplyError> {
+    apply_to(live, applied, ty.into(), opts)
+}
+
+fn apply_to(
+    live: Option<&Value>,
+    applied: &Value,
+    ty: ObjectType<'_>,
     opts: &ApplyOptions<'_>,
 ) -> Result<Value, ApplyError> {
     check_applied(live, applied, ty, opts)?;
@@ -227,7 +262,7 @@ pub fn apply(
 fn check_applied(
     live: Option<&Value>,
     applied: &Value,
-    ty: Option<TypeRef>,
+    ty: ObjectType<'_>,
     opts: &ApplyOptions<'_>,
 ) -> Result<(), ApplyError> {
     let text = |object: &'_ Value, name: &str| object.get(name).and_then(Value::as_str).unwrap_or("").to_string();
@@ -262,7 +297,13 @@ struct Merged {
 }
 
 impl Merged {
-    fn new(live: Option<&Value>, applied: &Value, shape: Shape, entries: &[Entry], opts: &ApplyOptions<'_>) -> Merged {
+    fn new(
+        live: Option<&Value>,
+        applied: &Value,
+        shape: Shape<'_>,
+        entries: &[Entry],
+        opts: &ApplyOptions<'_>,
+    ) -> Merged {
         let empty = Value::Object(Map::new());
         let mut own = Entry {
             manager: if opts.manager.is_empty() { UNKNOWN } else { opts.manager }.to_string(),
@@ -335,7 +376,7 @@ fn list_conflicts(mut conflicts: Vec<(&Entry, Set)>) -> Vec<Conflict> {
 
 /// Removes what the applier had applied before, does not apply now, and no one else owns. `owned` is what anyone owns
 /// with the applier's new configuration.
-fn prune(object: &mut Value, last: Set, owned: Set, shape: Shape) {
+fn prune(object: &mut Value, last: Set, owned: Set, shape: Shape<'_>) {
     let last = merge::with_named_parents(last, shape);
     let owned = merge::with_named_parents(owned, shape);
     let fields = |object: &Value| merge::with_named_parents(walk::fields_of(object, shape), shape);
@@ -358,7 +399,16 @@ fn prune(object: &mut Value, last: Set, owned: Set, shape: Shape) {
 
 /// Brings the managedFields of an object that is about to be written (created if there is no old one) up to date.
 /// Managed fields that the writer sent count, as in Kubernetes: an empty list, or one with an empty entry, wipes them.
-pub fn update_managed_fields(new: &mut Value, old: Option<&Value>, ty: Option<TypeRef>, opts: &UpdateOptions<'_>) {
+pub fn update_managed_fields<'s>(
+    new: &mut Value,
+    old: Option<&Value>,
+    ty: impl Into<ObjectType<'s>>,
+    opts: &UpdateOptions<'_>,
+) {
+    update_entries(new, old, ty.into(), opts);
+}
+
+fn update_entries(new: &mut Value, old: Option<&Value>, ty: ObjectType<'_>, opts: &UpdateOptions<'_>) {
     let sent = take_managed_fields(new);
     let mut entries = entries_to_update(sent, old, opts);
     // Nothing is tracked on an object that lost its record, until someone applies to it.
@@ -369,6 +419,33 @@ pub fn update_managed_fields(new: &mut Value, old: Option<&Value>, ty: Option<Ty
     record_update(&mut entries, diff, opts);
     managed::cap_updaters(&mut entries);
     put_managed_fields(new, entries);
+}
+
+/// The record of who owns which fields, to be put back by [`restore_owners`].
+pub fn owners_of(object: &Value) -> Option<Value> {
+    object["metadata"].get("managedFields").cloned()
+}
+
+/// Puts the record back if what admission made of it can't be read, and says so.
+pub fn restore_owners(object: &mut Value, before: Option<Value>) -> Option<&'static str> {
+    let now = object["metadata"].get("managedFields").cloned();
+    if now == before {
+        return None;
+    }
+    let list = match now {
+        None => vec![],
+        Some(Value::Array(list)) => list,
+        Some(_) => vec![Value::Null],
+    };
+    if managed::decode(list, Trust::Sent).is_some() {
+        return None;
+    }
+    let meta = object["metadata"].as_object_mut()?;
+    match before {
+        Some(before) => meta.insert("managedFields".into(), before),
+        None => meta.remove("managedFields"),
+    };
+    Some("failed to decode managed fields")
 }
 
 fn entries_to_update(sent: Option<Vec<Value>>, old: Option<&Value>, opts: &UpdateOptions<'_>) -> Vec<Entry> {

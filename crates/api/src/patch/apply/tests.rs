@@ -658,3 +658,131 @@ fn managers_come_from_the_request() {
     assert_eq!(manager_name("", "kubectl/v1.36 (linux/amd64)"), "kubectl");
     assert_eq!(manager_name("", &"x".repeat(200)).len(), 128);
 }
+
+mod custom {
+    use super::*;
+    use crate::structural::Structural;
+
+    fn kind() -> Structural {
+        let keyed = |default: bool| {
+            let mut protocol = json!({"type": "string"});
+            if default {
+                protocol["default"] = "TCP".into();
+            }
+            json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"],
+                "items": {"type": "object", "required": ["port"], "properties": {
+                    "port": {"type": "integer"}, "protocol": protocol, "name": {"type": "string"}}}})
+        };
+        let spec = json!({"type": "object", "properties": {
+            "replicas": {"type": "integer"},
+            "ports": keyed(true),
+            "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "plain": {"type": "array", "items": {"type": "string"}},
+            "whole": {"type": "object", "x-kubernetes-map-type": "atomic", "additionalProperties": {"type": "string"}},
+            "map": {"type": "object", "additionalProperties": {"type": "string"}},
+            "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "either": {"x-kubernetes-int-or-string": true},
+        }});
+        Structural::parse(&json!({"type": "object", "properties": {"spec": spec, "status": {"type": "object"}}}))
+            .unwrap()
+    }
+
+    fn object(spec: Value) -> Value {
+        json!({"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": spec})
+    }
+
+    fn owned(object: &Value, manager: &str) -> Value {
+        fields(object, manager)["f:spec"].clone()
+    }
+
+    #[test]
+    fn fields_are_owned_by_the_schema() {
+        let kind = kind();
+        let config = object(json!({
+            "replicas": 1, "ports": [{"port": 80, "name": "x"}], "tags": ["a"], "plain": ["p"], "whole": {"a": "b"},
+            "map": {"k": "v"}, "any": {"x": {"y": 1}}, "either": "5%",
+        }));
+        let one = apply(None, &config, ObjectType::Custom(&kind), &by("x", "ex.io/v1", 0)).unwrap();
+        assert_eq!(
+            owned(&one, "x"),
+            json!({
+                "f:replicas": {}, "f:either": {}, "f:plain": {}, "f:whole": {},
+                "f:ports": {r#"k:{"port":80,"protocol":"TCP"}"#: {".": {}, "f:port": {}, "f:name": {}}},
+                "f:tags": {"v:\"a\"": {}}, "f:map": {"f:k": {}}, "f:any": {"f:x": {".": {}, "f:y": {}}},
+            })
+        );
+    }
+
+    #[test]
+    fn lists_merge_and_conflicts_are_told() {
+        let kind = kind();
+        let ty = ObjectType::Custom(&kind);
+        let ports = |name: &str, port: i64| object(json!({"ports": [{"port": port, "name": name}], "tags": [name]}));
+        let one = apply(None, &ports("a", 80), ty, &by("one", "ex.io/v1", 0)).unwrap();
+        let two = apply(Some(&one), &ports("b", 81), ty, &by("two", "ex.io/v1", 1)).unwrap();
+        assert_eq!(
+            two["spec"],
+            json!({"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}], "tags": ["a", "b"]})
+        );
+        let error = apply(Some(&two), &ports("c", 80), ty, &by("three", "ex.io/v1", 2)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "Apply failed with 1 conflict: conflict with \"one\": .spec.ports[port=80,protocol=\"TCP\"].name"
+        );
+        let gone = apply(Some(&two), &object(json!({})), ty, &by("one", "ex.io/v1", 3)).unwrap();
+        assert_eq!(
+            gone["spec"],
+            json!({"ports": [{"port": 81, "name": "b"}], "tags": ["b"]})
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let kind = kind();
+        for (spec, why) in [
+            (json!({"unknown": 1}), ".spec.unknown: field not declared in schema"),
+            (
+                json!({"replicas": "x"}),
+                ".spec.replicas: expected numeric (int or float), got string",
+            ),
+            (
+                json!({"ports": [{"port": 1}, {"port": 1}]}),
+                "duplicate entries for key [port=1,protocol=\"TCP\"]",
+            ),
+            (json!({"tags": ["a", "a"]}), "duplicate entries for key [=\"a\"]"),
+            (json!({"map": 1}), ".spec.map: expected map, got &{1}"),
+        ] {
+            let error = apply(None, &object(spec), ObjectType::Custom(&kind), &by("x", "ex.io/v1", 0)).unwrap_err();
+            assert!(error.to_string().contains(why), "{error} / {why}");
+        }
+        for spec in [json!({"any": {"q": [1]}}), json!({"either": 1})] {
+            assert!(apply(None, &object(spec), ObjectType::Custom(&kind), &by("x", "ex.io/v1", 0)).is_ok());
+        }
+    }
+
+    #[test]
+    fn updates_are_tracked() {
+        let kind = kind();
+        let mut one = object(json!({"replicas": 1, "ports": [{"port": 80, "protocol": "TCP"}]}));
+        update_managed_fields(
+            &mut one,
+            None,
+            ObjectType::Custom(&kind),
+            &update_of(by("u", "ex.io/v1", 0)),
+        );
+        let key = r#"k:{"port":80,"protocol":"TCP"}"#;
+        assert_eq!(
+            owned(&one, "u"),
+            json!({".": {}, "f:replicas": {}, "f:ports": {".": {}, key: {".": {}, "f:port": {}, "f:protocol": {}}}})
+        );
+        let mut two = one.clone();
+        two["spec"]["ports"][0]["name"] = "n".into();
+        update_managed_fields(
+            &mut two,
+            Some(&one),
+            ObjectType::Custom(&kind),
+            &update_of(by("v", "ex.io/v1", 1)),
+        );
+        assert_eq!(owned(&two, "v"), json!({"f:ports": {key: {"f:name": {}}}}));
+    }
+}

@@ -10,16 +10,16 @@ use super::shape::Shape;
 
 /// The paths that an applied configuration claims: leaves, map entries and list elements, but not the structs and lists
 /// that merely hold them.
-pub(super) fn fields_of(object: &Value, shape: Shape) -> Set {
+pub(super) fn fields_of(object: &Value, shape: Shape<'_>) -> Set {
     claims(object, shape).1
 }
 
 /// Whether the place is a leaf, and the paths below it.
-fn claims(value: &Value, shape: Shape) -> (bool, Set) {
+fn claims(value: &Value, shape: Shape<'_>) -> (bool, Set) {
     let mut set = Set::new();
     match (shape, value) {
         (Shape::Leaf, _) => return (true, set),
-        (Shape::Struct(_) | Shape::Map(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
+        (Shape::Struct(_) | Shape::Map(_) | Shape::Node(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
             let mut parts = shape.parts();
             for (name, value) in map {
                 let part = parts.next(name);
@@ -28,7 +28,7 @@ fn claims(value: &Value, shape: Shape) -> (bool, Set) {
                 put(&mut set, element::field(name), leaf || empty || !part.named, below);
             }
         }
-        (Shape::Set | Shape::Keyed(..), Value::Array(list)) => {
+        (Shape::Set | Shape::Keyed(..) | Shape::NodeKeyed(_), Value::Array(list)) => {
             for (element, values) in by_element(list, shape) {
                 let below = match values {
                     Found::One(value) => claims(value, shape.elements()).1,
@@ -37,7 +37,7 @@ fn claims(value: &Value, shape: Shape) -> (bool, Set) {
                 put(&mut set, element, true, below);
             }
         }
-        (Shape::Deduced, _) => return (!value.is_null(), set),
+        (Shape::Deduced | Shape::Node(_), _) => return (!value.is_null(), set),
         _ => {}
     }
     (false, set)
@@ -98,11 +98,11 @@ struct Here {
 }
 
 /// Compares two objects; without an old one, a new one with what an empty object has anyway.
-pub(super) fn compare(old: Option<&Value>, new: &Value, shape: Shape) -> Diff {
+pub(super) fn compare(old: Option<&Value>, new: &Value, shape: Shape<'_>) -> Diff {
     differ(old.map_or(Side::Zero, Side::Real), Side::Real(new), shape).below
 }
 
-fn differ(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
+fn differ(old: Side<'_>, new: Side<'_>, shape: Shape<'_>) -> Here {
     if let (Side::Absent, Side::Real(value)) = (old, new) {
         let changed = all_of(value, shape);
         return Here {
@@ -116,27 +116,27 @@ fn differ(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
     }
     match shape {
         Shape::Leaf => leaves(old, new, shape),
-        Shape::Struct(_) | Shape::Map(_) | Shape::Custom => match (old.map(), new.map()) {
+        Shape::Struct(_) | Shape::Map(_) | Shape::Node(_) | Shape::Custom => match (old.map(), new.map()) {
             (None, None) => leaves(old, new, shape),
             (a, b) => maps(old, new, a, b, shape),
         },
         Shape::Deduced => deduced(old, new),
-        Shape::Set | Shape::Keyed(..) => lists(old, new, shape),
+        Shape::Set | Shape::Keyed(..) | Shape::NodeKeyed(_) => lists(old, new, shape),
     }
 }
 
 /// All paths below a place that was not there before: every struct, map, list and element is new, not only the leaves.
-fn all_of(value: &Value, shape: Shape) -> Set {
+fn all_of(value: &Value, shape: Shape<'_>) -> Set {
     let mut set = Set::new();
     match (shape, value) {
-        (Shape::Struct(_) | Shape::Map(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
+        (Shape::Struct(_) | Shape::Map(_) | Shape::Node(_) | Shape::Custom | Shape::Deduced, Value::Object(map)) => {
             let mut parts = shape.parts();
             for (name, value) in map {
                 let below = all_of(value, parts.next(name).shape);
                 put(&mut set, element::field(name), true, below);
             }
         }
-        (Shape::Set | Shape::Keyed(..), Value::Array(list)) => {
+        (Shape::Set | Shape::Keyed(..) | Shape::NodeKeyed(_), Value::Array(list)) => {
             for value in list {
                 let element = shape.element(value);
                 let below = match set.contains_key(&element) {
@@ -151,7 +151,7 @@ fn all_of(value: &Value, shape: Shape) -> Set {
     set
 }
 
-fn leaves(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
+fn leaves(old: Side<'_>, new: Side<'_>, shape: Shape<'_>) -> Here {
     let (changed, removed) = match (old, new) {
         (Side::Absent, Side::Absent) => (false, false),
         (Side::Absent, _) => (true, false),
@@ -172,7 +172,7 @@ fn maps<'a>(
     new: Side<'a>,
     a: Option<&'a Map<String, Value>>,
     b: Option<&'a Map<String, Value>>,
-    shape: Shape,
+    shape: Shape<'_>,
 ) -> Here {
     let mut below = Diff::default();
     let mut parts = shape.parts();
@@ -226,7 +226,7 @@ fn deduced(old: Side<'_>, new: Side<'_>) -> Here {
     }
 }
 
-fn lists(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
+fn lists(old: Side<'_>, new: Side<'_>, shape: Shape<'_>) -> Here {
     let (a, b) = (old.list(), new.list());
     if a.is_empty() && b.is_empty() {
         return leaves(old, new, shape);
@@ -240,7 +240,7 @@ fn lists(old: Side<'_>, new: Side<'_>, shape: Shape) -> Here {
     }
 }
 
-fn list_elements(a: &[Value], b: &[Value], shape: Shape, below: &mut Diff) {
+fn list_elements(a: &[Value], b: &[Value], shape: Shape<'_>, below: &mut Diff) {
     let of = shape.elements();
     let mut before = by_element(a, shape);
     for (element, after) in by_element(b, shape) {
@@ -300,7 +300,7 @@ pub(super) enum Found<'a> {
     Many(Vec<&'a Value>),
 }
 
-pub(super) fn by_element(list: &[Value], shape: Shape) -> BTreeMap<String, Found<'_>> {
+pub(super) fn by_element<'a>(list: &'a [Value], shape: Shape<'_>) -> BTreeMap<String, Found<'a>> {
     use std::collections::btree_map::Entry;
     let mut found = BTreeMap::new();
     for value in list {
@@ -321,7 +321,7 @@ pub(super) fn by_element(list: &[Value], shape: Shape) -> BTreeMap<String, Found
 }
 
 /// Whether a value is the zero of its type. That of a list or map is null, and an empty one is something else.
-fn is_zero(value: &Value, shape: Shape) -> bool {
+fn is_zero(value: &Value, shape: Shape<'_>) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(b) => !b,
