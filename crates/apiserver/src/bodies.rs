@@ -195,7 +195,7 @@ mod tests {
         }
         let mut large = body(vec![600, 600], Duration::ZERO);
         let status = read(&mut large, 1000, &memory).await.err().unwrap();
-        assert_eq!((status.code, status.reason), (413, "RequestEntityTooLarge"));
+        assert_eq!((status.code, &*status.reason), (413, "RequestEntityTooLarge"));
         let mut declared = http_body_util::Full::new(Bytes::from(vec![0; 1001]))
             .map_err(|never| match never {})
             .boxed_unsync();

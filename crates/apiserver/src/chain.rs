@@ -1,11 +1,11 @@
 //! The request chain: every request, from the network or from inside the process, takes these steps in this order.
 
+mod seats;
+mod to_the_end;
+
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -20,13 +20,18 @@ use orlop_base::{BoxFuture, Connections, Peer, Shutdown};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use self::to_the_end::ToTheEnd;
+use crate::aggregator::Aggregator;
 use crate::audit::{self, AuditLog, Completion, Stage, Trail};
-use crate::authn::{CertIdentity, MASTERS, UserInfo};
+use crate::authn::{CertIdentity, UserInfo};
 use crate::authz::{self, Attributes};
 use crate::bodies;
 use crate::connect::{self, AnyBody, Asked, BodyError, Nodes};
+use crate::custom::{self, Snapshot};
+use crate::encryption::Encryption;
+use crate::flowcontrol::{Flow, FlowControl};
 use crate::health::Health;
-use crate::metrics::{InFlight, Metrics};
+use crate::metrics::Metrics;
 use crate::negotiate::{self, Format, Representation, Shape};
 use crate::registry::body::internal_type_name;
 use crate::registry::list::ListOptions;
@@ -35,7 +40,7 @@ use crate::registry::update::Endpoint;
 use crate::registry::{Context, Registry, VerbResult, Warnings, WriteOptions};
 use crate::request::RequestInfo;
 use crate::respond::{self, Body, Listing};
-use crate::shares::{Share, Shares};
+use crate::shares::{self, Share, Shares};
 use crate::table::IncludeObject;
 use crate::{computed, discovery, health, kinds, openapi, usage};
 
@@ -43,12 +48,15 @@ use crate::{computed, discovery, health, kinds, openapi, usage};
 pub struct Server {
     pub registry: Arc<Registry>,
     pub nodes: Nodes,
+    pub aggregator: Aggregator,
     pub(crate) usage: usage::Kept,
     pub health: Health,
     pub metrics: Metrics,
     pub audit: Option<Arc<AuditLog>>,
+    pub(crate) encryption: Option<Arc<Encryption>>,
     pub connections: Arc<Connections>,
     pub(crate) shares: Shares,
+    pub(crate) flow_control: FlowControl,
     pub shutdown: Shutdown,
 }
 
@@ -75,6 +83,8 @@ struct Call {
     warnings: Warnings,
     /// What the audit log says of it. Filled on the way, by one step at a time.
     trail: Mutex<Trail>,
+    /// Its flow schema, once it was asked for.
+    flow: OnceLock<Arc<Flow>>,
 }
 
 /// What a request holds besides its headers.
@@ -140,7 +150,10 @@ impl Server {
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         // 1. What is asked for.
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or(""));
-        let kind = kinds::of_resource(&info.group, &info.version, &info.resource);
+        let kind = self
+            .registry
+            .kinds
+            .of_resource(&info.group, &info.version, &info.resource);
         let trail = match &self.audit {
             Some(_) => Trail::new(&info, target, &parts.headers, connection.peer, self.registry.now()),
             None => Trail::unlogged(&info, &parts.headers),
@@ -154,6 +167,7 @@ impl Server {
             connection,
             warnings: Warnings::default(),
             trail: Mutex::new(trail),
+            flow: OnceLock::new(),
         });
         let is_write = call.is_write();
         let answer = self.answer(call, content);
@@ -182,6 +196,9 @@ impl Server {
             response = self.over_websocket(&call.headers, upgrade, response);
         }
         add_headers(response.headers_mut(), &call.warnings, call.trail.lock().id());
+        for (name, uid) in call.flow.get().into_iter().flat_map(|flow| flow.headers()) {
+            response.headers_mut().insert(name, uid);
+        }
         // Last: it is counted and, if wanted, written down.
         let code = response.status().as_u16();
         let took = (!info.is_long_running()).then(|| started.elapsed());
@@ -196,9 +213,14 @@ impl Server {
     }
 
     /// Writes the end of a request to the audit log, or has it written when the answer has ended.
-    fn record_end(&self, call: &Call, failure: Option<&Failure>, response: Response<Body>) -> Response<Body> {
+    fn record_end(&self, call: &Call, failure: Option<&Failure>, mut response: Response<Body>) -> Response<Body> {
         let Some(log) = &self.audit else { return response };
-        let trail = call.trail.lock();
+        let mut trail = call.trail.lock();
+        if trail.coverage.level == audit::Level::RequestResponse && !call.info.is_long_running() {
+            (response, trail.response_object) = audit::take_response_object(response, &trail.coverage);
+        }
+        trail.annotations.extend(call.warnings.take_annotations());
+        let trail = trail;
         let status = match failure {
             Some(Failure::Refused(status)) => Some(status),
             _ => None,
@@ -226,8 +248,9 @@ impl Server {
     async fn serve(self: &Arc<Self>, call: &Arc<Call>, content: &mut Content) -> Result<Response<Body>, Status> {
         let (info, headers, connection) = (&call.info, &call.headers, &call.connection);
         // 2. Who asks. 3. On whose behalf.
-        let asker = self.user(headers, connection)?;
-        call.trail.lock().user = Some(asker.clone());
+        let asker = self.user(info, headers, connection).await;
+        self.begin_audit(call, asker.as_ref().ok())?;
+        let asker = asker?;
         if !asker.is_anonymous()
             && let Some(client) = &connection.client
         {
@@ -238,14 +261,22 @@ impl Server {
             call.trail.lock().impersonated = Some(user.clone());
         }
         // 4. May they?
-        self.authorize(call, &user)?;
-        // 5. Paths that are no resources: answered at once, without a place among those under way.
+        self.authorize(call, &user).await?;
+        // What others serve is theirs to answer.
+        if let Some(remote) = self.aggregator.remote(info) {
+            return self.pass_on(call, content, &user, &remote).await;
+        }
+        // 5. Paths that are no resources.
         if !info.is_resource {
+            let _admitted = self.take_seats(call, &user).await?;
+            if let Some(response) = self.merged_document(info, headers).await {
+                return Ok(response);
+            }
             return self.non_resource(info, headers);
         }
         // 6. The kind, and what the client wants to read.
         let Some(kind) = call.kind else {
-            let known = kinds::has_version(&info.group, &info.version);
+            let known = self.registry.kinds.has_version(&info.group, &info.version);
             return if known {
                 Err(Status::no_such_resource())
             } else {
@@ -258,7 +289,7 @@ impl Server {
         }
         // Some lead on to a node or a pod, which then decides all else.
         if call.leads_on() {
-            let _in_flight = self.admit_in_flight(call, &user)?;
+            let _admitted = self.take_seats(call, &user).await?;
             self.record_begin(call, &[]);
             let asked = Asked {
                 kind,
@@ -269,15 +300,17 @@ impl Server {
                 target: &call.target,
                 peer: connection.peer,
                 upgrade: content.upgrade.take(),
+                warnings: &call.warnings,
             };
             return self.lead_on(asked, content.body.take().unwrap_or_default()).await;
         }
         let wanted = self.wanted(kind, info, headers)?;
         if info.verb == "watch" {
+            let _admitted = self.take_seats(call, &user).await?;
             return self.watch(kind, info, wanted);
         }
         // 7. The body, of bounded size, in bounded time. Whoever is slow to send it takes nobody's place meanwhile.
-        let share = Share::of(info, &user);
+        let share = Share::of(&user);
         let config = &self.registry.config;
         let began = tokio::time::Instant::now();
         let late = || Status::timeout("request did not complete within the allotted timeout");
@@ -302,7 +335,7 @@ impl Server {
             if self.weight(call, &work) > bodies::SMALL {
                 return self.work_aside(call, work, share).await;
             }
-            let _in_flight = self.admit_in_flight(call, &work.user)?;
+            let _admitted = self.take_seats(call, &work.user).await?;
             self.record_begin(call, &work.bytes);
             self.work(call, &work).await
         };
@@ -310,12 +343,29 @@ impl Server {
         tokio::time::timeout(left, done).await.map_err(|_| late())?
     }
 
-    /// Tells the audit log of a request that may change something before it does.
+    /// Tells the audit log who asks. A policy then says what is recorded of the request, and may have that begin here.
+    fn begin_audit(&self, call: &Call, user: Option<&Arc<UserInfo>>) -> Result<(), Status> {
+        let Some(log) = &self.audit else { return Ok(()) };
+        let mut trail = call.trail.lock();
+        trail.user = user.cloned();
+        match log.begin(&mut trail, &call.info, user.map(|user| &**user), self.registry.now()) {
+            true => Ok(()),
+            false => Err(Status::internal("failed to store audit event")),
+        }
+    }
+
+    /// Tells the audit log of a request that may change something before it does, and what it holds.
     fn record_begin(&self, call: &Call, body: &[u8]) {
-        if let Some(log) = self.audit.as_ref().filter(|_| call.is_write() || call.leads_on()) {
-            let mut trail = call.trail.lock();
+        let Some(log) = &self.audit else { return };
+        let mut trail = call.trail.lock();
+        if trail.coverage.level >= audit::Level::Request {
+            trail.request_object = audit::request_object(body, &call.headers, &trail.coverage);
+        }
+        if call.is_write() || call.leads_on() {
             trail.name_created(body);
-            log.record(&trail, Stage::RequestReceived, None, self.registry.now());
+            if !log.has_policy() {
+                log.record(&trail, Stage::RequestReceived, None, self.registry.now());
+            }
         }
     }
 
@@ -353,12 +403,12 @@ impl Server {
         share: Share,
     ) -> Result<Response<Body>, Status> {
         let turn = self.shares.turn(share).await;
-        let in_flight = self.admit_in_flight(call, &work.user)?;
+        let admitted = self.take_seats(call, &work.user).await?;
         self.record_begin(call, &work.bytes);
         let (server, call, runtime) = (self.clone(), call.clone(), tokio::runtime::Handle::current());
         aside(move || {
-            let _held = (turn, in_flight);
-            runtime.block_on(server.work(&call, &work))
+            let _held = admitted;
+            runtime.block_on(shares::with_turn(turn, server.work(&call, &work)))
         })
         .await
     }
@@ -376,17 +426,30 @@ impl Server {
         self.dispatch(work.kind, &work.bytes, headers, &ctx, work.wanted).await
     }
 
-    fn user(&self, headers: &HeaderMap, connection: &Connection) -> Result<Arc<UserInfo>, Status> {
+    async fn user(
+        &self,
+        info: &RequestInfo,
+        headers: &HeaderMap,
+        connection: &Connection,
+    ) -> Result<Arc<UserInfo>, Status> {
         if let Some(user) = &connection.trusted_user {
             return Ok(user.clone());
         }
         let now = self.registry.now();
-        let found = self
-            .registry
-            .authenticator
-            .authenticate(headers, connection.certificate.as_ref(), now, &*self.registry)
-            .map_err(|e| e.status())?;
-        Ok(found.unwrap_or_else(|| Arc::new(UserInfo::anonymous())))
+        let authenticator = &self.registry.authenticator;
+        let certificate = connection.certificate.as_ref();
+        match authenticator
+            .authenticate(headers, certificate, now, &*self.registry)
+            .await
+        {
+            Ok(Some(user)) => Ok(user),
+            Ok(None) if authenticator.takes_anonymous(&info.path) => Ok(Arc::new(UserInfo::anonymous())),
+            Ok(None) => Err(Status::unauthorized()),
+            Err(e) => {
+                tracing::debug!(err = %e, "failed to authenticate request");
+                Err(e.status())
+            }
+        }
     }
 
     fn impersonated(
@@ -405,40 +468,20 @@ impl Server {
         Ok(other.map_or(user, Arc::new))
     }
 
-    /// Room for one more? Watches and the like do not count: they wait, they do not work. Nor do the cluster's own
-    /// components in this process: they have bounds of their own (`orlop_client::Api`) and wait there.
-    fn admit_in_flight(&self, call: &Call, user: &UserInfo) -> Result<Option<InFlight>, Status> {
-        let info = &call.info;
-        if call.connection.trusted_user.is_some() || info.is_long_running() || user.in_group(MASTERS) {
-            return Ok(None);
-        }
-        let config = &self.registry.config;
-        let (places, limit) = match info.is_mutating() {
-            true => (&self.metrics.in_flight_mutating, config.max_mutating_in_flight),
-            false => (&self.metrics.in_flight_readonly, config.max_readonly_in_flight),
-        };
-        match places.enter(Share::of(info, user), limit) {
-            Some(guard) => Ok(Some(guard)),
-            None => {
-                self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
-                self.metrics.terminated(info, 429);
-                Err(Status::too_many_requests(
-                    "Too many requests, please try again later.",
-                    1,
-                ))
-            }
-        }
-    }
-
-    fn authorize(&self, call: &Call, user: &UserInfo) -> Result<(), Status> {
+    async fn authorize(&self, call: &Call, user: &UserInfo) -> Result<(), Status> {
         let selected = Selected::of(&call.info);
         let attributes = selected.attributes(&call.info, user);
-        let decision = self.registry.authorizer.authorize(&attributes, &*self.registry);
-        call.trail.lock().decision = Some((decision.allowed, decision.reason.clone()));
-        if decision.allowed {
-            Ok(())
-        } else {
-            Err(authz::forbidden(&attributes, &decision.reason))
+        let decision = self.registry.authorizer.decide(&attributes, &*self.registry).await;
+        let failed = decision.error.as_ref().filter(|_| !decision.allowed);
+        let reason = match failed {
+            Some(_) => "internal error".into(),
+            None => decision.reason.clone(),
+        };
+        call.trail.lock().decision = Some((decision.allowed, reason));
+        match (decision.allowed, failed) {
+            (true, _) => Ok(()),
+            (false, Some(error)) => Err(Status::internal(error.to_string())),
+            (false, None) => Err(authz::forbidden(&attributes, &decision.reason)),
         }
     }
 
@@ -456,6 +499,10 @@ impl Server {
             ));
         }
         check_shape(kind, info, wanted.shape)?;
+        // Of objects whose type only their definition knows there is no protobuf.
+        if wanted.format == Format::Protobuf && wanted.shape == Shape::Object && kind.custom.is_some() {
+            return negotiate::without_protobuf(headers, wanted);
+        }
         Ok(wanted)
     }
 
@@ -469,7 +516,11 @@ impl Server {
             return Err(Status::method_not_allowed());
         }
         let watch = self.registry.watch(kind, info, wanted, self.shutdown.clone())?;
-        Ok(respond::watch(watch, wanted, self.metrics.long_running(info)))
+        let mut guard = self.metrics.long_running(info);
+        if info.query.get("fieldSelector").is_none_or(str::is_empty) {
+            guard = guard.and(self.flow_control.watches(&info.group, &info.resource));
+        }
+        Ok(respond::watch(watch, wanted, guard))
     }
 
     async fn dispatch(
@@ -495,7 +546,7 @@ impl Server {
             ("list", Verbs::ReadOnly) => VerbResult::ok(computed::list(self, kind)),
             ("list", _) => {
                 let options = ListOptions::parse(kind, info)?;
-                let page = registry.page(kind, &options)?;
+                let page = registry.presented_page(kind, &options).await?;
                 let selective = !options.filter.is_empty();
                 let prefix = kinds::key_prefix(kind, Some(&info.namespace));
                 let listing = Listing {
@@ -507,11 +558,11 @@ impl Server {
                     include,
                     gzip: respond::accepts_gzip(headers),
                 };
-                return self.list(listing, Share::of(info, ctx.user)).await;
+                return self.list(listing, Share::of(ctx.user)).await;
             }
             ("get", _) => {
                 registry.check_revision(info.query.get("resourceVersion").unwrap_or(""))?;
-                registry.get(kind, &info.namespace, &info.name)?
+                registry.get(kind, &info.namespace, &info.name).await?
             }
             ("create", _) => registry.create(kind, bytes, headers, ctx).await?,
             ("update", _) => registry.update(kind, &Endpoint::MAIN, bytes, headers, ctx).await?,
@@ -559,16 +610,23 @@ impl Server {
         if !matches!(info.verb, "get" | "head") {
             return Err(Status::method_not_allowed());
         }
+        if let Some(text) = self.flow_control.dump(&info.path, &info.query, self.registry.now()) {
+            return Ok(respond::plain(200, "text/plain; charset=utf-8", text));
+        }
         let config = &self.registry.config;
         let address = config.external_address();
-        if let Some(response) = discovery::respond(&info.path, headers, &address) {
+        let custom = self.registry.kinds.snapshot();
+        if let Some(response) = discovery::respond(&custom, &info.path, headers, &address) {
             return Ok(respond::compressed(response, headers));
         }
-        if let Some(response) = openapi::respond(&info.path, &info.query, headers) {
+        if let Some(response) = openapi::respond(&custom, &info.path, &info.query, headers) {
             return Ok(respond::compressed(response, headers));
         }
         match info.path.trim_end_matches('/') {
-            "" => Ok(respond::indented_json(200, &json!({"paths": root_paths()}))),
+            "" => Ok(respond::indented_json(
+                200,
+                &json!({"paths": root_paths(&custom, self.aggregator.root_paths())}),
+            )),
             "/version" => Ok(respond::indented_json(200, &discovery::version())),
             "/metrics" => Ok(respond::plain(
                 200,
@@ -589,7 +647,7 @@ impl Server {
                 let words: Vec<&str> = path.split('/').skip(1).collect();
                 let known = match words.as_slice() {
                     ["api", _] => true,
-                    ["apis", group, _] => orlop_api::kinds::all().any(|k| k.group == *group),
+                    ["apis", group, _] => self.registry.kinds.has_group(group),
                     _ => false,
                 };
                 if known {
@@ -603,14 +661,27 @@ impl Server {
 
     fn render_metrics(&self) -> String {
         let store = &self.registry.store;
+        let custom = self.registry.kinds.snapshot();
         let objects: Vec<(String, usize)> = orlop_api::kinds::all()
+            .chain(custom.stored())
             .filter(|k| k.is_stored() && k.stored_as.is_empty())
             .map(|k| (k.store_prefix(), store.count(&kinds::key_prefix(k, None))))
             .collect();
         let mut text = self
             .metrics
             .render(&store.stats(), &objects, &self.connections.counts());
+        self.aggregator.write_metrics(&mut text);
+        self.flow_control.write_metrics(&mut text);
+        self.registry.dynamic_admission.metrics.render(&mut text);
         health::write_metrics(self, &mut text);
+        if let Some(log) = &self.audit {
+            log.write_metrics(&mut text);
+        }
+        self.registry.authenticator.write_metrics(&mut text);
+        self.registry.authorizer.write_metrics(&mut text);
+        if let Some(encryption) = &self.encryption {
+            encryption.write_metrics(&mut text);
+        }
         text
     }
 }
@@ -672,12 +743,16 @@ fn check_shape(kind: &KindDef, info: &RequestInfo, shape: Shape) -> Result<(), S
 }
 
 /// Kinds that clients had better not use any more.
-fn deprecation(kind: &KindDef) -> Option<&'static str> {
-    match (kind.group, kind.kind) {
+fn deprecation(kind: &KindDef) -> Option<String> {
+    if let Some(served) = custom::of(kind) {
+        return served.version().deprecation.clone();
+    }
+    let text = match (kind.group, kind.kind) {
         ("", "ComponentStatus") => Some("v1 ComponentStatus is deprecated in v1.19+"),
         ("", "Endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         _ => None,
-    }
+    };
+    text.map(str::to_string)
 }
 
 fn wants_pretty(info: &RequestInfo, headers: &HeaderMap) -> bool {
@@ -733,7 +808,8 @@ impl Selected {
     }
 }
 
-fn root_paths() -> Vec<String> {
+/// `others` are those of extension API servers.
+fn root_paths(custom: &Snapshot, others: Vec<String>) -> Vec<String> {
     let mut paths: Vec<String> = [
         "/.well-known/openid-configuration",
         "/api",
@@ -754,10 +830,12 @@ fn root_paths() -> Vec<String> {
     ])
     .map(|p| p.to_string())
     .collect();
-    for kind in orlop_api::kinds::all().filter(|k| !k.group.is_empty()) {
+    let all = orlop_api::kinds::all().chain(custom.served());
+    for kind in all.filter(|k| !k.group.is_empty()) {
         paths.push(format!("/apis/{}", kind.group));
         paths.push(format!("/apis/{}/{}", kind.group, kind.version));
     }
+    paths.extend(others);
     paths.sort();
     paths.dedup();
     paths
@@ -798,71 +876,5 @@ struct Work {
     bytes: Bytes,
 }
 
-/// A future that goes on by itself when nobody waits for it any more: a write that has begun is carried out and written
-/// down, whether or not its client hangs up meanwhile.
-struct ToTheEnd<T: Send + 'static>(Option<BoxFuture<'static, T>>);
-
-impl<T: Send + 'static> ToTheEnd<T> {
-    fn new(future: impl Future<Output = T> + Send + 'static) -> ToTheEnd<T> {
-        ToTheEnd(Some(Box::pin(future)))
-    }
-}
-
-impl<T: Send + 'static> Future for ToTheEnd<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<T> {
-        let future = self.0.as_mut().expect("a future is not polled after its end");
-        let output = std::task::ready!(future.as_mut().poll(cx));
-        self.0 = None;
-        Poll::Ready(output)
-    }
-}
-
-impl<T: Send + 'static> Drop for ToTheEnd<T> {
-    fn drop(&mut self) {
-        if let (Some(future), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(future);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn routes_are_there_or_not_and_take_their_methods_alone() {
-        for (method, path, wanted) in [
-            ("GET", "/api/v1/pods", 0),
-            ("POST", "/api/v1/pods", 405),
-            ("DELETE", "/api/v1/pods", 405),
-            ("HEAD", "/api/v1/pods", 405),
-            ("GET", "/api/v1/pods/x", 404),
-            ("POST", "/api/v1/namespaces/d/pods", 0),
-            ("PUT", "/api/v1/namespaces/d/pods", 405),
-            ("OPTIONS", "/api/v1/namespaces/d/pods/x", 405),
-            ("OPTIONS", "/api/v1/namespaces/d/pods/x/proxy", 0),
-            ("DELETE", "/api/v1/namespaces/d/pods", 0),
-            ("POST", "/api/v1/namespaces/d/pods/x", 405),
-            ("PATCH", "/api/v1/namespaces/d/pods/x", 0),
-            ("POST", "/api/v1/namespaces/d/pods/x/status", 405),
-            ("POST", "/api/v1/namespaces/d/pods/x/binding", 0),
-            ("GET", "/api/v1/namespaces/d/pods/x/nosuch", 404),
-            ("GET", "/api/v1/namespaces/d/nodes", 404),
-            ("GET", "/api/v1/namespaces/d", 0),
-            ("DELETE", "/api/v1/namespaces", 405),
-            ("PUT", "/api/v1/namespaces/d/finalize", 0),
-            ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", 0),
-            ("GET", "/apis/authorization.k8s.io/v1/subjectaccessreviews", 405),
-            ("GET", "/apis/authorization.k8s.io/v1/subjectaccessreviews/x", 404),
-            ("POST", "/apis/authorization.k8s.io/v1/localsubjectaccessreviews", 404),
-        ] {
-            let method: Method = method.parse().unwrap();
-            let info = RequestInfo::parse(&method, path, "");
-            let kind = kinds::of_resource(&info.group, &info.version, &info.resource).unwrap();
-            let got = check_route(kind, &info, &method).map_or_else(|s| s.code, |()| 0);
-            assert_eq!(got, wanted, "{method} {path}");
-        }
-    }
-}
+mod tests;

@@ -20,6 +20,13 @@ pub struct Config {
     pub node_ports: (u16, u16),
     /// Where tokens say they come from.
     pub issuer: String,
+    /// Whose tokens are taken too.
+    pub other_issuers: Vec<String>,
+    /// Where others find the keys of tokens, if not here.
+    pub jwks_uri: Option<String>,
+    /// Keys and certificates that the user brings.
+    pub keys: crate::key_files::KeyFiles,
+    pub admission: crate::admission::Switches,
     /// Whom tokens are for unless asked otherwise.
     pub api_audiences: Vec<String>,
     /// How many connections, and for how long.
@@ -30,8 +37,14 @@ pub struct Config {
     /// Requests other than watches and the like must be done after this long.
     pub request_timeout: std::time::Duration,
     pub max_body_bytes: usize,
-    /// One JSON line a request, if set.
+    /// One JSON line a request, if set: `audit` then says nothing.
     pub audit_log: Option<PathBuf>,
+    pub audit: crate::audit::AuditOptions,
+    /// Who is let in beside those with certificates and tokens of the cluster's own.
+    pub authentication: crate::authn::AuthenticationOptions,
+    pub authorization: crate::authz::AuthorizationOptions,
+    /// An EncryptionConfiguration: which resources are encrypted at rest.
+    pub encryption_file: Option<PathBuf>,
     /// Events are forgotten after this long.
     pub event_ttl: std::time::Duration,
     /// How many past changes watchers and lists in pages can go back to.
@@ -41,6 +54,8 @@ pub struct Config {
     /// A write that waits longer for the store fails the `etcd` check, or the `etcd-readiness` check.
     pub store_healthcheck_timeout: std::time::Duration,
     pub store_readycheck_timeout: std::time::Duration,
+    /// Watches that say nothing of how long they last do so for this long at least.
+    pub min_request_timeout: std::time::Duration,
     /// How long the server that is to stop goes on serving with a failing `/readyz`, for load balancers to notice.
     pub shutdown_delay: std::time::Duration,
 }
@@ -59,18 +74,28 @@ impl Config {
             node_ports: (30000, 32767),
             api_audiences: vec![issuer.clone()],
             issuer,
+            other_issuers: vec![],
+            jwks_uri: None,
+            keys: Default::default(),
+            admission: Default::default(),
             connections: crate::serve::limits(),
             max_mutating_in_flight: 200,
             max_readonly_in_flight: 400,
             request_timeout: std::time::Duration::from_secs(60),
             max_body_bytes: 3 * 1024 * 1024,
             audit_log: None,
+            audit: Default::default(),
+            authentication: Default::default(),
+            authorization: Default::default(),
+            encryption_file: None,
             event_ttl: std::time::Duration::from_secs(3600),
             history_events: history.history_events,
             history_age: history.history_age,
             // Upstream: --etcd-healthcheck-timeout and --etcd-readycheck-timeout
             store_healthcheck_timeout: std::time::Duration::from_secs(2),
             store_readycheck_timeout: std::time::Duration::from_secs(2),
+            // Upstream: --min-request-timeout
+            min_request_timeout: std::time::Duration::from_secs(1800),
             shutdown_delay: std::time::Duration::ZERO,
         }
     }

@@ -1,6 +1,5 @@
-//! Discovery: which groups, versions and resources there are. Made from the table of kinds once and kept as bytes.
-
-use std::sync::OnceLock;
+//! Discovery: which groups, versions and resources there are. Made from the table of kinds, and kept as bytes for as long
+//! as no definition of a custom kind changes.
 
 use base64::Engine;
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use orlop_api::kind::Subresource;
 use orlop_api::{KindDef, Value, kinds};
 use serde_json::json;
 
+use crate::custom::{self, Shown, Snapshot};
 use crate::registry::create::stored_kind;
 use crate::respond::{self, Body};
 
@@ -70,23 +70,37 @@ struct Group {
     versions: Vec<&'static str>,
 }
 
-fn groups() -> Vec<Group> {
+/// The built-in groups, then those of custom kinds in order of their names.
+fn groups(custom: &Snapshot) -> Vec<Group> {
     let mut groups: Vec<Group> = vec![];
     for kind in kinds::all() {
-        match groups.iter_mut().find(|g| g.name == kind.group) {
-            Some(group) if group.versions.contains(&kind.version) => {}
-            Some(group) => group.versions.push(kind.version),
-            None => groups.push(Group {
-                name: kind.group,
-                versions: vec![kind.version],
-            }),
-        }
+        add_version(&mut groups, kind);
+    }
+    let built_in = groups.len();
+    for kind in custom.served() {
+        add_version(&mut groups, kind);
+    }
+    groups[built_in..].sort_by_key(|group| group.name);
+    for group in &mut groups[built_in..] {
+        group.versions.sort_by(|a, b| custom::kube_aware_order(a, b));
     }
     groups
 }
 
-fn kinds_of(group: &str, version: &str) -> Vec<&'static KindDef> {
+fn add_version(groups: &mut Vec<Group>, kind: &KindDef) {
+    match groups.iter_mut().find(|g| g.name == kind.group) {
+        Some(group) if group.versions.contains(&kind.version) => {}
+        Some(group) => group.versions.push(kind.version),
+        None => groups.push(Group {
+            name: kind.group,
+            versions: vec![kind.version],
+        }),
+    }
+}
+
+fn kinds_of(custom: &Snapshot, group: &str, version: &str) -> Vec<&'static KindDef> {
     let mut list: Vec<_> = kinds::all()
+        .chain(custom.served())
         .filter(|k| k.group == group && k.version == version)
         .collect();
     list.sort_by_key(|k| k.plural);
@@ -102,21 +116,26 @@ fn group_version(group: &str, version: &str) -> String {
 }
 
 /// Answers a discovery path; `None` if the path is none.
-pub fn respond(path: &str, headers: &HeaderMap, server_address: &str) -> Option<Response<Body>> {
+pub(crate) fn respond(
+    custom: &Snapshot,
+    path: &str,
+    headers: &HeaderMap,
+    server_address: &str,
+) -> Option<Response<Body>> {
     let words: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
     let aggregated = wants_aggregated(headers);
     match words.as_slice() {
-        ["api"] if aggregated.is_some() => Some(cached(&aggregated_lists().0, aggregated?, headers)),
-        ["apis"] if aggregated.is_some() => Some(cached(&aggregated_lists().1, aggregated?, headers)),
+        ["api"] if aggregated.is_some() => Some(cached(&custom.lists().core, aggregated?, headers)),
+        ["apis"] if aggregated.is_some() => Some(cached(&custom.lists().groups, aggregated?, headers)),
         ["api"] => Some(respond::json(200, &api_versions(server_address))),
-        ["apis"] => Some(respond::json(200, &group_list())),
-        ["api", version] => resource_list("", version).map(|v| respond::json(200, &v)),
-        ["apis", group] => group_value(group).map(|mut v| {
+        ["apis"] => Some(respond::json(200, &group_list(custom))),
+        ["api", version] => resource_list(custom, "", version).map(|v| respond::json(200, &v)),
+        ["apis", group] => group_value(custom, group).map(|mut v| {
             v["kind"] = "APIGroup".into();
             v["apiVersion"] = "v1".into();
             respond::json(200, &v)
         }),
-        ["apis", group, version] => resource_list(group, version).map(|v| respond::json(200, &v)),
+        ["apis", group, version] => resource_list(custom, group, version).map(|v| respond::json(200, &v)),
         _ => None,
     }
 }
@@ -134,8 +153,8 @@ fn group_entry(group: &Group) -> Value {
     json!({"name": group.name, "versions": versions, "preferredVersion": versions[0]})
 }
 
-fn group_list() -> Value {
-    let list: Vec<Value> = groups()
+fn group_list(custom: &Snapshot) -> Value {
+    let list: Vec<Value> = groups(custom)
         .iter()
         .filter(|g| !g.name.is_empty())
         .map(group_entry)
@@ -143,21 +162,21 @@ fn group_list() -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": list})
 }
 
-fn group_value(name: &str) -> Option<Value> {
-    groups()
+fn group_value(custom: &Snapshot, name: &str) -> Option<Value> {
+    groups(custom)
         .iter()
         .find(|g| g.name == name && !name.is_empty())
         .map(group_entry)
 }
 
-fn resource_list(group: &str, version: &str) -> Option<Value> {
-    let kinds = kinds_of(group, version);
+fn resource_list(custom: &Snapshot, group: &str, version: &str) -> Option<Value> {
+    let kinds = kinds_of(custom, group, version);
     if kinds.is_empty() {
         return None;
     }
     let mut resources = vec![];
     for kind in kinds {
-        resources.push(resource_entry(kind));
+        resources.push(resource_entry(custom, kind));
         resources.extend(kind.subresources.iter().map(|s| subresource_entry(kind, s)));
     }
     let mut list = json!({
@@ -170,19 +189,20 @@ fn resource_list(group: &str, version: &str) -> Option<Value> {
     Some(list)
 }
 
-fn resource_entry(kind: &'static KindDef) -> Value {
+fn resource_entry(custom: &Snapshot, kind: &'static KindDef) -> Value {
+    let shown = Shown::of(kind);
     let mut entry = json!({
-        "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
-        "kind": kind.kind, "verbs": kind.verbs.names(),
+        "name": kind.plural, "singularName": shown.singular, "namespaced": kind.namespaced,
+        "kind": kind.kind, "verbs": shown.verbs,
     });
-    if !kind.short_names.is_empty() {
-        entry["shortNames"] = json!(kind.short_names);
+    if !shown.short_names.is_empty() {
+        entry["shortNames"] = json!(shown.short_names);
     }
-    if !kind.categories.is_empty() {
-        entry["categories"] = json!(kind.categories);
+    if !shown.categories.is_empty() {
+        entry["categories"] = json!(shown.categories);
     }
     if kind.is_stored() {
-        entry["storageVersionHash"] = storage_hash(kind).into();
+        entry["storageVersionHash"] = storage_hash(custom.stored_form(kind)).into();
     }
     entry
 }
@@ -233,17 +253,29 @@ struct Aggregated {
     etag: String,
 }
 
-/// (/api, /apis), made once.
-fn aggregated_lists() -> &'static (Aggregated, Aggregated) {
-    static LISTS: OnceLock<(Aggregated, Aggregated)> = OnceLock::new();
-    LISTS.get_or_init(|| (aggregated(true), aggregated(false)))
+/// The aggregated lists of a table of kinds.
+pub(crate) struct Cached {
+    /// /api
+    core: Aggregated,
+    /// /apis
+    groups: Aggregated,
 }
 
-fn aggregated(core: bool) -> Aggregated {
-    let items: Vec<Value> = groups()
+impl Snapshot {
+    /// Made at the first use.
+    fn lists(&self) -> &Cached {
+        self.discovery.get_or_init(|| Cached {
+            core: aggregated(self, true),
+            groups: aggregated(self, false),
+        })
+    }
+}
+
+fn aggregated(custom: &Snapshot, core: bool) -> Aggregated {
+    let items: Vec<Value> = groups(custom)
         .iter()
         .filter(|g| g.name.is_empty() == core)
-        .map(aggregated_group)
+        .map(|group| aggregated_group(custom, group))
         .collect();
     let list = json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items,
@@ -259,12 +291,12 @@ fn storage_hash_of(bytes: &[u8]) -> u64 {
     })
 }
 
-fn aggregated_group(group: &Group) -> Value {
+fn aggregated_group(custom: &Snapshot, group: &Group) -> Value {
     let versions: Vec<Value> = group
         .versions
         .iter()
         .map(|version| {
-            let resources: Vec<Value> = kinds_of(group.name, version)
+            let resources: Vec<Value> = kinds_of(custom, group.name, version)
                 .into_iter()
                 .map(aggregated_resource)
                 .collect();
@@ -279,19 +311,20 @@ fn aggregated_group(group: &Group) -> Value {
     json!({"metadata": metadata, "versions": versions})
 }
 
-fn aggregated_resource(kind: &KindDef) -> Value {
+fn aggregated_resource(kind: &'static KindDef) -> Value {
+    let shown = Shown::of(kind);
     let gvk = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     // An empty group and version are those of the list.
     let mut entry = json!({
         "resource": kind.plural, "responseKind": gvk("", "", kind.kind),
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": kind.singular, "verbs": kind.verbs.names(),
+        "singularResource": shown.singular, "verbs": shown.verbs,
     });
-    if !kind.short_names.is_empty() {
-        entry["shortNames"] = json!(kind.short_names);
+    if !shown.short_names.is_empty() {
+        entry["shortNames"] = json!(shown.short_names);
     }
-    if !kind.categories.is_empty() {
-        entry["categories"] = json!(kind.categories);
+    if !shown.categories.is_empty() {
+        entry["categories"] = json!(shown.categories);
     }
     let subresources: Vec<Value> = kind
         .subresources

@@ -13,7 +13,7 @@ use crate::request::Query;
 use crate::respond::{self, Body};
 
 /// Loops of `housekeeping` that follow the store.
-pub const FOLLOWERS: usize = 3;
+pub const FOLLOWERS: usize = 4;
 
 /// What the server knows about its own health.
 #[derive(Default)]
@@ -139,6 +139,12 @@ fn look(server: &Server, endpoint: &str) -> Vec<(&'static str, bool)> {
         .map(|(name, r)| (*name, r.state.is_healthy()))
         .collect();
     outcomes(endpoint, &Snapshot::take(server), &components)
+}
+
+/// The checks of `/readyz` that fail.
+pub fn unready(server: &Server) -> Vec<&'static str> {
+    let checks = look(server, "readyz").into_iter();
+    checks.filter(|(_, passes)| !passes).map(|(name, _)| name).collect()
 }
 
 pub fn respond(server: &Server, path: &str, query: &Query) -> Option<Response<Body>> {

@@ -14,9 +14,11 @@ use orlop_base::clock::Shift;
 use orlop_store::Watcher;
 use serde_json::json;
 
+use crate::admission::policy::type_check;
 use crate::admission::resource_quota;
 use crate::authz;
 use crate::chain::Server;
+use crate::custom;
 use crate::internal::Internal;
 use crate::kinds;
 use crate::lookup::ObjectLookup;
@@ -38,7 +40,9 @@ pub async fn run(server: Arc<Server>, ca_pem: String) {
         furnish_namespaces(&server, &ca_pem),
         aggregate_roles(&server),
         recount_quotas(&server),
-        sweep_events(&server)
+        check_policies(&server),
+        sweep_events(&server),
+        custom::follow_definitions(&server),
     );
 }
 
@@ -221,6 +225,34 @@ async fn aggregate_roles(server: &Arc<Server>) {
 
 /// Admission keeps quotas exact as objects come and go; this catches what happened around a quota's own beginning, and
 /// status that someone wrote by hand.
+/// Tells in the status of validating policies what of their expressions does not fit the kinds that they are for.
+async fn check_policies(server: &Arc<Server>) {
+    const POLICIES: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
+    let internal = Internal::new(server.registry.clone());
+    let mut changes = Changes::of(server, [POLICIES; 3]);
+    while changes.next().await.is_some() {
+        for policy in server.registry.list(POLICIES, None) {
+            if !type_check::is_due(&policy) {
+                continue;
+            }
+            let kind = kinds::of_stored(POLICIES).expect("a built-in kind");
+            let desired = |old: &Value| -> Result<Value, Status> {
+                let mut new = old.clone();
+                new["status"] = type_check::status(old, &server.registry.kinds);
+                Ok(new)
+            };
+            let name = meta_text(&policy, "name");
+            match internal.change_status(kind, "", name, &desired).await {
+                Err(status) if status.code != 404 => {
+                    changes.retry("a policy's status could not be written", &status).await;
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
 async fn recount_quotas(server: &Arc<Server>) {
     let internal = Internal::new(server.registry.clone());
     let mut changes = Changes::of(server, ["resourcequotas"; 3]);

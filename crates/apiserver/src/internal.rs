@@ -106,10 +106,22 @@ impl Internal {
         name: &str,
         desired: &Desired<'_>,
     ) -> Result<(), Status> {
+        self.change(kind, &Endpoint::STATUS, namespace, name, desired).await
+    }
+
+    /// Writes what `desired` makes of the stored object, through an endpoint.
+    pub async fn change(
+        &self,
+        kind: &'static KindDef,
+        endpoint: &Endpoint,
+        namespace: &str,
+        name: &str,
+        desired: &Desired<'_>,
+    ) -> Result<(), Status> {
         let object = serde_json::json!({"metadata": {"namespace": namespace, "name": name}});
         let info = Internal::info("update", kind, &object);
         self.registry
-            .change(kind, &Endpoint::STATUS, &self.context(&info), desired)
+            .change(kind, endpoint, &self.context(&info), desired)
             .await
             .map(|_| ())
     }

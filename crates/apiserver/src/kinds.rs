@@ -1,23 +1,24 @@
 //! Finding a kind: by the words of a URL, by apiVersion and kind, by the key of a stored object.
 
-use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use orlop_api::KindDef;
+use rustc_hash::FxHashMap;
 
+/// Asked several times a request. A quick hash will do: clients choose what is looked up, not what is in here.
 struct Tables {
-    by_resource: HashMap<(&'static str, &'static str, &'static str), &'static KindDef>,
-    by_kind: HashMap<(&'static str, &'static str, &'static str), &'static KindDef>,
-    by_store: HashMap<String, &'static KindDef>,
+    by_resource: FxHashMap<(&'static str, &'static str, &'static str), &'static KindDef>,
+    by_kind: FxHashMap<(&'static str, &'static str, &'static str), &'static KindDef>,
+    by_store: FxHashMap<String, &'static KindDef>,
 }
 
 fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| {
         let mut t = Tables {
-            by_resource: HashMap::new(),
-            by_kind: HashMap::new(),
-            by_store: HashMap::new(),
+            by_resource: FxHashMap::default(),
+            by_kind: FxHashMap::default(),
+            by_store: FxHashMap::default(),
         };
         for kind in orlop_api::kinds::all() {
             t.by_resource.insert((kind.group, kind.version, kind.plural), kind);

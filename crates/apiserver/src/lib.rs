@@ -9,6 +9,7 @@
 //! compare-and-set; whatever must change together is one transaction.
 
 pub mod admission;
+mod aggregator;
 pub mod audit;
 pub mod authn;
 pub mod authz;
@@ -17,12 +18,18 @@ pub mod bootstrap;
 pub mod chain;
 pub mod computed;
 pub mod config;
+mod config_file;
 mod connect;
+mod custom;
 pub mod discovery;
+pub mod encryption;
+mod expressions;
+mod flowcontrol;
 pub mod health;
 pub mod housekeeping;
 pub mod in_process;
 pub mod internal;
+mod key_files;
 pub mod kinds;
 mod long_list;
 pub mod lookup;
@@ -32,6 +39,7 @@ pub mod object;
 pub mod openapi;
 pub mod pki;
 pub mod registry;
+mod remote;
 pub mod request;
 pub mod respond;
 pub mod serve;
@@ -41,8 +49,12 @@ mod shares;
 pub mod start;
 pub mod table;
 mod usage;
+mod webhook_client;
 
 pub use config::Config;
+pub use config_file::FileError;
 pub use connect::NodesInside;
+pub use key_files::{KeyFileError, KeyFiles};
 pub use orlop_streaming::Pipe;
+pub use remote::KubeconfigError;
 pub use start::{Running, StartError, start};

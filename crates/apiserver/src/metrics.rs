@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 
 use crate::kinds;
 use crate::request::RequestInfo;
-use crate::shares::Places;
 
 /// Upper bounds in seconds. Upstream: the buckets of apiserver_request_duration_seconds.
 const BUCKETS: &[f64] = &[
@@ -50,12 +49,11 @@ const OVERFLOW: LabelValues<'static> = {
 type ByRequest<T> = Family<T, { LABELS.len() }>;
 
 pub struct Metrics {
-    requests: ByRequest<CountsByCode>,
-    durations: ByRequest<Histogram>,
+    requests: ByRequest<RequestSeries>,
     long_running: ByRequest<Arc<AtomicI64>>,
     terminations: ByRequest<CountsByCode>,
-    pub in_flight_mutating: Places,
-    pub in_flight_readonly: Places,
+    in_flight_mutating: Arc<AtomicI64>,
+    in_flight_readonly: Arc<AtomicI64>,
     pub rejected: AtomicI64,
 }
 
@@ -63,6 +61,13 @@ impl Default for Metrics {
     fn default() -> Metrics {
         Metrics::with_max_series(MAX_SERIES)
     }
+}
+
+/// What is kept of requests of one kind: two metrics, found with one look since every request is counted in both.
+struct RequestSeries {
+    codes: CountsByCode,
+    /// Of requests that are not long-running.
+    durations: Histogram,
 }
 
 /// A counter for each HTTP status code.
@@ -84,24 +89,27 @@ impl Series for CountsByCode {
 }
 
 /// Counts a request as under way until dropped.
-pub struct InFlight(Arc<AtomicI64>);
+pub struct InFlight(Arc<AtomicI64>, Option<Arc<AtomicI64>>);
 
 impl InFlight {
     pub fn enter(counter: &Arc<AtomicI64>) -> InFlight {
         counter.fetch_add(1, Ordering::Relaxed);
-        InFlight(counter.clone())
+        InFlight(counter.clone(), None)
     }
 
-    /// Enters unless `limit` are already under way.
-    pub fn try_enter(counter: &Arc<AtomicI64>, limit: usize) -> Option<InFlight> {
-        let guard = InFlight::enter(counter);
-        (guard.0.load(Ordering::Relaxed) <= limit as i64).then_some(guard)
+    /// Counted by another counter, too.
+    pub fn and(mut self, counter: Arc<AtomicI64>) -> InFlight {
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.1 = Some(counter);
+        self
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        for counter in [Some(&self.0), self.1.as_ref()].into_iter().flatten() {
+            counter.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -119,8 +127,12 @@ fn with_labels<R>(info: &RequestInfo, dry_run: bool, act: impl FnOnce(LabelValue
         .and_then(|k| k.subresource(&info.subresource))
         .map_or("", |s| s.name);
     let verb = match info.verb {
+        "get" => "GET",
+        "list" => "LIST",
         "create" => "POST",
         "update" => "PUT",
+        "patch" => "PATCH",
+        "delete" => "DELETE",
         other => &other.to_ascii_uppercase(),
     };
     let dry_run = if dry_run { "All" } else { "" };
@@ -129,17 +141,19 @@ fn with_labels<R>(info: &RequestInfo, dry_run: bool, act: impl FnOnce(LabelValue
 
 impl Metrics {
     fn with_max_series(max_series: usize) -> Metrics {
-        fn family<T: Series>(max_series: usize, make: impl Fn() -> T + Send + Sync + 'static) -> ByRequest<T> {
+        fn family<T>(max_series: usize, make: impl Fn() -> T + Send + Sync + 'static) -> ByRequest<T> {
             Family::new(LABELS, make).bounded(max_series, OVERFLOW)
         }
         let bounds: Arc<[f64]> = BUCKETS.into();
         Metrics {
-            requests: family(max_series, CountsByCode::default),
-            durations: family(max_series, move || Histogram::new(bounds.clone())),
+            requests: family(max_series, move || RequestSeries {
+                codes: CountsByCode::default(),
+                durations: Histogram::new(bounds.clone()),
+            }),
             long_running: family(max_series, Arc::default),
             terminations: family(max_series, CountsByCode::default),
-            in_flight_mutating: Places::default(),
-            in_flight_readonly: Places::default(),
+            in_flight_mutating: Arc::default(),
+            in_flight_readonly: Arc::default(),
             rejected: AtomicI64::default(),
         }
     }
@@ -147,18 +161,28 @@ impl Metrics {
     /// A request was answered; `took` is left out for long-running ones.
     pub fn observe(&self, info: &RequestInfo, dry_run: bool, code: u16, took: Option<Duration>) {
         with_labels(info, dry_run, |labels| {
-            self.requests.with(labels, |codes| codes.increment(code));
-            if let Some(took) = took {
-                self.durations.with(labels, |h| h.observe(took.as_secs_f64()));
-            }
+            self.requests.with(labels, |series| {
+                series.codes.increment(code);
+                if let Some(took) = took {
+                    series.durations.observe(took.as_secs_f64());
+                }
+            });
         });
     }
 
-    /// A request that was not served for the server's own sake: rejected by the in-flight limit, or ended by a panic.
+    /// A request that was not served for the server's own sake: rejected for want of seats, or ended by a panic.
     pub fn terminated(&self, info: &RequestInfo, code: u16) {
         with_labels(info, false, |labels| {
             self.terminations.with(labels, |codes| codes.increment(code));
         });
+    }
+
+    /// A request that is executed.
+    pub fn in_flight(&self, info: &RequestInfo) -> InFlight {
+        InFlight::enter(match info.is_mutating() {
+            true => &self.in_flight_mutating,
+            false => &self.in_flight_readonly,
+        })
     }
 
     /// A watch or another request that stays open.
@@ -172,12 +196,14 @@ impl Metrics {
         let help = "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, \
                     scope, component, and HTTP response code.";
         header(&mut out, name, "counter", help);
-        self.requests.write(&mut out, name);
+        self.requests.write_part(&mut out, name, |series| Some(&series.codes));
         let name = "apiserver_request_duration_seconds";
         let help = "Response latency distribution in seconds for each verb, dry run value, group, version, resource, \
                     subresource, scope and component.";
         header(&mut out, name, "histogram", help);
-        self.durations.write(&mut out, name);
+        self.requests.write_part(&mut out, name, |series| {
+            Some(&series.durations).filter(|durations| !durations.is_empty())
+        });
         let name = "apiserver_current_inflight_requests";
         let help = "Number of requests currently in flight in this apiserver per request kind.";
         header(&mut out, name, "gauge", help);
@@ -185,7 +211,12 @@ impl Metrics {
             ("mutating", &self.in_flight_mutating),
             ("readOnly", &self.in_flight_readonly),
         ] {
-            line(&mut out, name, &format!("request_kind=\"{kind}\""), count.under_way());
+            line(
+                &mut out,
+                name,
+                &format!("request_kind=\"{kind}\""),
+                count.load(Ordering::Relaxed),
+            );
         }
         let name = "apiserver_longrunning_requests";
         let help = "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, \
@@ -193,7 +224,7 @@ impl Metrics {
         header(&mut out, name, "gauge", help);
         self.long_running.write(&mut out, name);
         let name = "apiserver_rejected_requests_total";
-        let help = "Number of requests rejected with 429 by the in-flight limit.";
+        let help = "Number of requests rejected with 429 by API Priority and Fairness.";
         header(&mut out, name, "counter", help);
         line(&mut out, name, "", self.rejected.load(Ordering::Relaxed));
         let name = "apiserver_storage_objects";

@@ -76,6 +76,21 @@ pub fn accept(headers: &HeaderMap, pretty: bool) -> Result<Representation, Statu
     Err(none_acceptable(&header))
 }
 
+/// The same for what has no protobuf form.
+pub fn without_protobuf(headers: &HeaderMap, wanted: Representation) -> Result<Representation, Status> {
+    let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+    let others = accept.iter().flat_map(|v| v.split(',')).filter_map(read_clause);
+    others
+        .map(|other| Representation {
+            pretty: wanted.pretty,
+            ..other
+        })
+        .find(|other| other.format != Format::Protobuf)
+        .ok_or_else(|| {
+            Status::not_acceptable("only the following media types are accepted: application/json, application/yaml")
+        })
+}
+
 /// A media type nobody here writes, or one of ours in a form that is not there.
 fn none_acceptable(header: &str) -> Status {
     let types = "application/json, application/yaml, application/vnd.kubernetes.protobuf";

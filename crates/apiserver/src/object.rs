@@ -15,6 +15,9 @@ use orlop_store::{Record, RecordError};
 use crate::kinds;
 
 const HEADER: usize = 4;
+/// In the header of objects that hold their own `kind` and `apiVersion`: custom ones, which may be stored in any of their
+/// kind's versions.
+const SELF_TYPED: u32 = 1 << 31;
 
 /// The most bytes of an object that is stored: as much as etcd takes in one request by default.
 pub const MAX_BYTES: usize = 1536 * 1024;
@@ -43,7 +46,7 @@ impl Object {
         let members = value.as_object().expect("an object in flight is a JSON object");
         let mut first = true;
         for (name, member) in members_in_order(members, schema().get(kind.schema)) {
-            if name == "apiVersion" || name == "kind" {
+            if (name == "apiVersion" || name == "kind") && kind.custom.is_none() {
                 continue;
             }
             if !first {
@@ -59,7 +62,8 @@ impl Object {
             }
         }
         out.push(b'}');
-        out[..HEADER].copy_from_slice(&(splice as u32).to_le_bytes());
+        let typed = if kind.custom.is_some() { SELF_TYPED } else { 0 };
+        out[..HEADER].copy_from_slice(&(splice as u32 | typed).to_le_bytes());
         let index = OnceLock::new();
         let _ = index.set(Index::of(value, kind));
         // Objects stay for long: no room to spare in them.
@@ -70,9 +74,26 @@ impl Object {
         }
     }
 
-    fn splice(&self) -> usize {
+    fn header(&self) -> u32 {
         let header: [u8; HEADER] = self.raw[..HEADER].try_into().expect("a header of four bytes");
-        u32::from_le_bytes(header) as usize
+        u32::from_le_bytes(header)
+    }
+
+    fn splice(&self) -> usize {
+        (self.header() & !SELF_TYPED) as usize
+    }
+
+    /// Whether it says itself of which kind and version it is.
+    pub fn is_self_typed(&self) -> bool {
+        self.header() & SELF_TYPED != 0
+    }
+
+    /// Whether it says that it is of this group and version. It begins with that: members are in order of their names.
+    pub fn is_of_version(&self, group: &str, version: &str) -> bool {
+        let rest = self.raw[HEADER..].strip_prefix(br#"{"apiVersion":""#);
+        let rest = rest.and_then(|rest| rest.strip_prefix(group.as_bytes())?.strip_prefix(b"/"));
+        rest.and_then(|rest| rest.strip_prefix(version.as_bytes()))
+            .is_some_and(|rest| rest.starts_with(b"\""))
     }
 
     /// The JSON before and after the place of the resourceVersion; the head starts with `{`.
@@ -102,13 +123,18 @@ impl Object {
     /// Appends the whole object, `kind` and `apiVersion` first.
     pub fn write_whole(&self, revision: u64, type_head: &str, out: &mut BytesMut) {
         let (head, tail) = self.parts();
-        out.put_slice(type_head.as_bytes());
-        out.put_slice(&head[1..]);
+        match self.is_self_typed() {
+            true => out.put_slice(head),
+            false => {
+                out.put_slice(type_head.as_bytes());
+                out.put_slice(&head[1..]);
+            }
+        }
         write_revision(revision, tail, out);
         out.put_slice(tail);
     }
 
-    /// The object as a value, without `kind`, `apiVersion` and resourceVersion.
+    /// The object as a value, without resourceVersion and, unless it is self-typed, `kind` and `apiVersion`.
     pub fn value(&self) -> Value {
         serde_json::from_slice(&self.raw[HEADER..]).expect("stored bytes are JSON that was encoded here")
     }
@@ -215,6 +241,10 @@ impl Record for Object {
     }
 
     fn decode(key: &str, bytes: Bytes) -> Result<Self, RecordError> {
+        if bytes.starts_with(crate::encryption::ENCRYPTED) {
+            let why = "it is encrypted; start with the --encryption-provider-config that it was written with";
+            return Err(RecordError(why.to_string()));
+        }
         let object = Object {
             raw: bytes,
             kind: kinds::of_store_key(key),

@@ -294,7 +294,7 @@ pub fn outcome(
         let format = json_or_yaml(wanted.format);
         return value_response(code, &table, Representation { format, ..wanted }, "");
     }
-    let is_list = value["kind"] == format!("{}List", kind.kind);
+    let is_list = value["kind"] == table::list_kind(kind);
     let own = is_list || value["kind"] == kind.kind;
     let (value, schema_name) = match wanted.shape {
         // What has no table is given as it is.
@@ -430,7 +430,7 @@ impl Listing {
             }
             Shape::Object => {
                 let list = json!({
-                    "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(), "metadata": metadata,
+                    "kind": table::list_kind(kind), "apiVersion": kind.api_version(), "metadata": metadata,
                 });
                 (list, "items", format!("{}List", kind.schema))
             }
@@ -441,6 +441,7 @@ impl Listing {
             match wanted.shape {
                 Shape::Table => table::row(kind, &object, now, include),
                 Shape::PartialObjectMetadata | Shape::PartialObjectMetadataList => table::partial(&object),
+                Shape::Object if kind.custom.is_some() => object,
                 Shape::Object => without_type(object),
             }
         };
@@ -476,9 +477,12 @@ impl Listing {
                 "meta/v1.PartialObjectMetadataList",
             ),
             Shape::Object => {
-                let items: Vec<Value> = objects.into_iter().map(without_type).collect();
+                let items: Vec<Value> = match kind.custom {
+                    Some(_) => objects,
+                    None => objects.into_iter().map(without_type).collect(),
+                };
                 let list = json!({
-                    "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(),
+                    "kind": table::list_kind(kind), "apiVersion": kind.api_version(),
                     "metadata": metadata, "items": items,
                 });
                 value_response(200, &list, wanted, &format!("{}List", kind.schema))
@@ -506,8 +510,8 @@ fn without_type(mut object: Value) -> Value {
 /// The list as stored bytes, made piece by piece while it is sent.
 fn stream_list(kind: &KindDef, page: Page<Object>, metadata: &Value, gzip: bool) -> Response<Body> {
     let head = format!(
-        r#"{{"kind":"{}List","apiVersion":{:?},"metadata":{metadata},"items":["#,
-        kind.kind,
+        r#"{{"kind":{:?},"apiVersion":{:?},"metadata":{metadata},"items":["#,
+        table::list_kind(kind),
         kind.api_version()
     );
     let about: usize = page.items.iter().map(|i| i.record.size()).sum();

@@ -11,18 +11,23 @@ use orlop_base::supervisor::Start;
 use orlop_base::{BoxFuture, clock::rfc3339};
 use orlop_base::{Clock, Connections, Shutdown, join_all};
 use orlop_store::Store;
+use orlop_x509::ClientAuthority;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::audit::AuditLog;
-use crate::authn::{Authenticator, TokenIssuer};
-use crate::authz::Authorizer;
+use crate::aggregator::{self, Aggregator};
+use crate::audit::{AuditError, AuditLog};
+use crate::authn::{AuthenticationError, Authenticator, RequestHeaderOptions};
+use crate::authz::{AuthorizationError, Authorizer};
 use crate::chain::Server;
 use crate::config::Config;
 use crate::connect::Nodes;
+use crate::encryption::{Encryption, EncryptionError};
+use crate::flowcontrol::{self, FlowControl};
 use crate::health::FOLLOWERS;
 use crate::internal::Internal;
+use crate::key_files::{KeyFileError, token_issuer};
 use crate::object::Object;
 use crate::pki::{Pki, PkiError};
 use crate::registry::Registry;
@@ -39,15 +44,21 @@ pub enum StartError {
     Store(#[from] orlop_store::OpenError),
     #[error("failed to set up the cluster\'s keys and certificates")]
     Pki(#[from] PkiError),
-    #[error("failed to load the service account key")]
-    Tokens(#[from] crate::authn::KeyError),
+    #[error(transparent)]
+    KeyFiles(#[from] KeyFileError),
     #[error("can't listen on {address}; is another server running there? Choose another with --port")]
     Listen {
         address: SocketAddr,
         source: std::io::Error,
     },
-    #[error("failed to open the audit log {path}")]
-    Audit { path: PathBuf, source: std::io::Error },
+    #[error("failed to set up authentication")]
+    Authentication(#[from] AuthenticationError),
+    #[error("failed to set up authorization")]
+    Authorization(#[from] AuthorizationError),
+    #[error("failed to set up encryption at rest")]
+    Encryption(#[from] EncryptionError),
+    #[error("failed to set up auditing")]
+    Audit(#[from] AuditError),
     #[error("failed to create a default object")]
     Bootstrap(#[source] Status),
 }
@@ -76,6 +87,9 @@ impl Running {
         for task in self.tasks {
             let _ = task.await;
         }
+        if let Some(audit) = &self.server.audit {
+            audit.close().await;
+        }
         self.server.registry.store.close().await;
     }
 }
@@ -98,7 +112,11 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
         history_age: config.history_age,
         ..Default::default()
     };
-    let store: Store<Object> = Store::open(Box::new(log), options)?;
+    let encryption = match &config.encryption_file {
+        Some(path) => Some(Arc::new(Encryption::load(path, &clock).await?)),
+        None => None,
+    };
+    let store = open_store(log, options, encryption.clone()).await?;
 
     let address = SocketAddr::new(config.bind, config.port);
     let listener = TcpListener::bind(address)
@@ -113,45 +131,63 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
         config.advertise = advertised(&config);
     }
 
-    let pki = Pki::load_or_create(&data_dir.join("pki"), &server_names(&config), clock.now())?;
-    let issuer = TokenIssuer::new(
-        &config.issuer,
-        &pki.service_account_key,
-        &pki.service_account_public_key,
-    )?
-    .with_api_audiences(config.api_audiences.clone());
+    let mut pki = Pki::load_or_create(&data_dir.join("pki"), &server_names(&config), clock.now())?;
+    config.keys.replace_in(&mut pki)?;
+    let issuer = token_issuer(&config, &pki)?;
     let clients = pki.client_authority()?;
-    let tls = pki.server_tls_config(&clients)?;
-    let authenticator = Authenticator::new(Arc::new(issuer)).with_client_authority(clients);
+    let proxies = config.authentication.request_header.as_ref();
+    let proxies = proxies.map_or(pki.front_proxy_ca.certificate.clone(), |own| {
+        own.client_authority.clone()
+    });
+    // The handshake names the authorities of both, so that clients know which certificate to show.
+    let shown = ClientAuthority::from_pem(&format!("{}\n{proxies}", pki.client_authorities)).map_err(PkiError::from)?;
+    let tls = pki.server_tls_config(&shown)?;
+    let authenticator = Authenticator::new(Arc::new(issuer))
+        .with_client_authority(clients)
+        .with_options(&config.authentication, &pki.front_proxy_ca.certificate)?;
+    authenticator.prepare();
+    let authorizer = Authorizer::new(&config.authorization)?;
     let audit = match &config.audit_log {
-        None => None,
-        Some(path) => Some(Arc::new(AuditLog::open(path).map_err(|source| StartError::Audit {
-            path: path.clone(),
-            source,
-        })?)),
+        None => AuditLog::open(&config.audit, &clock)?,
+        Some(path) => Some(AuditLog::to_file(path, &clock)?),
     };
+    let audit = audit.map(Arc::new);
     let connections = config.connections;
-    let registry = Arc::new(Registry::new(
-        store,
-        clock,
-        config,
-        Authorizer::default(),
-        authenticator,
-    ));
+    let seats = config.max_mutating_in_flight + config.max_readonly_in_flight;
+    let flow_control = FlowControl::new(seats, config.request_timeout);
+    let registry = Arc::new(Registry::new(store, clock, config, authorizer, authenticator));
+    if let Some(encryption) = &encryption {
+        let registry = Arc::downgrade(&registry);
+        encryption.set_key_source(Box::new(move || {
+            registry.upgrade().map_or(vec![], |r| all_keys(&r.store))
+        }));
+    }
+    crate::custom::load(&registry);
     let server = Arc::new(Server {
         registry,
+        encryption,
         nodes: Nodes::new(&pki)?,
+        aggregator: Aggregator::new(&pki.front_proxy_client)?,
         usage: Default::default(),
         health: Default::default(),
         metrics: Default::default(),
         audit,
         connections: Connections::new(connections),
         shares: Default::default(),
+        flow_control,
         shutdown: Shutdown::default(),
     });
+    // What the server itself needs to start must not depend on webhooks that may only run once it has.
+    let dynamic = &server.registry.dynamic_admission;
+    dynamic.pause();
     create_defaults(&server, &pki).await.map_err(StartError::Bootstrap)?;
+    dynamic.resume();
     server.health.bootstrapped.store(true, Ordering::Release);
+    // What was given to others before is not answered here, not even at first.
+    server.aggregator.reload(&*server.registry);
+    server.flow_control.reload(&*server.registry);
     let housekeeping = supervise(&server, "housekeeping", keep_house(&server, &pki));
+    let following = tokio::spawn(follow_configuration(server.clone()));
     // Whoever finds the server up finds it ready, too.
     let followed = async {
         while server.health.following.load(Ordering::Acquire) < FOLLOWERS {
@@ -160,13 +196,35 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
     };
     let _ = tokio::time::timeout(FOLLOWED, followed).await;
     let serving = supervise(&server, "serving", accept_connections(&server, listener, tls, address)?);
-    let tasks = vec![housekeeping, serving];
+    tracing::info!(%address, version = crate::discovery::GIT_VERSION, "started API server");
+    let tasks = vec![housekeeping, serving, following];
     Ok(Running {
         server,
         address,
         pki: Arc::new(pki),
         tasks,
     })
+}
+
+/// Records may be decrypted with the help of others, who are waited for: not on a thread that serves.
+async fn open_store(
+    log: orlop_store::EmbeddedLog,
+    mut options: orlop_store::Options,
+    encryption: Option<Arc<Encryption>>,
+) -> Result<Store<Object>, orlop_store::OpenError> {
+    let Some(encryption) = encryption else {
+        return Store::open(Box::new(log), options);
+    };
+    options.transformer = Some(encryption);
+    let opening = tokio::task::spawn_blocking(move || Store::open(Box::new(log), options));
+    opening
+        .await
+        .unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+}
+
+fn all_keys(store: &Store<Object>) -> Vec<Arc<str>> {
+    let page = store.range(orlop_store::RangeQuery::default(), &mut |_| true);
+    page.map_or(vec![], |page| page.items.into_iter().map(|item| item.key).collect())
 }
 
 /// A loop of the server's own: restarted if it panics, until the server stops.
@@ -182,9 +240,11 @@ fn supervise(server: &Arc<Server>, name: &'static str, start: Start) -> JoinHand
 }
 
 fn keep_house(server: &Arc<Server>, pki: &Pki) -> Start {
-    let (server, ca) = (server.clone(), pki.ca.certificate.clone());
+    let (server, ca) = (server.clone(), pki.server_authorities.clone());
     Box::new(move |shutdown| {
         let run = housekeeping::run(server.clone(), ca.clone());
+        let (aggregator, flow_control) = (aggregator::run(server.clone()), flowcontrol::run(server.clone()));
+        let run = async move { tokio::join!(run, aggregator, flow_control) };
         Box::pin(async move {
             tokio::select! {
                 _ = run => {}
@@ -193,6 +253,20 @@ fn keep_house(server: &Arc<Server>, pki: &Pki) -> Start {
             Ok(())
         })
     })
+}
+
+/// Reads configuration files again as they change, until the server stops.
+async fn follow_configuration(server: Arc<Server>) {
+    let (registry, shutdown) = (server.registry.clone(), server.shutdown.clone());
+    let clock = registry.clock.clone();
+    let authentication = Authenticator::follow(registry.clone(), clock.clone(), shutdown.clone());
+    let authorization = Authorizer::follow(registry, clock.clone(), shutdown.clone());
+    let encryption = async {
+        if let Some(encryption) = server.encryption.clone() {
+            encryption.follow(clock.clone(), shutdown.clone()).await;
+        }
+    };
+    tokio::join!(authentication, authorization, encryption);
 }
 
 /// The socket is kept, so that clients wait while the loop is started anew and are not refused.
@@ -296,17 +370,20 @@ async fn create_defaults(server: &Arc<Server>, pki: &Pki) -> Result<(), Status> 
     for result in join_all(objects).await {
         result?;
     }
+    let of_cluster = RequestHeaderOptions::of_cluster(&pki.front_proxy_ca.certificate);
+    let proxies = config.authentication.request_header.as_ref().unwrap_or(&of_cluster);
+    let list = |names: &[String]| json!(names).to_string();
     let authentication = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
         "data": {
-            "client-ca-file": pki.ca.certificate,
-            "requestheader-allowed-names": "[\"front-proxy-client\"]",
-            "requestheader-client-ca-file": pki.front_proxy_ca.certificate,
-            "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
-            "requestheader-group-headers": "[\"X-Remote-Group\"]",
-            "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
-            "requestheader-username-headers": "[\"X-Remote-User\"]",
+            "client-ca-file": pki.client_authorities,
+            "requestheader-allowed-names": list(&proxies.allowed_names),
+            "requestheader-client-ca-file": proxies.client_authority,
+            "requestheader-extra-headers-prefix": list(&proxies.extra_prefixes),
+            "requestheader-group-headers": list(&proxies.group_headers),
+            "requestheader-uid-headers": list(&proxies.uid_headers),
+            "requestheader-username-headers": list(&proxies.username_headers),
         },
     });
     internal

@@ -6,6 +6,8 @@ use orlop_api::kind::Column;
 use orlop_api::{KindDef, Status, Value};
 use serde_json::json;
 
+use crate::custom;
+
 /// What each row of a table carries of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncludeObject {
@@ -61,7 +63,7 @@ pub fn of_answer(kind: &KindDef, value: &Value, now: Timestamp, include: Include
             let objects = std::slice::from_ref(value);
             Some(of_objects(&scale::TABLE, objects, metadata(), now, include, true))
         }
-        k if k.strip_suffix("List") == Some(kind.kind) => {
+        k if k == list_kind(kind) => {
             let items = value["items"].as_array().map_or(&[][..], Vec::as_slice);
             Some(of_objects(kind, items, value["metadata"].clone(), now, include, true))
         }
@@ -69,8 +71,22 @@ pub fn of_answer(kind: &KindDef, value: &Value, now: Timestamp, include: Include
     }
 }
 
+/// The kind of a list of these.
+pub fn list_kind(kind: &KindDef) -> String {
+    match custom::of(kind) {
+        Some(served) => served.facts.list_kind.clone(),
+        None => format!("{}List", kind.kind),
+    }
+}
+
 pub fn columns(kind: &KindDef) -> Value {
     let name = json!({"name": "Name", "type": "string", "format": "name", "description": "The name of the object, unique in its namespace.", "priority": 0});
+    if let Some(version) = custom::schema_of(kind) {
+        let rest = version.columns().iter().map(|c| {
+            json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description, "priority": c.priority})
+        });
+        return std::iter::once(name).chain(rest).collect();
+    }
     let rest = kind.columns.iter().map(
         |c| json!({"name": c.name, "type": c.kind, "format": format(c), "description": c.description, "priority": c.priority}),
     );
@@ -98,7 +114,11 @@ pub fn row(kind: &KindDef, object: &Value, now: Timestamp, include: IncludeObjec
         vec![]
     } else {
         let name = (!own_name).then(|| object["metadata"]["name"].clone());
-        name.into_iter().chain((kind.cells)(object, now)).collect()
+        let rest = match custom::schema_of(kind) {
+            Some(version) => version.cells(object, now),
+            None => (kind.cells)(object, now),
+        };
+        name.into_iter().chain(rest).collect()
     };
     let shown = match include {
         IncludeObject::None => Value::Null,

@@ -14,15 +14,20 @@ pub(super) const PLUGIN: Plugin = Plugin {
     validate: None,
 };
 
-const SECONDS: i64 = 300;
-
 fn mutate(review: &Review<'_>, pod: &mut Value, _: Option<&Value>) -> Result<(), Status> {
     if !review.is("", "pods") || review.operation == Operation::Delete {
         return Ok(());
     }
     let mut tolerations = items(pod, &["spec", "tolerations"]).to_vec();
     let before = tolerations.len();
-    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+    let switches = &review.config.admission;
+    for (key, seconds) in [
+        ("node.kubernetes.io/not-ready", switches.not_ready_toleration_seconds),
+        (
+            "node.kubernetes.io/unreachable",
+            switches.unreachable_toleration_seconds,
+        ),
+    ] {
         // Any word on the matter counts, whatever its operator: no key and no effect mean all of them.
         let speaks_of = |t: &Value| {
             let (own, effect) = (text(t, &["key"]), text(t, &["effect"]));
@@ -30,7 +35,7 @@ fn mutate(review: &Review<'_>, pod: &mut Value, _: Option<&Value>) -> Result<(),
         };
         if !tolerations.iter().any(speaks_of) {
             tolerations.push(json!({
-                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS,
+                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds,
             }));
         }
     }

@@ -5,21 +5,27 @@ use orlop_api::{Status, Value};
 use serde_json::json;
 
 use super::{Change, Operation, Plugin, Review};
+use crate::admission::DynamicAdmission;
 use crate::authn::UserInfo;
 use crate::authz::Authorizer;
 use crate::config::Config;
+use crate::custom::Kinds;
 use crate::kinds;
 use crate::lookup::fixture::Objects;
 use crate::lookup::text;
 use crate::registry::Warnings;
+use crate::request::RequestInfo;
 
 pub(super) struct Desk {
     pub objects: Objects,
     pub user: UserInfo,
     pub now: Timestamp,
-    config: Config,
+    pub config: Config,
     authorizer: Authorizer,
     warnings: Warnings,
+    request: RequestInfo,
+    dynamic: DynamicAdmission,
+    kinds: Kinds,
 }
 
 impl Desk {
@@ -37,6 +43,9 @@ impl Desk {
             config: Config::new("/nowhere".into()),
             authorizer: Authorizer::default(),
             warnings: Warnings::default(),
+            request: RequestInfo::default(),
+            dynamic: DynamicAdmission::default(),
+            kinds: Kinds::default(),
         }
     }
 
@@ -80,6 +89,10 @@ impl Desk {
             config: &self.config,
             authorizer: &self.authorizer,
             warnings: &self.warnings,
+            request: &self.request,
+            delete: None,
+            dynamic: &self.dynamic,
+            kinds: &self.kinds,
         }
     }
 

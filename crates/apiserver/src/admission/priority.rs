@@ -33,7 +33,7 @@ fn mutate(review: &Review<'_>, pod: &mut Value, old: Option<&Value>) -> Result<(
             }
             Ok(())
         }
-        Operation::Delete => Ok(()),
+        Operation::Delete | Operation::Connect => Ok(()),
     }
 }
 

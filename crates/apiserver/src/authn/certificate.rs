@@ -12,7 +12,11 @@ use super::{AUTHENTICATED, AuthnError, CREDENTIAL_ID, UserInfo};
 
 /// What a connection's client certificate says.
 #[derive(Clone, Debug)]
-pub struct CertIdentity(Result<Verified, AuthnError>);
+pub struct CertIdentity {
+    verified: Result<Verified, AuthnError>,
+    /// What was shown, for other authorities to look at.
+    chain: Arc<[CertificateDer<'static>]>,
+}
 
 #[derive(Clone, Debug)]
 struct Verified {
@@ -27,17 +31,28 @@ impl CertIdentity {
     pub fn new(clients: &ClientAuthority, chain: &[CertificateDer<'_>], now: Timestamp) -> CertIdentity {
         let verified = clients.verify(chain, now);
         let verified = verified.map_err(|e| AuthnError::Certificate(e.to_string()));
-        CertIdentity(verified.and_then(|certificate| {
-            Ok(Verified {
-                user: user(&chain[0], &certificate.subject)?.map(Arc::new),
-                valid: certificate.valid,
-            })
-        }))
+        CertIdentity {
+            verified: verified.and_then(|certificate| {
+                Ok(Verified {
+                    user: user(&chain[0], &certificate.subject)?.map(Arc::new),
+                    valid: certificate.valid,
+                })
+            }),
+            chain: chain
+                .iter()
+                .map(|certificate| certificate.clone().into_owned())
+                .collect(),
+        }
+    }
+
+    /// What the client showed, the leaf first.
+    pub(super) fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
     }
 
     /// The user, as long as the certificate is valid: a connection may outlive it.
     pub fn user(&self, now: Timestamp) -> Result<Option<Arc<UserInfo>>, AuthnError> {
-        let verified = self.0.as_ref().map_err(Clone::clone)?;
+        let verified = self.verified.as_ref().map_err(Clone::clone)?;
         match verified.valid.contains(&now.as_second()) {
             true => Ok(verified.user.clone()),
             false => {

@@ -120,7 +120,7 @@ fn go_user(user: &UserInfo) -> String {
 }
 
 /// Extra keys may hold characters that header names may not; what is no proper encoding is taken as it stands.
-fn percent_decoded(text: &str) -> String {
+pub(super) fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

@@ -1,17 +1,22 @@
 //! Authentication: whose request is this? Client certificates and bearer tokens (from a file, of service accounts, for
-//! bootstrapping) are tried in turn; the first that is good counts. A request that presents no credential is
-//! anonymous, and whether that may go on is the caller's policy; one whose every credential is bad is refused.
-//!
-//! Left out: OpenID Connect and webhook authentication, and front proxies in front of this server.
+//! bootstrapping) are tried in turn; the first that is good counts. Then tokens of other issuers, and last a webhook, are
+//! asked, which may take a while. A request that presents no credential is anonymous, and whether that may go on is the
+//! caller's policy; one whose every credential is bad is refused. Front proxies may say for whom they ask.
 
 mod bootstrap_token;
 mod certificate;
+mod configuration;
 mod impersonation;
+mod jwt;
+mod keys;
+mod options;
+mod request_header;
 mod secret_token;
 mod service_account;
 mod static_tokens;
 mod token_request;
 mod user;
+mod webhook;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,14 +30,23 @@ use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 
 pub use certificate::CertIdentity;
+pub use configuration::{
+    AnonymousCondition, AnonymousOptions, AuthenticationConfiguration, ClaimMapping, ClaimMappings,
+    ClaimValidationRule, ConfigurationError, ExtraMapping, Issuer, JwtOptions, UserValidationRule,
+};
 pub use impersonation::{impersonate, strip_headers};
+pub use jwt::JwtSetupError;
+pub use options::{AuthenticationError, AuthenticationOptions, OidcOptions};
+pub use request_header::RequestHeaderOptions;
 pub use secret_token::SecretTokens;
 pub use service_account::{Bound, BoundObject, DEFAULT_ISSUER, IssueError, KeyError, ServiceAccountRef, TokenIssuer};
 pub use static_tokens::{TokenFileError, parse_token_file};
 pub use token_request::IssuedToken;
 pub use user::*;
+pub use webhook::TokenWebhookOptions;
 
 use crate::lookup::{ObjectLookup, text};
+use options::Configured;
 
 /// How clients without control over their headers (browsers) pass a token when they open a WebSocket.
 const WEBSOCKET_TOKEN_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
@@ -68,6 +82,8 @@ pub struct Authenticator {
     static_tokens: HashMap<String, Arc<UserInfo>>,
     /// Without one, client certificates say nothing.
     clients: Option<ClientAuthority>,
+    /// What options and configuration files add.
+    configured: Configured,
 }
 
 impl Authenticator {
@@ -76,6 +92,7 @@ impl Authenticator {
             issuer,
             static_tokens: HashMap::new(),
             clients: None,
+            configured: Configured::default(),
         }
     }
 
@@ -101,13 +118,19 @@ impl Authenticator {
     }
 
     /// The user of a request, none if it carries no credential. `client_cert` is that of the connection.
-    pub fn authenticate(
+    pub async fn authenticate(
         &self,
         headers: &HeaderMap,
         client_cert: Option<&CertIdentity>,
         now: Timestamp,
         lookup: &dyn ObjectLookup,
     ) -> Result<Option<Arc<UserInfo>>, AuthnError> {
+        if let (Some(proxies), Some(certificate)) = (self.configured.request_header(), client_cert)
+            && proxies.applies(headers)
+            && let Ok(Some(user)) = proxies.user(headers, certificate.chain(), now)
+        {
+            return Ok(Some(Arc::new(user)));
+        }
         let by_certificate = client_cert.map_or(Ok(None), |certificate| certificate.user(now));
         if let Ok(Some(_)) = by_certificate {
             return by_certificate;
@@ -120,12 +143,52 @@ impl Authenticator {
             Some(token) => token?,
         };
         let audiences = self.issuer.api_audiences();
-        self.authenticate_token(&token, audiences, now, lookup)
-            .map(|found| Some(found.user))
+        let found = self.authenticate_token(&token, audiences, now, lookup).await?;
+        Ok(Some(found.user))
     }
 
     /// Checks a bearer token of any kind.
-    pub fn authenticate_token(
+    pub async fn authenticate_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+        now: Timestamp,
+        lookup: &dyn ObjectLookup,
+    ) -> Result<Authenticated, AuthnError> {
+        let refused = match self.authenticate_own(token, audiences, now, lookup) {
+            Ok(found) => return Ok(found),
+            Err(refused) => refused,
+        };
+        let mut reason = None;
+        for issuer in self.configured.issuers() {
+            match issuer.authenticate(token, now).await {
+                Ok(None) => {}
+                Ok(Some(mut user)) => {
+                    user.ensure_authenticated();
+                    return self.for_api(Arc::new(user), audiences);
+                }
+                Err(e) => reason = Some(e.to_string()),
+            }
+        }
+        if let Some(webhook) = self.configured.webhook() {
+            match webhook
+                .authenticate(token, audiences, self.issuer.api_audiences())
+                .await
+            {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(why)) if why.is_empty() => {}
+                Ok(Err(why)) => reason = Some(why.to_string()),
+                Err(e) => {
+                    tracing::warn!(err = %e, "failed to call token webhook");
+                    reason = Some(e.to_string());
+                }
+            }
+        }
+        Err(reason.map_or(refused, AuthnError::Token))
+    }
+
+    /// Checks a bearer token that this server or its cluster may have issued.
+    fn authenticate_own(
         &self,
         token: &str,
         audiences: &[String],
@@ -241,17 +304,12 @@ mod tests {
         map
     }
 
-    #[test]
-    fn credentials_are_tried_in_turn() {
+    #[tokio::test]
+    async fn credentials_are_tried_in_turn() {
         let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let pki = Pki::load_or_create(dir.path(), &[], now).unwrap();
-        let issuer = TokenIssuer::new(
-            DEFAULT_ISSUER,
-            &pki.service_account_key,
-            &pki.service_account_public_key,
-        )
-        .unwrap();
+        let issuer = TokenIssuer::new(DEFAULT_ISSUER, &pki.service_account_key).unwrap();
         let objects = Objects::default().with(
             "serviceaccounts",
             json!({"metadata": {"namespace": "ns", "name": "robot", "uid": "u"}}),
@@ -338,7 +396,9 @@ mod tests {
         ];
         for (lines, certificate, now, expected) in cases {
             let lines: Vec<(&str, &str)> = lines.iter().map(|(n, v)| (*n, v.as_str())).collect();
-            let found = authenticator.authenticate(&headers(&lines), certificate, now, &objects);
+            let found = authenticator
+                .authenticate(&headers(&lines), certificate, now, &objects)
+                .await;
             let found = found.map(|user| user.map_or(String::new(), |user| user.name.clone()));
             assert_eq!(found.as_deref().ok(), expected, "{lines:?} {found:?}");
         }
@@ -361,7 +421,7 @@ mod tests {
                 if let Ok(value) = HeaderValue::from_bytes(&value) {
                     let mut map = HeaderMap::new();
                     map.insert(header::AUTHORIZATION, value);
-                    let found = authenticator.authenticate(&map, None, now, &objects);
+                    let found = futures::executor::block_on(authenticator.authenticate(&map, None, now, &objects));
                     proptest::prop_assert!(!matches!(found, Ok(Some(_))));
                 }
             }

@@ -1,4 +1,4 @@
-//! Service account tokens: JSON web tokens signed with the cluster's key (ES256). Issued here, and checked on every
+//! Service account tokens: JSON web tokens signed with the cluster's key (ES256, or what files of the user's ask for). Issued here, and checked on every
 //! request against the objects they are bound to. Signatures are checked once per token and remembered: a signature
 //! that was good stays good, and all that can change is looked at again each time.
 //! Upstream: pkg/serviceaccount (v1.36).
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jiff::Timestamp;
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use jsonwebtoken::{EncodingKey, Header};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,6 +19,10 @@ use super::{
     service_account_username, split_service_account,
 };
 use crate::lookup::{ObjectLookup, text};
+
+mod keys;
+
+use keys::{SigningKey, VerifyingKey};
 
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
@@ -68,13 +72,15 @@ pub struct IssueError(#[source] pub(super) jsonwebtoken::errors::Error);
 /// Issues and verifies service account tokens.
 pub struct TokenIssuer {
     issuer: String,
+    /// Whose tokens are taken too.
+    other_issuers: Vec<String>,
     api_audiences: Vec<String>,
     signing: EncodingKey,
-    verifying: DecodingKey,
-    validation: Validation,
-    key_id: String,
-    /// Coordinates of the public key, in base64url.
-    coordinates: (String, String),
+    header: Header,
+    /// One at least.
+    verifying: Vec<VerifyingKey>,
+    /// Where others find the keys, if not where this server is.
+    jwks_uri: Option<String>,
     remembered: Mutex<HashMap<[u8; 32], Arc<Verified>>>,
 }
 
@@ -182,37 +188,63 @@ fn seconds<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<i
 }
 
 impl TokenIssuer {
-    /// Keys in PEM: PKCS#8 and SubjectPublicKeyInfo, both P-256. The API server is its own only audience.
-    pub fn new(issuer: &str, private_key: &str, public_key: &str) -> Result<TokenIssuer, KeyError> {
-        let failed = |error: jsonwebtoken::errors::Error| KeyError(Box::new(error));
-        let (_, public) =
-            x509_parser::pem::parse_x509_pem(public_key.as_bytes()).map_err(|error| KeyError(Box::new(error)))?;
-        // An uncompressed point ends the structure: 0x04, x and y of 32 bytes each.
-        let Some((_, [4, point @ ..])) = public.contents.split_last_chunk::<65>() else {
-            return Err(KeyError("not a public key on the curve P-256".into()));
-        };
-        let mut validation = Validation::new(Algorithm::ES256);
-        // Times and audiences are checked here, by our clock and Kubernetes' rules; the library checks the signature.
-        validation.required_spec_claims.clear();
-        validation.validate_exp = false;
-        validation.validate_aud = false;
-        let encoded = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+    /// A private key in PEM: RSA or P-256. The API server is its own only audience.
+    pub fn new(issuer: &str, private_key: &str) -> Result<TokenIssuer, KeyError> {
+        let SigningKey { algorithm, key, public } = keys::signing_key(private_key)?;
+        let mut header = Header::new(algorithm);
+        header.typ = None;
+        header.kid = Some(public.id.clone());
         Ok(TokenIssuer {
             issuer: issuer.to_string(),
+            other_issuers: vec![],
             api_audiences: vec![issuer.to_string()],
-            signing: EncodingKey::from_ec_pem(private_key.as_bytes()).map_err(failed)?,
-            verifying: DecodingKey::from_ec_pem(public_key.as_bytes()).map_err(failed)?,
-            validation,
-            key_id: encoded(&crate::pki::sha256(&public.contents)),
-            coordinates: (encoded(&point[..32]), encoded(&point[32..])),
+            signing: key,
+            header,
+            verifying: vec![public],
+            jwks_uri: None,
             remembered: Mutex::default(),
         })
+    }
+
+    /// Takes tokens that the private halves of these keys signed: texts in PEM, each with a key or several. If there are
+    /// none, those that this one signs.
+    // Upstream: --service-account-key-file; the signing key counts only if it is among them.
+    pub fn with_verifying_keys(mut self, texts: &[String]) -> Result<TokenIssuer, KeyError> {
+        let mut verifying: Vec<VerifyingKey> = Vec::new();
+        for text in texts {
+            for key in keys::verifying_keys(text)? {
+                if verifying.iter().all(|other| other.id != key.id) {
+                    verifying.push(key);
+                }
+            }
+        }
+        if !verifying.is_empty() {
+            self.verifying = verifying;
+        }
+        Ok(self)
+    }
+
+    /// Takes the tokens of these issuers too, if they are signed with a key that is known.
+    pub fn with_other_issuers(mut self, issuers: Vec<String>) -> TokenIssuer {
+        self.other_issuers = issuers;
+        self
+    }
+
+    /// Says that the keys are to be found there.
+    pub fn with_jwks_uri(mut self, uri: Option<String>) -> TokenIssuer {
+        self.jwks_uri = uri;
+        self
     }
 
     /// Other audiences than the issuer itself.
     pub fn with_api_audiences(mut self, audiences: Vec<String>) -> TokenIssuer {
         self.api_audiences = audiences;
         self
+    }
+
+    /// What tokens name as their issuer.
+    pub fn name(&self) -> &str {
+        &self.issuer
     }
 
     /// What tokens for the API server itself must name as their audience.
@@ -287,10 +319,7 @@ impl TokenIssuer {
     }
 
     fn sign(&self, claims: &Claims) -> Result<String, IssueError> {
-        let mut header = Header::new(Algorithm::ES256);
-        header.typ = None;
-        header.kid = Some(self.key_id.clone());
-        jsonwebtoken::encode(&header, claims, &self.signing).map_err(IssueError)
+        jsonwebtoken::encode(&self.header, claims, &self.signing).map_err(IssueError)
     }
 
     /// Whether a bearer token claims to be one of ours; nothing is verified yet.
@@ -306,7 +335,10 @@ impl TokenIssuer {
         }
         let claims = BASE64_URL_SAFE_NO_PAD.decode(payload).ok();
         let claims = claims.and_then(|json| serde_json::from_slice::<Issuer>(&json).ok());
-        claims.is_some_and(|claims| claims.iss == self.issuer || claims.iss == LEGACY_ISSUER)
+        claims.is_some_and(|claims| {
+            [self.issuer.as_str(), LEGACY_ISSUER].contains(&claims.iss.as_str())
+                || self.other_issuers.contains(&claims.iss)
+        })
     }
 
     /// The user of a token and the audiences it is good for among those asked for; none if the token is not one of
@@ -359,10 +391,25 @@ impl TokenIssuer {
             return Ok(None);
         }
         let invalid = |error: jsonwebtoken::errors::Error| AuthnError::Token(error.to_string());
-        let decoded = jsonwebtoken::decode::<Claims>(token, &self.verifying, &self.validation).map_err(invalid)?;
-        if decoded.header.kid.is_some_and(|id| id != self.key_id) {
-            return Err(AuthnError::Token("invalid signature, no keys found".into()));
+        let header = jsonwebtoken::decode_header(token).map_err(invalid)?;
+        let candidates = self.verifying.iter().filter(|key| match &header.kid {
+            Some(id) => *id == key.id,
+            None => true,
+        });
+        let mut refused = AuthnError::Token("invalid signature, no keys found".into());
+        let mut decoded = None;
+        for candidate in candidates.filter(|key| key.algorithm == header.alg) {
+            match jsonwebtoken::decode::<Claims>(token, &candidate.key, &candidate.validation) {
+                Ok(found) => {
+                    decoded = Some(found);
+                    break;
+                }
+                Err(error) => refused = invalid(error),
+            }
         }
+        let Some(decoded) = decoded else {
+            return Err(refused);
+        };
         let user = decoded.claims.user().map(Arc::new);
         let verified = Arc::new(Verified {
             claims: decoded.claims,
@@ -378,21 +425,24 @@ impl TokenIssuer {
 
     /// `/.well-known/openid-configuration`; the address is where clients reach the API server.
     pub fn openid_configuration(&self, external_address: &str) -> Value {
+        let algorithms: std::collections::BTreeSet<&str> = self
+            .verifying
+            .iter()
+            .filter_map(|key| key.jwk["alg"].as_str())
+            .collect();
         json!({
             "issuer": self.issuer,
-            "jwks_uri": format!("https://{external_address}/openid/v1/jwks"),
+            "jwks_uri": self.jwks_uri.clone().unwrap_or_else(|| format!("https://{external_address}/openid/v1/jwks")),
             "response_types_supported": ["id_token"],
             "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": ["ES256"],
+            "id_token_signing_alg_values_supported": algorithms,
         })
     }
 
-    /// `/openid/v1/jwks`: the public key with which others can verify tokens.
+    /// `/openid/v1/jwks`: the public keys with which others can verify tokens.
     pub fn jwks(&self) -> Value {
-        let (x, y) = &self.coordinates;
-        let key =
-            json!({"use": "sig", "kty": "EC", "kid": self.key_id, "crv": "P-256", "alg": "ES256", "x": x, "y": y});
-        json!({"keys": [key]})
+        let keys: Vec<&Value> = self.verifying.iter().map(|key| &key.jwk).collect();
+        json!({"keys": keys})
     }
 }
 

@@ -183,7 +183,7 @@ fn node_of(pod: &Value, lookup: &dyn ObjectLookup) -> Option<Bound> {
 
 impl Authenticator {
     /// The status of a TokenReview.
-    pub fn token_review(&self, spec: &Value, now: Timestamp, lookup: &dyn ObjectLookup) -> Result<Value, Status> {
+    pub async fn token_review(&self, spec: &Value, now: Timestamp, lookup: &dyn ObjectLookup) -> Result<Value, Status> {
         let token = text(spec, &["token"]);
         if token.is_empty() {
             return Err(Status::bad_request(orlop_api::authentication::NO_TOKEN));
@@ -192,7 +192,7 @@ impl Authenticator {
         if audiences.is_empty() {
             audiences = self.issuer().api_audiences().to_vec();
         }
-        Ok(match self.authenticate_token(token, &audiences, now, lookup) {
+        Ok(match self.authenticate_token(token, &audiences, now, lookup).await {
             Ok(found) => {
                 json!({"authenticated": true, "user": found.user.to_value(), "audiences": found.audiences})
             }
@@ -204,6 +204,8 @@ impl Authenticator {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use futures::executor::block_on;
 
     use super::*;
     use crate::authn::DEFAULT_ISSUER;
@@ -314,10 +316,8 @@ mod tests {
                     assert_eq!(issued.request["metadata"]["uid"], "u-1");
                     let token = status["token"].as_str().unwrap();
                     let audiences = [DEFAULT_ISSUER.to_string()];
-                    let user = authenticator
-                        .authenticate_token(token, &audiences, at(1), &objects)
-                        .unwrap()
-                        .user;
+                    let found = authenticator.authenticate_token(token, &audiences, at(1), &objects);
+                    let user = block_on(found).unwrap().user;
                     assert_eq!(
                         user.extra["authentication.kubernetes.io/credential-id"],
                         [issued.credential_id]
@@ -388,7 +388,7 @@ mod tests {
             .answer_request("ns", "robot", request, at(0), &objects)
             .unwrap();
         let token = issued.request["status"]["token"].clone();
-        let review = |spec: Value| authenticator.token_review(&spec, at(1), &objects);
+        let review = |spec: Value| block_on(authenticator.token_review(&spec, at(1), &objects));
         let good = review(json!({"token": token, "audiences": ["b", "c"]})).unwrap();
         assert_eq!(
             (&good["authenticated"], &good["audiences"]),

@@ -72,6 +72,13 @@ impl UserInfo {
         }
     }
 
+    /// Whoever proved who they are is in `system:authenticated`.
+    pub(crate) fn ensure_authenticated(&mut self) {
+        if !self.is_anonymous() {
+            self.ensure_group(AUTHENTICATED);
+        }
+    }
+
     /// The node a kubelet speaks for: its user name carries the prefix and it is in the nodes' group. The name may be
     /// empty, which identifies no node.
     pub fn node_name(&self) -> Option<&str> {

@@ -74,14 +74,16 @@ pub struct Decision {
     pub allowed: bool,
     pub denied: bool,
     pub reason: Arc<str>,
+    /// What kept an authorizer from an answer.
+    pub error: Option<Arc<str>>,
 }
 
 impl Decision {
     pub fn allow(reason: impl Into<Arc<str>>) -> Decision {
         Decision {
             allowed: true,
-            denied: false,
             reason: reason.into(),
+            ..Default::default()
         }
     }
 
@@ -168,7 +170,7 @@ mod tests {
         ];
         for (status, message) in cases {
             assert_eq!(
-                (status.code, status.reason, status.message.as_str()),
+                (status.code, &*status.reason, status.message.as_str()),
                 (403, "Forbidden", message)
             );
         }

@@ -1,10 +1,12 @@
-//! Authorisation: may this user do that? Asked in order, the first "yes" counts: members of `system:masters` may do
-//! everything, nodes what the node authoriser grants them, everybody what RBAC grants them. Nobody says "no" for good;
-//! what nobody allows is refused.
+//! Authorisation: may this user do that? Asked in order, the first answer counts: members of `system:masters` may do
+//! everything, then each authorizer of a chain says yes, no or nothing. By default these are the node authoriser and RBAC,
+//! neither of which ever says "no"; configurations name others, webhooks among them. What nobody allows is refused.
 
 mod aggregate;
 mod attributes;
 pub mod bootstrap;
+mod chain;
+mod configuration;
 #[cfg(test)]
 mod effects_tests;
 mod escalation;
@@ -13,52 +15,23 @@ mod pod_references;
 mod rbac;
 mod review;
 mod rules;
+mod webhook;
 
 pub use aggregate::aggregate;
 pub use attributes::{Attributes, Decision, forbidden};
+pub use chain::{AuthorizationError, AuthorizationOptions, Authorizer};
+pub use configuration::{AuthorizationConfigError, AuthorizationConfiguration, AuthorizerOptions, WebhookFlags};
 pub use node::NodeAuthorizer;
 pub use rbac::{Rbac, RulesOf};
 pub use review::check_local_review;
 pub use rules::PolicyRule;
-
-use crate::authn::MASTERS;
-use crate::lookup::ObjectLookup;
-
-#[derive(Default)]
-pub struct Authorizer {
-    node: NodeAuthorizer,
-    rbac: Rbac,
-}
-
-impl Authorizer {
-    pub fn authorize(&self, attrs: &Attributes<'_>, lookup: &dyn ObjectLookup) -> Decision {
-        if attrs.user.in_group(MASTERS) {
-            return Decision {
-                allowed: true,
-                ..Default::default()
-            };
-        }
-        let node = self.node.authorize(attrs, lookup);
-        if node.allowed {
-            return node;
-        }
-        let rbac = self.rbac.authorize(attrs, lookup);
-        if rbac.allowed || node.reason.is_empty() {
-            return rbac;
-        }
-        match &*rbac.reason {
-            "" => node,
-            reason => Decision::no_opinion(format!("{}\n{reason}", node.reason)),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::authn::UserInfo;
+    use crate::authn::{MASTERS, UserInfo};
     use crate::lookup::fixture::Objects;
 
     #[test]

@@ -23,21 +23,15 @@ impl Authorizer {
 
     /// The status of a SelfSubjectRulesReview: everything the user may do in a namespace, as far as it can be listed.
     pub fn self_subject_rules_review(&self, user: &UserInfo, namespace: &str, lookup: &dyn ObjectLookup) -> Value {
-        let found = self.rbac.rules_of(user, namespace, lookup);
-        let mut errors = Vec::new();
-        let is_node = user.node_name().is_some();
-        if is_node {
-            errors.push("node authorizer does not support user rule resolution".to_string());
-        }
-        errors.extend(joined(&found.errors));
+        let found = self.rules_of(user, namespace, lookup);
         let resource = found.rules.iter().filter(|rule| !rule.resources.is_empty());
         let path = found.rules.iter().filter(|rule| !rule.non_resource_urls.is_empty());
         let mut status = json!({
             "resourceRules": resource.map(resource_rule).collect::<Vec<_>>(),
             "nonResourceRules": path.map(path_rule).collect::<Vec<_>>(),
-            "incomplete": is_node,
+            "incomplete": found.is_incomplete,
         });
-        if let Some(errors) = joined(&errors) {
+        if let Some(errors) = joined(&found.errors) {
             status["evaluationError"] = json!(errors);
         }
         status
@@ -62,6 +56,7 @@ impl Authorizer {
             }
         };
         let decision = self.authorize(&attrs, lookup);
+        errors.extend(decision.error.iter().map(|error| error.to_string()));
         let mut status = Map::new();
         status.insert("allowed".into(), json!(decision.allowed));
         if decision.denied {

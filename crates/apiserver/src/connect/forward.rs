@@ -101,13 +101,13 @@ pub(super) fn request(
 /// Whether a header tells us, and nobody else, who a client is or wants to be: credentials, impersonation, and what front
 /// proxies say in the name of their users, which a backend behind us must not believe a client. Some servers take an
 /// underscore for a dash.
-fn says_who_asks(name: &HeaderName) -> bool {
+pub(super) fn says_who_asks(name: &HeaderName) -> bool {
     let name = name.as_str().replace('_', "-");
     name == AUTHORIZATION.as_str() || name.starts_with("impersonate-") || name.starts_with("x-remote-")
 }
 
 /// Takes away what is about one connection: what the standard says, and what the sender says it is.
-fn strip(headers: &mut HeaderMap, upgrading: bool) {
+pub(super) fn strip(headers: &mut HeaderMap, upgrading: bool) {
     let listed: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .into_iter()
@@ -132,7 +132,7 @@ fn strip(headers: &mut HeaderMap, upgrading: bool) {
     }
 }
 
-fn hide_token(headers: &mut HeaderMap) {
+pub(super) fn hide_token(headers: &mut HeaderMap) {
     let names: Vec<String> = orlop_streaming::websocket_protocols(headers)
         .map(str::to_string)
         .collect();
@@ -505,6 +505,7 @@ mod tests {
             target: path,
             peer: None,
             upgrade: None,
+            warnings: &crate::registry::Warnings::default(),
         };
         let place = ConnectTarget {
             https: false,
@@ -557,7 +558,7 @@ mod tests {
         ] {
             let status = log_error(code, text.to_string(), "p");
             assert_eq!(
-                (status.code, status.reason, status.message.as_str()),
+                (status.code, &*status.reason, status.message.as_str()),
                 (code, reason, message)
             );
         }

@@ -2,17 +2,19 @@
 //! nodes. What is asked for is checked here; the rest is done by the pod's kubelet, or the pod itself.
 //!
 //! `options` reads and checks the request, `target` finds where it goes (both pure), `transport` makes the connection,
-//! `forward` carries the bytes. Upgraded connections pass through byte by byte; only where a kubelet does not speak
+//! `forward` carries the bytes. `relay` takes requests to extension API servers, over the connections of `extension`. Upgraded connections pass through byte by byte; only where a kubelet does not speak
 //! WebSocket itself is the client's WebSocket turned into SPDY here.
 
+mod extension;
 mod forward;
 mod links;
 mod options;
+mod relay;
 mod target;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod through_tests;
+pub(crate) mod through_tests;
 mod transport;
 
 use std::net::IpAddr;
@@ -27,26 +29,36 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use orlop_api::{KindDef, Status, Value};
+use orlop_base::clock::Shift;
 use orlop_streaming::{ConnectError, Cut, Upgrade, is_upgrade, is_websocket, serve_download, websocket_protocols};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::admission::{self, Operation, Review};
 use crate::authn::UserInfo;
 use crate::authz;
 use crate::chain::Server;
 use crate::lookup::{ObjectLookup, text};
+use crate::registry::Warnings;
 use crate::request::RequestInfo;
 use crate::respond::{self, Body};
 
+pub(crate) use extension::{Backend, BackendError, FetchError, FetchLimits, Fetched, FrontProxy};
 use options::{LogOptions, StreamOptions};
+pub(crate) use relay::Relayed;
+pub(crate) use target::is_proxyable;
 use target::{ConnectTarget, Kubelet};
-pub(crate) use transport::Nodes;
 pub use transport::NodesInside;
+pub(crate) use transport::{Nodes, connect_error_text};
 
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A session through this server that nobody uses ends after this long; the kubelet has a limit of its own.
 const IDLE: Duration = orlop_streaming::IDLE_DEFAULT;
+
+fn later(by: Duration) -> tokio::time::Instant {
+    tokio::time::Instant::now().later(by)
+}
 
 /// The parts of a request that only these handlers need.
 pub(crate) struct Asked<'a> {
@@ -59,6 +71,7 @@ pub(crate) struct Asked<'a> {
     pub target: &'a str,
     pub peer: Option<IpAddr>,
     pub upgrade: Option<OnUpgrade>,
+    pub warnings: &'a Warnings,
 }
 
 /// Whether a request is one of these.
@@ -126,9 +139,42 @@ impl Server {
     pub(crate) async fn lead_on(self: &Arc<Self>, asked: Asked<'_>, body: AnyBody) -> Result<Response<Body>, Status> {
         match asked.info.subresource.as_str() {
             "log" => self.pod_log(asked).await,
-            "proxy" => self.proxy(asked, body).await,
-            _ => self.pod_stream(asked).await,
+            "proxy" => {
+                self.admit(&asked).await?;
+                self.proxy(asked, body).await
+            }
+            _ => {
+                self.may_create(&asked)?;
+                self.admit(&asked).await?;
+                self.pod_stream(asked).await
+            }
         }
+    }
+
+    /// Asks the configured policies and webhooks. What they see is the options of the request.
+    async fn admit(&self, asked: &Asked<'_>) -> Result<(), Status> {
+        let (registry, info) = (&self.registry, asked.info);
+        let review = Review {
+            operation: Operation::Connect,
+            kind: asked.kind,
+            subresource: &info.subresource,
+            namespace: info.namespace.clone(),
+            name: info.name.clone(),
+            name_prefix: String::new(),
+            user: asked.user,
+            dry_run: false,
+            now: registry.now(),
+            lookup: &**registry,
+            config: &registry.config,
+            authorizer: &registry.authorizer,
+            warnings: asked.warnings,
+            request: info,
+            delete: None,
+            dynamic: &registry.dynamic_admission,
+            kinds: &registry.kinds,
+        };
+        let mut options = options::object(asked.kind, info);
+        admission::connect(&review, &mut options).await
     }
 
     fn pod(&self, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
@@ -190,7 +236,6 @@ impl Server {
     /// exec, attach and portforward.
     async fn pod_stream(self: &Arc<Self>, mut asked: Asked<'_>) -> Result<Response<Body>, Status> {
         let info = asked.info;
-        self.may_create(&asked)?;
         let options = StreamOptions::parse(&info.subresource, &info.query)?;
         let pod = self.pod(&info.namespace, &info.name)?;
         let path = match info.subresource.as_str() {

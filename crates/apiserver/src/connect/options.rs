@@ -2,10 +2,56 @@
 
 use jiff::Timestamp;
 use orlop_api::field::{Path, ProblemKind};
-use orlop_api::{Problems, Status};
+use orlop_api::{KindDef, Problems, Status, Value};
 use orlop_streaming::Streams;
+use serde_json::json;
 
-use crate::request::Query;
+use crate::request::{Query, RequestInfo};
+
+/// The options of a request as the object that admission sees: PodExecOptions and its like.
+// Upstream: the defaults of pkg/apis/core/v1/conversion.go
+pub(super) fn object(kind: &KindDef, info: &RequestInfo) -> Value {
+    let options_kind = kind.subresource(&info.subresource).map_or("", |sub| sub.kind);
+    let mut object = json!({"kind": options_kind, "apiVersion": "v1"});
+    let query = &info.query;
+    let texts: &[&str] = match info.subresource.as_str() {
+        "exec" | "attach" => &["container"],
+        _ => &[],
+    };
+    for name in texts {
+        if let Some(given) = query.get(name).filter(|given| !given.is_empty()) {
+            object[*name] = given.into();
+        }
+    }
+    match info.subresource.as_str() {
+        "exec" | "attach" => {
+            for name in ["stdin", "stdout", "stderr", "tty"] {
+                if query.flag(name) {
+                    object[name] = true.into();
+                }
+            }
+            let command: Vec<&str> = query.all("command").collect();
+            if info.subresource == "exec" {
+                object["command"] = command.into();
+            }
+        }
+        "portforward" => {
+            let ports = query.all("ports").flat_map(|ports| ports.split(','));
+            let ports: Vec<i64> = ports.filter_map(|port| port.parse().ok()).collect();
+            if !ports.is_empty() {
+                object["ports"] = ports.into();
+            }
+        }
+        _ => {
+            let prefix = format!("/{}/proxy", info.name);
+            let path = info.path.split_once(&prefix).map_or("", |(_, path)| path);
+            if !path.is_empty() {
+                object["path"] = path.into();
+            }
+        }
+    }
+    object
+}
 
 /// The parameters of pods/log.
 #[derive(Debug, Default, PartialEq)]

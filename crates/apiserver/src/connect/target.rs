@@ -300,7 +300,7 @@ fn backends(lookup: &dyn ObjectLookup, namespace: &str, service: &str, port_name
 }
 
 /// Whether the proxies may go to an address: not to this machine itself, nor to what only it can reach.
-pub(super) fn is_proxyable(ip: IpAddr) -> bool {
+pub(crate) fn is_proxyable(ip: IpAddr) -> bool {
     match canonical(ip) {
         // All of 0.0.0.0/8 is this host on this network.
         IpAddr::V4(ip) => {

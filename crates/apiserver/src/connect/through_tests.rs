@@ -164,7 +164,7 @@ async fn start(directory: &tempfile::TempDir) -> Running {
 }
 
 /// A connection of the administrator.
-async fn connect(running: &Running) -> tokio_rustls::client::TlsStream<TcpStream> {
+pub(crate) async fn connect(running: &Running) -> tokio_rustls::client::TlsStream<TcpStream> {
     let pem = |text: &str| CertificateDer::from_pem_slice(text.as_bytes()).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pem(&running.pki.ca.certificate)).unwrap();

@@ -10,15 +10,18 @@ use orlop_streaming::Pipe;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::extension::BackendError;
 use super::target::{ConnectTarget, is_proxyable};
+use crate::aggregator::service::Trusted;
 use crate::pki::{Pki, PkiError};
 
 /// Why a proxy does not go to an address.
@@ -136,21 +139,64 @@ impl Nodes {
             Trust::Proxied => &self.proxied,
         };
         let name = ServerName::try_from(host.clone()).map_err(|error| Unreached(error.to_string()))?;
-        let handshake = TlsConnector::from(config.clone()).connect(name, stream);
-        match tokio::time::timeout(HANDSHAKE_WAIT, handshake).await {
-            Ok(Ok(stream)) => Ok(Box::new(stream)),
-            Ok(Err(error)) => Err(Unreached(tls_words(&error))),
-            Err(_) => Err(Unreached("net/http: TLS handshake timeout".into())),
-        }
+        Ok(Box::new(handshake(config.clone(), name, stream).await?))
     }
 }
 
-fn pem_error(error: rustls_pki_types::pem::Error) -> PkiError {
+pub(super) async fn handshake(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    stream: TcpStream,
+) -> Result<TlsStream<TcpStream>, Unreached> {
+    let handshake = TlsConnector::from(config).connect(name, stream);
+    match tokio::time::timeout(HANDSHAKE_WAIT, handshake).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(Unreached(tls_words(&error))),
+        Err(_) => Err(Unreached("net/http: TLS handshake timeout".into())),
+    }
+}
+
+/// The configuration of a client with a certificate.
+pub(super) fn client_config(
+    verifier: Arc<dyn ServerCertVerifier>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ClientConfig, rustls::Error> {
+    ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_client_auth_cert(chain, key)
+}
+
+/// Who may answer for a service: whoever has a certificate of one of the authorities, or anybody.
+pub(super) fn extension_verifier(trust: &Trusted) -> Result<Arc<dyn ServerCertVerifier>, BackendError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    if trust.insecure {
+        return Ok(Arc::new(Verifier { own: None, provider }));
+    }
+    let mut roots = RootCertStore::empty();
+    let certificates: Vec<CertificateDer<'static>> = match trust.ca_bundle.is_empty() {
+        true => rustls_native_certs::load_native_certs().certs,
+        false => CertificateDer::pem_slice_iter(&trust.ca_bundle)
+            .filter_map(Result::ok)
+            .collect(),
+    };
+    roots.add_parsable_certificates(certificates.iter().cloned());
+    if roots.is_empty() {
+        return Err(BackendError::CaBundle);
+    }
+    let strict = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+    let strict = strict.build().map_err(|error| BackendError::Tls(error.to_string()))?;
+    Ok(strict)
+}
+
+pub(super) fn pem_error(error: rustls_pki_types::pem::Error) -> PkiError {
     PkiError::Tls(rustls::Error::General(error.to_string()))
 }
 
 /// Connects to the first host that can be resolved, at exactly the addresses that were looked at.
-async fn connect(place: &ConnectTarget) -> Result<(String, TcpStream), Unreached> {
+pub(super) async fn connect(place: &ConnectTarget) -> Result<(String, TcpStream), Unreached> {
     let mut unknown = None;
     for host in &place.hosts {
         let addresses: Vec<SocketAddr> = match tokio::net::lookup_host((host.as_str(), place.port)).await {
@@ -167,7 +213,7 @@ async fn connect(place: &ConnectTarget) -> Result<(String, TcpStream), Unreached
         let connecting = TcpStream::connect(addresses.as_slice());
         return match tokio::time::timeout(CONNECT_WAIT, connecting).await {
             Ok(Ok(stream)) => Ok((host.clone(), stream)),
-            Ok(Err(error)) => Err(Unreached(format!("dial tcp {first}: {}", words(&error)))),
+            Ok(Err(error)) => Err(Unreached(format!("dial tcp {first}: {}", connect_error_text(&error)))),
             Err(_) => Err(Unreached(format!("dial tcp {first}: i/o timeout"))),
         };
     }
@@ -175,7 +221,7 @@ async fn connect(place: &ConnectTarget) -> Result<(String, TcpStream), Unreached
 }
 
 /// A failed connection as Go puts it, which is what people search for.
-fn words(error: &io::Error) -> String {
+pub(crate) fn connect_error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".into(),
         io::ErrorKind::ConnectionReset => "connect: connection reset by peer".into(),
@@ -189,9 +235,33 @@ fn words(error: &io::Error) -> String {
 fn tls_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
-        Some(rustls::Error::InvalidCertificate(why)) => format!("tls: failed to verify certificate: x509: {why:?}"),
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            format!("tls: failed to verify certificate: x509: {}", certificate_words(why))
+        }
         Some(other) => format!("tls: {other}"),
         None => error.to_string(),
+    }
+}
+
+fn certificate_words(why: &CertificateError) -> String {
+    match why {
+        CertificateError::UnknownIssuer => "certificate signed by unknown authority".into(),
+        CertificateError::Expired
+        | CertificateError::ExpiredContext { .. }
+        | CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. } => "certificate has expired or is not yet valid".into(),
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<&str> = presented
+                .iter()
+                .map(|name| name.split('"').nth(1).unwrap_or(name))
+                .collect();
+            format!(
+                "certificate is valid for {}, not {}",
+                names.join(", "),
+                expected.to_str()
+            )
+        }
+        other => format!("{other:?}"),
     }
 }
 

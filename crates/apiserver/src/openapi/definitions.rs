@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use orlop_api::schema::{Field, ListType, PatchStrategy, Presence, Schema, Ty, Type, TypeRef, schema};
 use serde_json::{Map, Value, json};
 
+use super::custom::CustomDefinitions;
 use super::enums::Enums;
 use super::names::{self, GroupVersion};
 
@@ -82,12 +83,21 @@ impl Definition {
 }
 
 /// The roots and all they refer to, by name.
-pub(super) fn reachable(roots: impl IntoIterator<Item = Definition>) -> BTreeMap<String, Definition> {
+pub(super) fn reachable(
+    roots: impl IntoIterator<Item = Definition>,
+    custom: &CustomDefinitions,
+) -> BTreeMap<String, Definition> {
     let mut found = BTreeMap::new();
     let mut waiting: Vec<Definition> = roots.into_iter().collect();
     while let Some(definition) = waiting.pop() {
         if found.insert(definition.name(), definition).is_some() {
             continue;
+        }
+        if let Definition::Word(word) = definition
+            && custom.contains(word)
+        {
+            let meta = ["meta/v1.ObjectMeta", "meta/v1.ListMeta"].map(Definition::named);
+            waiting.extend(meta.into_iter().flatten());
         }
         if let Definition::Type(r) = definition {
             let owner = schema().ty(r);
@@ -115,12 +125,14 @@ pub(super) trait Describe {
 pub(super) struct Writer<'d> {
     pub dialect: Dialect,
     pub docs: &'d dyn Describe,
+    pub custom: &'d CustomDefinitions,
     pub enums: Enums,
 }
 
 impl Writer<'_> {
     pub(super) fn definition(&self, definition: Definition) -> Value {
         let mut value = match definition {
+            Definition::Word(word) if self.custom.contains(word) => return self.custom.definition(word, self.dialect),
             Definition::Type(r) => self.object(schema(), schema().ty(r)),
             Definition::Word(word) => self.word(word),
         };
@@ -338,7 +350,7 @@ fn kinds_of(ty: &Type) -> Vec<Value> {
     match ty.name {
         // Every group version has these.
         "meta/v1.DeleteOptions" | "meta/v1.WatchEvent" => {
-            GroupVersion::all().into_iter().map(|gv| gv.gvk(kind)).collect()
+            GroupVersion::built_in().into_iter().map(|gv| gv.gvk(kind)).collect()
         }
         _ if ty.field("kind").is_none() || ty.field("apiVersion").is_none() => vec![],
         "meta/v1.APIGroup"

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
+use super::custom::CustomDefinitions;
 use super::definitions::{self, Definition, Dialect, Writer};
 use super::docs::Docs;
 use super::enums::Enums;
@@ -14,6 +15,7 @@ use super::operations::{Globals, PathItem};
 use super::order::InOrder;
 use super::paths::{self, Root};
 use super::{gnostic_v2, gnostic_v3};
+use crate::custom::Snapshot;
 use crate::discovery::GIT_VERSION;
 
 /// Which document.
@@ -34,8 +36,8 @@ pub(super) enum Format {
 
 impl Document {
     /// The documents of OpenAPI 3.0.
-    pub(super) fn parts() -> Vec<Document> {
-        let groups = GroupVersion::all().into_iter().map(Document::Group);
+    pub(super) fn parts(custom: &Snapshot) -> Vec<Document> {
+        let groups = GroupVersion::all(custom).into_iter().map(Document::Group);
         groups.chain(Root::all().into_iter().map(Document::Root)).collect()
     }
 
@@ -55,12 +57,13 @@ impl Document {
         }
     }
 
-    fn items(self) -> Vec<PathItem> {
+    fn items(self, custom: &Snapshot) -> Vec<PathItem> {
         match self {
-            Document::Group(gv) => paths::of_group_version(gv),
+            Document::Group(gv) => paths::of_group_version(gv, custom),
             Document::Root(root) => vec![root.item()],
             Document::Swagger => {
-                let groups = GroupVersion::all().into_iter().flat_map(paths::of_group_version);
+                let of = |gv| paths::of_group_version(gv, custom);
+                let groups = GroupVersion::all(custom).into_iter().flat_map(of);
                 let mut items: Vec<_> = groups.chain(Root::all().into_iter().map(Root::item)).collect();
                 items.sort_by(|a, b| a.path.cmp(&b.path));
                 items
@@ -68,14 +71,16 @@ impl Document {
         }
     }
 
-    pub(super) fn write(self, format: Format, out: &mut dyn Write) -> io::Result<()> {
-        let items = self.items();
+    pub(super) fn write(self, custom: &Snapshot, format: Format, out: &mut dyn Write) -> io::Result<()> {
+        let items = self.items(custom);
         let roots = items
             .iter()
             .flat_map(|i| i.operations.iter().flat_map(|o| o.definitions()));
-        let definitions = definitions::reachable(roots);
+        let custom = CustomDefinitions::of(custom);
+        let definitions = definitions::reachable(roots, &custom);
         let parts = Parts {
             dialect: self.dialect(),
+            custom,
             docs: Docs::load(|name| definitions.contains_key(name)),
             definitions,
             items,
@@ -89,6 +94,7 @@ impl Document {
 
 struct Parts {
     dialect: Dialect,
+    custom: CustomDefinitions,
     items: Vec<PathItem>,
     definitions: BTreeMap<String, Definition>,
     docs: Docs,
@@ -104,6 +110,7 @@ impl Parts {
         let writer = Writer {
             dialect: self.dialect,
             docs: &self.docs,
+            custom: &self.custom,
             enums: Enums::load(),
         };
         let definitions = self.definitions.iter();

@@ -4,6 +4,7 @@
 //! `parameters`); `docs` has the prose. `document` writes whole documents, `gnostic` their protobuf form. Documents are
 //! made when first asked for and kept compressed; what identifies them is known without making them.
 
+mod custom;
 mod definitions;
 mod docs;
 mod document;
@@ -15,13 +16,14 @@ mod names;
 mod operations;
 mod order;
 mod parameters;
+mod parts;
 mod paths;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::{self, Write as _};
 use std::io::Read;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest;
 use bytes::{Buf, Bytes};
@@ -35,9 +37,11 @@ use http::{HeaderMap, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
+use crate::custom::Snapshot;
 use crate::request::Query;
 use crate::respond::{self, Body, Chunks};
 use document::{Document, Format};
+pub(crate) use parts::swagger_part;
 
 /// Kept documents may take this much, compressed. All of them fit; the bound is for groups to come.
 const CACHE_BYTES: usize = 4 << 20;
@@ -45,23 +49,28 @@ const CACHE_BYTES: usize = 4 << 20;
 const CHUNK: usize = 64 << 10;
 
 /// Answers /openapi/v2 and /openapi/v3…; `None` for other paths.
-pub fn respond(path: &str, query: &Query, headers: &HeaderMap) -> Option<Response<Body>> {
+pub(crate) fn respond(
+    custom: &Arc<Snapshot>,
+    path: &str,
+    query: &Query,
+    headers: &HeaderMap,
+) -> Option<Response<Body>> {
     match path.trim_end_matches('/') {
-        "/openapi/v3" => Some(index(headers)),
-        "/openapi/v2" => Some(document(Document::Swagger, query, headers)),
+        "/openapi/v3" => Some(index(custom, headers)),
+        "/openapi/v2" => Some(document(custom, Document::Swagger, query, headers)),
         path => {
             let name = path.strip_prefix("/openapi/v3/")?;
-            let found = Document::parts().into_iter().find(|d| d.name() == name)?;
-            Some(document(found, query, headers))
+            let found = Document::parts(custom).into_iter().find(|d| d.name() == name)?;
+            Some(document(custom, found, query, headers))
         }
     }
 }
 
 /// Where the documents are.
-fn index(headers: &HeaderMap) -> Response<Body> {
-    let entry = |d: Document| (d.name(), json!({"serverRelativeURL": url(d)}));
-    let paths: Map<String, Value> = Document::parts().into_iter().map(entry).collect();
-    let etag = quoted(&hash_of("index"));
+fn index(custom: &Snapshot, headers: &HeaderMap) -> Response<Body> {
+    let entry = |d: Document| (d.name(), json!({"serverRelativeURL": url(custom, d)}));
+    let paths: Map<String, Value> = Document::parts(custom).into_iter().map(entry).collect();
+    let etag = quoted(&hash_of("index", &custom::sum(custom, None)));
     if is_known(headers, &etag) {
         return bare(StatusCode::NOT_MODIFIED, &etag);
     }
@@ -71,12 +80,21 @@ fn index(headers: &HeaderMap) -> Response<Body> {
 }
 
 /// With the hash in it, so that whoever keeps the answer need never ask again.
-fn url(document: Document) -> String {
-    format!("/openapi/v3/{}?hash={}", document.name(), hash_of(&document.name()))
+fn url(custom: &Snapshot, document: Document) -> String {
+    format!("/openapi/v3/{}?hash={}", document.name(), hash(custom, document))
 }
 
-fn document(document: Document, query: &Query, headers: &HeaderMap) -> Response<Body> {
-    let hash = hash_of(&document.name());
+fn hash(custom: &Snapshot, document: Document) -> String {
+    let of_custom = match document {
+        Document::Swagger => custom::sum(custom, None),
+        Document::Group(gv) => custom::sum(custom, Some(gv)),
+        Document::Root(_) => vec![],
+    };
+    hash_of(&document.name(), &of_custom)
+}
+
+fn document(custom: &Arc<Snapshot>, document: Document, query: &Query, headers: &HeaderMap) -> Response<Body> {
+    let hash = hash(custom, document);
     let etag = quoted(&hash);
     let Some(format) = wanted(headers, document) else {
         return bare(StatusCode::NOT_ACCEPTABLE, &etag);
@@ -84,13 +102,13 @@ fn document(document: Document, query: &Query, headers: &HeaderMap) -> Response<
     let asked = query.get("hash").filter(|_| document != Document::Swagger);
     if asked.is_some_and(|h| h != hash) {
         let mut response = bare(StatusCode::MOVED_PERMANENTLY, &etag);
-        let location = HeaderValue::from_str(&url(document)).expect("made of plain words");
+        let location = HeaderValue::from_str(&url(custom, document)).expect("made of plain words");
         response.headers_mut().insert(LOCATION, location);
         return response;
     }
     let mut response = match is_known(headers, &etag) {
         true => bare(StatusCode::NOT_MODIFIED, &etag),
-        false => whole(document, format, headers),
+        false => whole(packed(custom, document, format, &hash), document, format, headers),
     };
     let map = response.headers_mut();
     map.insert(ETAG, etag);
@@ -103,12 +121,11 @@ fn document(document: Document, query: &Query, headers: &HeaderMap) -> Response<
     response
 }
 
-fn whole(document: Document, format: Format, headers: &HeaderMap) -> Response<Body> {
-    let packed = packed(document, format);
+fn whole(packed: Bytes, document: Document, format: Format, headers: &HeaderMap) -> Response<Body> {
     let gzip = respond::accepts_gzip(headers);
     let mut response = Response::new(match gzip {
         true => Body::Chunks(Chunks::new(std::iter::once(packed))),
-        false => Body::Chunks(Chunks::new(Unpacked(GzDecoder::new(packed.reader())))),
+        false => Body::Chunks(unpacked(packed)),
     });
     let content_type = match (format, document) {
         (Format::Json, _) => "application/json",
@@ -121,6 +138,11 @@ fn whole(document: Document, format: Format, headers: &HeaderMap) -> Response<Bo
         map.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     response
+}
+
+/// What was packed here, piece by piece.
+pub(crate) fn unpacked(packed: Bytes) -> Chunks {
+    Chunks::new(Unpacked(GzDecoder::new(packed.reader())))
 }
 
 struct Unpacked(GzDecoder<bytes::buf::Reader<Bytes>>);
@@ -187,24 +209,28 @@ fn wanted(headers: &HeaderMap, document: Document) -> Option<Format> {
 struct Kept {
     document: Document,
     format: Format,
+    hash: String,
     packed: Bytes,
 }
 
 /// The document, compressed: made at first use, then kept, the least recently used one going first.
-fn packed(document: Document, format: Format) -> Bytes {
+fn packed(custom: &Arc<Snapshot>, document: Document, format: Format, hash: &str) -> Bytes {
     static KEPT: Mutex<Vec<Kept>> = Mutex::new(vec![]);
     // Held while a document is made: whoever else wants it waits and need not make it, too.
     let mut kept = KEPT.lock();
-    if let Some(i) = kept.iter().position(|k| (k.document, k.format) == (document, format)) {
-        let found = kept.remove(i);
+    let place = kept.iter().position(|k| (k.document, k.format) == (document, format));
+    let found = place.map(|i| kept.remove(i)).filter(|found| found.hash == hash);
+    if let Some(found) = found {
         kept.push(found);
     } else {
+        let custom = custom.clone();
         // On a thread of its own, of which nothing is kept: all the memory that making it takes can be given back.
-        let made = std::thread::spawn(move || pack(document, format));
+        let made = std::thread::spawn(move || pack(&custom, document, format));
         let packed = Bytes::copy_from_slice(&made.join().expect("making documents does not fail"));
         kept.push(Kept {
             document,
             format,
+            hash: hash.to_string(),
             packed,
         });
     }
@@ -214,16 +240,17 @@ fn packed(document: Document, format: Format) -> Bytes {
     kept.last().expect("pushed just now").packed.clone()
 }
 
-fn pack(document: Document, format: Format) -> Vec<u8> {
+fn pack(custom: &Snapshot, document: Document, format: Format) -> Vec<u8> {
     let mut encoder = GzEncoder::new(vec![], Compression::default());
     document
-        .write(format, &mut encoder)
+        .write(custom, format, &mut encoder)
         .expect("writing to memory does not fail");
     encoder.finish().expect("writing to memory does not fail")
 }
 
-/// Tells versions of a document apart. Documents are functions of this program and its tables, so the hash is one of those.
-fn hash_of(name: &str) -> String {
+/// Tells versions of a document apart. Documents are functions of this program, its tables and the definitions of custom
+/// kinds, so the hash is one of those.
+fn hash_of(name: &str, of_custom: &[u8]) -> String {
     static TABLES: OnceLock<Vec<u8>> = OnceLock::new();
     let tables = TABLES.get_or_init(|| {
         let mut sum = Sum(digest::Context::new(&digest::SHA256));
@@ -233,6 +260,7 @@ fn hash_of(name: &str) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(tables);
     context.update(name.as_bytes());
+    context.update(of_custom);
     context.finish().as_ref().iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02X}").expect("writing to a string does not fail");
         text

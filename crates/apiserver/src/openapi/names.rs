@@ -4,6 +4,8 @@
 use orlop_api::{KindDef, kinds};
 use serde_json::{Value, json};
 
+use crate::custom::Snapshot;
+
 /// "core/v1.Pod" → "io.k8s.api.core.v1.Pod"
 pub(super) fn of_type(name: &str) -> String {
     let (package, rest) = name.split_once('/').unwrap_or(("core", name));
@@ -25,16 +27,14 @@ pub(super) struct GroupVersion {
 }
 
 impl GroupVersion {
-    /// All that are served, in the order of discovery.
-    pub(super) fn all() -> Vec<GroupVersion> {
-        let mut all: Vec<GroupVersion> = vec![];
-        for kind in kinds::all() {
-            let gv = GroupVersion::of(kind);
-            if !all.contains(&gv) {
-                all.push(gv);
-            }
-        }
-        all
+    /// Those of built-in kinds, in the order of discovery.
+    pub(super) fn built_in() -> Vec<GroupVersion> {
+        distinct(kinds::all())
+    }
+
+    /// All that are served.
+    pub(super) fn all(custom: &Snapshot) -> Vec<GroupVersion> {
+        distinct(kinds::all().chain(custom.served()))
     }
 
     pub(super) fn of(kind: &KindDef) -> GroupVersion {
@@ -66,11 +66,23 @@ impl GroupVersion {
         json!({"group": self.group, "version": self.version, "kind": kind})
     }
 
-    pub(super) fn kinds(self) -> Vec<&'static KindDef> {
-        let mut list: Vec<_> = kinds::all().filter(|k| GroupVersion::of(k) == self).collect();
+    pub(super) fn kinds(self, custom: &Snapshot) -> Vec<&'static KindDef> {
+        let all = kinds::all().chain(custom.served());
+        let mut list: Vec<_> = all.filter(|k| GroupVersion::of(k) == self).collect();
         list.sort_by_key(|k| k.plural);
         list
     }
+}
+
+fn distinct(kinds: impl Iterator<Item = &'static KindDef>) -> Vec<GroupVersion> {
+    let mut all: Vec<GroupVersion> = vec![];
+    for gv in kinds.map(GroupVersion::of) {
+        // Kinds of a version mostly stand together.
+        if all.last() != Some(&gv) && !all.contains(&gv) {
+            all.push(gv);
+        }
+    }
+    all
 }
 
 /// "rbac.authorization.k8s.io" → "RbacAuthorization"

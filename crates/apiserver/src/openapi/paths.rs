@@ -10,6 +10,7 @@ use super::operations::{
     ANY_MEDIA, Body, LIST_MEDIA, OBJECT_MEDIA, Operation, OperationResponse, PATCH_MEDIA, PathItem,
 };
 use super::parameters::{self, Parameter};
+use crate::custom::{Snapshot, list_definition};
 use crate::registry::delete::RETURN_DELETED;
 
 /// Paths outside the kinds: each is a document of its own.
@@ -124,7 +125,7 @@ fn plain_get(id: String, tag: String, description: &str, answer: OperationRespon
 }
 
 /// Every path of a group version, in order.
-pub(super) fn of_group_version(gv: GroupVersion) -> Vec<PathItem> {
+pub(super) fn of_group_version(gv: GroupVersion, custom: &Snapshot) -> Vec<PathItem> {
     let resources = OperationResponse {
         codes: &[200],
         definition: Definition::named("meta/v1.APIResourceList"),
@@ -139,7 +140,7 @@ pub(super) fn of_group_version(gv: GroupVersion) -> Vec<PathItem> {
             resources,
         )],
     }];
-    for kind in gv.kinds() {
+    for kind in gv.kinds(custom) {
         items.extend(Paths::of(kind).into_iter().flat_map(|p| p.items()));
     }
     items.sort_by(|a, b| a.path.cmp(&b.path));
@@ -193,7 +194,10 @@ impl Paths {
             collection: format!("{root}{in_namespace}/{}", kind.plural),
             root,
             scope: if kind.namespaced { "Namespaced" } else { "" },
-            definition: Definition::named(kind.schema)?,
+            definition: match kind.custom {
+                Some(_) => Definition::Word(kind.schema),
+                None => Definition::named(kind.schema)?,
+            },
         })
     }
 
@@ -257,7 +261,10 @@ impl Paths {
             body: None,
             answer: OperationResponse {
                 codes: &[200],
-                definition: Definition::named(&list),
+                definition: match self.kind.custom {
+                    Some(_) => Some(Definition::Word(list_definition(self.kind))),
+                    None => Definition::named(&list),
+                },
                 media: LIST_MEDIA,
             },
         }

@@ -108,6 +108,9 @@ pub struct Authority {
 
 pub struct Pki {
     pub ca: Authority,
+    /// In PEM: who vouches for clients, and for the serving certificate. The cluster's authority is among them.
+    pub client_authorities: String,
+    pub server_authorities: String,
     /// Signs the certificate with which the API server presents itself to extension API servers.
     pub front_proxy_ca: Authority,
     pub front_proxy_client: Credential,
@@ -156,6 +159,8 @@ impl Pki {
             kubelet_client: kubelet_client.load_or_issue(&dir, &ca, now)?,
             admin: admin.load_or_issue(&dir, &ca, now)?,
             front_proxy_client: front_proxy.load_or_issue(&dir, &front_proxy_ca, now)?,
+            client_authorities: ca.certificate.clone(),
+            server_authorities: ca.certificate.clone(),
             ca,
             front_proxy_ca,
             service_account_key,
@@ -207,7 +212,7 @@ impl Pki {
              certificate-authority-data: {ca}\n    server: {server}\ncontexts:\n- name: {context}\n  context:\n    \
              cluster: {cluster}\n    user: {user}\ncurrent-context: {context}\npreferences: {{}}\nusers:\n\
              - name: {user}\n  user:\n    client-certificate-data: {certificate}\n    client-key-data: {key}\n",
-            ca = encoded(&self.ca.certificate),
+            ca = encoded(&self.server_authorities),
             server = quoted(server_url),
             user = quoted(user),
             certificate = encoded(&credential.certificate),
@@ -217,7 +222,7 @@ impl Pki {
 
     /// Who vouches for clients that show a certificate.
     pub fn client_authority(&self) -> Result<ClientAuthority, PkiError> {
-        Ok(ClientAuthority::from_pem(&self.ca.certificate)?)
+        Ok(ClientAuthority::from_pem(&self.client_authorities)?)
     }
 
     /// How the server speaks TLS: 1.2 or later, HTTP/2 preferred, client certificates asked for but not required. The

@@ -1,20 +1,54 @@
 //! From the bytes of a request to a value in the shape of its kind, with unknown and doubled fields named.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use orlop_api::schema::{self, Decoded, TypeRef};
 use orlop_api::{KindDef, Status, Value, protobuf};
+use orlop_apiextensions::CustomVersion;
 
 use super::context::{Context, FieldValidation};
+use crate::custom;
 use crate::kinds;
 use crate::negotiate::{Format, body_format};
 
 /// What a body must be.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct BodyType {
     pub group: &'static str,
     pub version: &'static str,
     pub kind: &'static str,
-    pub ty: TypeRef,
+    pub schema: BodySchema,
+}
+
+/// What its members must be.
+#[derive(Clone)]
+pub enum BodySchema {
+    BuiltIn(TypeRef),
+    Custom(Arc<CustomVersion>),
+}
+
+impl BodySchema {
+    fn decode_json(&self, bytes: &[u8]) -> Result<Decoded, schema::DecodeError> {
+        match self {
+            BodySchema::BuiltIn(ty) => schema::decode_json(bytes, *ty),
+            BodySchema::Custom(version) => version.decode_json(bytes),
+        }
+    }
+
+    fn decode_yaml(&self, bytes: &[u8]) -> Result<Decoded, schema::DecodeError> {
+        match self {
+            BodySchema::BuiltIn(ty) => schema::decode_yaml(bytes, *ty),
+            BodySchema::Custom(version) => version.decode_yaml(bytes),
+        }
+    }
+
+    fn read_value(&self, value: Value) -> Result<Decoded, schema::DecodeError> {
+        match self {
+            BodySchema::BuiltIn(ty) => schema::from_value(value, *ty),
+            BodySchema::Custom(version) => version.from_value(value),
+        }
+    }
 }
 
 impl BodyType {
@@ -26,12 +60,20 @@ impl BodyType {
             group,
             version,
             kind,
-            ty,
+            schema: BodySchema::BuiltIn(ty),
         }
     }
 
-    pub fn of(kind: &KindDef) -> BodyType {
-        BodyType::new(kind.group, kind.version, kind.kind, kind.schema)
+    pub fn of(kind: &KindDef) -> Result<BodyType, Status> {
+        let Some(served) = custom::of(kind) else {
+            return Ok(BodyType::new(kind.group, kind.version, kind.kind, kind.schema));
+        };
+        Ok(BodyType {
+            group: kind.group,
+            version: kind.version,
+            kind: kind.kind,
+            schema: BodySchema::Custom(served.schema()?),
+        })
     }
 
     pub fn api_version(&self) -> String {
@@ -44,14 +86,21 @@ impl BodyType {
 }
 
 /// Decodes a body that must be an object of the wanted type. Names what is wrong; changes nothing.
-pub fn decode(bytes: &[u8], headers: &HeaderMap, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
+pub fn decode(bytes: &[u8], headers: &HeaderMap, wanted: &BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
     let decoded = match body_format(headers)? {
         // To Go, null is an object that says nothing.
-        Format::Json if bytes.trim_ascii() == b"null" => {
-            schema::decode_json(b"{}", wanted.ty).map_err(|e| undecodable_json(bytes, wanted, &e))?
-        }
-        Format::Json => schema::decode_json(bytes, wanted.ty).map_err(|e| undecodable_json(bytes, wanted, &e))?,
-        Format::Yaml => schema::decode_yaml(bytes, wanted.ty).map_err(|e| undecodable_yaml(bytes, wanted, &e))?,
+        Format::Json if bytes.trim_ascii() == b"null" => wanted
+            .schema
+            .decode_json(b"{}")
+            .map_err(|e| undecodable_json(bytes, wanted, &e))?,
+        Format::Json => wanted
+            .schema
+            .decode_json(bytes)
+            .map_err(|e| undecodable_json(bytes, wanted, &e))?,
+        Format::Yaml => wanted
+            .schema
+            .decode_yaml(bytes)
+            .map_err(|e| undecodable_yaml(bytes, wanted, &e))?,
         Format::Protobuf => from_protobuf(bytes, wanted)?,
     };
     check_type(&decoded.value, wanted)?;
@@ -65,8 +114,8 @@ pub fn decode(bytes: &[u8], headers: &HeaderMap, wanted: BodyType, ctx: &Context
 pub struct TypeMismatch(pub String);
 
 /// The same for a value that a patch made. `Err` says why it is none of the wanted type.
-pub fn from_patched(value: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Result<Value, TypeMismatch>, Status> {
-    let decoded = match schema::from_value(value, wanted.ty) {
+pub fn from_patched(value: Value, wanted: &BodyType, ctx: &Context<'_>) -> Result<Result<Value, TypeMismatch>, Status> {
+    let decoded = match wanted.schema.read_value(value) {
         Ok(decoded) => decoded,
         Err(e) => return Ok(Err(TypeMismatch(e.to_string()))),
     };
@@ -81,8 +130,13 @@ pub fn from_patched(value: Value, wanted: BodyType, ctx: &Context<'_>) -> Result
     Ok(Ok(with_type(value, wanted)))
 }
 
-fn from_protobuf(bytes: &[u8], wanted: BodyType) -> Result<Decoded, Status> {
-    let (meta, mut value) = protobuf::decode_as(bytes, wanted.ty)
+fn from_protobuf(bytes: &[u8], wanted: &BodyType) -> Result<Decoded, Status> {
+    let BodySchema::BuiltIn(ty) = wanted.schema else {
+        return Err(Status::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml",
+        ));
+    };
+    let (meta, mut value) = protobuf::decode_as(bytes, ty)
         .map_err(|e| unrecognized(wanted, e.to_string().trim_start_matches("proto: "), bytes))?;
     for (name, text) in [("apiVersion", meta.api_version), ("kind", meta.kind)] {
         if !text.is_empty() {
@@ -95,7 +149,7 @@ fn from_protobuf(bytes: &[u8], wanted: BodyType) -> Result<Decoded, Status> {
     })
 }
 
-fn unrecognized(wanted: BodyType, why: &str, bytes: &[u8]) -> Status {
+fn unrecognized(wanted: &BodyType, why: &str, bytes: &[u8]) -> Status {
     let kind = wanted.kind;
     let start = summary(bytes);
     Status::bad_request(format!(
@@ -119,7 +173,7 @@ fn summary(bytes: &[u8]) -> String {
     }
 }
 
-fn undecodable_json(bytes: &[u8], wanted: BodyType, error: &schema::DecodeError) -> Status {
+fn undecodable_json(bytes: &[u8], wanted: &BodyType, error: &schema::DecodeError) -> Status {
     let no_type = |why: &str| {
         let why = format!("couldn't get version/kind; json parse error: {why}");
         unrecognized(wanted, &why, bytes)
@@ -149,7 +203,7 @@ fn undecodable_json(bytes: &[u8], wanted: BodyType, error: &schema::DecodeError)
     undecodable(&value, wanted, error)
 }
 
-fn undecodable_yaml(bytes: &[u8], wanted: BodyType, error: &schema::DecodeError) -> Status {
+fn undecodable_yaml(bytes: &[u8], wanted: &BodyType, error: &schema::DecodeError) -> Status {
     match schema::yaml_to_value(bytes) {
         Err(_) => unrecognized(wanted, &error.0, bytes),
         Ok((value, _)) => undecodable(&value, wanted, error),
@@ -157,7 +211,7 @@ fn undecodable_yaml(bytes: &[u8], wanted: BodyType, error: &schema::DecodeError)
 }
 
 /// A body that says what it is, but is not of that type.
-fn undecodable(value: &Value, wanted: BodyType, error: &schema::DecodeError) -> Status {
+fn undecodable(value: &Value, wanted: &BodyType, error: &schema::DecodeError) -> Status {
     if let Err(status) = check_type(value, wanted) {
         return status;
     }
@@ -179,12 +233,12 @@ fn json_type(value: &Value) -> &'static str {
 }
 
 /// Unknown and doubled fields: an error, advice or nothing, as the client asked.
-fn strict(decoded: Decoded, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
+fn strict(decoded: Decoded, wanted: &BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
     report_unknown(&decoded.problems, wanted, ctx)?;
     Ok(decoded.value)
 }
 
-pub fn report_unknown(problems: &[String], wanted: BodyType, ctx: &Context<'_>) -> Result<(), Status> {
+pub fn report_unknown(problems: &[String], wanted: &BodyType, ctx: &Context<'_>) -> Result<(), Status> {
     match ctx.options.field_validation {
         FieldValidation::Warn => problems.iter().for_each(|p| ctx.warnings.add(p.clone())),
         FieldValidation::Strict if !problems.is_empty() => {
@@ -202,7 +256,7 @@ pub fn report_unknown(problems: &[String], wanted: BodyType, ctx: &Context<'_>) 
 }
 
 /// apiVersion and kind may be left out; if given they must be the endpoint's.
-fn check_type(value: &Value, wanted: BodyType) -> Result<(), Status> {
+fn check_type(value: &Value, wanted: &BodyType) -> Result<(), Status> {
     let Err(why) = type_problem(value, wanted) else {
         return Ok(());
     };
@@ -220,7 +274,7 @@ fn check_type(value: &Value, wanted: BodyType) -> Result<(), Status> {
 }
 
 /// Why an object that says what it is is not of the wanted type.
-fn type_problem(value: &Value, wanted: BodyType) -> Result<(), String> {
+fn type_problem(value: &Value, wanted: &BodyType) -> Result<(), String> {
     let expected = wanted.api_version();
     let text = |name: &str| value.get(name).and_then(Value::as_str).filter(|s| !s.is_empty());
     let api_version = text("apiVersion").unwrap_or(&expected);
@@ -246,7 +300,7 @@ fn type_problem(value: &Value, wanted: BodyType) -> Result<(), String> {
     })
 }
 
-fn with_type(mut value: Value, wanted: BodyType) -> Value {
+fn with_type(mut value: Value, wanted: &BodyType) -> Value {
     value["apiVersion"] = wanted.api_version().into();
     value["kind"] = wanted.kind.into();
     value
@@ -272,9 +326,9 @@ mod tests {
     #[test]
     fn bodies_of_another_type_are_refused_by_what_they_are() {
         let wanted = BodyType::new("", "v1", "ConfigMap", "core/v1.ConfigMap");
-        let refuse = |body: &str| match schema::decode_json(body.as_bytes(), wanted.ty) {
-            Err(e) => undecodable_json(body.as_bytes(), wanted, &e).message,
-            Ok(decoded) => check_type(&decoded.value, wanted).map_or_else(|s| s.message, |()| "fine".into()),
+        let refuse = |body: &str| match wanted.schema.decode_json(body.as_bytes()) {
+            Err(e) => undecodable_json(body.as_bytes(), &wanted, &e).message,
+            Ok(decoded) => check_type(&decoded.value, &wanted).map_or_else(|s| s.message, |()| "fine".into()),
         };
         for (body, message) in [
             (r#"{"kind":"ConfigMap"}"#, "fine"),

@@ -1,5 +1,7 @@
 //! What every verb knows of the request it serves.
 
+use std::collections::BTreeMap;
+
 use http::HeaderMap;
 use jiff::Timestamp;
 use orlop_api::{Path, ProblemKind, Problems, Status};
@@ -8,14 +10,22 @@ use parking_lot::Mutex;
 use crate::authn::UserInfo;
 use crate::request::{Query, RequestInfo};
 
-/// Advice for the client, sent as `Warning:` headers. Collected from anywhere in the request, without order or doubles.
+/// What is said about a request on its way: advice for the client, sent as `Warning:` headers, and annotations for the audit
+/// log. Collected from anywhere in the request, without order or doubles.
 #[derive(Default)]
-pub struct Warnings(Mutex<Vec<String>>);
+pub struct Warnings {
+    texts: Mutex<Vec<String>>,
+    annotations: Mutex<BTreeMap<String, String>>,
+}
+
+/// Bounds of what one request may say.
+const MAX_ANNOTATIONS: usize = 200;
+const MAX_ANNOTATION_BYTES: usize = 10 << 10;
 
 impl Warnings {
     pub fn add(&self, text: impl Into<String>) {
         let text = text.into();
-        let mut list = self.0.lock();
+        let mut list = self.texts.lock();
         // Kubernetes stops at 4 KiB or so of warnings; a client reads the first few only.
         if list.len() < 50 && !list.contains(&text) {
             list.push(text);
@@ -23,7 +33,29 @@ impl Warnings {
     }
 
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.texts.lock())
+    }
+
+    /// Adds an annotation for the audit log. The first of a name stays, and the name must be a qualified one.
+    pub fn annotate(&self, key: String, mut value: String) {
+        let qualified = key
+            .split_once('/')
+            .is_some_and(|(prefix, name)| !prefix.is_empty() && !name.is_empty());
+        if !qualified || !orlop_api::names::qualified_name(&key).is_empty() {
+            tracing::warn!(key, "failed to set audit annotation: not a qualified name");
+            return;
+        }
+        if value.len() > MAX_ANNOTATION_BYTES {
+            value.truncate(value.floor_char_boundary(MAX_ANNOTATION_BYTES));
+        }
+        let mut annotations = self.annotations.lock();
+        if annotations.len() < MAX_ANNOTATIONS {
+            annotations.entry(key).or_insert(value);
+        }
+    }
+
+    pub fn take_annotations(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut *self.annotations.lock())
     }
 }
 

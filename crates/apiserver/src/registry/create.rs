@@ -9,10 +9,10 @@ use orlop_base::clock::rfc3339;
 use orlop_store::{Action, Expect, Item, Op};
 
 use super::body::{self, BodyType};
-use super::{Context, MAX_RACES, Registry, VerbResult, services, stamps};
+use super::{Context, MAX_RACES, Registry, VerbResult, rules, services, stamps};
 use crate::admission::{self, Operation, Review};
 use crate::object::Object;
-use crate::{authz, kinds};
+use crate::{authz, custom, kinds};
 
 impl Registry {
     pub async fn create(
@@ -22,7 +22,7 @@ impl Registry {
         headers: &HeaderMap,
         ctx: &Context<'_>,
     ) -> Result<VerbResult, Status> {
-        let mut value = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
+        let mut value = body::decode(bytes, headers, &BodyType::of(kind)?, ctx)?;
         place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
         if !ctx.info.name.is_empty() {
             check_name(&value, &ctx.info.name)?;
@@ -53,19 +53,14 @@ impl Registry {
         mut value: Value,
         ctx: &Context<'_>,
     ) -> Result<VerbResult, Status> {
-        if !meta_text(&value, "resourceVersion").is_empty() {
-            return Err(Status::plain_error(
-                "resourceVersion should not be set on objects to be created",
-            ));
-        }
-        (kind.default)(&mut value);
+        check_no_revision(&value)?;
+        rules::fill_defaults(kind, &mut value);
         wipe_system_fields(&mut value);
         // The creator owns what they wrote and its defaults, not what admission and the system add. An apply has
         // settled the ownership already.
         if !ctx.is_apply() {
             own_fields(&mut value, None, kind, ctx, "");
         }
-        let generated = meta_text(&value, "name").is_empty() && !meta_text(&value, "generateName").is_empty();
         let namespace = meta_text(&value, "namespace").to_string();
         let review = |name: &str| -> Review<'_> {
             Review {
@@ -82,9 +77,18 @@ impl Registry {
                 config: &self.config,
                 authorizer: &self.authorizer,
                 warnings: ctx.warnings,
+                request: ctx.info,
+                delete: None,
+                dynamic: &self.dynamic_admission,
+                kinds: &self.kinds,
             }
         };
-        admission::mutate(&review(meta_text(&value, "name")), &mut value, None)?;
+        admission::mutate(&review(meta_text(&value, "name")), &mut value, None).await?;
+        // Admission may have changed much of the object, but not what is the system's.
+        place_in_namespace(kind, &mut value, &namespace)?;
+        wipe_system_fields(&mut value);
+        check_no_revision(&value)?;
+        let generated = meta_text(&value, "name").is_empty() && !meta_text(&value, "generateName").is_empty();
         if !generated {
             return self.create_named(kind, value, ctx, &review).await;
         }
@@ -111,17 +115,17 @@ impl Registry {
     ) -> Result<VerbResult, Status> {
         self.fill_metadata(kind, &mut value, ctx);
         let status = value.get("status").filter(|_| ctx.options.keep_status).cloned();
-        (kind.prepare_create)(&mut value);
+        rules::prepare_create(kind, &mut value);
         fill_empty_status(kind, &mut value);
         if let Some(status) = status {
             value["status"] = status;
         }
         let name = meta_text(&value, "name").to_string();
         let namespace = meta_text(&value, "namespace").to_string();
+        check_not_terminating(kind)?;
         validate_new(kind, &value, &name)?;
         stamps::on_create(self, kind, &mut value, ctx);
         ctx.warn_about(kind, &value, None);
-        let _turn = self.quota_turn(kind, &namespace).await;
         for _ in 0..MAX_RACES {
             let key: Arc<str> = kinds::key(kind, &namespace, &name).into();
             if self.store.get(&key).is_some() {
@@ -134,7 +138,10 @@ impl Registry {
                 None => vec![],
             };
             let object = service.as_ref().unwrap_or(&value);
-            let changes = admission::validate(&review(&name), Some(object), None)?;
+            let review = review(&name);
+            admission::validate(&review, Some(object), None).await?;
+            let _turn = self.quota_turn(kind, &namespace).await;
+            let changes = admission::charge_quota(&review, Some(object), None)?;
             if ctx.options.dry_run {
                 return Ok(VerbResult::Value {
                     value: object.clone(),
@@ -142,8 +149,8 @@ impl Registry {
                 });
             }
             ops.extend(self.change_ops(changes));
-            let stored = in_stored_form(object, kind);
-            let (record, is_whole) = encode_fitting(stored.as_ref().unwrap_or(object), stored_kind(kind));
+            let stored = self.in_stored_form(object, kind).await?;
+            let (record, is_whole) = encode_fitting(stored.as_ref().unwrap_or(object), self.stored_kind(kind));
             let record = Arc::new(record);
             ops.push(Op {
                 key: key.clone(),
@@ -152,6 +159,9 @@ impl Registry {
             });
             if let Some(revision) = self.commit(ops).await? {
                 if let Some(mut value) = stored {
+                    if kind.custom.is_some() {
+                        value = object.clone();
+                    }
                     (kind.from_stored)(&mut value);
                     value["apiVersion"] = kind.api_version().into();
                     value["kind"] = kind.kind.into();
@@ -198,6 +208,15 @@ fn fill_empty_status(kind: &KindDef, value: &mut Value) {
     }
 }
 
+fn check_no_revision(value: &Value) -> Result<(), Status> {
+    match meta_text(value, "resourceVersion") {
+        "" => Ok(()),
+        _ => Err(Status::plain_error(
+            "resourceVersion should not be set on objects to be created",
+        )),
+    }
+}
+
 /// Metadata that is the system's to write.
 fn wipe_system_fields(value: &mut Value) {
     let meta = value["metadata"]
@@ -214,10 +233,16 @@ fn wipe_system_fields(value: &mut Value) {
 }
 
 impl Context<'_> {
-    pub fn warn_about(&self, kind: &KindDef, new: &Value, old: Option<&Value>) {
-        let old = old.map(Cursor::root);
-        for text in (kind.warnings)(&Cursor::root(new), old.as_ref()) {
+    pub fn warn_about(&self, kind: &KindDef, new: &Value, old_value: Option<&Value>) {
+        let old = old_value.map(Cursor::root);
+        for text in rules::warnings(kind, &Cursor::root(new), old.as_ref()) {
             self.warnings.add(text);
+        }
+        if let Some(version) = custom::schema_of(kind) {
+            version
+                .warnings(new, old_value)
+                .into_iter()
+                .for_each(|text| self.warnings.add(text));
         }
     }
 }
@@ -226,9 +251,9 @@ fn validate_new(kind: &KindDef, value: &Value, name: &str) -> Result<(), Status>
     let mut problems = Problems::default();
     let root = Cursor::root(value);
     meta::validate_create(&root.at("metadata"), kind.namespaced, kind.name_rule, &mut problems);
-    meta::validate_builtin_finalizers(&root.at("metadata").at("finalizers"), &mut problems);
-    (kind.validate)(&root, &mut problems);
-    (kind.validate_create)(&root, &mut problems);
+    rules::validate_finalizers(kind, &root.at("metadata").at("finalizers"), &mut problems);
+    rules::validate_create(kind, &root, &mut problems);
+    custom::validate(kind, value, None, "", &mut problems);
     if problems.is_empty() {
         Ok(())
     } else {
@@ -245,12 +270,43 @@ pub fn stored_kind(kind: &'static KindDef) -> &'static KindDef {
     }
 }
 
-/// Encodes an object in the form in which its kind is stored.
-pub fn encode(value: &Value, kind: &'static KindDef) -> Object {
-    match in_stored_form(value, kind) {
-        Some(stored) => encode_fitting(&stored, stored_kind(kind)).0,
-        None => encode_fitting(value, kind).0,
+impl Registry {
+    fn stored_kind(&self, kind: &'static KindDef) -> &'static KindDef {
+        match kind.custom {
+            Some(_) => self.kinds.snapshot().stored_form(kind),
+            None => stored_kind(kind),
+        }
     }
+
+    /// Encodes an object in the form in which its kind is stored.
+    pub(super) async fn encode(&self, value: &Value, kind: &'static KindDef) -> Result<Object, Status> {
+        Ok(match self.in_stored_form(value, kind).await? {
+            Some(stored) => encode_fitting(&stored, self.stored_kind(kind)).0,
+            None => encode_fitting(value, kind).0,
+        })
+    }
+
+    /// The form in which the object is stored, if that is another kind's or version's.
+    async fn in_stored_form(&self, value: &Value, kind: &'static KindDef) -> Result<Option<Value>, Status> {
+        if kind.custom.is_some() {
+            return self.in_storage_version(kind, value).await;
+        }
+        Ok((!kind.stored_as.is_empty()).then(|| {
+            let mut stored = value.clone();
+            (kind.to_stored)(&mut stored);
+            stored
+        }))
+    }
+}
+
+/// No object comes while its definition goes.
+fn check_not_terminating(kind: &KindDef) -> Result<(), Status> {
+    if custom::of(kind).is_some_and(|served| served.facts.is_terminating) {
+        let mut status = Status::method_not_allowed();
+        status.message = "create not allowed while custom resource definition is terminating".to_string();
+        return Err(status);
+    }
+    Ok(())
 }
 
 /// Encodes an object; without the record of who owns its fields if it would be too large with it, as Kubernetes does.
@@ -267,15 +323,6 @@ fn encode_fitting(value: &Value, kind: &'static KindDef) -> (Object, bool) {
     (Object::encode(&value, kind), false)
 }
 
-/// The form in which the object is stored, if that is another kind's.
-fn in_stored_form(value: &Value, kind: &KindDef) -> Option<Value> {
-    (!kind.stored_as.is_empty()).then(|| {
-        let mut stored = value.clone();
-        (kind.to_stored)(&mut stored);
-        stored
-    })
-}
-
 /// Records who owns which fields, by what this write changed.
 pub fn own_fields(new: &mut Value, old: Option<&Value>, kind: &KindDef, ctx: &Context<'_>, subresource: &str) {
     let options = ownership::UpdateOptions {
@@ -285,7 +332,8 @@ pub fn own_fields(new: &mut Value, old: Option<&Value>, kind: &KindDef, ctx: &Co
         subresource,
         reset: reset_fields(kind, subresource),
     };
-    ownership::update_managed_fields(new, old, schema::schema().get(kind.schema), &options);
+    let version = custom::schema_of(kind);
+    ownership::update_managed_fields(new, old, custom::object_type(kind, &version), &options);
 }
 
 /// Fields that a writer through this endpoint can't own, because the endpoint does not change them.
@@ -309,6 +357,7 @@ pub fn reset_fields(kind: &KindDef, subresource: &str) -> &'static [&'static [&'
             | "ResourceClaim"
             | "VolumeAttachment",
         ) => &[&["spec"], &["metadata"]],
+        ("status", _) if kind.custom.is_some() => &[&["metadata"], &["spec"]],
         ("status", _) => &[&["spec"]],
         ("finalize", "Namespace") => &[&["status"]],
         ("", _) if kind.has_status() && kind.kind != "ServiceCIDR" => &[&["status"]],

@@ -8,12 +8,11 @@ use orlop_base::join_all;
 use orlop_store::{Action, Expect, Op, Page};
 use serde_json::json;
 
-use super::body::BodyType;
 use super::context::{OptionProblems, dry_run};
-use super::create::{encode, meta_text};
+use super::create::meta_text;
 use super::list::ListOptions;
 use super::update::is_finished_deletion;
-use super::{Context, MAX_RACES, Registry, VerbResult, services};
+use super::{Context, MAX_RACES, Registry, VerbResult, rules, services};
 use crate::admission::{self, Operation, Review};
 use crate::kinds;
 use crate::negotiate::{Format, body_format};
@@ -61,6 +60,23 @@ pub enum Propagation {
 }
 
 impl DeleteOptions {
+    /// Puts what was asked for into the object form.
+    pub(crate) fn write(&self, options: &mut serde_json::Map<String, Value>) {
+        if let Some(seconds) = self.grace_seconds {
+            options.insert("gracePeriodSeconds".into(), seconds.into());
+        }
+        if let Some(propagation) = self.propagation {
+            options.insert("propagationPolicy".into(), format!("{propagation:?}").into());
+        }
+        let preconditions = [("uid", &self.uid), ("resourceVersion", &self.revision)];
+        for (name, text) in preconditions {
+            if let Some(text) = text {
+                let preconditions = options.entry("preconditions").or_insert_with(|| json!({}));
+                preconditions[name] = text.as_str().into();
+            }
+        }
+    }
+
     pub fn parse(bytes: &[u8], ctx: &Context<'_>) -> Result<DeleteOptions, Status> {
         let query = &ctx.info.query;
         let value = if bytes.is_empty() {
@@ -104,7 +120,9 @@ impl DeleteOptions {
 }
 
 fn decode_options(bytes: &[u8], ctx: &Context<'_>) -> Result<Value, Status> {
-    let ty = BodyType::new("", "v1", "DeleteOptions", "meta/v1.DeleteOptions").ty;
+    let ty = schema::schema()
+        .get("meta/v1.DeleteOptions")
+        .expect("the schema table has every type");
     let format = body_format(ctx.headers)?;
     if let (Format::Json, Some(why)) = (format, schema::json_syntax_error(bytes)) {
         return Err(Status::bad_request(format!(
@@ -202,6 +220,7 @@ pub fn plan_delete(
         if kind.kind == "Namespace" {
             marked["status"]["phase"] = "Terminating".into();
         }
+        rules::prepare_delete(kind, &mut marked, now);
     }
     let wait = marked["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
     if !wait && is_finished_deletion(kind, &marked) {
@@ -340,13 +359,19 @@ impl Registry {
             config: &self.config,
             authorizer: &self.authorizer,
             warnings: ctx.warnings,
+            request: ctx.info,
+            delete: Some(options),
+            dynamic: &self.dynamic_admission,
+            kinds: &self.kinds,
         };
-        let _turn = self.quota_turn(kind, namespace).await;
         for _ in 0..MAX_RACES {
             let item = self.find(kind, namespace, name)?;
+            let item = self.present(kind, item).await?;
             let old = self.value_as(&item, kind);
             let plan = plan_delete(kind, &old, options, ctx.now)?;
-            let changes = admission::validate(&review, None, Some(&old))?;
+            admission::validate(&review, None, Some(&old)).await?;
+            let _turn = self.quota_turn(kind, namespace).await;
+            let changes = admission::charge_quota(&review, None, Some(&old))?;
             let expect = Expect::At(item.mod_revision);
             let (op, value, removed) = match plan {
                 DeletePlan::Pending => return Ok((old, false)),
@@ -360,7 +385,7 @@ impl Registry {
                     true,
                 ),
                 DeletePlan::Mark(marked) => {
-                    let record = encode(&marked, kind);
+                    let record = self.encode(&marked, kind).await?;
                     (
                         Op {
                             key: item.key,
@@ -400,7 +425,7 @@ impl Registry {
         ctx: &Context<'_>,
     ) -> Result<Page<Object>, Status> {
         let options = DeleteOptions::parse(bytes, ctx)?;
-        let page = self.page(kind, &ListOptions::parse(kind, ctx.info)?)?;
+        let page = self.presented_page(kind, &ListOptions::parse(kind, ctx.info)?).await?;
         for batch in page.items.chunks(DELETES_AT_ONCE) {
             let deletes = batch.iter().map(|item| {
                 let (namespace, name) = kinds::split_key(kind, &item.key);

@@ -1,17 +1,20 @@
 //! list: selectors, pages that stay at one revision, and which revision to read at.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use orlop_api::selector::{FieldSelector, LabelSelector};
 use orlop_api::{KindDef, Status};
+use orlop_apiextensions::CustomVersion;
 use orlop_store::{Item, Page, RangeError, RangeQuery, Revision};
 use serde_json::{Value, json};
 
 use super::Registry;
 use super::context::OptionProblems;
-use crate::kinds;
 use crate::object::Object;
 use crate::request::RequestInfo;
+use crate::{custom, kinds};
 
 /// A parsed list or watch request.
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ pub struct Filter {
     namespace: Vec<(bool, String)>,
     /// (index into the kind's fields, wanted equal, value)
     fields: Vec<(usize, bool, String)>,
+    /// Where those fields are in objects of a custom kind.
+    custom: Option<Arc<CustomVersion>>,
 }
 
 impl Filter {
@@ -53,9 +58,14 @@ impl Filter {
                     filter.namespace.push((term.equal, term.value));
                 }
                 other => {
-                    let i = kind.fields.iter().position(|f| f.name == other);
+                    let custom = custom::schema_of(kind);
+                    let i = match &custom {
+                        Some(version) => version.selectable_fields().iter().position(|f| *f.name == *other),
+                        None => kind.fields.iter().position(|f| f.name == other),
+                    };
                     let i = i.ok_or_else(|| Status::bad_request(unknown_field(kind, other)))?;
                     filter.fields.push((i, term.equal, term.value));
+                    filter.custom = custom;
                 }
             }
         }
@@ -64,6 +74,22 @@ impl Filter {
 
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.name.is_empty() && self.namespace.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether it depends on what is in custom objects, which may differ between the version that is stored and the one
+    /// that is shown.
+    pub fn looks_inside(&self) -> bool {
+        self.custom.is_some() && !self.fields.is_empty()
+    }
+
+    /// The same without what depends on that.
+    pub fn from_outside(&self) -> Filter {
+        let fields = if self.looks_inside() {
+            vec![]
+        } else {
+            self.fields.clone()
+        };
+        Filter { fields, ..self.clone() }
     }
 
     /// The one name the selector asks for, if any.
@@ -79,10 +105,17 @@ impl Filter {
         self.name.iter().all(|(equal, n)| (n == name) == *equal)
             && self.namespace.iter().all(|(equal, n)| (n == namespace) == *equal)
             && self.labels.matches(|key| item.record.label(key))
-            && self
-                .fields
-                .iter()
-                .all(|(i, equal, v)| (item.record.field(*i) == v) == *equal)
+            && self.matches_fields(item)
+    }
+
+    fn matches_fields(&self, item: &Item<Object>) -> bool {
+        let Some(version) = self.custom.as_ref().filter(|_| !self.fields.is_empty()) else {
+            let matches = |(i, equal, v): &(usize, bool, String)| (item.record.field(*i) == v) == *equal;
+            return self.fields.iter().all(matches);
+        };
+        let object = item.record.value();
+        let matches = |(i, equal, v): &(usize, bool, String)| (version.field_value(*i, &object) == *v) == *equal;
+        self.fields.iter().all(matches)
     }
 }
 
@@ -265,6 +298,7 @@ impl Registry {
             start_after: start_after.as_deref(),
             at: options.at,
             limit: (options.limit > 0).then_some(options.limit),
+            ..RangeQuery::default()
         };
         let mut keep = |item: &Item<Object>| options.filter.matches(kind, item);
         self.store.range(query, &mut keep).map_err(|e| match e {
@@ -272,6 +306,41 @@ impl Registry {
             RangeError::Compacted { .. } => expired(),
             RangeError::Future { current } => too_large_revision(options.at.unwrap_or(0), current),
         })
+    }
+
+    /// The same, the objects in the version that is asked for.
+    pub async fn presented_page(&self, kind: &'static KindDef, options: &ListOptions) -> Result<Page<Object>, Status> {
+        let mut rough = ListOptions {
+            filter: options.filter.from_outside(),
+            ..options.clone()
+        };
+        let namespace = (!options.namespace.is_empty()).then_some(options.namespace.as_str());
+        let prefix = kinds::key_prefix(kind, namespace);
+        let mut kept = vec![];
+        loop {
+            let mut page = self.page(kind, &rough)?;
+            let last = page.items.last().map(|item| item.key.clone());
+            let mut items = self.present_all(kind, page.items).await?;
+            if options.filter.looks_inside() {
+                items.retain(|item| options.filter.matches(kind, item));
+            }
+            kept.extend(items);
+            let is_full = options.limit > 0 && kept.len() >= options.limit;
+            match last.filter(|_| page.more && !is_full && options.filter.looks_inside()) {
+                Some(last) => {
+                    rough.start_after = Some(last.strip_prefix(&prefix).unwrap_or(&last).to_string());
+                    rough.at = Some(page.revision);
+                }
+                None => {
+                    if options.limit > 0 && kept.len() > options.limit {
+                        kept.truncate(options.limit);
+                        page.more = true;
+                    }
+                    page.items = kept;
+                    return Ok(page);
+                }
+            }
+        }
     }
 
     /// The revision of a continued list is gone: say so, with a token that goes on at the newest one.

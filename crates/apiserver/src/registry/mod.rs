@@ -12,6 +12,7 @@ pub mod delete;
 mod fresh;
 pub mod list;
 pub mod patch;
+pub(crate) mod rules;
 pub mod services;
 mod stamps;
 pub mod subresources;
@@ -31,6 +32,7 @@ use crate::admission;
 use crate::authn::Authenticator;
 use crate::authz::Authorizer;
 use crate::config::Config;
+use crate::custom::Kinds;
 use crate::kinds;
 use crate::lookup::ObjectLookup;
 use crate::object::Object;
@@ -46,6 +48,9 @@ pub struct Registry {
     pub config: Config,
     pub authorizer: Authorizer,
     pub authenticator: Authenticator,
+    /// All kinds there are, custom ones among them.
+    pub(crate) kinds: Kinds,
+    pub dynamic_admission: admission::DynamicAdmission,
     random: Mutex<Random>,
     /// Objects parsed for admission and authorisation, by key; valid while the revision is the stored one.
     parsed: Mutex<Parsed>,
@@ -80,6 +85,18 @@ impl VerbResult {
     }
 }
 
+impl AsRef<Authorizer> for Registry {
+    fn as_ref(&self) -> &Authorizer {
+        &self.authorizer
+    }
+}
+
+impl AsRef<Authenticator> for Registry {
+    fn as_ref(&self) -> &Authenticator {
+        &self.authenticator
+    }
+}
+
 impl Registry {
     pub fn new(
         store: Store<Object>,
@@ -94,6 +111,8 @@ impl Registry {
             config,
             authorizer,
             authenticator,
+            kinds: Kinds::default(),
+            dynamic_admission: Default::default(),
             random: Mutex::new(Random::from_entropy()),
             parsed: Mutex::default(),
             fresh: fresh::Fresh::default(),
@@ -111,9 +130,10 @@ impl Registry {
             .ok_or_else(|| Status::not_found(kind.group, kind.plural, name))
     }
 
-    pub fn get(&self, kind: &'static KindDef, namespace: &str, name: &str) -> Result<VerbResult, Status> {
+    pub async fn get(&self, kind: &'static KindDef, namespace: &str, name: &str) -> Result<VerbResult, Status> {
+        let item = self.find(kind, namespace, name)?;
         Ok(VerbResult::Stored {
-            item: self.find(kind, namespace, name)?,
+            item: self.present(kind, item).await?,
             created: false,
         })
     }
@@ -180,10 +200,12 @@ impl Registry {
 
     /// The stored object as a whole value: kind, apiVersion and resourceVersion in place, in the stored kind's form.
     pub fn value_of(&self, item: &Item<Object>) -> Value {
-        let kind = kinds::of_store_key(&item.key).expect("only objects of known kinds are stored");
         let mut value = item.record.value();
-        value["apiVersion"] = kind.api_version().into();
-        value["kind"] = kind.kind.into();
+        if !item.record.is_self_typed() {
+            let kind = kinds::of_store_key(&item.key).expect("only objects of known kinds say nothing of theirs");
+            value["apiVersion"] = kind.api_version().into();
+            value["kind"] = kind.kind.into();
+        }
         value["metadata"]["resourceVersion"] = item.mod_revision.to_string().into();
         value
     }
@@ -228,20 +250,20 @@ impl Registry {
 
 impl ObjectLookup for Registry {
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let kind = kinds::of_stored(resource)?;
+        let kind = self.kinds.of_stored(resource)?;
         self.store
             .get(&kinds::key(kind, namespace, name))
             .map(|item| self.parsed(&item))
     }
 
     fn label(&self, resource: &str, namespace: &str, name: &str, label: &str) -> Option<String> {
-        let kind = kinds::of_stored(resource)?;
+        let kind = self.kinds.of_stored(resource)?;
         let item = self.store.get(&kinds::key(kind, namespace, name))?;
         item.record.label(label).map(str::to_string)
     }
 
     fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
-        let Some(kind) = kinds::of_stored(resource) else {
+        let Some(kind) = self.kinds.of_stored(resource) else {
             return vec![];
         };
         let prefix = kinds::key_prefix(kind, namespace);

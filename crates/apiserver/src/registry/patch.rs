@@ -6,11 +6,12 @@ use orlop_api::patch::{self, apply as ownership};
 use orlop_api::schema;
 use orlop_api::{KindDef, Path, Problems, Status, Value};
 
-use super::body::{self, BodyType, TypeMismatch};
+use super::body::{self, BodySchema, BodyType, TypeMismatch};
 use super::context::FieldValidation;
 use super::create::{meta_text, place_in_namespace, reset_fields};
 use super::update::Endpoint;
 use super::{Context, Registry, VerbResult};
+use crate::custom;
 use crate::kinds;
 use crate::negotiate::media_type;
 
@@ -49,21 +50,27 @@ impl Patch {
         }
     }
 
-    pub fn apply(&self, target: &mut Value, ty: schema::TypeRef) -> Result<(), Status> {
+    pub fn apply(&self, target: &mut Value, schema: &BodySchema) -> Result<(), Status> {
         match self {
             Patch::Json(bytes) => patch::json::apply(target, bytes).map_err(Status::from),
             Patch::Merge(value) => {
                 patch::merge::apply(target, value.clone());
                 Ok(())
             }
-            Patch::Strategic(value) => patch::strategic::apply(target, value.clone(), ty).map_err(Status::from),
+            Patch::Strategic(value) => match schema {
+                BodySchema::BuiltIn(ty) => patch::strategic::apply(target, value.clone(), *ty).map_err(Status::from),
+                // Nothing says how lists of custom kinds merge in this way.
+                BodySchema::Custom(_) => Err(Status::unsupported_media_type(format!(
+                    "the body of the request was in an unknown format - accepted media types include: {JSON_PATCH}, {MERGE_PATCH}, {APPLY_YAML}"
+                ))),
+            },
         }
     }
 
     /// What the patch makes of an object, decoded again.
-    pub fn patched(&self, old: &Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
+    pub fn patched(&self, old: &Value, wanted: &BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
         let mut new = old.clone();
-        self.apply(&mut new, wanted.ty)?;
+        self.apply(&mut new, &wanted.schema)?;
         if !new.is_object() {
             return Err(Status::bad_request("the patch does not leave an object"));
         }
@@ -75,9 +82,9 @@ impl Patch {
 
     /// A strategic patch is itself shown when it does not fit, the others by what they lead to: made again, since
     /// hardly any patch has to be shown.
-    fn shown_by_result(&self, old: &Value, wanted: BodyType) -> String {
+    fn shown_by_result(&self, old: &Value, wanted: &BodyType) -> String {
         let mut new = old.clone();
-        if self.apply(&mut new, wanted.ty).is_err() {
+        if self.apply(&mut new, &wanted.schema).is_err() {
             return String::new();
         }
         if let Some(meta) = new["metadata"].as_object_mut() {
@@ -129,9 +136,9 @@ impl Registry {
             return self.apply(kind, endpoint, bytes, ctx).await;
         }
         let patch = Patch::parse(bytes, headers)?;
-        let wanted = BodyType::of(kind);
+        let wanted = BodyType::of(kind)?;
         self.change(kind, endpoint, ctx, &|old| {
-            let mut new = patch.patched(old, wanted, ctx)?;
+            let mut new = patch.patched(old, &wanted, ctx)?;
             check_same_object(&mut new, old)?;
             Ok(new)
         })
@@ -146,6 +153,7 @@ impl Registry {
         ctx: &Context<'_>,
     ) -> Result<VerbResult, Status> {
         let applied = decode_applied(bytes, ctx)?;
+        let version = custom::schema_of(kind);
         let merge = |live: Option<&Value>| -> Result<Value, Status> {
             let options = ownership::ApplyOptions {
                 manager: &ctx.options.manager,
@@ -155,9 +163,9 @@ impl Registry {
                 subresource: endpoint.subresource,
                 reset: reset_fields(kind, endpoint.subresource),
             };
-            ownership::apply(live, &applied, schema::schema().get(kind.schema), &options).map_err(Status::from)
+            ownership::apply(live, &applied, custom::object_type(kind, &version), &options).map_err(Status::from)
         };
-        let wanted = BodyType::of(kind);
+        let wanted = BodyType::of(kind)?;
         let exists = self
             .store
             .get(&kinds::key(kind, &ctx.info.namespace, &ctx.info.name))
@@ -170,13 +178,13 @@ impl Registry {
                     format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
                 return Err(Status::conflict(kind.group, kind.plural, &ctx.info.name, why));
             }
-            let mut value = decoded(merge(None)?, wanted, ctx)?;
+            let mut value = decoded(merge(None)?, &wanted, ctx)?;
             place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
             super::create::check_name(&value, &ctx.info.name)?;
             return self.create_value(kind, value, ctx).await;
         }
         self.change(kind, endpoint, ctx, &|old| {
-            let mut new = decoded(merge(Some(old))?, wanted, ctx)?;
+            let mut new = decoded(merge(Some(old))?, &wanted, ctx)?;
             check_same_object(&mut new, old)?;
             Ok(new)
         })
@@ -185,7 +193,7 @@ impl Registry {
 }
 
 /// What an apply made, decoded again. That it fits the type was seen before.
-fn decoded(merged: Value, wanted: BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
+fn decoded(merged: Value, wanted: &BodyType, ctx: &Context<'_>) -> Result<Value, Status> {
     body::from_patched(merged, wanted, ctx)?.map_err(|TypeMismatch(why)| Status::plain_error(why))
 }
 

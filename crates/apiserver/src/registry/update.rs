@@ -8,11 +8,11 @@ use orlop_api::{Cursor, KindDef, Problems, Status, Value, meta};
 use orlop_store::{Action, Expect, Item, Op};
 
 use super::body::{self, BodyType};
-use super::create::{check_name, encode, meta_text, own_fields, place_in_namespace};
-use super::{Context, MAX_RACES, Registry, VerbResult, services, stamps};
+use super::create::{check_name, meta_text, own_fields, place_in_namespace};
+use super::{Context, MAX_RACES, Registry, VerbResult, rules, services, stamps};
 use crate::admission::{self, Operation, Review};
-use crate::kinds;
 use crate::object::Object;
+use crate::{custom, kinds};
 
 /// Which side of an object an endpoint may change, and how.
 #[derive(Clone, Copy)]
@@ -32,18 +32,15 @@ pub struct Endpoint {
 impl Endpoint {
     pub const MAIN: Endpoint = Endpoint {
         subresource: "",
-        prepare: |kind, new, old| (kind.prepare_update)(new, old),
-        validate: |kind, new, old, p| {
-            (kind.validate)(new, p);
-            (kind.validate_update)(new, old, p);
-        },
+        prepare: rules::prepare_update,
+        validate: rules::validate_update,
         generation: true,
         owns: true,
     };
     pub const STATUS: Endpoint = Endpoint {
         subresource: "status",
         prepare: |kind, new, old| (kind.prepare_status)(new, old),
-        validate: |kind, new, old, p| (kind.validate_status)(new, old, p),
+        validate: rules::validate_status,
         generation: false,
         owns: true,
     };
@@ -61,7 +58,7 @@ impl Registry {
         headers: &HeaderMap,
         ctx: &Context<'_>,
     ) -> Result<VerbResult, Status> {
-        let mut value = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
+        let mut value = body::decode(bytes, headers, &BodyType::of(kind)?, ctx)?;
         place_in_namespace(kind, &mut value, &ctx.info.namespace)?;
         if meta_text(&value, "name").is_empty() && !ctx.info.name.is_empty() && !endpoint.subresource.is_empty() {
             value["metadata"]["name"] = ctx.info.name.as_str().into();
@@ -111,9 +108,9 @@ impl Registry {
         ctx: &Context<'_>,
         desired: &Desired<'_>,
     ) -> Result<VerbResult, Status> {
-        let _turn = self.quota_turn(kind, namespace).await;
         for _ in 0..MAX_RACES {
             let item = self.find(kind, namespace, name)?;
+            let item = self.present(kind, item).await?;
             let old = self.value_as(&item, kind);
             let new = desired(&old)?;
             match self.try_change(kind, endpoint, ctx, &item, &old, new).await? {
@@ -138,7 +135,7 @@ impl Registry {
         check_preconditions(kind, &new, old, name, ctx)?;
         // From here on it is about this revision, whether or not the client named one.
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
-        (kind.default)(&mut new);
+        rules::fill_defaults(kind, &mut new);
         let review = Review {
             operation: Operation::Update,
             kind,
@@ -153,12 +150,16 @@ impl Registry {
             config: &self.config,
             authorizer: &self.authorizer,
             warnings: ctx.warnings,
+            request: ctx.info,
+            delete: None,
+            dynamic: &self.dynamic_admission,
+            kinds: &self.kinds,
         };
         // Everyone owns what they changed, before admission and the system have their say; an apply has settled it.
         if endpoint.owns && !ctx.is_apply() {
             own_fields(&mut new, Some(old), kind, ctx, endpoint.subresource);
         }
-        admission::mutate(&review, &mut new, Some(old))?;
+        admission::mutate(&review, &mut new, Some(old)).await?;
         prepare(kind, endpoint, &mut new, old);
         stamps::on_update(self, kind, &mut new, old, ctx);
         validate_changed(kind, endpoint, &new, old, name)?;
@@ -166,13 +167,16 @@ impl Registry {
         let mut ops = services::plan(self, kind, Some(&mut new), Some(old))?;
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         ownership::keep_times_if_unchanged(&mut new, old);
-        if new == *old {
+        // One that is to be encrypted with another key is written even so.
+        if new == *old && !self.store.is_stale(&item.key) {
             return Ok(Some(VerbResult::Stored {
                 item: item.clone(),
                 created: false,
             }));
         }
-        let changes = admission::validate(&review, Some(&new), Some(old))?;
+        admission::validate(&review, Some(&new), Some(old)).await?;
+        let _turn = self.quota_turn(kind, &review.namespace).await;
+        let changes = admission::charge_quota(&review, Some(&new), Some(old))?;
         if ctx.options.dry_run {
             return Ok(Some(VerbResult::ok(new)));
         }
@@ -190,13 +194,18 @@ impl Registry {
                 VerbResult::ok(new)
             }));
         }
-        let record = Arc::new(encode(&new, kind));
+        let record = Arc::new(self.encode(&new, kind).await?);
         ops.push(Op {
             key: item.key.clone(),
             expect,
             action: Action::Put(record.clone()),
         });
         Ok(self.commit(ops).await?.map(|revision| {
+            if kind.custom.is_some() {
+                // As it was written, whatever version it is stored in.
+                new["metadata"]["resourceVersion"] = revision.to_string().into();
+                return VerbResult::ok(new);
+            }
             let item = Item {
                 key: item.key.clone(),
                 record,
@@ -265,17 +274,19 @@ fn prepare(kind: &KindDef, endpoint: &Endpoint, new: &mut Value, old: &Value) {
     (endpoint.prepare)(kind, new, old);
     let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
     let untouched = new["metadata"]["generation"].as_i64().unwrap_or(0) == generation;
-    if kind.generation && endpoint.generation && untouched && content_differs(new, old) {
+    if kind.generation && endpoint.generation && untouched && content_differs(kind, new, old) {
         new["metadata"]["generation"] = generation.saturating_add(1).into();
     }
 }
 
-/// Anything but metadata and status.
-fn content_differs(new: &Value, old: &Value) -> bool {
+/// Anything but metadata and status; the status of a custom kind that does not set it apart is content like any other.
+fn content_differs(kind: &KindDef, new: &Value, old: &Value) -> bool {
+    let has_plain_status = kind.custom.is_some() && !kind.has_status();
     let content = |v: &Value| -> Vec<(String, Value)> {
         let members = v.as_object().into_iter().flatten();
         members
-            .filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+            .filter(|(k, _)| !matches!(k.as_str(), "metadata" | "apiVersion" | "kind"))
+            .filter(|(k, _)| *k != "status" || has_plain_status)
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect()
     };
@@ -286,8 +297,11 @@ fn validate_changed(kind: &KindDef, endpoint: &Endpoint, new: &Value, old: &Valu
     let mut problems = Problems::default();
     let (new, old) = (Cursor::root(new), Cursor::root(old));
     meta::validate_update(&new.at("metadata"), &old.at("metadata"), &mut problems);
-    meta::validate_builtin_finalizers(&new.at("metadata").at("finalizers"), &mut problems);
+    rules::validate_finalizers(kind, &new.at("metadata").at("finalizers"), &mut problems);
     (endpoint.validate)(kind, &new, &old, &mut problems);
+    if let (Some(new), Some(old)) = (new.value(), old.value()) {
+        custom::validate(kind, new, Some(old), endpoint.subresource, &mut problems);
+    }
     if problems.is_empty() {
         Ok(())
     } else {

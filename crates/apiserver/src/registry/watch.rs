@@ -24,8 +24,6 @@ use crate::table;
 
 /// How often a quiet watch tells its client how far it has come, if the client wants to know.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// A watch ends by itself after this long if the client sets no limit, so that connections are spread anew.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 
 /// A running watch. `next` gives the bytes of the next frames.
 pub struct Watch {
@@ -78,6 +76,7 @@ impl Registry {
                     limit: 0,
                     at: None,
                     start_after: None,
+                    filter: options.filter.from_outside(),
                     ..options.clone()
                 },
             )?;
@@ -97,7 +96,12 @@ impl Registry {
         };
         let timeout = match query.number("timeoutSeconds")? {
             Some(n) if n > 0 => Duration::from_secs(n as u64),
-            _ => DEFAULT_TIMEOUT,
+            // A watch ends by itself if the client sets no limit, so that connections are spread anew. Upstream: after a
+            // random time between the least one and twice that.
+            _ => {
+                let least = self.config.min_request_timeout;
+                least.saturating_add(least.checked_div(2).unwrap_or_default())
+            }
         };
         let include_object = table::IncludeObject::parse(query.get("includeObject"))?;
         Ok(Watch {
@@ -160,6 +164,16 @@ impl Watch {
             self.done = true;
             return Some(self.frame_value("ERROR", &status.to_value()));
         }
+        if self.kind.custom.is_some() && !self.initial.as_slice().is_empty() {
+            let initial = std::mem::take(&mut self.initial).collect();
+            match self.registry.present_all(self.kind, initial).await {
+                Ok(mut items) => {
+                    items.retain(|item| self.options.filter.matches(self.kind, item));
+                    self.initial = items.into_iter();
+                }
+                Err(status) => return Some(self.fail(&status)),
+            }
+        }
         if let Some(chunk) = self.next_initial() {
             return Some(chunk);
         }
@@ -185,6 +199,10 @@ impl Watch {
             };
             match events {
                 Ok(events) => {
+                    let events = match self.presented(events).await {
+                        Ok(events) => events,
+                        Err(status) => return Some(self.fail(&status)),
+                    };
                     if let Some(bytes) = self.frames(&events) {
                         return Some(bytes);
                     }
@@ -196,6 +214,24 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// Ends the watch with an error in the stream.
+    fn fail(&mut self, status: &Status) -> Bytes {
+        self.done = true;
+        self.frame_value("ERROR", &status.to_value())
+    }
+
+    /// Events of custom kinds in the version that is watched.
+    async fn presented(&self, events: Vec<Arc<Event<Object>>>) -> Result<Vec<Arc<Event<Object>>>, Status> {
+        if self.kind.custom.is_none() {
+            return Ok(events);
+        }
+        let mut shown = Vec::with_capacity(events.len());
+        for event in events {
+            shown.push(self.registry.present_event(self.kind, event).await?);
+        }
+        Ok(shown)
     }
 
     fn next_initial(&mut self) -> Option<Bytes> {

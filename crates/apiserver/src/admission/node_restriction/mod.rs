@@ -86,15 +86,6 @@ fn is_named_for_node(review: &Review<'_>) -> bool {
     )
 }
 
-/// The word for the operation in messages.
-fn word(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Create => "CREATE",
-        Operation::Update => "UPDATE",
-        Operation::Delete => "DELETE",
-    }
-}
-
 fn pod(review: &Review<'_>, node: &str, new: &Value, old: &Value) -> Result<(), Status> {
     match review.operation {
         Operation::Create => mirror_pod(review, node, new),
@@ -104,7 +95,7 @@ fn pod(review: &Review<'_>, node: &str, new: &Value, old: &Value) -> Result<(), 
         ))),
         other => Err(review.forbidden(format!(
             "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
-            word(other)
+            other.name()
         ))),
     }
 }
@@ -175,7 +166,7 @@ fn check_owner(review: &Review<'_>, node: &str, owner: &Value) -> Result<(), Sta
 fn pod_status(review: &Review<'_>, node: &str, new: &Value, old: &Value) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(why));
     if review.operation != Operation::Update {
-        return refuse(format!("unexpected operation {:?}", word(review.operation)));
+        return refuse(format!("unexpected operation {:?}", review.operation.name()));
     }
     if text(old, &["spec", "nodeName"]) != node {
         return refuse(format!(
@@ -203,7 +194,7 @@ fn pod_status(review: &Review<'_>, node: &str, new: &Value, old: &Value) -> Resu
 
 fn eviction(review: &Review<'_>, node: &str) -> Result<(), Status> {
     if review.operation != Operation::Create {
-        return Err(review.forbidden(format!("unexpected operation {}", word(review.operation))));
+        return Err(review.forbidden(format!("unexpected operation {}", review.operation.name())));
     }
     let Some(pod) = review.lookup.get("pods", &review.namespace, &review.name) else {
         return Err(Status::not_found("", "pod", &review.name));
@@ -219,7 +210,7 @@ fn eviction(review: &Review<'_>, node: &str) -> Result<(), Status> {
 /// A kubelet that has grown a volume tells so, and nothing else.
 fn claim_status(review: &Review<'_>, node: &str, new: &Value, old: &Value) -> Result<(), Status> {
     if review.operation != Operation::Update {
-        return Err(review.forbidden(format!("unexpected operation {:?}", word(review.operation))));
+        return Err(review.forbidden(format!("unexpected operation {:?}", review.operation.name())));
     }
     if fixed_part(new) != fixed_part(old) {
         return Err(review.forbidden(format!(
@@ -287,7 +278,7 @@ fn own_node(review: &Review<'_>, node: &str, new: &Value, old: &Value) -> Result
                 list => refuse(format!("is not allowed to modify labels: {list}")),
             }
         }
-        Operation::Delete => Ok(()),
+        Operation::Delete | Operation::Connect => Ok(()),
     }
 }
 
@@ -370,7 +361,7 @@ fn resource_slice(review: &Review<'_>, node: &str, new: &Value, old: &Value) -> 
         Operation::Create => (new, "create"),
         Operation::Delete => (old, "delete"),
         // Which node a slice is about does not change.
-        Operation::Update => return Ok(()),
+        Operation::Update | Operation::Connect => return Ok(()),
     };
     if slice.pointer("/spec/nodeName").and_then(Value::as_str) != Some(node) {
         return Err(review.forbidden(format!(

@@ -336,8 +336,8 @@ fn what_carries_a_nodes_name_is_that_nodes() {
 }
 
 /// A name that is still to be generated is not the node's, whatever it starts with; nor is what is made of it.
-#[test]
-fn generated_names_are_nobodys() {
+#[tokio::test]
+async fn generated_names_are_nobodys() {
     let desk = kubelet().with("namespaces", json!({"metadata": {"name": NODE_LEASES}}));
     for (what, namespace) in [
         ("nodes", ""),
@@ -346,8 +346,8 @@ fn generated_names_are_nobodys() {
     ] {
         let mut object = json!({"metadata": {"generateName": "n1", "namespace": namespace}, "spec": {}});
         let review = desk.review(Operation::Create, what, &object);
-        let refused = super::super::mutate(&review, &mut object, None).unwrap_err();
-        assert_eq!((refused.code, refused.reason), (403, "Forbidden"), "{what}");
+        let refused = super::super::mutate(&review, &mut object, None).await.unwrap_err();
+        assert_eq!((refused.code, &*refused.reason), (403, "Forbidden"), "{what}");
         assert!(
             refused.message.starts_with(&format!("{what} \"n1\" is forbidden")),
             "{}",

@@ -2,11 +2,11 @@
 //! standard are refused; whoever makes pods or workloads that break the standard to warn about is told so; and the
 //! labels themselves must make sense.
 //!
-//! Upstream: pod-security-admission, plugin/pkg/admission/security/podsecurity (v1.36). Nobody is exempt, as is the
-//! default there. Audit annotations are left out: the audit log has no place for them yet.
+//! Upstream: pod-security-admission, plugin/pkg/admission/security/podsecurity (v1.36). Audit annotations are left out: the audit log has no place for them yet.
 
 mod baseline;
 mod checks;
+mod configuration;
 mod policy;
 mod restricted;
 #[cfg(test)]
@@ -20,6 +20,7 @@ use orlop_api::{Problems, Status, Value};
 use super::{Change, Operation, Plugin, Review};
 use crate::lookup::{items, text};
 use checks::{Pod, violations};
+pub use configuration::PodSecurityConfiguration;
 use policy::{Level, Policy, Standard};
 
 pub(super) const PLUGIN: Plugin = Plugin {
@@ -45,8 +46,9 @@ fn validate(review: &Review<'_>, new: Option<&Value>, old: Option<&Value>) -> Re
 }
 
 fn namespace(review: &Review<'_>, new: &Value, old: Option<&Value>) -> Result<(), Status> {
-    let (policy, problems) = policy::of_namespace(new);
-    let before = old.map(policy::of_namespace);
+    let configuration = &review.config.admission.pod_security;
+    let (policy, problems) = policy::of_namespace(new, configuration.defaults);
+    let before = old.map(|old| policy::of_namespace(old, configuration.defaults));
     // Who only changes something else need not clean up.
     let known = before.as_ref().is_some_and(|(_, old)| same(&problems, old));
     if !problems.is_empty() && !known {
@@ -56,8 +58,8 @@ fn namespace(review: &Review<'_>, new: &Value, old: Option<&Value>) -> Result<()
         return Ok(());
     };
     let laxer = enforce.version == before.enforce.version && enforce.level <= before.enforce.level;
-    if enforce.level != Level::Privileged && !laxer {
-        let name = text(new, &["metadata", "name"]);
+    let name = text(new, &["metadata", "name"]);
+    if enforce.level != Level::Privileged && !laxer && !configuration.exempts_namespace(name) {
         warn_of_pods(review, name, enforce);
     }
     Ok(())
@@ -140,7 +142,7 @@ const IGNORED: &[&str] = &[
 ];
 
 fn pod(review: &Review<'_>, pod: &Value, old: Option<&Value>) -> Result<(), Status> {
-    if IGNORED.contains(&review.subresource) {
+    if IGNORED.contains(&review.subresource) || is_exempt(review, &pod["spec"]) {
         return Ok(());
     }
     let Some(policy) = policy_of(review) else {
@@ -169,7 +171,15 @@ fn pod(review: &Review<'_>, pod: &Value, old: Option<&Value>) -> Result<(), Stat
 
 fn policy_of(review: &Review<'_>) -> Option<Policy> {
     let namespace = review.lookup.get("namespaces", "", &review.namespace)?;
-    Some(policy::of_namespace(&namespace).0)
+    Some(policy::of_namespace(&namespace, review.config.admission.pod_security.defaults).0)
+}
+
+/// Whether nobody minds what a pod with this spec, or a workload that makes such pods, does.
+fn is_exempt(review: &Review<'_>, spec: &Value) -> bool {
+    let configuration = &review.config.admission.pod_security;
+    configuration.exempts_namespace(&review.namespace)
+        || configuration.exempts_user(&review.user.name)
+        || configuration.exempts_class(spec)
 }
 
 fn warn(review: &Review<'_>, standard: Standard, pod: &Pod<'_>) {
@@ -198,7 +208,7 @@ fn is_significant(new: &Value, old: &Value) -> bool {
 }
 
 /// Where each kind of workload has the template of its pods.
-const TEMPLATES: &[(&str, &str, &str)] = &[
+pub(super) const TEMPLATES: &[(&str, &str, &str)] = &[
     ("", "replicationcontrollers", "/spec/template"),
     ("", "podtemplates", "/template"),
     ("apps", "replicasets", "/spec/template"),
@@ -218,7 +228,7 @@ fn workload(review: &Review<'_>, object: &Value) {
     let (Some(template), Some(policy)) = (template, template.and_then(|_| policy_of(review))) else {
         return;
     };
-    if policy.warn.level != Level::Privileged {
+    if policy.warn.level != Level::Privileged && !is_exempt(review, &template["spec"]) {
         warn(review, policy.warn, &whole(template));
     }
 }

@@ -14,7 +14,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    fn parse(word: &str) -> Result<Level, &'static str> {
+    pub(super) fn parse(word: &str) -> Result<Level, &'static str> {
         match word {
             "privileged" => Ok(Level::Privileged),
             "baseline" => Ok(Level::Baseline),
@@ -42,7 +42,7 @@ pub(super) enum Version {
 }
 
 impl Version {
-    fn parse(word: &str) -> Result<Version, &'static str> {
+    pub(super) fn parse(word: &str) -> Result<Version, &'static str> {
         if word == "latest" {
             return Ok(Version::Latest);
         }
@@ -85,16 +85,9 @@ pub(super) struct Policy {
     pub warn: Standard,
 }
 
-const ANYTHING: Standard = Standard {
+pub(super) const ANYTHING: Standard = Standard {
     level: Level::Privileged,
     version: Version::Latest,
-};
-
-/// Of namespaces that say nothing.
-const DEFAULT: Policy = Policy {
-    enforce: ANYTHING,
-    audit: ANYTHING,
-    warn: ANYTHING,
 };
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
@@ -122,10 +115,10 @@ impl Labels<'_> {
     }
 }
 
-/// The policy of a namespace, and what is wrong with its labels. Who can't spell the level to enforce gets the strictest;
+/// The policy of a namespace, that of the defaults where it says nothing, and what is wrong with its labels. Who can't spell the level to enforce gets the strictest;
 /// misspelled levels to audit and warn about are not used.
-pub(super) fn of_namespace(namespace: &Value) -> (Policy, Problems) {
-    let mut policy = DEFAULT;
+pub(super) fn of_namespace(namespace: &Value, defaults: Policy) -> (Policy, Problems) {
+    let mut policy = defaults;
     let mut labels = Labels {
         labels: &namespace["metadata"]["labels"],
         problems: Problems::default(),
@@ -175,12 +168,17 @@ mod tests {
 
     #[test]
     fn labels_make_a_policy() {
+        let anything = Policy {
+            enforce: ANYTHING,
+            audit: ANYTHING,
+            warn: ANYTHING,
+        };
         let shown = |labels: &[(&str, &str)]| {
             let labels: serde_json::Map<String, Value> = labels
                 .iter()
                 .map(|(k, v)| (format!("{PREFIX}{k}"), (*v).into()))
                 .collect();
-            let (p, problems) = of_namespace(&json!({"metadata": {"labels": labels}}));
+            let (p, problems) = of_namespace(&json!({"metadata": {"labels": labels}}), anything);
             let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
             (format!("{} {} {}", p.enforce, p.audit, p.warn), problems.join("; "))
         };

@@ -13,7 +13,7 @@
 mod tests;
 
 use jiff::Timestamp;
-use orlop_api::quantity::Quantity;
+use orlop_api::quantity::{Format, Quantity};
 use orlop_api::quota as usage;
 use orlop_api::resources::{self, ResourceList};
 use orlop_api::{Status, Value};
@@ -215,6 +215,16 @@ fn count(quota: &Value, namespace: &str, lookup: &dyn ObjectLookup, now: Timesta
         let same = |o: &Value| o["metadata"]["name"] == quota["metadata"]["name"];
         if kind.kind == "ResourceQuota" && !objects.iter().any(|o| same(o)) {
             usage::count_one(&mut used, quota, kind, quota, now);
+        }
+    }
+    // Objects of custom kinds count for one each.
+    for (name, sum) in &mut used {
+        let resource = name
+            .strip_prefix("count/")
+            .filter(|resource| kinds::of_stored(resource).is_none());
+        if let Some(resource) = resource {
+            let there = lookup.list(resource, Some(namespace)).len();
+            *sum = Quantity::from_i64(i64::try_from(there).unwrap_or(i64::MAX), Format::DecimalSI);
         }
     }
     used

@@ -5,7 +5,7 @@ use crate::lookup::fixture::Objects;
 
 pub(crate) fn issuer() -> TokenIssuer {
     let key = KeyPair::generate().unwrap();
-    TokenIssuer::new(DEFAULT_ISSUER, &key.serialize_pem(), &key.public_key_pem()).unwrap()
+    TokenIssuer::new(DEFAULT_ISSUER, &key.serialize_pem()).unwrap()
 }
 
 fn at(second: i64) -> Timestamp {
@@ -222,12 +222,13 @@ fn forgeries_are_refused() {
     let hmac_header = encode(json!({"alg": "HS256"}));
     // The public key, which everybody knows, taken for a shared secret.
     let hmac_body = format!("{hmac_header}.{}", parts[1]);
-    let public = EncodingKey::from_secret(issuer.key_id.as_bytes());
-    let hmac = jsonwebtoken::crypto::sign(hmac_body.as_bytes(), &public, Algorithm::HS256).unwrap();
+    let public = EncodingKey::from_secret(issuer.verifying[0].id.as_bytes());
+    let hmac = jsonwebtoken::crypto::sign(hmac_body.as_bytes(), &public, jsonwebtoken::Algorithm::HS256).unwrap();
     let foreign_without_id = {
         let header = encode(json!({"alg": "ES256"}));
         let body = format!("{header}.{}", parts[1]);
-        let signature = jsonwebtoken::crypto::sign(body.as_bytes(), &other.signing, Algorithm::ES256).unwrap();
+        let signature =
+            jsonwebtoken::crypto::sign(body.as_bytes(), &other.signing, jsonwebtoken::Algorithm::ES256).unwrap();
         format!("{body}.{signature}")
     };
     let cases = [
@@ -324,12 +325,89 @@ fn others_can_verify_with_the_published_key() {
     let (token, _) = issuer.issue(ROBOT, issuer.api_audiences(), 3600, None, at(0)).unwrap();
     check(&issuer, &token, at(0), &objects).unwrap();
     let key = &issuer.jwks()["keys"][0];
-    let key = DecodingKey::from_ec_components(key["x"].as_str().unwrap(), key["y"].as_str().unwrap()).unwrap();
-    jsonwebtoken::decode::<Value>(&token, &key, &issuer.validation).unwrap();
+    let key =
+        jsonwebtoken::DecodingKey::from_ec_components(key["x"].as_str().unwrap(), key["y"].as_str().unwrap()).unwrap();
+    jsonwebtoken::decode::<Value>(&token, &key, &issuer.verifying[0].validation).unwrap();
     assert_eq!(
         issuer.openid_configuration("192.0.2.1:6443"),
         json!({"issuer": DEFAULT_ISSUER, "jwks_uri": "https://192.0.2.1:6443/openid/v1/jwks",
             "response_types_supported": ["id_token"], "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": ["ES256"]})
     );
+}
+
+/// A key of each kind that files may hold: PEM of the private half and of the public one.
+fn pairs() -> [(&'static str, String, String); 2] {
+    let ec = KeyPair::generate().unwrap();
+    let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
+    [
+        ("ES256", ec.serialize_pem(), ec.public_key_pem()),
+        ("RS256", rsa.serialize_pem(), rsa.public_key_pem()),
+    ]
+}
+
+#[test]
+fn keys_of_the_users_own() {
+    let objects = cluster();
+    let own = issuer();
+    for (algorithm, private, public) in pairs() {
+        let signer = TokenIssuer::new(DEFAULT_ISSUER, &private).unwrap();
+        let (token, _) = signer.issue(ROBOT, signer.api_audiences(), 3600, None, at(0)).unwrap();
+        check(&signer, &token, at(0), &objects).unwrap();
+        assert_eq!(signer.jwks()["keys"][0]["alg"], algorithm);
+        assert!(
+            check(&own, &token, at(0), &objects).is_err(),
+            "signed with a key that is not known"
+        );
+
+        // The public half alone, the private one, and among others.
+        for text in [public.clone(), private.clone(), format!("{}\n{public}", pairs()[0].2)] {
+            let verifier = issuer().with_verifying_keys(&[text]).unwrap();
+            check(&verifier, &token, at(0), &objects).unwrap();
+            let (own_token, _) = verifier
+                .issue(ROBOT, verifier.api_audiences(), 3600, None, at(0))
+                .unwrap();
+            assert!(
+                check(&verifier, &own_token, at(0), &objects).is_err(),
+                "its own key is not among those"
+            );
+        }
+        let certificate = rcgen::CertificateParams::new(vec![]).unwrap();
+        let certificate = certificate
+            .self_signed(&KeyPair::from_pem(&private).unwrap())
+            .unwrap()
+            .pem();
+        let verifier = issuer().with_verifying_keys(&[certificate]).unwrap();
+        check(&verifier, &token, at(0), &objects).unwrap();
+    }
+    for wrong in [
+        "",
+        "nonsense",
+        "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+    ] {
+        assert!(issuer().with_verifying_keys(&[wrong.into()]).is_err(), "{wrong:?}");
+        assert!(TokenIssuer::new(DEFAULT_ISSUER, wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn other_issuers_of_the_same_key() {
+    let objects = cluster();
+    let key = KeyPair::generate().unwrap().serialize_pem();
+    let old = TokenIssuer::new("https://old.example", &key).unwrap();
+    let audiences = vec!["https://new.example".to_string()];
+    let (token, _) = old.issue(ROBOT, &audiences, 3600, None, at(0)).unwrap();
+    let new = TokenIssuer::new("https://new.example", &key).unwrap();
+    let check = |issuer: &TokenIssuer| {
+        issuer
+            .authenticate(&token, &audiences, at(0), &objects)
+            .map(|user| user.is_some())
+    };
+    assert_eq!(check(&new).ok(), Some(false), "somebody else's token");
+    let both = new.with_other_issuers(vec!["https://old.example".into()]);
+    assert_eq!(check(&both).ok(), Some(true));
+    let config = both
+        .with_jwks_uri(Some("https://keys.example".into()))
+        .openid_configuration("127.0.0.1:6443");
+    assert_eq!(config["jwks_uri"], "https://keys.example");
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::admission::{self, Operation, Review};
 use crate::kinds;
+use crate::lookup::text;
 use crate::object::Object;
 use crate::registry::body::{self, BodyType};
 use crate::registry::create::meta_text;
@@ -26,7 +27,7 @@ impl Registry {
         let mut binding = body::decode(
             bytes,
             headers,
-            BodyType::new("", "v1", "Binding", "core/v1.Binding"),
+            &BodyType::new("", "v1", "Binding", "core/v1.Binding"),
             ctx,
         )?;
         let name = match (pod, meta_text(&binding, "name")) {
@@ -56,6 +57,9 @@ impl Registry {
         {
             meta.remove("uid");
         }
+        let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");
+        admission::review_dynamic(&self.binding_review(kind, &name, ctx), &mut binding).await?;
+        let node = text(&binding, &["target", "name"]).to_string();
         self.bind_to(&name, &binding, &node, ctx).await
     }
 
@@ -68,8 +72,9 @@ impl Registry {
             check_pod(&pod, binding)?;
             assign(&mut pod, binding, node, ctx);
             let review = self.binding_review(kind, name, ctx);
-            admission::mutate(&review, &mut pod, None)?;
-            let changes = admission::validate(&review, Some(&pod), None)?;
+            admission::mutate_built_in(&review, &mut pod, None)?;
+            admission::validate_built_in(&review, Some(&pod), None)?;
+            let changes = admission::charge_quota(&review, Some(&pod), None)?;
             if ctx.options.dry_run {
                 return Ok(VerbResult::ok(pod));
             }
@@ -105,6 +110,10 @@ impl Registry {
             config: &self.config,
             authorizer: &self.authorizer,
             warnings: ctx.warnings,
+            request: ctx.info,
+            delete: None,
+            dynamic: &self.dynamic_admission,
+            kinds: &self.kinds,
         }
     }
 }

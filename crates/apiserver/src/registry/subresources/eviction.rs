@@ -42,7 +42,7 @@ enum Budget {
 impl Registry {
     pub async fn evict(&self, bytes: &[u8], headers: &HeaderMap, ctx: &Context<'_>) -> Result<VerbResult, Status> {
         let wanted = BodyType::new("policy", "v1", "Eviction", "policy/v1.Eviction");
-        let mut eviction = body::decode(bytes, headers, wanted, ctx)?;
+        let mut eviction = body::decode(bytes, headers, &wanted, ctx)?;
         let (namespace, name) = (&ctx.info.namespace, &ctx.info.name);
         if meta_text(&eviction, "name").is_empty() {
             eviction["metadata"]["name"] = name.as_str().into();
@@ -53,7 +53,7 @@ impl Registry {
             ));
         }
         let kind = kinds::of_resource("", "v1", "pods").expect("pods are built in");
-        self.admit_body(kind, &mut eviction, ctx)?;
+        self.admit_body(kind, &mut eviction, ctx).await?;
         let mut options = DeleteOptions::from_value(&eviction["deleteOptions"], ctx)?;
         options.dry_run |= ctx.options.dry_run;
         let pod =

@@ -5,7 +5,7 @@ mod eviction;
 mod namespace;
 mod pod;
 mod reviews;
-mod scale;
+pub(crate) mod scale;
 mod token;
 
 use std::sync::Arc;
@@ -31,9 +31,9 @@ impl Registry {
             (_, "scale", _) => self.scale(kind, bytes, headers, ctx).await,
             ("pods", "binding", "create") => self.bind(&info.name, bytes, headers, ctx).await,
             ("pods", "eviction", "create") => self.evict(bytes, headers, ctx).await,
-            ("serviceaccounts", "token", "create") => self.issue_token(bytes, headers, ctx),
+            ("serviceaccounts", "token", "create") => self.issue_token(bytes, headers, ctx).await,
             ("namespaces", "finalize", "update") => self.update(kind, &namespace::FINALIZE, bytes, headers, ctx).await,
-            (_, _, "get") => self.get(kind, &info.namespace, &info.name),
+            (_, _, "get") => self.get(kind, &info.namespace, &info.name).await,
             (_, sub, "update") => self.update(kind, endpoint(sub)?, bytes, headers, ctx).await,
             (_, sub, "patch") => self.patch(kind, endpoint(sub)?, bytes, headers, ctx).await,
             _ => Err(Status::method_not_allowed()),
@@ -41,7 +41,7 @@ impl Registry {
     }
 
     /// Admission of a body that is not stored itself (a token request, an eviction).
-    fn admit_body(&self, kind: &'static KindDef, body: &mut Value, ctx: &Context<'_>) -> Result<(), Status> {
+    async fn admit_body(&self, kind: &'static KindDef, body: &mut Value, ctx: &Context<'_>) -> Result<(), Status> {
         let review = Review {
             operation: Operation::Create,
             kind,
@@ -56,10 +56,15 @@ impl Registry {
             config: &self.config,
             authorizer: &self.authorizer,
             warnings: ctx.warnings,
+            request: ctx.info,
+            delete: None,
+            dynamic: &self.dynamic_admission,
+            kinds: &self.kinds,
         };
-        admission::mutate(&review, body, None)?;
-        admission::validate(&review, Some(body), None)?;
-        Ok(())
+        admission::mutate(&review, body, None).await?;
+        admission::validate(&review, Some(body), None).await?;
+        // What is not kept is not counted.
+        admission::charge_quota(&review, Some(body), None).map(|_| ())
     }
 
     /// create on a kind that is only a question: answered, not stored.
@@ -72,7 +77,7 @@ impl Registry {
     ) -> Result<VerbResult, Status> {
         match kind.kind {
             "Binding" => self.bind("", bytes, headers, ctx).await,
-            _ => self.review(kind, bytes, headers, ctx),
+            _ => self.review(kind, bytes, headers, ctx).await,
         }
     }
 }

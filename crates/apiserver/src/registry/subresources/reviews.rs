@@ -21,14 +21,14 @@ pub(super) const APPROVAL: Endpoint = Endpoint {
 };
 
 impl Registry {
-    pub fn review(
+    pub async fn review(
         &self,
         kind: &'static KindDef,
         bytes: &[u8],
         headers: &HeaderMap,
         ctx: &Context<'_>,
     ) -> Result<VerbResult, Status> {
-        let mut review = body::decode(bytes, headers, BodyType::of(kind), ctx)?;
+        let mut review = body::decode(bytes, headers, &BodyType::of(kind)?, ctx)?;
         (kind.default)(&mut review);
         let mut problems = Problems::default();
         (kind.validate)(&Cursor::root(&review), &mut problems);
@@ -47,7 +47,7 @@ impl Registry {
                 review["metadata"] = json!({"creationTimestamp": rfc3339(ctx.now)});
                 json!({"userInfo": ctx.user.to_value()})
             }
-            "TokenReview" => self.authenticator.token_review(&review["spec"], ctx.now, self)?,
+            "TokenReview" => self.authenticator.token_review(&review["spec"], ctx.now, self).await?,
             "SelfSubjectAccessReview" => self
                 .authorizer
                 .self_subject_access_review(ctx.user, &review["spec"], self),

@@ -1,9 +1,10 @@
 //! scale: the replicas of a workload as an autoscaling/v1 Scale.
 
 use http::HeaderMap;
-use orlop_api::autoscaling::scale::{apply_scale, scale_of};
-use orlop_api::{KindDef, Problems, Status, Value};
+use orlop_api::autoscaling::scale;
+use orlop_api::{Cursor, KindDef, Problems, Status, Value};
 
+use crate::custom;
 use crate::registry::body::{self, BodyType};
 use crate::registry::create::{check_name, meta_text};
 use crate::registry::patch::Patch;
@@ -28,17 +29,18 @@ impl Registry {
         let outcome = match ctx.info.verb {
             "get" => {
                 let item = self.find(kind, &ctx.info.namespace, &ctx.info.name)?;
-                return Ok(VerbResult::ok(scale_of(kind, &self.value_of(&item))));
+                let item = self.present(kind, item).await?;
+                return Ok(VerbResult::ok(scale_of(kind, &self.value_of(&item))?));
             }
             "update" => {
-                let scale = body::decode(bytes, headers, wanted, ctx)?;
+                let scale = body::decode(bytes, headers, &wanted, ctx)?;
                 check_name(&scale, &ctx.info.name)?;
-                self.change(kind, &SCALE, ctx, &|old| scaled(old, &scale)).await?
+                self.change(kind, &SCALE, ctx, &|old| scaled(kind, old, &scale)).await?
             }
             "patch" => {
                 let patch = Patch::parse(bytes, headers)?;
                 let patched = |old: &Value| -> Result<Value, Status> {
-                    scaled(old, &patch.patched(&scale_of(kind, old), wanted, ctx)?)
+                    scaled(kind, old, &patch.patched(&scale_of(kind, old)?, &wanted, ctx)?)
                 };
                 self.change(kind, &SCALE, ctx, &patched).await?
             }
@@ -48,14 +50,32 @@ impl Registry {
             VerbResult::Stored { item, .. } => self.value_of(&item),
             VerbResult::Value { value, .. } => value,
         };
-        Ok(VerbResult::ok(scale_of(kind, &object)))
+        Ok(VerbResult::ok(scale_of(kind, &object)?))
     }
 }
 
-fn scaled(old: &Value, scale: &Value) -> Result<Value, Status> {
+/// Where a custom kind has its replicas, if it says so.
+pub(crate) fn scale_of(kind: &KindDef, object: &Value) -> Result<Value, Status> {
+    let version = custom::schema_of(kind);
+    match version.as_ref().and_then(|version| version.scale_paths()) {
+        Some(paths) => paths.get_scale(object).map_err(Status::internal),
+        None => Ok(scale::scale_of(kind, object)),
+    }
+}
+
+pub(crate) fn scaled(kind: &KindDef, old: &Value, scale: &Value) -> Result<Value, Status> {
     let mut new = old.clone();
     let mut problems = Problems::default();
-    apply_scale(&mut new, scale, &mut problems);
+    let version = custom::schema_of(kind);
+    match version.as_ref().and_then(|version| version.scale_paths()) {
+        Some(paths) => {
+            problems.non_negative(&Cursor::root(scale).at("spec").at("replicas"));
+            if problems.is_empty() {
+                paths.set_scale(&mut new, scale).map_err(Status::internal)?;
+            }
+        }
+        None => scale::apply_scale(&mut new, scale, &mut problems),
+    }
     if !problems.is_empty() {
         return Err(Status::invalid(
             "autoscaling",

@@ -2,6 +2,7 @@
 
 use http::HeaderMap;
 use orlop_api::patch::apply as ownership;
+use orlop_api::schema::schema;
 use orlop_api::{Status, Value};
 
 use crate::kinds;
@@ -12,14 +13,19 @@ use crate::registry::{Context, Registry, VerbResult};
 const DEFAULT_SECONDS: i64 = 3600;
 
 impl Registry {
-    pub fn issue_token(&self, bytes: &[u8], headers: &HeaderMap, ctx: &Context<'_>) -> Result<VerbResult, Status> {
+    pub async fn issue_token(
+        &self,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+    ) -> Result<VerbResult, Status> {
         let wanted = BodyType::new(
             "authentication.k8s.io",
             "v1",
             "TokenRequest",
             "authentication/v1.TokenRequest",
         );
-        let mut request = body::decode(bytes, headers, wanted, ctx)?;
+        let mut request = body::decode(bytes, headers, &wanted, ctx)?;
         if request.pointer("/spec/expirationSeconds").is_none_or(Value::is_null) {
             request["spec"]["expirationSeconds"] = DEFAULT_SECONDS.into();
         }
@@ -30,13 +36,19 @@ impl Registry {
             subresource: "token",
             reset: &[],
         };
-        ownership::update_managed_fields(&mut request, None, Some(wanted.ty), &options);
+        ownership::update_managed_fields(
+            &mut request,
+            None,
+            schema().get("authentication/v1.TokenRequest"),
+            &options,
+        );
         let (namespace, name) = (&ctx.info.namespace, &ctx.info.name);
         self.admit_body(
             kinds::of_stored("serviceaccounts").expect("a core kind"),
             &mut request,
             ctx,
-        )?;
+        )
+        .await?;
         let issued = self
             .authenticator
             .issuer()

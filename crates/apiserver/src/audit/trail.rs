@@ -1,25 +1,19 @@
-//! The audit log: JSON lines (`audit.k8s.io/v1` Events, level Metadata).
-//!
-//! A request that changes something, or leads on to a pod or node, has a line `RequestReceived` before it is carried out:
-//! what is done is in the log before anybody can see it. Every request has a line `ResponseComplete` at its end (`Panic`
-//! if it came to that), and those that stay open one `ResponseStarted` before. Upstream writes `RequestReceived` for
-//! requests that only read, too, unless its policy omits that stage.
+//! What the audit log says of one request: it is filled on the way through the chain, by one step at a time.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::{HeaderValue, USER_AGENT};
 use jiff::Timestamp;
 use orlop_api::Status;
-use orlop_base::Clock;
+use orlop_base::Random;
 use orlop_base::clock::rfc3339_micro;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::policy::{Coverage, Level};
 use crate::authn::UserInfo;
 use crate::request::RequestInfo;
 
@@ -29,10 +23,6 @@ const CUT: &str = "...TRUNCATED";
 /// Upstream takes what clients call their requests at any length.
 const ID_MAX: usize = 64;
 const ID_HEADER: &str = "audit-id";
-
-pub struct AuditLog {
-    file: Mutex<File>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -57,6 +47,12 @@ pub struct Trail {
     pub impersonated: Option<Arc<UserInfo>>,
     /// Whether it was allowed, and why.
     pub decision: Option<(bool, Arc<str>)>,
+    /// What steps on the way have to say, beside the decision.
+    pub annotations: BTreeMap<String, String>,
+    /// How much of it is recorded.
+    pub(crate) coverage: Coverage,
+    pub(crate) request_object: Option<Value>,
+    pub(crate) response_object: Option<Value>,
 }
 
 impl Trail {
@@ -73,6 +69,10 @@ impl Trail {
             user: None,
             impersonated: None,
             decision: None,
+            annotations: BTreeMap::new(),
+            coverage: Coverage::default(),
+            request_object: None,
+            response_object: None,
         }
     }
 
@@ -83,6 +83,7 @@ impl Trail {
             received,
             source_ips: source_ips(headers, peer).iter().map(IpAddr::to_string).collect(),
             user_agent: user_agent(headers),
+            coverage: Coverage::all(Level::Metadata),
             ..Trail::unlogged(info, headers)
         }
     }
@@ -102,9 +103,10 @@ impl Trail {
         HeaderValue::from_str(&self.id).expect("an id that came in a header, or of hexadecimal digits")
     }
 
-    fn line(&self, stage: Stage, response: Option<&Value>, at: Timestamp) -> Value {
+    /// The `audit.k8s.io/v1` Event of a stage.
+    pub(super) fn event(&self, stage: Stage, response: Option<&Value>, at: Timestamp) -> Value {
         let mut event = json!({
-            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
+            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": self.coverage.level.name(),
             "auditID": self.id, "stage": format!("{stage:?}"),
             "requestURI": self.uri, "verb": self.verb,
             "user": self.user.as_deref().map_or_else(|| json!({}), UserInfo::to_value),
@@ -122,7 +124,9 @@ impl Trail {
             ),
             ("objectRef", self.object.clone()),
             ("responseStatus", response.cloned()),
-            ("annotations", self.decision.as_ref().map(annotations)),
+            ("requestObject", self.request_object.clone()),
+            ("responseObject", self.response_object.clone()),
+            ("annotations", self.all_annotations()),
         ];
         for (name, value) in optional {
             if let Some(value) = value {
@@ -130,6 +134,16 @@ impl Trail {
             }
         }
         event
+    }
+
+    fn all_annotations(&self) -> Option<Value> {
+        let mut all = self.annotations.clone();
+        if let Some((allowed, reason)) = &self.decision {
+            let decision = if *allowed { "allow" } else { "forbid" };
+            all.insert("authorization.k8s.io/decision".into(), decision.into());
+            all.insert("authorization.k8s.io/reason".into(), reason.to_string());
+        }
+        (!all.is_empty()).then(|| json!(all))
     }
 }
 
@@ -167,11 +181,6 @@ fn first_field(message: &[u8]) -> Option<&[u8]> {
     None
 }
 
-fn annotations((allowed, reason): &(bool, Arc<str>)) -> Value {
-    let decision = if *allowed { "allow" } else { "forbid" };
-    json!({"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": &**reason})
-}
-
 fn object_ref(info: &RequestInfo) -> Value {
     let mut object = json!({"resource": info.resource, "apiVersion": info.version});
     let parts = [
@@ -203,8 +212,18 @@ fn id_of(headers: &HeaderMap) -> String {
     let given = headers.get(ID_HEADER).and_then(|value| value.to_str().ok());
     match given.filter(|id| !id.is_empty()) {
         Some(id) => id.chars().take(ID_MAX).collect(),
-        None => uuid::Uuid::new_v4().to_string(),
+        None => new_id(),
     }
+}
+
+/// Tells requests apart and keeps no secret: the kernel need not be asked for each of them.
+fn new_id() -> String {
+    thread_local! {
+        static RANDOM: RefCell<Random> = RefCell::new(Random::from_entropy());
+    }
+    let bits = RANDOM.with_borrow_mut(|random| [random.next_u64(), random.next_u64()]);
+    let bytes: [u8; 16] = std::array::from_fn(|i| bits[i / 8].to_le_bytes()[i % 8]);
+    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
 fn user_agent(headers: &HeaderMap) -> String {
@@ -225,38 +244,6 @@ fn source_ips(headers: &HeaderMap, peer: Option<IpAddr>) -> Vec<IpAddr> {
     let peer = peer.map(|ip| ip.to_canonical());
     ips.extend(peer.filter(|ip| ips.last() != Some(ip)));
     ips
-}
-
-impl AuditLog {
-    pub fn open(path: &Path) -> std::io::Result<AuditLog> {
-        use std::os::unix::fs::OpenOptionsExt;
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-        Ok(AuditLog { file: Mutex::new(file) })
-    }
-
-    pub fn record(&self, trail: &Trail, stage: Stage, response: Option<&Value>, at: Timestamp) {
-        let event = trail.line(stage, response, at);
-        // One write a line, so that lines never mix. A full disk must not stop the API: it is reported once a request.
-        if let Err(e) = self.file.lock().write_all(format!("{event}\n").as_bytes()) {
-            tracing::warn!(err = %e, "failed to write audit log");
-        }
-    }
-}
-
-/// Writes `ResponseComplete` when an answer that goes on has ended.
-pub struct Completion {
-    pub log: Arc<AuditLog>,
-    pub trail: Trail,
-    pub response: Value,
-    pub clock: Clock,
-}
-
-impl Drop for Completion {
-    fn drop(&mut self) {
-        let now = self.clock.now();
-        self.log
-            .record(&self.trail, Stage::ResponseComplete, Some(&self.response), now);
-    }
 }
 
 #[cfg(test)]
@@ -308,7 +295,7 @@ mod tests {
         trail.impersonated = Some(Arc::new(UserInfo::new("ann", &[])));
         trail.decision = Some((false, "because".into()));
         let status = Status::not_found("", "pods", "p");
-        let line = trail.line(
+        let line = trail.event(
             Stage::ResponseComplete,
             Some(&response_status(404, Some(&status))),
             Timestamp::UNIX_EPOCH,
@@ -332,7 +319,7 @@ mod tests {
         let mut trail = Trail::new(&info, "", &list, None, Timestamp::UNIX_EPOCH);
         trail.name_created(b"nonsense");
         trail.name_created(br#"{"kind": "Pod", "metadata": {"labels": {}, "name": "p"}}"#);
-        let line = trail.line(Stage::RequestReceived, None, Timestamp::UNIX_EPOCH);
+        let line = trail.event(Stage::RequestReceived, None, Timestamp::UNIX_EPOCH);
         assert_eq!(line["objectRef"]["name"], "p");
 
         let ty = orlop_api::schema::schema().get("core/v1.ConfigMap").unwrap();
