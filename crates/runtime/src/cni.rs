@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 /// The network's name, which also marks our own file.
-const NAME: &str = "orlop";
+pub const NAME: &str = "orlop";
 
 /// Runtimes take the first file in the order of names.
 pub const FILE: &str = "10-orlop.conflist";
@@ -143,6 +143,18 @@ pub fn write(directory: &Path, network: &Network) -> io::Result<Written> {
     std::fs::write(&unfinished, text)?;
     std::fs::rename(&unfinished, &path)?;
     Ok(Written::New)
+}
+
+/// Takes our own configuration out of a directory. The file and the bridge that it named, if it was there.
+pub fn remove(directory: &Path) -> io::Result<Option<(PathBuf, Option<String>)>> {
+    let path = directory.join(FILE);
+    if !is_ours(&path) {
+        return Ok(None);
+    }
+    let config: Value = serde_json::from_slice(&std::fs::read(&path)?).map_err(io::Error::other)?;
+    std::fs::remove_file(&path)?;
+    let bridge = config["plugins"][0]["bridge"].as_str().map(String::from);
+    Ok(Some((path, bridge)))
 }
 
 /// The first configuration that is not ours.

@@ -6,6 +6,7 @@
 
 pub mod cni;
 pub mod cri;
+pub mod embedded;
 mod error;
 pub mod simulated;
 

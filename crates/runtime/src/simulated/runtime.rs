@@ -135,12 +135,12 @@ impl Runtime for Simulated {
         let called_at = self.0.now();
         let delay = self
             .0
-            .with(|inner, _| Ok(inner.state.container(id)?.behaviour.start_delay))?;
+            .with(|inner, _| -> Result<_> { Ok(inner.state.container(id)?.behaviour.start_delay) })?;
         let ready_at = called_at.saturating_add(nanos(delay));
         self.0
             .wait_for(|_, now| if now >= ready_at { Ok(()) } else { Err(Some(ready_at)) })
             .await;
-        self.0.with(|inner, now| {
+        self.0.with(|inner, now| -> Result<()> {
             inner.state.start_container(id, now)?;
             inner.tell(vec![inner.state.event(id)]);
             Ok(())
