@@ -15,6 +15,7 @@ pub mod eviction;
 pub mod fleet;
 pub mod gc;
 mod grpc;
+pub mod hosted;
 pub mod images;
 mod json;
 pub mod logs;

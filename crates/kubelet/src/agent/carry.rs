@@ -7,11 +7,15 @@ use orlop_api::types::core::Pod;
 use orlop_base::Shutdown;
 
 use super::parts::Parts;
+use crate::hosted;
 use crate::pod::policy;
 use crate::sources::PodUpdate;
 
 /// How often the sync loop goes round without updates of pods, for its health check.
 const SYNC_LOOP: Duration = Duration::from_secs(10);
+/// How often the statuses of mirror pods are compared with what others may have made of them. Upstream: the status manager's
+/// syncPeriod.
+const MIRROR_STATUSES: Duration = Duration::from_secs(10);
 /// How often the QoS cgroups are updated.
 const CLASSES: Duration = Duration::from_secs(60);
 
@@ -37,6 +41,22 @@ pub(super) async fn run(mut parts: Parts, shutdown: Shutdown) {
             }
         }
     };
+    let compare_mirrors = {
+        let (writer, mirrors) = (parts.writer.clone(), parts.mirrors.clone());
+        async move {
+            let mut turns = tokio::time::interval(MIRROR_STATUSES);
+            loop {
+                turns.tick().await;
+                let all = mirrors.all();
+                all.iter().for_each(|(uid, mirror)| writer.mirror_seen(uid, mirror));
+            }
+        }
+    };
+    let report_hosted = hosted::report(
+        parts.hosted.clone(),
+        parts.facts.addresses.clone(),
+        parts.writer.clone(),
+    );
     let weigh = weigh_classes(&parts);
     let sync_loop = async {
         let mut ticks = tokio::time::interval(SYNC_LOOP);
@@ -66,7 +86,17 @@ pub(super) async fn run(mut parts: Parts, shutdown: Shutdown) {
             }
         }
     };
-    let all = async { tokio::join!(follow_runtime, follow_probes, follow_mirrors, weigh, sync_loop) };
+    let all = async {
+        tokio::join!(
+            follow_runtime,
+            follow_probes,
+            follow_mirrors,
+            compare_mirrors,
+            report_hosted,
+            weigh,
+            sync_loop
+        )
+    };
     tokio::select! {
         _ = all => {}
         _ = shutdown.wait() => {}

@@ -15,6 +15,7 @@ mod logind;
 mod network;
 mod node_level;
 mod parts;
+mod pod_stop;
 mod services;
 mod shutdown;
 #[cfg(test)]
@@ -37,10 +38,12 @@ pub use self::logind::LogindEndpoint as Logind;
 pub use self::network::NetworkConfiguration;
 pub use self::parts::HostError;
 use self::parts::Parts;
+pub use self::pod_stop::PodStop;
 use crate::config::{Config, effective};
 use crate::cpus::CpuError;
 use crate::devices::DeviceError;
 use crate::events::Events;
+use crate::hosted::HostedPods;
 use crate::images::providers::ProviderError;
 use crate::metrics::{Measured, Metrics};
 use crate::node::{Identity, Keeper};
@@ -73,8 +76,12 @@ pub struct Options {
     pub control_groups: bool,
     /// Configuration and directory of the programs that have credentials for registries.
     pub credential_providers: Option<(PathBuf, PathBuf)>,
+    /// Parts of this process that are shown as pods.
+    pub hosted: HostedPods,
     /// The source of node shutdown signals.
     pub logind: Logind,
+    /// How to be asked to stop all pods before the shutdown. None: they go on without the kubelet.
+    pub pod_stop: Option<PodStop>,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
@@ -84,6 +91,7 @@ pub struct Agent {
     keeper: Keeper,
     workers: Workers,
     address: Option<SocketAddr>,
+    config: Config,
     shutdown: Shutdown,
     tasks: JoinSet<()>,
 }
@@ -122,6 +130,7 @@ pub fn start(options: Options) -> BoxFuture<'static, Result<Agent, AgentError>> 
 }
 
 async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
+    let pod_stop = options.pod_stop.take().map(|stop| stop.join());
     // The runtime has another working directory: paths passed to it must be absolute.
     options.root_dir = make_directory(&options.root_dir)?;
     options.config.pod_logs_dir = make_directory(&options.config.pod_logs_dir)?;
@@ -161,7 +170,7 @@ async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
         show_config(path, &shown);
     }
     if let Some((listener, _)) = bound {
-        server::start(parts.server(&options, &keeper, listener, shown))?;
+        server::start(parts.server(&options, &keeper, listener, shown.clone()))?;
     }
     if config.healthz_port != 0 {
         match server::bind(config.healthz_bind_address, config.healthz_port).await {
@@ -188,11 +197,16 @@ async fn put_together(mut options: Options) -> Result<Agent, AgentError> {
         place: options.logind,
     };
     tasks.spawn(orlop_base::in_scope(ender.run(options.shutdown.clone())));
+    if let Some(stop) = pod_stop {
+        let (workers, clock, shutdown) = (workers.clone(), options.clock.clone(), options.shutdown.clone());
+        tasks.spawn(orlop_base::in_scope(pod_stop::run(stop, workers, clock, shutdown)));
+    }
     tasks.spawn(orlop_base::in_scope(carry::run(parts, options.shutdown.clone())));
     Ok(Agent {
         keeper,
         workers,
         address,
+        config: shown,
         shutdown: options.shutdown,
         tasks,
     })
@@ -275,6 +289,11 @@ impl Agent {
     /// Where the server listens; none if it was switched off.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// The configuration in effect.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     pub fn keeper(&self) -> &Keeper {

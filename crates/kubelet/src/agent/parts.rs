@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::cpus::Cpus;
 use crate::devices::Devices;
 use crate::events::Events;
+use crate::hosted::HostedPods;
 use crate::images::providers::Providers;
 use crate::images::{ImageSettings, Images};
 use crate::metrics::Metrics;
@@ -64,6 +65,7 @@ pub(super) struct Parts {
     pub workers: Workers,
     pub writer: Writer,
     pub mirrors: Mirrors,
+    pub hosted: HostedPods,
     pub updates: mpsc::Receiver<PodUpdate>,
     pub health: Health,
     pub clock: Clock,
@@ -124,6 +126,7 @@ impl Parts {
             node_name: options.identity.name.clone(),
             nodes: keeper.nodes(),
             config: config.clone(),
+            hosted: options.hosted.clone(),
             clock: clock.clone(),
             shutdown: shutdown.clone(),
         });
@@ -205,6 +208,7 @@ impl Parts {
             workers,
             writer,
             mirrors,
+            hosted: options.hosted.clone(),
             updates,
             health: Health::default(),
             clock: clock.clone(),
@@ -241,6 +245,8 @@ impl Parts {
             machine: keeper.machine().clone(),
             runtime: self.runtime.clone(),
             pods: Arc::new(WorkersPods(self.workers.clone())),
+            hosted: self.hosted.clone(),
+            addresses: self.facts.addresses.clone(),
             stats: Gatherer::new(stats::Options {
                 runtime: self.runtime.clone(),
                 node_name: name.clone(),
@@ -248,6 +254,7 @@ impl Parts {
                 pod_logs_dir: self.config.pod_logs_dir.clone(),
                 cgroups: self.cgroups.clone(),
                 volumes: VolumeSizes::of(self.volumes.clone(), &self.config, self.clock.clone()),
+                hosted: self.hosted.clone(),
                 clock: self.clock.clone(),
             }),
             metrics: self.metrics.clone(),

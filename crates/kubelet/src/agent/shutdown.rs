@@ -85,7 +85,7 @@ pub(super) fn plan(pods: Vec<Arc<Pod>>, graces: &[PriorityGrace]) -> Vec<Turn> {
     turns
 }
 
-fn eviction(pod: &Pod, grace: Duration, now: Timestamp) -> Eviction {
+pub(super) fn eviction(pod: &Pod, grace: Duration, now: Timestamp) -> Eviction {
     let own = pod
         .spec
         .as_ref()

@@ -16,6 +16,7 @@ struct Case {
     directory: tempfile::TempDir,
     runtime: Simulated,
     logind: Logind,
+    pod_stop: PodStop,
     flags: Vec<(&'static str, Value)>,
 }
 
@@ -36,14 +37,22 @@ impl Case {
             directory,
             runtime,
             logind,
+            pod_stop: PodStop::default(),
             flags: Vec::new(),
         }
     }
 
     fn write(&self, file: &str, image: &str) {
+        self.write_restarting(file, image, "Always");
+    }
+
+    fn write_restarting(&self, file: &str, image: &str, policy: &str) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": file.trim_end_matches(".json")},
-            "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": image}]},
+            "spec": {
+                "restartPolicy": policy, "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "c", "image": image}],
+            },
         });
         std::fs::write(self.directory.path().join("manifests").join(file), pod.to_string()).unwrap();
     }
@@ -79,7 +88,9 @@ impl Case {
             effective_config: Some(path("kubelet/config.yaml")),
             control_groups: false,
             credential_providers: None,
+            hosted: HostedPods::none(),
             logind: self.logind.clone(),
+            pod_stop: Some(self.pod_stop.clone()),
             clock: Clock::System,
             shutdown: Shutdown::default(),
         };
@@ -167,6 +178,45 @@ async fn pods_end_before_the_machine_does() {
     agent.shutdown.trigger();
     agent.wait().await;
     assert!(!bus.is_held());
+}
+
+#[tokio::test]
+async fn pods_are_stopped_before_the_process_and_go_on_after_it() {
+    let mut case = Case::new();
+    case.write("web.json", "one");
+    case.write_restarting("job.json", "two", "OnFailure");
+    let agent = case.start().await;
+    until_shown(&agent, "one Running, two Running").await;
+    let id = case.runtime.container_id("default/web-n1/c").unwrap();
+    case.pod_stop.request(None);
+    // The kubelet counts its pods before anything is over.
+    until("pods that are left", || case.pod_stop.remaining(), 0).await;
+    case.pod_stop.finished().await;
+    assert!(
+        !agent
+            .workers()
+            .views()
+            .iter()
+            .any(|view| view.observed.running().next().is_some())
+    );
+    assert_eq!(shown(&agent), "one Running, two Failed/Terminated");
+    // Nothing is started any more.
+    case.write("late.json", "three");
+    until_shown(&agent, "one Running, three Pending, two Failed/Terminated").await;
+    agent.shutdown.trigger();
+    agent.wait().await;
+    case.pod_stop = PodStop::default();
+    let agent = case.start().await;
+    let runs = || {
+        case.runtime
+            .container_id("default/web-n1/c")
+            .is_some_and(|now| now != id)
+    };
+    until("a new container", runs, true).await;
+    // Without an API server nobody remembers what became of the other.
+    until_shown(&agent, "one Running, three Running, two Running").await;
+    agent.shutdown.trigger();
+    agent.wait().await;
 }
 
 #[tokio::test]

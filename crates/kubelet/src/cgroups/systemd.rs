@@ -223,7 +223,7 @@ impl Slices {
     }
 
     /// Stops a group's slice with all that is in it. Doing it again is fine.
-    pub(super) async fn stop(&self, group: &str) -> Result<()> {
+    pub async fn stop(&self, group: &str) -> Result<()> {
         match self.job("StopUnit", &(unit(group), "replace")).await {
             Ok(_) => {}
             Err(error) if is_named(&error, "NoSuchUnit") => return Ok(()),

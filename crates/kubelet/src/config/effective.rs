@@ -36,7 +36,8 @@ pub fn owner(path: &Path) -> Owner {
     }
 }
 
-fn owner_of(text: &str) -> Owner {
+/// Who wrote this text last.
+pub fn owner_of(text: &str) -> Owner {
     let Some((_, marked)) = text.split_once(MARK) else {
         return Owner::SomebodyElse;
     };
@@ -67,13 +68,22 @@ pub fn write(path: &Path, document: &Value) -> io::Result<bool> {
     Ok(true)
 }
 
+/// A text that tells by itself whether somebody changed it: `head` are comments for people.
+pub fn stamp(head: &str, body: &str) -> String {
+    format!("{head}{MARK}{}\n{body}", checksum(body))
+}
+
 fn render(document: &Value) -> io::Result<String> {
+    Ok(stamp(HEAD, &to_yaml(document)?))
+}
+
+/// The configuration as a whole file.
+pub fn to_yaml(document: &Value) -> io::Result<String> {
     let mut whole = Map::new();
     whole.insert("apiVersion".to_string(), json!(read::API_VERSION));
     whole.insert("kind".to_string(), json!(read::KIND));
     whole.extend(document.as_object().cloned().unwrap_or_default());
-    let body = serde_saphyr::to_string(&Value::Object(whole)).map_err(io::Error::other)?;
-    Ok(format!("{HEAD}{MARK}{}\n{body}", checksum(&body)))
+    serde_saphyr::to_string(&Value::Object(whole)).map_err(io::Error::other)
 }
 
 #[cfg(test)]

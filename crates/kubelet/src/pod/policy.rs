@@ -115,6 +115,11 @@ pub fn restarts_on_failure(pod: &Pod) -> bool {
     spec(pod).restart_policy.as_deref() != Some("Never")
 }
 
+/// Whether the pod is to run for ever: its containers start again however they end.
+pub fn always_restarts(pod: &Pod) -> bool {
+    !matches!(spec(pod).restart_policy.as_deref(), Some("Never" | "OnFailure"))
+}
+
 /// Whether a container that ended with this exit code starts again: its own rules, then its own policy, then the pod's.
 pub fn restarts_after_exit(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     let own = container.restart_policy.as_deref();

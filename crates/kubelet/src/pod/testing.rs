@@ -17,7 +17,7 @@ use orlop_base::clock::Shift;
 
 use super::observed::{ObservedContainer, ObservedPod, ObservedSandbox, ObservedState};
 use super::resize::Applied;
-use super::worker_state::{Backoff, Ending, Eviction, Failure, Hook, Probed, WorkerState};
+use super::worker_state::{Backoff, Ending, Eviction, Failure, Hook, Probed, Suspension, WorkerState};
 use super::{policy, steps};
 
 pub(super) fn epoch() -> Timestamp {
@@ -328,6 +328,11 @@ pub(super) fn memory(pod: &Pod, text: &str) -> (WorkerState, Timestamp) {
                         message: "low on memory".into(),
                         grace_seconds: (!value.is_empty()).then(|| value.parse().unwrap()),
                         condition: None,
+                    });
+                }
+                "suspend" => {
+                    memory.requests.suspend = Some(Suspension {
+                        grace_seconds: (!value.is_empty()).then(|| value.parse().unwrap()),
                     });
                 }
                 "ending" => {

@@ -164,6 +164,20 @@ pub struct Requests {
     /// No source has the pod any more.
     pub removed: bool,
     pub evict: Option<Eviction>,
+    pub suspend: Option<Suspension>,
+}
+
+/// The node stops: the pod's containers are stopped, and started again when the node is back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Suspension {
+    /// At most this much of the pod's own grace period.
+    pub grace_seconds: Option<i64>,
+}
+
+impl Suspension {
+    pub fn limit(self, grace_seconds: i64) -> i64 {
+        self.grace_seconds.map_or(grace_seconds, |most| most.min(grace_seconds))
+    }
 }
 
 /// The node ends a pod that nobody deleted.

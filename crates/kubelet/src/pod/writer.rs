@@ -155,6 +155,22 @@ impl Writer {
         self.shared.wake.notify_one();
     }
 
+    /// What the server shows of a static pod: if others wrote something else, it is written again.
+    pub fn mirror_seen(&self, uid: &str, mirror: &Pod) {
+        if let Some(entry) = self.shared.entries.lock().get_mut(uid) {
+            entry.saw(mirror);
+            let server = entry.server.as_ref();
+            if !entry.in_flight
+                && entry.version == entry.written
+                && server.is_some_and(|(_, server)| !patch_of(server, &entry.status).is_empty())
+            {
+                entry.version += 1;
+                entry.due = Instant::now();
+            }
+        }
+        self.shared.wake.notify_one();
+    }
+
     /// The pod is known no more.
     pub fn forget(&self, uid: &str) {
         self.shared.entries.lock().remove(uid);

@@ -2,6 +2,7 @@
 // Upstream: pkg/kubelet/kubelet_pods.go validateContainerLogStatus, GetKubeletContainerLogs (v1.36)
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::sync::mpsc;
 
 use super::query::Query;
 use super::{BoxError, HttpResponse, Refused, Server, text};
+use crate::hosted::{HostedLogSource, HostedPod};
 use crate::logs::{self, Source, Streams};
 use crate::pod::observed::{CONTAINER_NAME, POD_UID};
 use crate::pod::policy;
@@ -30,8 +32,18 @@ impl Server {
     /// The pod of that name; with a uid in the path, only if it is that one.
     pub(super) fn find_pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Arc<Pod>, Refused> {
         let pod = self.pods.pod(namespace, name);
+        if self.is_hosted(namespace, name) {
+            // Without a colon: kubectl would take `text: text` for a document and show nothing of it.
+            let why = "is a component of the process that runs this node and has no container of its own";
+            return Err(Refused::new(400, format!("pod {name:?} {why}")));
+        }
         let pod = pod.filter(|pod| uid.is_none_or(|uid| policy::uid(pod) == uid));
         pod.ok_or_else(|| Refused::new(404, "pod does not exist"))
+    }
+
+    /// A part of this process, and no pod with containers.
+    pub(super) fn is_hosted(&self, namespace: &str, name: &str) -> bool {
+        self.pods.pod(namespace, name).is_none() && self.hosted.find(namespace, name).is_some()
     }
 
     /// The running container of that name.
@@ -105,7 +117,10 @@ impl Server {
             Err(error) => return text(422, error.to_string()),
         };
         let Some(found) = self.pods.pod(namespace, pod) else {
-            return text(404, format!("pod {pod:?} does not exist"));
+            return match self.hosted.find(namespace, pod) {
+                Some(hosted) => self.hosted_log(&hosted, container, wanted, previous).await,
+                None => text(404, format!("pod {pod:?} does not exist")),
+            };
         };
         if policy::container_named(&found, container).is_none()
             && !policy::ephemeral_containers(&found).iter().any(|c| c.name == container)
@@ -123,35 +138,73 @@ impl Server {
         if status.log_path.is_empty() {
             return text(400, format!("container {container:?} in pod {pod:?} has no log"));
         }
-        self.stream_log(status.log_path.into(), wanted, id).await
-    }
-
-    async fn stream_log(&self, path: std::path::PathBuf, query: logs::Query, id: String) -> HttpResponse {
-        // What can't be opened is better said than shown as an empty log.
-        if let Err(error) = tokio::fs::metadata(&path).await {
-            return text(
-                400,
-                format!("failed to open log file {:?}: {error}", path.display().to_string()),
-            );
-        }
-        let (sender, receiver) = mpsc::channel::<Bytes>(BLOCKS);
         let source = RunningContainer {
             runtime: self.runtime.clone(),
             id,
         };
-        tokio::spawn(async move {
-            if let Err(error) = logs::read(path.clone(), query, &source, sender).await {
-                tracing::warn!(path = %path.display(), err = %error, "failed to read container log");
+        stream_log(status.log_path.into(), wanted, source).await
+    }
+
+    async fn hosted_log(
+        &self,
+        hosted: &HostedPod,
+        container: &str,
+        query: logs::Query,
+        previous: bool,
+    ) -> HttpResponse {
+        let (namespace, name) = (policy::namespace(&hosted.pod), policy::name(&hosted.pod));
+        if policy::container_named(&hosted.pod, container).is_none() {
+            return text(404, format!("container {container:?} not found in pod {name:?}"));
+        }
+        if !previous {
+            let source = HostedLogSource {
+                pods: self.hosted.clone(),
+                namespace: namespace.to_string(),
+                name: name.to_string(),
+            };
+            return stream_log(hosted.log.clone(), query, source).await;
+        }
+        match tokio::fs::try_exists(&hosted.previous_log).await {
+            Ok(true) => stream_log(hosted.previous_log.clone(), query, EndedLog).await,
+            _ => {
+                let named = format!("container {container:?} in pod {name:?}");
+                text(400, LogError::NoPrevious(named).to_string())
             }
-        });
-        let frames = futures::stream::unfold(receiver, async |mut receiver| {
-            let block = receiver.recv().await?;
-            Some((Ok::<_, BoxError>(Frame::data(block)), receiver))
-        });
-        let mut response = Response::new(StreamBody::new(frames.boxed()).boxed_unsync());
-        let plain = http::HeaderValue::from_static("text/plain");
-        response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
-        response
+        }
+    }
+}
+
+async fn stream_log(path: PathBuf, query: logs::Query, source: impl Source + 'static) -> HttpResponse {
+    // What can't be opened is better said than shown as an empty log.
+    if let Err(error) = tokio::fs::metadata(&path).await {
+        return text(
+            400,
+            format!("failed to open log file {:?}: {error}", path.display().to_string()),
+        );
+    }
+    let (sender, receiver) = mpsc::channel::<Bytes>(BLOCKS);
+    tokio::spawn(async move {
+        if let Err(error) = logs::read(path.clone(), query, &source, sender).await {
+            tracing::warn!(path = %path.display(), err = %error, "failed to read container log");
+        }
+    });
+    let frames = futures::stream::unfold(receiver, async |mut receiver| {
+        let block = receiver.recv().await?;
+        Some((Ok::<_, BoxError>(Frame::data(block)), receiver))
+    });
+    let mut response = Response::new(StreamBody::new(frames.boxed()).boxed_unsync());
+    let plain = http::HeaderValue::from_static("text/plain");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
+    response
+}
+
+/// A log that nobody writes to any more.
+struct EndedLog;
+
+#[async_trait]
+impl Source for EndedLog {
+    async fn is_running(&self) -> bool {
+        false
     }
 }
 

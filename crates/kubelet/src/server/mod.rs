@@ -48,6 +48,7 @@ pub(crate) use self::containers::container_of_log;
 pub use self::health::Health;
 pub(crate) use self::query::{Query, segments};
 use crate::config::Config;
+use crate::hosted::HostedPods;
 use crate::metrics::Metrics;
 use crate::node::Machine;
 use crate::pod::policy;
@@ -104,6 +105,9 @@ pub struct Options {
     pub machine: Machine,
     pub runtime: Arc<dyn Runtime>,
     pub pods: Arc<dyn Pods>,
+    pub hosted: HostedPods,
+    /// The node's.
+    pub addresses: Vec<IpAddr>,
     pub stats: Gatherer,
     pub metrics: Arc<Metrics>,
     /// For `/metrics/probes`.
@@ -122,6 +126,8 @@ pub(crate) struct Server {
     machine: Machine,
     runtime: Arc<dyn Runtime>,
     pods: Arc<dyn Pods>,
+    hosted: HostedPods,
+    addresses: Vec<IpAddr>,
     stats: Gatherer,
     metrics: Arc<Metrics>,
     probe_metrics: MoreMetrics,
@@ -185,6 +191,8 @@ pub fn start(options: Options) -> Result<(), ServerError> {
         machine: options.machine,
         runtime: options.runtime,
         pods: options.pods,
+        hosted: options.hosted,
+        addresses: options.addresses,
         stats: options.stats,
         metrics: options.metrics,
         probe_metrics: options.probe_metrics,
@@ -301,7 +309,7 @@ impl Server {
             ["run", rest @ ..] if debugging && *request.method() == Method::POST => self.run(rest, &query).await,
             _ if !is_read => text(405, "405: Method Not Allowed"),
             ["healthz" | "livez" | "readyz", ..] => self.health(&path, request.uri().query().unwrap_or_default()),
-            ["pods"] => self.show_pods(self.pods.pods()),
+            ["pods"] => self.show_pods(self.all_pods()),
             ["runningpods"] if debugging => self.running_pods().await,
             ["containerLogs", namespace, pod, container] if debugging => {
                 self.container_logs(namespace, pod, container, &query).await
@@ -359,6 +367,13 @@ impl Server {
             }
         };
         answer(200, PROMETHEUS, text)
+    }
+
+    /// With those that nothing runs for.
+    fn all_pods(&self) -> Vec<Arc<Pod>> {
+        let hosted = self.hosted.all().into_iter();
+        let hosted = hosted.map(|hosted| Arc::new(hosted.with_status(&self.addresses)));
+        self.pods.pods().into_iter().chain(hosted).collect()
     }
 
     fn show_pods(&self, pods: Vec<Arc<Pod>>) -> HttpResponse {

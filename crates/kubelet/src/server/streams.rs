@@ -2,6 +2,8 @@
 // Upstream: pkg/kubelet/server/server.go getExec, getAttach, getPortForward, getRun (v1.36)
 
 use std::convert::Infallible;
+use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Empty, Full};
 use orlop_runtime::cri::messages::{AttachRequest, ExecRequest};
-use orlop_streaming::{OpenError, Refusal, Streams, Upgrade, serve_port_forward, serve_session};
+use orlop_streaming::{OpenError, Pipe, Refusal, Streams, Upgrade, serve_port_forward, serve_session};
+use tokio::net::TcpStream;
 
 use super::query::Query;
 use super::{HttpResponse, Refused, Server, text};
@@ -17,6 +20,11 @@ use crate::pod::policy;
 
 /// `/run` takes no longer than this.
 const RUN_MAX: Duration = Duration::from_secs(600);
+
+/// A port of a hosted pod: it is in the node's network, as components are.
+async fn connect_here(port: u16) -> io::Result<Box<dyn Pipe>> {
+    Ok(Box::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?))
+}
 
 /// `namespace/pod/container` or `namespace/pod/uid/container`.
 fn container_path<'a>(rest: &[&'a str]) -> Result<(&'a str, &'a str, Option<&'a str>, &'a str), Refused> {
@@ -124,6 +132,10 @@ impl Server {
             [namespace, pod, uid] => (namespace, pod, Some(*uid)),
             _ => return text(404, "404 page not found"),
         };
+        let idle = self.config.streaming_connection_idle_timeout;
+        if self.is_hosted(namespace, pod) {
+            return switch(serve_port_forward(&mut request, idle, connect_here));
+        }
         let pod = match self.find_pod(namespace, pod, uid) {
             Ok(pod) => pod,
             Err(refused) => return refused.into(),
@@ -137,7 +149,6 @@ impl Server {
             let (runtime, sandbox) = (runtime.clone(), sandbox.clone());
             async move { runtime.port_forward(&sandbox, port).await }
         };
-        let idle = self.config.streaming_connection_idle_timeout;
         switch(serve_port_forward(&mut request, idle, open))
     }
 

@@ -49,6 +49,8 @@ async fn running(flags: &[(&'static str, Value)]) -> Running {
         machine: Machine::default(),
         runtime: runtime.clone(),
         pods: Arc::new(NoPods),
+        hosted: HostedPods::none(),
+        addresses: vec![],
         stats: Gatherer::new(crate::stats::Options {
             runtime,
             node_name: "n1".into(),
@@ -56,6 +58,7 @@ async fn running(flags: &[(&'static str, Value)]) -> Running {
             pod_logs_dir: "/nowhere".into(),
             cgroups: None,
             volumes: crate::stats::VolumeSizes::new(Arc::new(|_| Box::pin(async { vec![] })), None, Clock::System),
+            hosted: HostedPods::none(),
             clock: Clock::System,
         }),
         metrics: Arc::default(),

@@ -16,6 +16,8 @@ pub(super) struct Desired {
     pods: HashMap<Uid, (Origin, Arc<Pod>)>,
     /// Mirror pods, by uid.
     mirrors: HashMap<Uid, Arc<Pod>>,
+    /// Static pods that others run: they have mirror pods, and nothing else is done about them here.
+    hosted: Vec<Arc<Pod>>,
     awaited: Vec<Origin>,
     is_synced: bool,
 }
@@ -33,9 +35,19 @@ impl Desired {
         self.mirrors.values()
     }
 
+    pub(super) fn set_hosted(&mut self, pods: Vec<Arc<Pod>>) {
+        self.hosted = pods;
+    }
+
+    /// A name that a manifest uses is not left to a hosted pod: somebody wants that pod.
     pub(super) fn static_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        let all = self.pods.values().filter(|(origin, _)| *origin != Origin::Api);
-        all.map(|(_, pod)| pod)
+        let own = || {
+            let all = self.pods.values().filter(|(origin, _)| *origin != Origin::Api);
+            all.map(|(_, pod)| pod)
+        };
+        let full_name = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+        let is_free = move |pod: &&Arc<Pod>| !own().any(|other| full_name(other) == full_name(pod));
+        own().chain(self.hosted.iter().filter(is_free))
     }
 
     /// A change from the API server.
@@ -175,6 +187,8 @@ mod tests {
         assert_eq!(shown(desired.observe(Delta::Deleted(pod("s1", "2")))), "");
         assert_eq!(shown(desired.replace(Origin::File, files(&["s2"]))), "+s2 -s1");
         assert_eq!((desired.mirrors().count(), desired.static_pods().count()), (1, 1));
+        desired.set_hosted(files(&["s2", "h"]));
+        assert_eq!(desired.static_pods().count(), 2, "one name is taken");
         assert_eq!(shown(desired.observe(Delta::Deleted(mirror("m2")))), "");
         assert_eq!(shown(desired.observe(Delta::Bookmark(7))), "");
     }

@@ -140,7 +140,7 @@ fn settle(value: &mut Value, name: &str, place: &ManifestSource<'_>, now: Timest
     metadata["annotations"][CONFIG_SEEN] = json!(now.to_string());
     metadata["annotations"][CONFIG_SOURCE] = json!(place.origin.word());
     value["spec"]["nodeName"] = json!(place.node);
-    if place.origin == Origin::File {
+    if matches!(place.origin, Origin::File | Origin::Process) {
         // They stay, whatever happens to the node.
         let forever = json!({"operator": "Exists", "effect": "NoExecute"});
         match value["spec"]["tolerations"].as_array_mut() {

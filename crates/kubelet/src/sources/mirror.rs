@@ -7,16 +7,21 @@ use std::time::Duration;
 
 use orlop_api::types::core::{Node, Pod};
 use orlop_api::types::meta::OwnerReference;
-use orlop_base::Shutdown;
+use orlop_base::clock::Shift;
+use orlop_base::{Shutdown, v};
 use orlop_client::api::{DeleteOptions, Preconditions};
 use orlop_client::{Api, Error, Failures, path};
 use serde::de::IgnoredAny;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::{CONFIG_HASH, CONFIG_MIRROR};
 
 /// Retry period of a mirror pod that could not be created or deleted.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How long a mirror pod stays away that somebody deleted. `kubectl delete` waits until there is none of that name: it would
+/// miss one that is back at once, and wait for ever.
+const DELETED_FOR: Duration = Duration::from_secs(1);
 
 /// What there is: static pods, and the pods in the API that mirror some.
 #[derive(Clone, Default)]
@@ -32,7 +37,22 @@ pub enum Step {
         namespace: String,
         name: String,
         uid: String,
+        /// Somebody asked for it, and the static pod is there still.
+        is_asked_for: bool,
     },
+}
+
+impl Step {
+    fn full_name(&self) -> (String, String) {
+        match self {
+            Step::Create(pod) => {
+                let metadata = &pod.metadata;
+                let word = |text: &Option<String>| text.clone().unwrap_or_default();
+                (word(&metadata.namespace), word(&metadata.name))
+            }
+            Step::Delete { namespace, name, .. } => (namespace.clone(), name.clone()),
+        }
+    }
 }
 
 /// Plans creations and deletions so that exactly the static pods have mirror pods.
@@ -51,6 +71,7 @@ pub fn plan(picture: &StaticPods, node: &Node) -> Vec<Step> {
             namespace: mirror.metadata.namespace.clone().unwrap_or_default(),
             name: mirror.metadata.name.clone().unwrap_or_default(),
             uid: mirror.metadata.uid.clone().unwrap_or_default(),
+            is_asked_for: is_true,
         });
     }
     // Without a Node object there is no owner to name.
@@ -99,11 +120,22 @@ pub async fn run(
 ) {
     let keep = async {
         let mut failures = Failures::default();
+        // Mirror pods that were deleted a moment ago, and until when they stay away.
+        let mut away: HashMap<(String, String), Instant> = HashMap::new();
         loop {
+            away.retain(|_, until| *until > Instant::now());
             let node = nodes.borrow_and_update().clone();
             let picture = pictures.borrow_and_update().clone();
             let mut failed = false;
             for step in plan(&picture, &node) {
+                let name = step.full_name();
+                match step {
+                    Step::Create(_) if away.contains_key(&name) => continue,
+                    Step::Delete { is_asked_for: true, .. } => {
+                        away.insert(name, Instant::now().later(DELETED_FOR));
+                    }
+                    _ => {}
+                }
                 if let Err(error) = apply(&api, &step).await {
                     failed = true;
                     if failures.is_news(&error) {
@@ -119,10 +151,12 @@ pub async fn run(
                 // Nothing to do until something changes; but resync, lest a change was lost.
                 false => AGAIN.saturating_mul(6),
             };
+            let pause = Instant::now().later(pause);
+            let pause = away.values().copied().fold(pause, Instant::min);
             tokio::select! {
                 changed = pictures.changed() => if changed.is_err() { return },
                 _ = uid_changed(&mut nodes, node.metadata.uid.as_deref()) => {}
-                _ = tokio::time::sleep(pause) => {}
+                _ = tokio::time::sleep_until(pause) => {}
             }
         }
     };
@@ -147,17 +181,21 @@ async fn apply(api: &Api, step: &Step) -> Result<(), Error> {
     let done = match step {
         Step::Create(pod) => {
             let at = path::collection("v1", pod.metadata.namespace.as_deref(), "pods");
-            tracing::info!(
-                pod = pod.metadata.name.as_deref().unwrap_or_default(),
-                "creating mirror pod"
-            );
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            v!(4, pod = name, "creating mirror pod");
             api.create::<IgnoredAny>(&at, pod).await.map(|_| ())
         }
-        Step::Delete { namespace, name, uid } => {
-            tracing::info!(
-                pod = format!("{namespace}/{name}"),
-                "deleting mirror pod: its static pod is gone or has changed"
-            );
+        Step::Delete {
+            namespace,
+            name,
+            uid,
+            is_asked_for,
+        } => {
+            let reason = match is_asked_for {
+                true => "it was deleted, and will be created again",
+                false => "its static pod is gone or has changed",
+            };
+            v!(2, pod = format!("{namespace}/{name}"), reason, "deleting mirror pod");
             let options = DeleteOptions {
                 grace_period_seconds: Some(0),
                 preconditions: Some(Preconditions {
@@ -203,7 +241,12 @@ mod tests {
             .into_iter()
             .map(|step| match step {
                 Step::Create(pod) => format!("+{}", pod.metadata.name.unwrap()),
-                Step::Delete { name, uid, .. } => format!("-{name}/{uid}"),
+                Step::Delete {
+                    name,
+                    uid,
+                    is_asked_for,
+                    ..
+                } => format!("-{name}/{uid}{}", if is_asked_for { "!" } else { "" }),
             })
             .collect();
         words.sort();
@@ -222,7 +265,7 @@ mod tests {
             (vec![&a, &b], vec![], "+a +b"),
             (vec![&a, &b], vec![mirror("a", "ha"), mirror("b", "old")], "-b/mb"),
             (vec![&a], vec![mirror("a", "ha"), mirror("gone", "x")], "-gone/mgone"),
-            (vec![&a], vec![Arc::new(ending)], "-a/ma"),
+            (vec![&a], vec![Arc::new(ending)], "-a/ma!"),
             (vec![&a], vec![mirror("a", "ha")], ""),
         ];
         for (pods, mirrors, expected) in cases {

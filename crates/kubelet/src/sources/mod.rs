@@ -27,6 +27,7 @@ use self::desired::Desired;
 use self::files::Folder;
 use self::mirror::StaticPods;
 use crate::config::Config;
+use crate::hosted::HostedPods;
 
 pub use desired::is_mirror;
 
@@ -46,6 +47,8 @@ pub enum Origin {
     Api,
     File,
     Url,
+    /// This process: see [`crate::hosted`].
+    Process,
 }
 
 impl Origin {
@@ -54,6 +57,7 @@ impl Origin {
             Origin::Api => "api",
             Origin::File => "file",
             Origin::Url => "http",
+            Origin::Process => "process",
         }
     }
 }
@@ -75,6 +79,7 @@ pub struct Settings {
     /// The Node object, the owner of mirror pods.
     pub nodes: watch::Receiver<Arc<Node>>,
     pub config: Arc<Config>,
+    pub hosted: HostedPods,
     pub clock: Clock,
     pub shutdown: Shutdown,
 }
@@ -104,6 +109,20 @@ impl Mirrors {
         let mut mirrors = picture.mirrors.iter();
         let found = mirrors.find(|mirror| (&mirror.metadata.namespace, &mirror.metadata.name) == name)?;
         (hash(found, CONFIG_MIRROR) == wanted).then(|| found.clone())
+    }
+
+    /// The static pods that have mirror pods, by uid, with those.
+    pub fn all(&self) -> Vec<(String, Arc<Pod>)> {
+        let uids: Vec<String> = {
+            let picture = self.0.borrow();
+            picture
+                .static_pods
+                .iter()
+                .filter_map(|pod| pod.metadata.uid.clone())
+                .collect()
+        };
+        let found = uids.into_iter().filter_map(|uid| Some((uid.clone(), self.of(&uid)?)));
+        found.collect()
     }
 
     /// Waits for mirror pods to change, and returns the static pods whose mirror pod is another one now. `known` is for its
@@ -185,7 +204,9 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::
             shutdown,
         ));
     }
+    let mut hosted = settings.hosted.clone();
     let mut desired = Desired::new(awaited);
+    desired.set_hosted(hosted.static_pods());
     let mut api_told = false;
     loop {
         let updates = tokio::select! {
@@ -197,6 +218,10 @@ async fn run(settings: Settings, sink: mpsc::Sender<PodUpdate>, picture: watch::
             pods = static_pods.recv() => {
                 let Some((origin, pods)) = pods else { return };
                 desired.replace(origin, pods)
+            }
+            () = hosted.changed() => {
+                desired.set_hosted(hosted.static_pods());
+                vec![]
             }
             // The kubelet is gone.
             _ = sink.closed() => return,
@@ -352,6 +377,7 @@ mod tests {
             node_name: "n".into(),
             nodes: watch::channel(Arc::default()).1,
             config: Arc::new(config),
+            hosted: HostedPods::none(),
             clock: Clock::System,
             shutdown: shutdown.clone(),
         });

@@ -20,6 +20,7 @@ use super::host;
 use super::summary::*;
 use super::volumes::VolumeSizes;
 use crate::cgroups::Cgroups;
+use crate::hosted::HostedPods;
 use crate::pod::observed::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// Looks closer together than this use the rate of the one before.
@@ -49,6 +50,7 @@ pub struct Options {
     /// None where pods have no groups, as simulated ones.
     pub cgroups: Option<Cgroups>,
     pub volumes: VolumeSizes,
+    pub hosted: HostedPods,
     pub clock: Clock,
 }
 
@@ -58,6 +60,7 @@ struct Shared {
     places: Places,
     cgroups: Option<Cgroups>,
     volumes: VolumeSizes,
+    hosted: HostedPods,
     clock: Clock,
     /// When the machine was started, and this kubelet.
     started: Timestamp,
@@ -88,6 +91,7 @@ impl Gatherer {
                 },
                 cgroups: options.cgroups,
                 volumes: options.volumes,
+                hosted: options.hosted,
                 clock: options.clock,
                 started: machine_started().unwrap_or(now),
                 agent_started: now,
@@ -154,9 +158,15 @@ impl Gatherer {
             .list_pod_sandbox_stats(cri::PodSandboxStatsFilter::default())
             .await;
         let containers = shared.runtime.list_containers(cri::ContainerFilter::default()).await?;
-        let summary = assemble(pods, &stats, &sandboxes.unwrap_or_default(), &containers);
+        let mut summary = assemble(pods, &stats, &sandboxes.unwrap_or_default(), &containers);
         let pods = pods.to_vec();
         let now = shared.clock.now();
+        if let Some(process) = host::ProcessUsage::read() {
+            let hosted = shared.hosted.all();
+            summary
+                .pods
+                .extend(hosted.iter().filter_map(|pod| pod.usage(&process, now)));
+        }
         let mut summary = self.files(move |shared| shared.add_node(summary, &pods, now)).await;
         self.add_rates(&mut summary, now);
         summary.node.cpu = host::cpu_nanoseconds().map(|used| self.node_cpu(used, now));

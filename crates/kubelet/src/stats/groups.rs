@@ -110,7 +110,9 @@ impl<'a> Groups<'a> {
             }
             rows.push(row);
         }
-        rows.extend(row_of_sandbox(pod, part(&pod.sandbox)));
+        // Where a sandbox is no process of its own it has no group; it is found below its pod's all the same.
+        let below_pod = || groups.map(|groups| format!("{}/{}", groups.group, pod.sandbox));
+        rows.extend(row_of_sandbox(pod, part(&pod.sandbox).cloned().or_else(below_pod)));
         rows
     }
 
@@ -202,11 +204,11 @@ fn row_of_container(container: &ContainerStats) -> Row {
 }
 
 /// The network is the sandbox's; its container has nothing else that anybody would look for.
-fn row_of_sandbox(pod: &PodStats, group: Option<&String>) -> Option<Row> {
+fn row_of_sandbox(pod: &PodStats, group: Option<String>) -> Option<Row> {
     let network = pod.network.as_ref()?;
     let time = network.time.parse::<Timestamp>().ok();
     Some(Row {
-        id: group.unwrap_or(&pod.sandbox).clone(),
+        id: group.unwrap_or_else(|| pod.sandbox.clone()),
         name: pod.sandbox.clone(),
         at: time.map(|time| time.as_millisecond()),
         interfaces: network.interfaces.clone(),

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+
 use super::summary::{Fs, Interface, Memory, Network, Rlimit, Swap};
 use crate::node::machine::meminfo_bytes;
 
@@ -143,6 +146,31 @@ pub fn rlimit(time: &str) -> Option<Rlimit> {
 /// `0.00 0.01 0.05 1/123 4567`: the number of processes and threads is after the slash.
 fn processes(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// What this process uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUsage {
+    pub cpu_nanoseconds: u64,
+    pub resident_bytes: u64,
+}
+
+impl ProcessUsage {
+    /// None if the kernel does not say.
+    pub fn read() -> Option<ProcessUsage> {
+        let used = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+        let nanos = |time: TimeVal| {
+            let micros = i128::from(time.tv_sec()) * 1_000_000 + i128::from(time.tv_usec());
+            u64::try_from(micros * 1000).ok()
+        };
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kibibytes: u64 = resident.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(ProcessUsage {
+            cpu_nanoseconds: nanos(used.user_time())? + nanos(used.system_time())?,
+            resident_bytes: kibibytes.checked_mul(1024)?,
+        })
+    }
 }
 
 #[cfg(test)]

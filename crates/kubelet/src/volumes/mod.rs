@@ -23,6 +23,7 @@ mod ownership;
 mod paths;
 mod payload;
 mod plan;
+pub mod removal;
 mod sub_path;
 #[cfg(test)]
 mod testing;

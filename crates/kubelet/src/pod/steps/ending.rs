@@ -31,6 +31,8 @@ pub struct Stop {
 pub enum StopWhy {
     Ending,
     SandboxChanged,
+    /// The node stops.
+    Suspended,
     /// Only sidecars are left, or nothing at all.
     Finished,
 }
@@ -103,10 +105,16 @@ pub(super) fn stop(
     now: Timestamp,
 ) -> Option<Stop> {
     let since = memory.teardown.unwrap_or(now);
-    let deadline = ending.as_ref().map_or_else(
-        || since.later_by_seconds(policy::spec(pod).termination_grace_period_seconds.unwrap_or(0).max(0)),
-        |ending| ending.deadline,
-    );
+    let own_grace = || {
+        let grace = policy::spec(pod).termination_grace_period_seconds.unwrap_or(0).max(0);
+        memory
+            .requests
+            .suspend
+            .map_or(grace, |suspension| suspension.limit(grace))
+    };
+    let deadline = ending
+        .as_ref()
+        .map_or_else(|| since.later_by_seconds(own_grace()), |ending| ending.deadline);
     let mut stop = Stop {
         ending,
         why,

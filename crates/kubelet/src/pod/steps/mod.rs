@@ -8,6 +8,8 @@
 //!              only the sandbox is to be recreated
 //! ```
 //!
+//! When the node stops, a pod that is to go on is stopped and stays so: Run, Stop, Suspended.
+//!
 //! The shell takes the steps in the order of the fields, looks at the runtime, and asks again. Nothing here depends on
 //! having been asked before: lost events, a restart of the kubelet or a failed step only mean that the same steps come
 //! out once more.
@@ -39,6 +41,8 @@ pub enum Steps {
     Run(Box<Run>),
     /// Stop what runs.
     Stop(Box<Stop>),
+    /// The node stops, and nothing of the pod runs: it goes on when the node is back.
+    Suspended,
     /// Nothing of the pod runs any more, or will: clean up volumes, cgroups and the rest.
     Free(Ending),
     /// There is nothing left to do here.
@@ -130,6 +134,10 @@ pub fn next_steps(pod: &Pod, observed: &ObservedPod, memory: &WorkerState, now: 
             (None, false) => Steps::Free(ending),
             (None, true) => Steps::Done(ending),
         };
+    }
+    if memory.requests.suspend.is_some() {
+        let stop = ending::stop(pod, observed, memory, None, StopWhy::Suspended, now);
+        return stop.map_or(Steps::Suspended, |stop| Steps::Stop(Box::new(stop)));
     }
     let mut planner = Planner::new(pod, observed, memory, now);
     if let Some(why) = planner.plan()

@@ -19,6 +19,7 @@ fn shown_ending(ending: &Ending) -> String {
 fn shown(steps: &Steps) -> String {
     let mut words = Vec::new();
     match steps {
+        Steps::Suspended => words.push("suspended".to_string()),
         Steps::Done(ending) => words.push(format!("done {}", shown_ending(ending))),
         Steps::Free(ending) => words.push(format!("free {}", shown_ending(ending))),
         Steps::Stop(stop) => {
@@ -86,6 +87,45 @@ fn check(cases: &[(&str, &str, &str, &str)]) {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_node_that_stops() {
+    check(&[
+        (
+            "containers=a",
+            "sandbox=ready a=running",
+            "suspend",
+            "stop Suspended; end a0 30s",
+        ),
+        (
+            "containers=a",
+            "sandbox=ready a=running",
+            "suspend=5",
+            "stop Suspended; end a0 5s",
+        ),
+        (
+            "containers=a",
+            "sandbox=ready a=exited:143",
+            "suspend",
+            "stop Suspended; sandbox s0",
+        ),
+        (
+            "containers=a",
+            "sandbox=dead a=exited:143",
+            "suspend stopped=s0",
+            "suspended",
+        ),
+        // Nothing is started any more.
+        ("containers=a", "", "suspend", "suspended"),
+        // A pod that ends ends as ever.
+        (
+            "containers=a",
+            "sandbox=ready a=running",
+            "suspend evict",
+            "stop by 130 Evicted; end a0 30s",
+        ),
+    ]);
 }
 
 #[test]

@@ -36,7 +36,7 @@ use super::interfaces::{ContainerConfigurator, PodAllocator, PodEnvironment, Pod
 use super::observed::ObservedPod;
 use super::policy;
 use super::status::Host;
-use super::worker_state::{Eviction, Pace, Requests};
+use super::worker_state::{Eviction, Pace, Requests, Suspension};
 use super::writer::Writer;
 use crate::events::Events;
 use crate::metrics::Metrics;
@@ -106,6 +106,8 @@ struct Live {
     seen: Option<BTreeMap<String, relist::Digest>>,
     /// All sources are ready: pods that only the runtime has are orphans.
     sources_ready: bool,
+    /// The node stops: no pod is started any more.
+    suspension: Option<Suspension>,
 }
 
 impl Live {
@@ -152,6 +154,8 @@ pub struct View {
     pub ending: bool,
     /// Nothing of it runs, or will run again.
     pub stopped: bool,
+    /// The node stops, and nothing of the pod runs.
+    pub suspended: bool,
     /// Its volumes and cgroups are removed, too.
     pub freed: bool,
 }
@@ -210,12 +214,31 @@ impl Workers {
         self.shared.evict(uid, eviction);
     }
 
+    /// The node stops: all pods are stopped, within their grace periods, and no other is started. Pods that are not evicted
+    /// go on when the node is back.
+    pub fn suspend(&self, suspension: Suspension) {
+        let mut live = self.shared.live.lock();
+        live.suspension = Some(suspension);
+        for handle in live.pods.values() {
+            handle.work.send_modify(|work| work.requests.suspend = Some(suspension));
+        }
+    }
+
+    /// Waits until nothing of the pod runs any more, whether it goes on later or not.
+    pub async fn suspended(&self, uid: &str) {
+        self.wait_for(uid, |view| view.suspended || view.freed).await;
+    }
+
     /// Waits until nothing of the pod runs any more and its volumes are free.
     pub async fn freed(&self, uid: &str) {
+        self.wait_for(uid, |view| view.freed).await;
+    }
+
+    async fn wait_for(&self, uid: &str, is_so: impl FnMut(&View) -> bool) {
         let view = self.shared.live.lock().pods.get(uid).map(|handle| handle.view.clone());
         if let Some(mut view) = view {
             // An error means that the worker has gone, and all of the pod with it.
-            let _ = view.wait_for(|view| view.freed).await;
+            let _ = view.wait_for(is_so).await;
         }
     }
 
@@ -236,6 +259,13 @@ impl Workers {
         self.shared.sources_synced.send_replace(true);
         self.shared.relist.notify_one();
         self.shared.retry_resizes();
+    }
+
+    /// Resolves when all sources have delivered all their pods.
+    pub async fn wait_for_sources(&self) {
+        let mut synced = self.shared.sources_synced.subscribe();
+        // The sender lives as long as the workers, so this cannot fail.
+        let _ = synced.wait_for(|synced| *synced).await;
     }
 
     /// Whether all sources are ready, so that an unknown pod is gone.
@@ -314,7 +344,8 @@ impl Shared {
         );
     }
 
-    fn start(self: &Arc<Shared>, live: &mut Live, work: PodWork) {
+    fn start(self: &Arc<Shared>, live: &mut Live, mut work: PodWork) {
+        work.requests.suspend = live.suspension;
         let uid = policy::uid(&work.pod).to_string();
         // Only this kubelet creates sandboxes: the runtime has none of a pod that is new and was not there at the last relist.
         let is_new = live.seen.as_ref().is_some_and(|seen| !seen.contains_key(&uid));

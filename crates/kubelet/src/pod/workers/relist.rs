@@ -148,7 +148,7 @@ fn compare(shared: &Arc<Shared>, pods: BTreeMap<String, Listed>) {
             pod: Arc::new(orphan_pod(uid, listed)),
             requests: Requests {
                 removed: true,
-                evict: None,
+                ..Requests::default()
             },
             orphan: true,
         };

@@ -19,7 +19,7 @@ use crate::pod::interfaces::RunningContainer;
 use crate::pod::observed::{self, ObservedPod, ObservedState};
 use crate::pod::resize::{self, Applied};
 use crate::pod::steps::{Steps, next_steps};
-use crate::pod::worker_state::{Ending, WorkerState};
+use crate::pod::worker_state::{Ending, Requests, WorkerState};
 use crate::pod::{policy, status};
 
 /// After a call to the runtime failed.
@@ -53,6 +53,8 @@ pub(super) struct Worker {
     removed: bool,
     /// Its allocation was released.
     is_released: bool,
+    /// It was stopped because the node stops.
+    is_suspended: bool,
 }
 
 /// A pod that is being started for the first time.
@@ -85,6 +87,7 @@ impl Worker {
             observed: Arc::default(),
             ending: false,
             stopped: false,
+            suspended: false,
             freed: false,
         });
         let (sender, receiver) = watch::channel(work);
@@ -107,6 +110,7 @@ impl Worker {
             refresh_at: now.later(shared.sync_frequency),
             removed: false,
             is_released: false,
+            is_suspended: false,
             starting: is_new.then_some(Starting {
                 seen_at: now,
                 waited_for_images: Duration::ZERO,
@@ -169,10 +173,12 @@ impl Worker {
         self.admit(pod).await;
         let steps = next_steps(pod, &self.observed, &self.memory, now);
         self.remember_ending(pod, &steps);
+        self.is_suspended = matches!(steps, Steps::Suspended);
         self.publish(work, pod, matches!(steps, Steps::Done(_)));
         let then = match steps {
             Steps::Run(run) => self.act(work, pod, *run).await,
             Steps::Stop(stop) => self.stop(pod, *stop).await,
+            Steps::Suspended => NextSync::Wait(None),
             Steps::Free(_) => self.clean_up(pod).await,
             Steps::Done(ending) => self.finish(work, pod, &ending).await,
         };
@@ -271,7 +277,7 @@ impl Worker {
         let ending = match steps {
             Steps::Stop(stop) => stop.ending.as_ref(),
             Steps::Free(ending) | Steps::Done(ending) => Some(ending),
-            Steps::Run(_) => None,
+            Steps::Run(_) | Steps::Suspended => None,
         };
         let Some(ending) = ending else { return };
         if self.memory.ending.is_none() {
@@ -306,6 +312,7 @@ impl Worker {
             observed: observed.clone(),
             ending: self.memory.ending.is_some(),
             stopped: self.memory.ending.is_some() && self.observed.running().next().is_none(),
+            suspended: self.is_suspended,
             freed: self.memory.freed,
         };
         let mut published = self.published.lock();
@@ -449,7 +456,7 @@ impl Worker {
 
     /// Whether the pod has been asked to terminate since this sync began.
     pub(super) fn is_asked_to_terminate(work: &PodWork) -> bool {
-        work.pod.metadata.deletion_timestamp.is_some() || work.requests.removed || work.requests.evict.is_some()
+        work.pod.metadata.deletion_timestamp.is_some() || work.requests != Requests::default()
     }
 
     /// Resolves when the pod is asked to terminate.

@@ -278,6 +278,19 @@ async fn a_static_pod_writes_to_its_mirror() {
     *mirror.lock() = Some(api_pod("containers=a", 7));
     pass(5000).await;
     assert_eq!(server.take(), [STATUS_PATH]);
+    // Others write to it, too: a node that was taken for lost.
+    writer.mirror_seen("static-uid", &with_status(101, running()));
+    pass(5000).await;
+    assert_eq!(server.take(), [""; 0]);
+    writer.mirror_seen("static-uid", &with_status(102, pending()));
+    pass(5000).await;
+    assert_eq!(server.take(), [STATUS_PATH]);
+}
+
+fn with_status(revision: u64, status: PodStatus) -> Pod {
+    let mut pod = Pod::clone(&api_pod("containers=a", revision));
+    pod.status = Some(status);
+    pod
 }
 
 #[tokio::test(start_paused = true)]
