@@ -44,6 +44,8 @@ fn service(service_ips: &[IpAddr]) -> Value {
     let port = |name: &str, port: u16, protocol: &str| json!({"name": name, "port": port, "protocol": protocol, "targetPort": port});
     let mut spec = json!({
         "type": "ClusterIP",
+        // Each node that has pods of ours has a server. A pod always reaches its own node, whatever policies it has.
+        "trafficDistribution": "PreferSameNode",
         "ports": [
             port("dns", PORT, "UDP"),
             port("dns-tcp", PORT, "TCP"),
@@ -90,6 +92,7 @@ fn slice(name: &str, of: &str, node: &str, endpoints: &[SocketAddr], metrics: Op
             "addresses": [address],
             "conditions": {"ready": true, "serving": true, "terminating": false},
             "nodeName": node,
+            "hints": {"forNodes": [{"name": node}]},
         })
     });
     let mut ports = vec![

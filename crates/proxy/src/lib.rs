@@ -14,11 +14,9 @@ pub mod conntrack;
 pub mod engine;
 pub mod health;
 pub mod metrics;
-pub mod netlink;
-mod nft;
 pub mod objects;
 pub mod plan;
-pub mod route;
+pub mod policy;
 mod run;
 pub mod settings;
 #[cfg(test)]

@@ -9,10 +9,9 @@
 //!
 //! Upstream: pkg/proxy/conntrack (v1.36).
 
-mod flows;
 mod sysctls;
 
-pub use flows::{Conntrack, Flow};
+use orlop_netlink::conntrack::{Conntrack, Flow};
 pub use sysctls::{Sysctl, apply, cores, sysctls};
 
 use std::io;

@@ -50,11 +50,16 @@ fn plan(ports: impl IntoIterator<Item = ServicePort>) -> Plan {
     }
 }
 
+fn flow(source: &str, destination: &str, answered_by: &str) -> Flow {
+    let [source, destination, answered_by] = [source, destination, answered_by].map(|text| text.parse().unwrap());
+    Flow::unnamed(source, destination, answered_by)
+}
+
 #[test]
 fn flows_to_a_service_are_stale_unless_an_endpoint_answers() {
     let port = udp("dns", "10.96.0.10", &["10.1.0.2:5353"]);
     let wanted = ServiceFlows::new([&port].into_iter(), planned);
-    let is_stale = |to, by| wanted.is_stale(&Flow::new("10.1.0.9:4000", to, by));
+    let is_stale = |to, by| wanted.is_stale(&flow("10.1.0.9:4000", to, by));
     for to in [
         "10.96.0.10:53",
         "198.51.100.7:53",
@@ -70,7 +75,7 @@ fn flows_to_a_service_are_stale_unless_an_endpoint_answers() {
     for to in ["10.96.0.10:54", "10.96.0.11:53", "192.168.0.1:30054", "10.1.0.2:5353"] {
         assert!(!is_stale(to, to), "{to}");
     }
-    assert!(!wanted.is_stale(&Flow::new("[fd00::1]:1", "[fd00::2]:30053", "[fd00::2]:30053")));
+    assert!(!wanted.is_stale(&flow("[fd00::1]:1", "[fd00::2]:30053", "[fd00::2]:30053")));
 }
 
 #[test]
@@ -180,12 +185,16 @@ fn timeouts_are_set_in_the_kernel() {
         assert_eq!(read("nf_conntrack_udp_timeout").trim(), "41");
         assert_eq!(read("nf_conntrack_tcp_be_liberal").trim(), "1");
         assert_eq!(read("nf_conntrack_tcp_timeout_established").trim(), "86400");
-        // Of a namespace that is not the machine's own the limit can't be set: that is said, and no more.
-        let max = Sysctl {
-            path: "proc/sys/net/netfilter/nf_conntrack_max",
-            value: 12345,
-            is_least: false,
-        };
-        assert_eq!(apply(Path::new("/"), &[max]).len(), 1);
+        // Of a namespace that is not the machine's own the limit can't be set: that is reported, and no more, and only where
+        // the machine's is lower.
+        let limit: u64 = read("nf_conntrack_max").trim().parse().unwrap();
+        for (value, problems) in [(limit + 1, 1), (limit - 1, 0)] {
+            let max = Sysctl {
+                path: "proc/sys/net/netfilter/nf_conntrack_max",
+                value,
+                is_least: false,
+            };
+            assert_eq!(apply(Path::new("/"), &[max]).len(), problems, "{value}");
+        }
     });
 }

@@ -17,49 +17,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+pub use orlop_netlink::{Family, Protocol};
+
 pub use facts::{HEADLESS, PROXY_NAME};
 pub use planner::{HealthCheck, PendingChanges, Planner, ServiceName};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
-
-    pub fn of(ip: IpAddr) -> Family {
-        if ip.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-impl Protocol {
-    /// As rules have it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        }
-    }
-
-    /// The number in IP headers.
-    pub fn number(self) -> u8 {
-        match self {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        }
-    }
-}
 
 /// A port of a service, in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

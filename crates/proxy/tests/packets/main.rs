@@ -7,6 +7,7 @@ mod cases;
 mod ipvs;
 mod modes;
 mod netns;
+mod policy;
 mod service;
 mod world;
 
@@ -18,7 +19,7 @@ macro_rules! modes {
     ($($name:ident: $mode:ident),*) => {$(
         mod $name {
             use super::*;
-            modes!(@groups $mode cluster_ip node_port load_balancer external_ip policies no_endpoints terminating affinity
+            modes!(@groups $mode cluster_ip node_port load_balancer load_balancer_at_node external_ip policies no_endpoints terminating affinity
                 udp changes established foreign_rules repair);
 
             /// No group of the table is left out.

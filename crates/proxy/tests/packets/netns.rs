@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::{fs, thread};
 
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, setns, unshare};
-use orlop_proxy::netlink::{CREATE, Connection, EXCLUSIVE, Message};
+use orlop_netlink::{CREATE, Connection, EXCLUSIVE, Message};
 
 const NEW_LINK: u16 = 16;
 const SET_LINK: u16 = 19;
@@ -74,6 +74,12 @@ impl Netns {
             set("net/ipv4/conf/default/send_redirects", "0");
             set("net/ipv6/conf/all/forwarding", "1");
         });
+    }
+}
+
+impl AsRawFd for Netns {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Svc {
     node_port: Option<u16>,
     external_ip: bool,
     load_balancer: bool,
+    /// Its load balancer has the node's own addresses.
+    at_node: bool,
     source_ranges: Vec<&'static str>,
     affinity: Option<u32>,
     internal_local: bool,
@@ -46,6 +48,7 @@ impl Svc {
             node_port: None,
             external_ip: false,
             load_balancer: false,
+            at_node: false,
             source_ranges: vec![],
             affinity: None,
             internal_local: false,
@@ -77,6 +80,12 @@ impl Svc {
     pub(crate) fn load_balancer(mut self) -> Svc {
         self.load_balancer = true;
         self
+    }
+
+    /// The nodes are the load balancer, as where there is no cloud.
+    pub(crate) fn load_balancer_at_node(mut self) -> Svc {
+        self.at_node = true;
+        self.load_balancer()
     }
 
     pub(crate) fn only_from(mut self, ranges: &[&'static str]) -> Svc {
@@ -133,6 +142,14 @@ impl Svc {
     /// The address of its load balancer.
     pub(crate) fn ingress(&self, family: Family) -> SocketAddr {
         let mut address = self.external(family);
+        if self.at_node {
+            let node = match family {
+                Family::V4 => "172.16.1.2",
+                Family::V6 => "fd00:1::2",
+            };
+            address.set_ip(node.parse().unwrap());
+            return address;
+        }
         address.set_ip(match address.ip() {
             IpAddr::V4(ip) => {
                 let mut octets = ip.octets();

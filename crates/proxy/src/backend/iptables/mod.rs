@@ -38,8 +38,8 @@ use script::Script;
 
 use super::{Backend, Cleaned, Error, Mode, Report, Result, UnsupportedMode};
 use crate::plan::{Change, Family, Key, Plan, ServicePort};
-use crate::route::Route;
 use crate::settings::{DetectLocal, Settings};
+use orlop_netlink::route::Route;
 
 /// Rules in one input for the nf_tables variant, whose time grows with the square of the chains in it. The legacy one
 /// reads and writes the whole table each time, and so gets everything at once.

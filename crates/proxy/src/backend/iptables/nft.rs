@@ -14,10 +14,10 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::render::Table;
 use super::saved::{Chains, Saved, is_ours};
-use crate::netlink::{Connection, Message, Response, attributes, be32, family_number, ne16, ne32, text};
-use crate::nft::Verdict;
-use crate::nft::wire::{self, bitwise, chain, cmp, data, expression, immediate, meta, payload, rule, xt};
 use crate::plan::Family;
+use orlop_netlink::nft::Verdict;
+use orlop_netlink::nft::wire::{self, bitwise, chain, cmp, data, expression, immediate, meta, payload, rule, xt};
+use orlop_netlink::{Connection, Message, Response, attributes, be32, family_number, ne16, ne32, text};
 
 const GET_CHAIN: u16 = wire::SUBSYSTEM | wire::GET_CHAIN;
 const GET_RULE: u16 = wire::SUBSYSTEM | wire::GET_RULE;

@@ -10,7 +10,7 @@ use super::operations::Operation;
 use super::render::{Element, ServerKey, Value};
 use super::{Ipvs, Report, Result, written};
 use crate::backend::Error;
-use crate::route::AddressChange;
+use orlop_netlink::route::AddressChange;
 
 impl Ipvs {
     pub(super) fn apply(&mut self, operations: Vec<Operation>, link: u32) -> Result<Report> {

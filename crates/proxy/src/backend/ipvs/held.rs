@@ -10,9 +10,9 @@ use super::operations::KernelState;
 use super::render::{At, Element, KernelObject, Match, ServerKey, Set};
 use super::{Counts, DEVICE, Ipvs, Result, connections, desired, rules};
 use crate::backend::{Cleaned, Error};
-use crate::conntrack::{Conntrack, Flow};
 use crate::plan::{Family, Protocol};
-use crate::route::is_reachable;
+use orlop_netlink::conntrack::{Conntrack, Flow};
+use orlop_netlink::route::is_reachable;
 
 impl KernelState {
     pub(super) fn counts(&self) -> Counts {

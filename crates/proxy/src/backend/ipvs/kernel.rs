@@ -9,8 +9,10 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 
 use super::operations::VirtualServer;
 use super::render::{At, ServerKey};
-use crate::netlink::{self, Connection, DUMP, Message, Response, attributes, family_number, ip, octets, text};
 use crate::plan::{Family, Protocol};
+use orlop_netlink::{
+    self as netlink, Connection, DUMP, Message, Response, attributes, family_number, ip, octets, text,
+};
 
 const CONTROL: u16 = 0x10;
 const CONTROL_GET_FAMILY: u8 = 3;

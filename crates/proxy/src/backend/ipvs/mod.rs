@@ -35,8 +35,8 @@ use self::operations::{Leaving, Operation, Scheduling, change, repair};
 use self::render::{Host, ServerKey};
 use super::{Backend, Cleaned, Error, Mode, Report, Result, UnsupportedMode};
 use crate::plan::{Change, Family, Key, Plan};
-use crate::route::Route;
 use crate::settings::Settings;
+use orlop_netlink::route::Route;
 
 /// The device that has the addresses of services.
 pub const DEVICE: &str = "kube-ipvs0";

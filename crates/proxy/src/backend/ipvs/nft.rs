@@ -9,10 +9,10 @@ use rustc_hash::FxHashMap;
 
 use super::render::{At, Element, Match, Set, Value};
 use super::rules::{Chain, Rule, Statement, TABLE};
-use crate::netlink::{APPEND, CREATE, Connection, Message, Response, ip, octets, text};
-use crate::nft::wire::{self, elements, rule, set};
-use crate::nft::{self, Batch, ElementData, ElementParts, Expressions, Part, Shape, Verdict};
 use crate::plan::{Family, Protocol};
+use orlop_netlink::nft::wire::{self, elements, rule, set};
+use orlop_netlink::nft::{self, Batch, ElementData, ElementParts, Expressions, Part, Shape, Verdict};
+use orlop_netlink::{APPEND, CREATE, Connection, Message, Response, ip, octets, text};
 
 /// Elements in one message, and in one transaction.
 const IN_MESSAGE: usize = 400;

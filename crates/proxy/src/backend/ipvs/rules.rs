@@ -16,9 +16,9 @@ use std::fmt::{self, Write};
 use ipnet::IpNet;
 
 use super::render::Set;
-use crate::nft::{Hook, Part};
 use crate::plan::Family;
 use crate::settings::{DetectLocal, Settings};
+use orlop_netlink::nft::{Hook, Part};
 
 pub(super) const TABLE: &str = "kube-proxy-ipvs";
 

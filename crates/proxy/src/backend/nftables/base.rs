@@ -15,9 +15,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::ruleset::{Chain, Container, Element, ElementKey, Rule, Side, Statement, Value, Verdict, ip_key};
-use crate::nft::Hook;
 use crate::plan::{Family, Node};
 use crate::settings::{DetectLocal, Settings};
+use orlop_netlink::nft::Hook;
 
 pub(super) const REJECT: &str = "reject-chain";
 

@@ -7,12 +7,12 @@ use super::ruleset::{
     Container, Data, ElementKey, KeyKind, Name, Op, Range, Rule, Side, Statement, Value, ValueKind, set_name,
 };
 use super::slots::shard_of;
-use crate::netlink::{APPEND, CREATE, Message};
-use crate::nft::wire::{self, chain, elements, rule, set, table};
-use crate::nft::{
+use crate::plan::Family;
+use orlop_netlink::nft::wire::{self, chain, elements, rule, set, table};
+use orlop_netlink::nft::{
     self, ElementData, ElementParts, Expressions, Part, Shape, key_shape, udata, udata_number, udata_text,
 };
-use crate::plan::Family;
+use orlop_netlink::{APPEND, CREATE, Message};
 
 /// How many clients an affinity set remembers at most.
 const AFFINITY_SIZE: u32 = 65535;

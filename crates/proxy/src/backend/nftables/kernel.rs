@@ -14,10 +14,10 @@ use super::ruleset::{
 };
 use super::text::In;
 use crate::backend::{Error, Result};
-use crate::netlink::{BatchError, Connection, Message, Response, attributes, be32, ne32, text};
-use crate::nft::wire::{self, chain, elements, rule, set, table};
-use crate::nft::{self, Batch, ElementData, Hook, Shape};
 use crate::plan::Family;
+use orlop_netlink::nft::wire::{self, chain, elements, rule, set, table};
+use orlop_netlink::nft::{self, Batch, ElementData, Hook, Shape};
+use orlop_netlink::{BatchError, Connection, Message, Response, attributes, be32, ne32, text};
 
 /// A table as it was found.
 #[derive(Clone, Debug, Default)]

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use super::slots::shard_of;
-use crate::nft::{self, Hook, Part};
 use crate::plan::{Family, Protocol};
+use orlop_netlink::nft::{self, Hook, Part};
 
 pub(super) type Name = Arc<str>;
 

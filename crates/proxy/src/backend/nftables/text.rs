@@ -9,8 +9,8 @@ use super::ruleset::{
     endpoint_of, family_name, set_name, slot_of,
 };
 use super::slots::shard_of;
-use crate::nft::Part;
 use crate::plan::Family;
+use orlop_netlink::nft::Part;
 
 /// Something in the table of a family.
 pub(super) struct In<'a, T>(pub Family, pub &'a T);

@@ -38,8 +38,8 @@ use self::service::{Common, Service};
 use self::udp::Sessions;
 use super::{Backend, Cleaned, Error, Mode, Report, Result};
 use crate::plan::{Change, Family, Key, Plan, Protocol, ServicePort};
-use crate::route::Route;
 use crate::settings::Settings;
+use orlop_netlink::route::Route;
 
 /// Connections at once, as far as open files reach; each has two sockets and two buffers of 16 KiB.
 const CONNECTIONS_MAX: usize = 65_536;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use nix::libc;
 
 use crate::backend::{Error, Result};
-use crate::route::Route;
+use orlop_netlink::route::Route;
 
 /// Ranges stand for all addresses in them; an address outside has a route of its own for as long as a service has it.
 pub(super) struct Routes {

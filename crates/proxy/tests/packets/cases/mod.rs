@@ -17,6 +17,7 @@ pub(crate) const GROUPS: &[(&str, fn(&mut Bed))] = &[
     ("cluster_ip", reach::cluster_ip),
     ("node_port", reach::node_port),
     ("load_balancer", reach::load_balancer),
+    ("load_balancer_at_node", reach::load_balancer_at_node),
     ("external_ip", reach::external_ip),
     ("policies", reach::policies),
     ("no_endpoints", reach::no_endpoints),

@@ -134,6 +134,33 @@ pub(super) fn load_balancer(bed: &mut Bed) {
     }
 }
 
+/// The load balancer's address is the node's own: only the service's ports lead to it.
+pub(super) fn load_balancer_at_node(bed: &mut Bed) {
+    let web = Svc::new("web", 10, ALL).load_balancer_at_node();
+    let near = Svc::new("near", 11, ALL)
+        .port(81)
+        .external_local()
+        .load_balancer_at_node();
+    bed.put(&[&web, &near]);
+    for family in Family::ALL {
+        for from in ["outside", "client", "host", "a1"] {
+            bed.check(from, Tcp, web.ingress(family), Served(ALL, Node));
+        }
+        bed.check("outside", Tcp, near.ingress(family), Served(LOCAL, Kept));
+        let mut other = web.ingress(family);
+        other.set_port(82);
+        for from in ["outside", "client", "host"] {
+            bed.check(from, Tcp, other, Refused);
+        }
+    }
+    bed.remove(&web);
+    for family in Family::ALL {
+        bed.check("outside", Tcp, web.ingress(family), Refused);
+        bed.check("host", Tcp, web.ingress(family), Refused);
+        bed.check("outside", Tcp, near.ingress(family), Served(LOCAL, Kept));
+    }
+}
+
 pub(super) fn external_ip(bed: &mut Bed) {
     let web = Svc::new("web", 10, ALL).external_ip();
     let near = Svc::new("near", 11, ALL).external_ip().external_local();
