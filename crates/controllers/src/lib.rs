@@ -48,6 +48,7 @@ pub mod run;
 pub mod runtime;
 mod selection;
 mod service_account;
+mod service_lb;
 pub mod settings;
 mod stateful_set;
 mod taint_eviction;
@@ -74,6 +75,7 @@ pub const ALL: &[&Def] = &[
     &endpoints::DEF,
     &endpoint_slice::DEF,
     &endpoint_slice_mirroring::DEF,
+    &service_lb::DEF,
     &taint_eviction::DEF,
     &pod_gc::DEF,
     &persistent_volume::DEF,

@@ -8,12 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use orlop_api::quantity::{Format, Quantity};
 use orlop_api::resources::ResourceList;
 use orlop_api::{KindDef, quota};
 use orlop_base::Clock;
 use orlop_client::{Error, ListQuery, path};
 use serde_json::{Value, json};
 
+use crate::discovery::{self, Resource};
 use crate::objects::{ConfigMap, Kind, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service};
 use crate::runtime::{Cache, Def, Key, Next, Reconcile, ReconcileResult, Setup, WorkQueue, Writer, status_patch};
 
@@ -79,6 +81,7 @@ impl Reconcile for Controller {
         for kind in quota::kinds_to_count(&used) {
             self.count(writer, &quota, kind, &mut used).await?;
         }
+        count_custom(writer, &seen.metadata.namespace, &mut used).await?;
         let mut status = quota::status(&quota, &used);
         if status != seen.status {
             forget(&seen.status, &mut status);
@@ -115,6 +118,37 @@ impl Controller {
             .for_each(|object| quota::count_one(used, quota, kind, object, now));
         Ok(())
     }
+}
+
+/// Objects of custom kinds count for one each, under `count/PLURAL.GROUP`.
+async fn count_custom(writer: &Writer, namespace: &str, used: &mut ResourceList) -> orlop_client::Result<()> {
+    let names: Vec<String> = used.keys().filter(|name| is_custom(name)).cloned().collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let discovered = discovery::discover(writer.api()).await?;
+    for name in names {
+        let of_name = |r: &&Resource| name == format!("count/{}.{}", r.name, r.group());
+        let Some(resource) = discovered.preferred().find(of_name) else {
+            continue;
+        };
+        let at = path::collection(&resource.api_version, Some(namespace), &resource.name);
+        let there = match writer.api().list::<Value>(&at, &ListQuery::default()).await {
+            Ok(list) => list.items.len(),
+            Err(Error::NotFound(_)) => 0,
+            Err(error) => return Err(error),
+        };
+        let there = i64::try_from(there).unwrap_or(i64::MAX);
+        used.insert(name, Quantity::from_i64(there, Format::DecimalSI));
+    }
+    Ok(())
+}
+
+fn is_custom(name: &str) -> bool {
+    let Some(resource) = name.strip_prefix("count/").filter(|r| r.contains('.')) else {
+        return false;
+    };
+    !orlop_api::kinds::all().any(|kind| resource == format!("{}.{}", kind.plural, kind.group))
 }
 
 /// A merge patch leaves what it does not name: what is limited no more has to be taken out.

@@ -53,7 +53,6 @@ async fn run_elected(options: Options) -> Result<(), RunError> {
     if !election.acquired().await {
         return Ok(());
     }
-    tracing::info!("started controllers");
     tokio::select! {
         _ = run_controllers(&options) => Ok(()),
         _ = election.lost() => match options.shutdown.is_triggered() {
@@ -64,6 +63,7 @@ async fn run_elected(options: Options) -> Result<(), RunError> {
 }
 
 async fn run_controllers(options: &Options) {
+    tracing::info!(controllers = options.controllers.len(), "started controllers");
     let caches = Caches::new(options.api.clone(), options.shutdown.clone());
     let settings = Arc::new(options.settings.clone());
     let (recorder, events) = Recorder::start(

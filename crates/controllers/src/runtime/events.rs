@@ -9,7 +9,7 @@ use crate::objects::{Kind, Meta};
 
 /// Controllers whose events have another source than their own name.
 /// Upstream: what each passes to `NewRecorder`.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 14] = [
     ("disruption-controller", "controllermanager"),
     ("endpoints-controller", "endpoint-controller"),
     ("endpointslice-controller", "endpoint-slice-controller"),
@@ -26,6 +26,7 @@ const SOURCES: [(&str, &str); 13] = [
     ("persistentvolume-expander-controller", "volume_expand"),
     ("replicationcontroller-controller", "replication-controller"),
     ("resourceclaim-controller", "resource_claim"),
+    ("service-lb-controller", "service-controller"),
 ];
 
 /// Who events of that controller come from (`source.component`).

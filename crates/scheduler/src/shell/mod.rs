@@ -65,6 +65,12 @@ pub fn run(options: Options) -> BoxFuture<'static, Result<(), RunError>> {
 
 async fn schedule(options: Options) -> Result<(), RunError> {
     let engine = engine::Engine::start(&options)?;
+    let names = options
+        .config
+        .profiles
+        .iter()
+        .map(|profile| profile.scheduler_name.as_str());
+    tracing::info!(schedulers = names.collect::<Vec<_>>().join(","), "started scheduler");
     let leader = &options.config.leader_election;
     if !leader.leader_elect {
         engine.run(options.shutdown, None).await;
