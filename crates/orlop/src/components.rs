@@ -1,6 +1,7 @@
 //! What runs beside the API server in one process: each component is supervised, and can be stopped and started.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,32 +12,64 @@ use orlop_base::{BoxFuture, Clock, Random, Shutdown, Supervisor};
 use orlop_client::Api;
 use orlop_controllers::{Def, Settings};
 use orlop_kubelet::{agent, fleet};
+use orlop_proxy::policy::AttachedPods;
 use orlop_runtime::Runtime;
-use orlop_scheduler::config::Config as SchedulerConfig;
 use orlop_scheduler::metrics::Metrics;
 use orlop_scheduler::serving::SchedulerPages;
 use orlop_scheduler::shell;
 use orlop_serving::{ALWAYS_ALLOWED, Certificate, Pages};
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
+use crate::cluster::{self, ChosenConfig, ComponentPods, ControlPlaneNode, SchedulerConfigSource};
 use crate::commands::controller_manager::ManagerPages;
-use crate::node::NodePlan;
+use crate::node::{NodeCertificate, NodePlan};
+use crate::nodes::Workers;
 use crate::services::{self, ServicesPlan};
 use crate::signing;
+use crate::stop::StopRequest;
 
 pub(crate) const SCHEDULER: &str = "scheduler";
 pub(crate) const CONTROLLER_MANAGER: &str = "controller-manager";
 pub(crate) const KUBELET: &str = "kubelet";
 pub(crate) const PROXY: &str = "proxy";
 pub(crate) const DNS: &str = "dns";
+pub(crate) const POLICY: &str = "network-policy";
 pub(crate) const FLEET: &str = "simulated-nodes";
 
 /// All that `orlop up` may start, and that can be left out.
-pub(crate) const NAMES: [&str; 6] = [SCHEDULER, CONTROLLER_MANAGER, KUBELET, PROXY, DNS, FLEET];
+pub(crate) const NAMES: [&str; 7] = [SCHEDULER, CONTROLLER_MANAGER, KUBELET, PROXY, DNS, POLICY, FLEET];
 
 /// The certificate of a component's port. A new one is made at every start.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// How a node's components reach the API server, each as its own user and with its rights.
+#[derive(Clone)]
+pub(crate) struct NodeApis {
+    pub kubelet: Api,
+    pub proxy: Api,
+    /// For network policies and DNS.
+    pub network: Api,
+    /// May write whatever the cluster is to have; none on worker nodes.
+    pub admin: Option<Api>,
+}
+
+impl NodeApis {
+    pub(crate) fn in_process(running: &Running, node: &str) -> NodeApis {
+        let api = |user: &str, groups: &[&str], agent: &'static str| {
+            let service = orlop_apiserver::in_process::service(running.server.clone(), user, groups);
+            Api::in_process(service, agent)
+        };
+        let admin = api("system:orlop:services", &["system:masters"], "orlop");
+        NodeApis {
+            kubelet: api(&format!("system:node:{node}"), &["system:nodes"], "orlop-kubelet"),
+            proxy: api("system:kube-proxy", &[], "kube-proxy"),
+            network: admin.clone(),
+            admin: Some(admin),
+        }
+    }
+}
 
 /// Components under way. They stop before the server does, so that their last words are heard.
 #[derive(Default)]
@@ -45,14 +78,18 @@ pub(crate) struct Components {
     shutdown: Shutdown,
     /// Left out for now.
     disabled: Vec<String>,
+    /// What stops all of them, and pods before them.
+    stop: StopRequest,
+    workers: Option<Workers>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Components {
-    pub(crate) fn new(running: &Running, disabled: Vec<String>) -> Components {
+    pub(crate) fn new(supervisor: &Supervisor, disabled: Vec<String>, stop: StopRequest) -> Components {
         Components {
-            supervisor: running.server.health.components.clone(),
+            supervisor: supervisor.clone(),
             disabled,
+            stop,
             ..Components::default()
         }
     }
@@ -65,45 +102,94 @@ impl Components {
         &self.shutdown
     }
 
+    /// Worker nodes, which stop when the components do.
+    pub(crate) fn start_workers(&mut self, workers: Workers) {
+        workers.start();
+        self.workers = Some(workers);
+    }
+
+    pub(crate) fn workers(&self) -> Option<&Workers> {
+        self.workers.as_ref()
+    }
+
     /// A task of its own that ends at the shutdown, and is waited for.
     pub(crate) fn keep(&mut self, task: JoinHandle<()>) {
         self.tasks.push(task);
     }
 
+    /// Pods first, while there is a kubelet to stop them and an API server to be told.
     pub(crate) async fn stop(self) {
+        let workers = async {
+            if let Some(workers) = &self.workers {
+                workers.stop_all().await;
+            }
+        };
+        tokio::join!(self.stop.stop_pods(), workers);
         self.shutdown.trigger();
         for task in self.tasks {
             let _ = task.await;
         }
     }
 
-    fn add(&mut self, name: &'static str, start: Start) {
+    fn add(&mut self, name: &'static str, mut start: Start) {
         let wanted = !self.disabled.iter().any(|disabled| disabled == name);
-        let task = (self.supervisor).add(name, wanted, self.shutdown.clone(), Clock::System, start);
+        let start = move |shutdown: Shutdown| {
+            cluster::logs::begin(name);
+            start(shutdown)
+        };
+        let task = (self.supervisor).add(name, wanted, self.shutdown.clone(), Clock::System, Box::new(start));
         self.tasks.push(task);
     }
 
+    /// Somebody who may write whatever the cluster is to have.
+    pub(crate) fn admin(running: &Running) -> Api {
+        let service =
+            orlop_apiserver::in_process::service(running.server.clone(), "system:orlop:cluster", &["system:masters"]);
+        Api::in_process(service, "orlop")
+    }
+
+    /// Shows the components as pods of the node.
+    pub(crate) fn show_pods(&mut self, pods: ComponentPods) {
+        let (supervisor, shutdown) = (self.supervisor.clone(), self.shutdown.clone());
+        self.keep(tokio::spawn(pods.follow(supervisor, shutdown)));
+    }
+
+    /// Shows the components as pods of the node, and the node as the control plane's.
+    pub(crate) fn show_cluster(&mut self, running: &Running, pods: ComponentPods, node: ControlPlaneNode) {
+        self.show_pods(pods);
+        let shutdown = self.shutdown.clone();
+        self.keep(tokio::spawn(cluster::mark(Components::admin(running), node, shutdown)));
+    }
+
     /// The scheduler, as kube-scheduler's user and with its rights.
-    pub(crate) fn start_scheduler(&mut self, running: &Running, config: SchedulerConfig, port: u16) {
+    pub(crate) fn start_scheduler(&mut self, running: &Running, chosen: ChosenConfig, port: u16, data_dir: &Path) {
         let service = orlop_apiserver::in_process::service(running.server.clone(), "system:kube-scheduler", &[]);
         let (api, pki) = (Api::in_process(service, "orlop-scheduler"), running.pki.clone());
+        let (source, writing) =
+            SchedulerConfigSource::new(Components::admin(running), chosen, data_dir, self.shutdown.clone());
+        self.keep(writing);
+        let (source, supervisor) = (Arc::new(source), self.supervisor.clone());
         let start = move |shutdown: Shutdown| {
-            let metrics = Arc::new(Metrics::for_lease(&config.leader_election.resource_name));
-            let pages = Arc::new(SchedulerPages::new(metrics.clone(), &config, shutdown.clone()));
-            let port = ComponentPort::new("kube-scheduler", port, &pki, &api, pages, &shutdown);
-            let options = shell::Options {
-                api: api.clone(),
-                config: config.clone(),
-                clock: Clock::System,
-                seed: Random::from_entropy().next_u64(),
-                metrics,
-                // One process has the data directory, so the name may stay the same: after a crash the lease is ours
-                // still.
-                identity: Some("orlop-up".to_string()),
-                shutdown,
-            };
+            let (api, pki, source, supervisor) = (api.clone(), pki.clone(), source.clone(), supervisor.clone());
             Box::pin(async move {
+                let config = source.load().await;
+                let following = shutdown.clone();
+                orlop_base::spawn(async move { source.follow(supervisor, following).await });
+                let metrics = Arc::new(Metrics::for_lease(&config.leader_election.resource_name));
+                let pages = Arc::new(SchedulerPages::new(metrics.clone(), &config, shutdown.clone()));
+                let port = ComponentPort::new("kube-scheduler", port, &pki, &api, pages, &shutdown);
                 port.serve().await;
+                let options = shell::Options {
+                    api,
+                    config,
+                    clock: Clock::System,
+                    seed: Random::from_entropy().next_u64(),
+                    metrics,
+                    // One process has the data directory, so the name may stay the same: after a crash the lease is ours
+                    // still.
+                    identity: Some("orlop-up".to_string()),
+                    shutdown,
+                };
                 Ok(shell::run(options).await?)
             }) as BoxFuture<'static, Result<(), ComponentError>>
         };
@@ -159,36 +245,59 @@ impl Components {
         self.add(CONTROLLER_MANAGER, Box::new(start));
     }
 
-    /// This machine's node agent, as its node's user and with its rights.
-    pub(crate) fn start_node(&mut self, running: &Running, plan: NodePlan) {
-        let user = format!("system:node:{}", plan.identity.name);
-        let service = orlop_apiserver::in_process::service(running.server.clone(), &user, &["system:nodes"]);
-        let (api, pki) = (Api::in_process(service, "orlop-kubelet"), running.pki.clone());
+    /// A node's kubelet.
+    pub(crate) fn start_node(&mut self, apis: &NodeApis, plan: NodePlan, certificate: NodeCertificate) {
+        let apis = apis.clone();
+        let attached = self.start_policies(&apis.network, &plan);
         // Kept from one attempt to the next: a simulated runtime has its containers in memory.
-        let mut runtime: Option<Arc<dyn Runtime>> = None;
+        let runtime: Arc<OnceCell<Arc<dyn Runtime>>> = Arc::default();
+        // Simulated pods go with the process: there is nothing to stop.
+        let pod_stop = plan.is_real().then(|| self.stop.pods().clone());
         let start = move |shutdown: Shutdown| {
-            let options = match &runtime {
-                Some(runtime) => Ok(runtime.clone()),
-                None => plan.runtime().inspect(|made| runtime = Some(made.clone())),
-            };
-            let options = options.and_then(|runtime| plan.clone().options(runtime, api.clone(), &pki, shutdown));
-            Box::pin(async move { Ok(agent::run(options?).await?) }) as BoxFuture<'static, Result<(), ComponentError>>
+            let (plan, apis, certificate) = (plan.clone(), apis.clone(), certificate.clone());
+            let (runtime, attached, stop) = (runtime.clone(), attached.clone(), pod_stop.clone());
+            Box::pin(async move {
+                let runtime = runtime.get_or_try_init(|| plan.runtime(attached)).await?.clone();
+                let options = plan.clone().options(runtime, apis.kubelet, certificate, stop, shutdown);
+                let agent = agent::start(options).await?;
+                if let Some(admin) = &apis.admin
+                    && let Err(error) = cluster::publish_kubelet_config(admin, &agent.config().document).await
+                {
+                    tracing::warn!(err = %error, "failed to publish the kubelet configuration");
+                }
+                agent.wait().await;
+                Ok(())
+            }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(KUBELET, Box::new(start));
     }
 
-    /// What makes services reachable from this machine: the proxy, as kube-proxy's user and with its rights, and DNS.
-    pub(crate) fn start_services(&mut self, running: &Running, plan: ServicesPlan) {
-        let service =
-            |user: &str, groups: &[&str]| orlop_apiserver::in_process::service(running.server.clone(), user, groups);
-        let admin = Api::in_process(service("system:orlop:services", &["system:masters"]), "orlop");
-        let api = Api::in_process(service("system:kube-proxy", &[]), "kube-proxy");
-        let (dns_plan, dns_api) = (plan.clone(), admin.clone());
+    /// Network policies of the pods that a node runs itself. What comes back has pods wait until their policies are in
+    /// effect; none where nobody enforces any.
+    fn start_policies(&mut self, api: &Api, plan: &NodePlan) -> Option<AttachedPods> {
+        let node = plan.embedded()?.clone();
+        let api = api.clone();
+        let attached = AttachedPods::default();
+        let shared = attached.clone();
+        let start = move |shutdown: Shutdown| {
+            let (node, api, attached) = (node.clone(), api.clone(), shared.clone());
+            Box::pin(async move { Ok(node.enforce_policies(api, attached, shutdown).await?) })
+                as BoxFuture<'static, Result<(), ComponentError>>
+        };
+        self.add(POLICY, Box::new(start));
+        let is_disabled = self.disabled.iter().any(|disabled| disabled == POLICY);
+        (!is_disabled).then_some(attached)
+    }
+
+    /// What makes services reachable from a node: the proxy and DNS.
+    pub(crate) fn start_services(&mut self, apis: &NodeApis, plan: ServicesPlan) {
+        let (dns_plan, dns_api) = (plan.clone(), apis.network.clone());
         let dns = move |shutdown| {
             let run = services::dns(dns_plan.clone(), dns_api.clone(), shutdown);
             Box::pin(async move { Ok(run.await?) }) as BoxFuture<'static, Result<(), ComponentError>>
         };
         self.add(DNS, Box::new(dns));
+        let (admin, api) = (apis.admin.clone(), apis.proxy.clone());
         let proxy = move |shutdown| {
             let run = services::proxy(plan.clone(), admin.clone(), api.clone(), shutdown);
             Box::pin(async move { Ok(run.await?) }) as BoxFuture<'static, Result<(), ComponentError>>

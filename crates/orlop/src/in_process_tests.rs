@@ -191,3 +191,39 @@ async fn over_tls(running: &Running, directory: &std::path::Path) {
     let client = transport::from_kubeconfig(Some(&file), Some(&master), "test/1").await;
     walk_through(Api::new(client.unwrap(), "test")).await;
 }
+
+/// A node is marked as the control plane's when it appears, and again when another of its name takes its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_control_planes_node_is_marked() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(&directory).await;
+    let admin = in_process::service(running.server.clone(), "admin", &["system:masters"]);
+    let api = Api::in_process(admin, "test");
+    let shutdown = Shutdown::default();
+    let node = crate::cluster::ControlPlaneNode {
+        name: "n1".into(),
+        further_nodes: 2,
+    };
+    let marking = tokio::spawn(crate::cluster::mark(api.clone(), node, shutdown.clone()));
+    let path = path::object("v1", None, "nodes", "n1");
+    for _ in 0..2 {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+        let nodes = path::collection("v1", None, "nodes");
+        api.create::<Value>(&nodes, &node).await.unwrap();
+        let marked = loop {
+            let node: Value = api.get(&path).await.unwrap();
+            let labels = &node["metadata"]["labels"];
+            if labels["node-role.kubernetes.io/control-plane"] == "" {
+                break node;
+            }
+            tokio::task::yield_now().await;
+        };
+        let taints = marked["spec"]["taints"].as_array().unwrap();
+        let ours = json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"});
+        assert!(taints.contains(&ours), "{taints:?}");
+        api.delete(&path, &Default::default()).await.unwrap();
+    }
+    shutdown.trigger();
+    marking.await.unwrap();
+    running.stop().await;
+}

@@ -1,33 +1,46 @@
-//! Log lines go to standard error; what a command answers goes to standard output.
+//! Log lines go to standard error, those of `orlop up`'s components to files as well (`cluster::logs`); what a command
+//! answers goes to standard output.
 //!
 //! `-v N` means for our components what it means for Kubernetes' (0 what everyone should see, 2 what happens, 4 and 5 why,
 //! 10 everything), and nothing for the libraries below them: `RUST_LOG` is for those.
 
 use std::io::IsTerminal;
 
+use clap::builder::PossibleValue;
 use orlop_base::verbosity;
 use tracing::level_filters::LevelFilter;
-use tracing::{Level, Metadata};
+use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use crate::cluster::logs::{ComponentLines, ComponentWriter};
+use crate::log_file::LogFile;
 
 #[derive(clap::Args)]
 pub(crate) struct LoggingArgs {
     /// Format of log lines
-    #[arg(long, visible_alias = "logging-format", global = true, default_value = "text", value_parser = ["text", "json"])]
+    #[arg(long, visible_alias = "logging-format", global = true, default_value = "text", value_parser = formats())]
     log_format: String,
     /// Number for the log level verbosity, 0 to 10
     #[arg(short, long = "v", global = true, value_name = "LEVEL", default_value_t = 0)]
     verbosity: u8,
 }
 
+/// etcd says `console` where Kubernetes says `text`.
+fn formats() -> [PossibleValue; 2] {
+    [PossibleValue::new("text").alias("console"), PossibleValue::new("json")]
+}
+
 /// Libraries that log what they also return as errors. Whoever gets the error logs it, once.
 const RETURN_THEIR_ERRORS: &[&str] = &["hyper", "hyper_rustls", "hyper_util", "h2", "rustls", "tower", "tonic"];
 
 /// `RUST_LOG` overrides the verbosity; JSON lines for machines with `--log-format json`.
-pub(crate) fn start(args: &LoggingArgs) {
+/// `file` is where standard error leads, if it is a log file of ours.
+pub(crate) fn start(args: &LoggingArgs, file: Option<LogFile>) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter: Box<dyn Layer<Registry> + Send + Sync> = match asked.and_then(|text| EnvFilter::try_new(text).ok()) {
         Some(filter) => Box::new(filter),
@@ -35,15 +48,31 @@ pub(crate) fn start(args: &LoggingArgs) {
     };
     // Colours are for people: a file would only hold their codes.
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+    let writer = match file {
+        Some(file) => BoxMakeWriter::new(file),
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
+    let layers: Vec<BoxedLayer<_>> = vec![
+        lines(args, colours, writer),
+        Box::new(ComponentLines(lines(args, false, BoxMakeWriter::new(ComponentWriter)))),
+    ];
+    tracing_subscriber::registry().with(filter).with(layers).init();
+}
+
+type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
+
+fn lines<S>(args: &LoggingArgs, colours: bool, writer: BoxMakeWriter) -> BoxedLayer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(colours)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_target(false);
-    let lines: Box<dyn Layer<_> + Send + Sync> = match args.log_format.as_str() {
+    match args.log_format.as_str() {
         "json" => Box::new(lines.json()),
         _ => Box::new(lines),
-    };
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    }
 }
 
 fn filter(wanted: u8) -> FilterFn<impl Fn(&Metadata<'_>) -> bool> {
@@ -108,7 +137,6 @@ mod tests {
 
     #[test]
     fn the_hint_lets_through_what_is_wanted() {
-        use tracing::Subscriber as _;
         for (target_level, from) in [(LevelFilter::INFO, 0), (LevelFilter::DEBUG, 4), (LevelFilter::TRACE, 6)] {
             for wanted in from..=10 {
                 let subscriber = tracing_subscriber::registry().with(filter(wanted));

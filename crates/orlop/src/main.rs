@@ -10,17 +10,30 @@ macro_rules! eprintln {
 
 mod accounts;
 mod bench;
+mod cluster;
 mod commands;
 mod components;
 mod control;
+mod data_dir;
+mod detach;
+mod embedded;
 mod fleet;
 #[cfg(test)]
 mod in_process_tests;
+mod kubeconfig;
+mod log_file;
 mod logging;
+mod machine;
 mod node;
+mod nodes;
 mod output;
+mod process_file;
+mod progress;
 mod services;
+mod session;
 mod signing;
+mod status;
+mod stop;
 
 use std::process::ExitCode;
 
@@ -29,6 +42,11 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Makes and watches containers: it forks, so it has to be alone in its process, and hands on nothing of ours.
+    if std::env::args_os().nth(1).is_some_and(|command| command == "shim") {
+        let _ = nix::sys::prctl::set_thp_disable(false);
+        orlop_runtime::embedded::shim::main()
+    }
     // Huge pages are zeroed whole for every burst, and kept whole after it: a fifth more memory and a tenth more work.
     // Where the kernel has none, there is nothing to switch off.
     let _ = nix::sys::prctl::set_thp_disable(true);

@@ -1,27 +1,34 @@
 //! The node that `orlop up` brings with it: which runtime it uses, and what its agent is started with.
 
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use orlop_apiserver::pki::{Pki, San, Subject};
+use ipnet::IpNet;
+use orlop_apiserver::pki::{Credential, Pki, San, Subject};
 use orlop_base::{Clock, Random, Shutdown};
 use orlop_client::Api;
-use orlop_kubelet::agent::{self, NetworkConfiguration};
+use orlop_kubelet::agent::{self, NetworkConfiguration, PodStop};
 use orlop_kubelet::config::effective::{self, Owner};
 use orlop_kubelet::config::{self, Config, Override};
+use orlop_kubelet::hosted::HostedPods;
 use orlop_kubelet::node::{Identity, address};
 use orlop_kubelet::server::Certificate;
+use orlop_proxy::policy::AttachedPods;
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::CriRuntime;
+use orlop_runtime::embedded::network::nodes_prefix;
 use orlop_runtime::simulated::{self, Simulated};
 use serde_json::json;
 
-/// Where containerd and CRI-O listen on most machines.
-const USUAL: [&str; 2] = ["unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock"];
+use crate::data_dir;
+use crate::embedded::EmbeddedNode;
+use crate::machine::{self, NodeTraces};
+use crate::nodes::ranges::{self, WORKERS_MAX};
+use crate::nodes::{WorkerNode, WorkersRecord};
+
 /// Where people look for a machine's static pods, and for the configuration of its kubelet.
 const MACHINE_MANIFESTS: &str = "/etc/kubernetes/manifests";
 const MACHINE_CONFIG: &str = "/var/lib/kubelet/config.yaml";
@@ -30,16 +37,17 @@ const CERTIFICATE_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 #[derive(clap::Args)]
 pub(crate) struct NodeArgs {
-    /// Nodes to bring up on this machine: 0 or 1
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
-    nodes: u8,
+    /// Nodes with real pods to bring up on this machine: the machine itself and N - 1 worker nodes, each a network namespace with
+    /// a kubelet of its own (0: the control plane alone) [default: 1, and the worker nodes that there were]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(WORKERS_MAX) + 1))]
+    nodes: Option<u8>,
     /// Name of the node [default: this host's]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Container runtime: auto, simulated, or a CRI endpoint (cri:unix:///run/…)
+    /// Container runtime: auto (embedded as root, else simulated), embedded, simulated, or a CRI endpoint (cri:unix:///run/…)
     #[arg(long, value_name = "RUNTIME", default_value = "auto", value_parser = parse_runtime)]
     runtime: RuntimeArg,
-    /// CIDR range of the node's pods
+    /// CIDR range of the node's pods; those of worker nodes follow it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/24")]
     pod_cidr: ipnet::IpNet,
     /// CNI configuration directory to write to; empty to write none [default: the runtime's]
@@ -64,6 +72,7 @@ pub(crate) struct NodeArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RuntimeArg {
     Auto,
+    Embedded,
     Simulated,
     Cri(String),
 }
@@ -71,10 +80,11 @@ enum RuntimeArg {
 fn parse_runtime(text: &str) -> anyhow::Result<RuntimeArg> {
     match text {
         "auto" => Ok(RuntimeArg::Auto),
+        "embedded" => Ok(RuntimeArg::Embedded),
         "simulated" => Ok(RuntimeArg::Simulated),
         _ => match text.strip_prefix("cri:").filter(|endpoint| !endpoint.is_empty()) {
             Some(endpoint) => Ok(RuntimeArg::Cri(endpoint.to_string())),
-            None => anyhow::bail!("must be auto, simulated or cri:unix:///path/to/socket"),
+            None => anyhow::bail!("must be auto, embedded, simulated or cri:unix:///path/to/socket"),
         },
     }
 }
@@ -82,6 +92,7 @@ fn parse_runtime(text: &str) -> anyhow::Result<RuntimeArg> {
 /// What runs the containers of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Choice {
+    Embedded,
     Cri(String),
     Simulated {
         /// Nobody asked for it: there is no other.
@@ -93,12 +104,26 @@ enum Choice {
 #[derive(Clone)]
 pub(crate) struct NodePlan {
     pub identity: Identity,
+    embedded: EmbeddedNode,
     choice: Choice,
     config: Config,
     root_dir: PathBuf,
-    pod_cidr: String,
+    pod_cidr: IpNet,
     network: NetworkConfiguration,
     files: NodeFiles,
+    /// Components that are shown as pods of this node.
+    pub hosted: HostedPods,
+    /// `--kubelet-config`, which is for worker nodes too.
+    kubelet_config: Option<PathBuf>,
+    /// The worker nodes of this machine.
+    pub workers: WorkersRecord,
+}
+
+/// What a kubelet serves with, and whose clients it believes.
+#[derive(Clone)]
+pub(crate) struct NodeCertificate {
+    pub certificate: Certificate,
+    pub client_authority: String,
 }
 
 /// Files that belong to the machine or, where several clusters share one, to the cluster.
@@ -110,6 +135,27 @@ struct NodeFiles {
     shown_config: PathBuf,
     /// What somebody wrote or edited, to be read as the configuration.
     config: Option<PathBuf>,
+}
+
+/// What a node has to itself unless it is the machine's own. Kubelets tidy up after pods that they do not know, so two
+/// that share these end each other's.
+struct OwnPlaces {
+    cgroup_root: String,
+    pod_logs_dir: PathBuf,
+}
+
+impl OwnPlaces {
+    fn new(data_dir: &Path, root_dir: &Path, name: &str) -> OwnPlaces {
+        OwnPlaces {
+            cgroup_root: own_cgroup(&data_dir::absolute(data_dir), name),
+            pod_logs_dir: root_dir.join("pod-logs"),
+        }
+    }
+}
+
+/// The cgroup of a node that shares the machine with others.
+pub(crate) fn own_cgroup(data_dir: &Path, node: &str) -> String {
+    format!("/{}-{node}", nodes_prefix(&data_dir.display().to_string()))
 }
 
 impl NodeFiles {
@@ -145,16 +191,18 @@ impl NodeFiles {
 impl NodeArgs {
     /// What is to be started; none for a control plane alone. `dns` is where real pods look names up.
     pub(crate) fn plan(self, data_dir: &Path, dns: Option<IpAddr>) -> anyhow::Result<Option<NodePlan>> {
-        if self.nodes == 0 {
+        if self.nodes == Some(0) {
             return Ok(None);
         }
-        let choice = choose(&self.runtime, &USUAL);
-        let root_dir = data_dir.join("kubelet");
-        let dns = dns.filter(|_| matches!(choice, Choice::Cri(_)));
-        let is_machines = matches!(choice, Choice::Cri(_)) && is_usual(data_dir);
-        let files = NodeFiles::find(&root_dir, is_machines.then_some(Path::new("/")));
-        let config = self.configuration(&files, &root_dir, &choice, dns)?;
+        let choice = choose(&self.runtime, nix::unistd::geteuid().is_root());
         let name = address::node_name(self.node_name.as_deref()).map_err(anyhow::Error::msg)?;
+        let workers = self.workers(data_dir, &choice, &name)?;
+        let root_dir = data_dir.join("kubelet");
+        let dns = dns.filter(|_| choice.is_real());
+        let is_machines = choice.is_real() && is_usual(data_dir);
+        let files = NodeFiles::find(&root_dir, is_machines.then_some(Path::new("/")));
+        let own = (choice == Choice::Embedded && !is_machines).then(|| OwnPlaces::new(data_dir, &root_dir, &name));
+        let config = self.configuration(&files, own.as_ref(), &root_dir, &choice, dns)?;
         let identity = Identity {
             hostname: name.clone(),
             name,
@@ -163,25 +211,54 @@ impl NodeArgs {
             port: self.kubelet_port.unwrap_or(config.port),
         };
         let network = match self.cni_conf_dir {
-            _ if matches!(choice, Choice::Simulated { .. }) => NetworkConfiguration::Foreign,
+            _ if !matches!(choice, Choice::Cri(_)) => NetworkConfiguration::Foreign,
             None => NetworkConfiguration::WhereRuntimeLooks,
             Some(directory) if directory.is_empty() => NetworkConfiguration::Foreign,
             Some(directory) => NetworkConfiguration::In(directory.into()),
         };
         Ok(Some(NodePlan {
+            embedded: EmbeddedNode::new(data_dir, &identity.name, ranges::cluster_range(self.pod_cidr)),
             identity,
             choice,
             config,
             root_dir,
-            pod_cidr: self.pod_cidr.trunc().to_string(),
+            pod_cidr: self.pod_cidr.trunc(),
             network,
             files,
+            hosted: HostedPods::none(),
+            kubelet_config: self.kubelet_config,
+            workers,
         }))
+    }
+
+    /// Those that there were, or as many as are asked for.
+    fn workers(&self, data_dir: &Path, choice: &Choice, own: &str) -> anyhow::Result<WorkersRecord> {
+        let read = WorkersRecord::read(data_dir);
+        let mut record = read.with_context(|| format!("failed to read {}", data_dir::NODES_FILE))?;
+        if let Some(nodes) = self.nodes {
+            record.set_running(usize::from(nodes.saturating_sub(1)), own)?;
+        }
+        if record.workers.is_empty() {
+            return Ok(record);
+        }
+        anyhow::ensure!(
+            *choice == Choice::Embedded,
+            "several nodes need the embedded runtime, which needs root; for simulated nodes use --simulate N"
+        );
+        anyhow::ensure!(self.pod_cidr.addr().is_ipv4(), "several nodes need an IPv4 --pod-cidr");
+        let last = record.workers.iter().map(|worker| worker.number).max().unwrap_or(0);
+        anyhow::ensure!(
+            ranges::worker_pod_range(self.pod_cidr, last).is_some(),
+            "--pod-cidr {} leaves no ranges of this size for the worker nodes",
+            self.pod_cidr
+        );
+        Ok(record)
     }
 
     fn configuration(
         &self,
         files: &NodeFiles,
+        own: Option<&OwnPlaces>,
         root_dir: &Path,
         choice: &Choice,
         dns: Option<IpAddr>,
@@ -199,11 +276,8 @@ impl NodeArgs {
             flags.push(("staticPodPath", json!(folder)));
         }
         if text.is_none() {
-            flags.push(("clusterDomain", json!("cluster.local")));
-            flags.extend(dns.map(|address| ("clusterDNS", json!([address]))));
+            flags.extend(usual_settings(dns));
             flags.push(("healthzPort", json!(self.kubelet_healthz_port)));
-            // A machine to try things on is taken as it is.
-            flags.push(("failSwapOn", json!(false)));
             if matches!(choice, Choice::Simulated { .. }) {
                 flags.push(("podLogsDir", json!(root_dir.join("pod-logs"))));
             }
@@ -212,15 +286,22 @@ impl NodeArgs {
             flags.push(("containerRuntimeEndpoint", json!(endpoint)));
         }
         let parse = |flags: &[Override]| config::parse(text.as_deref(), flags);
-        let parsed = parse(&flags).and_then(|config| match config.static_pod_path {
-            Some(_) => Ok(config),
-            None => {
+        let parsed = parse(&flags).and_then(|config| {
+            if config.static_pod_path.is_none() {
                 flags.push(("staticPodPath", json!(files.manifests)));
-                parse(&flags)
             }
+            // What somebody chose is theirs.
+            let usual = Config::default();
+            if let Some(own) = own.filter(|_| config.cgroup_root == usual.cgroup_root) {
+                flags.push(("cgroupRoot", json!(own.cgroup_root)));
+            }
+            if let Some(own) = own.filter(|_| config.pod_logs_dir == usual.pod_logs_dir) {
+                flags.push(("podLogsDir", json!(own.pod_logs_dir)));
+            }
+            parse(&flags)
         });
         let parsed = parsed.map(|mut config| {
-            if matches!(choice, Choice::Simulated { .. }) {
+            if !matches!(choice, Choice::Cri(_)) {
                 config.turned_out("containerRuntimeEndpoint", json!(""));
             }
             config
@@ -239,23 +320,24 @@ fn is_usual(data_dir: &Path) -> bool {
         && crate::commands::up::default_data_dir().is_ok_and(|usual| whole(&usual) == whole(data_dir))
 }
 
-fn choose(runtime: &RuntimeArg, usual: &[&str]) -> Choice {
-    // A socket that we may not talk to is none.
-    let answers = |endpoint: &&&str| {
-        let connected = endpoint.strip_prefix("unix://").map(UnixStream::connect);
-        matches!(connected, Some(Ok(_))) && nix::unistd::geteuid().is_root()
-    };
+fn choose(runtime: &RuntimeArg, is_root: bool) -> Choice {
     match runtime {
+        RuntimeArg::Embedded => Choice::Embedded,
         RuntimeArg::Simulated => Choice::Simulated {
             for_want_of_another: false,
         },
         RuntimeArg::Cri(endpoint) => Choice::Cri(endpoint.clone()),
-        RuntimeArg::Auto => match usual.iter().find(answers) {
-            Some(endpoint) => Choice::Cri(endpoint.to_string()),
-            None => Choice::Simulated {
-                for_want_of_another: true,
-            },
+        RuntimeArg::Auto if is_root => Choice::Embedded,
+        RuntimeArg::Auto => Choice::Simulated {
+            for_want_of_another: true,
         },
+    }
+}
+
+impl Choice {
+    /// Its pods are processes that send packets.
+    fn is_real(&self) -> bool {
+        matches!(self, Choice::Embedded | Choice::Cri(_))
     }
 }
 
@@ -266,12 +348,19 @@ pub(crate) fn described(plan: Option<&NodePlan>) -> String {
             .to_string();
     };
     let name = &plan.identity.name;
+    let workers = plan.workers.workers.iter().filter(|worker| !worker.is_stopped);
+    let workers: Vec<&str> = workers.map(|worker| worker.name.as_str()).collect();
     match &plan.choice {
+        Choice::Embedded if !workers.is_empty() => format!(
+            "Node {name} has the control plane, worker nodes are {}; they run containers themselves.",
+            workers.join(", ")
+        ),
+        Choice::Embedded => format!("Node {name} runs containers itself."),
         Choice::Cri(endpoint) => format!("Node {name} runs containers with the runtime at {endpoint}."),
         Choice::Simulated {
             for_want_of_another: true,
         } => format!(
-            "No container runtime was found: node {name} is simulated, pods report Running, no containers are started."
+            "Node {name} is simulated: pods report Running, no containers are started. For real pods run as root: sudo orlop up"
         ),
         Choice::Simulated { .. } => {
             format!("Node {name} is simulated: pods report Running, no containers are started.")
@@ -282,23 +371,113 @@ pub(crate) fn described(plan: Option<&NodePlan>) -> String {
 impl NodePlan {
     /// Its pods are processes that send packets.
     pub(crate) fn is_real(&self) -> bool {
-        matches!(self.choice, Choice::Cri(_))
+        self.choice.is_real()
     }
 
-    pub(crate) fn pod_cidr(&self) -> &str {
-        &self.pod_cidr
+    /// The node, if it runs containers itself.
+    pub(crate) fn embedded(&self) -> Option<&EmbeddedNode> {
+        matches!(self.choice, Choice::Embedded).then_some(&self.embedded)
+    }
+
+    /// What it will leave on the machine; none for a simulated node.
+    pub(crate) fn traces(&self) -> Option<NodeTraces> {
+        let runtime = match &self.choice {
+            Choice::Embedded => String::new(),
+            Choice::Cri(endpoint) => endpoint.clone(),
+            Choice::Simulated { .. } => return None,
+        };
+        let is_own_folder = self.config.static_pod_path.as_ref() == Some(&self.files.manifests);
+        let directories = [
+            is_own_folder.then_some(&*self.files.manifests),
+            self.files.shown_config.parent(),
+            Some(&self.config.pod_logs_dir),
+        ];
+        let directories = directories.into_iter().flatten();
+        Some(NodeTraces {
+            runtime,
+            embedded: self.embedded().cloned(),
+            pod_logs_dir: self.config.pod_logs_dir.clone(),
+            cgroup_root: self.config.cgroup_root.clone(),
+            made_kubepods: !machine::kubepods_exist(&self.config.cgroup_root),
+            owns_cgroup_root: self.config.cgroup_root == own_cgroup(&self.embedded.data_dir, &self.identity.name),
+            cni_conf_dir: match &self.network {
+                NetworkConfiguration::Foreign => None,
+                NetworkConfiguration::WhereRuntimeLooks => Some(PathBuf::new()),
+                NetworkConfiguration::In(directory) => Some(directory.clone()),
+            },
+            kubelet_config: self.files.shown_config.clone(),
+            made_directories: directories.flat_map(machine::missing_directories).collect(),
+        })
+    }
+
+    /// The range of the node's pods.
+    pub(crate) fn pod_cidr(&self) -> IpNet {
+        self.pod_cidr
+    }
+
+    /// The range of all pods of the cluster.
+    pub(crate) fn cluster_cidr(&self) -> IpNet {
+        ranges::cluster_range(self.pod_cidr)
+    }
+
+    /// `--kubelet-config`
+    pub(crate) fn kubelet_config(&self) -> Option<&PathBuf> {
+        self.kubelet_config.as_ref()
+    }
+
+    /// A worker node, in its own process.
+    pub(crate) fn worker(worker: WorkerNode) -> anyhow::Result<NodePlan> {
+        let root_dir = worker.directory().join("kubelet");
+        let files = NodeFiles::find(&root_dir, None);
+        let text = worker
+            .kubelet_config
+            .as_ref()
+            .map(std::fs::read_to_string)
+            .transpose()?;
+        let mut flags: Vec<Override> = vec![
+            ("podLogsDir", json!(worker.directory().join("pod-logs"))),
+            ("cgroupRoot", json!(worker.cgroup_root)),
+            ("staticPodPath", json!(files.manifests)),
+        ];
+        if text.is_none() {
+            flags.extend(usual_settings(worker.dns));
+        }
+        let mut config = config::parse(text.as_deref(), &flags)
+            .map_err(|problems| anyhow::anyhow!("invalid configuration:\n{}", problems.join("\n")))?;
+        config.turned_out("containerRuntimeEndpoint", json!(""));
+        let identity = Identity {
+            hostname: worker.name.clone(),
+            name: worker.name,
+            addresses: vec![worker.address.into()],
+            labels: worker.labels,
+            port: config.port,
+        };
+        Ok(NodePlan {
+            embedded: worker.embedded,
+            identity,
+            choice: Choice::Embedded,
+            config,
+            root_dir,
+            pod_cidr: worker.pod_cidr,
+            network: NetworkConfiguration::Foreign,
+            files,
+            hosted: HostedPods::none(),
+            kubelet_config: None,
+            workers: WorkersRecord::default(),
+        })
     }
 
     /// What runs the containers. A simulated one has them in memory: it is to outlive the agent.
-    pub(crate) fn runtime(&self) -> anyhow::Result<Arc<dyn Runtime>> {
+    pub(crate) async fn runtime(&self, attached: Option<AttachedPods>) -> anyhow::Result<Arc<dyn Runtime>> {
         Ok(match &self.choice {
+            Choice::Embedded => self.embedded.open(attached).await?,
             Choice::Cri(endpoint) => {
                 let failed = |e| anyhow::anyhow!("failed to connect to the container runtime {endpoint}: {e}");
                 Arc::new(CriRuntime::connect(endpoint).map_err(failed)?)
             }
             Choice::Simulated { .. } => Arc::new(Simulated::new(simulated::Options {
                 clock: Clock::System,
-                pod_ranges: vec![self.pod_cidr.clone()],
+                pod_ranges: vec![self.pod_cidr.to_string()],
                 seed: Random::from_entropy().next_u64(),
                 logs: true,
                 ..simulated::Options::default()
@@ -306,14 +485,15 @@ impl NodePlan {
         })
     }
 
-    /// What the agent is started with. An error says why it can't be.
+    /// What the agent is started with.
     pub(crate) fn options(
         self,
         runtime: Arc<dyn Runtime>,
         api: Api,
-        pki: &Pki,
+        certificate: NodeCertificate,
+        pod_stop: Option<PodStop>,
         shutdown: Shutdown,
-    ) -> anyhow::Result<agent::Options> {
+    ) -> agent::Options {
         let clock = Clock::System;
         let is_real = self.is_real();
         // A folder that somebody chose is theirs to make.
@@ -323,73 +503,82 @@ impl NodePlan {
             let path = self.files.manifests.display();
             tracing::warn!(%path, err = %error, "failed to create the static pod directory");
         }
-        let name = format!("system:node:{}", self.identity.name);
-        let subject = Subject {
-            common_name: &name,
-            organizations: &["system:nodes"],
-        };
-        let mut sans = vec![San::parse(&self.identity.hostname)];
-        sans.extend(self.identity.addresses.iter().map(|ip| San::Ip(*ip)));
-        let made = pki.issue_server(subject, &sans, CERTIFICATE_AGE, clock.now());
-        let made = made.map_err(|e| anyhow::anyhow!("failed to issue a serving certificate for the node: {e}"))?;
-        Ok(agent::Options {
+        agent::Options {
             config: self.config,
             api: Some(api),
             runtime,
             identity: self.identity,
             root_dir: self.root_dir,
-            certificate: Certificate::Given {
-                certificate: made.certificate,
-                key: made.key,
-            },
-            client_authority: Some(pki.ca.certificate.clone()),
-            pod_cidr: Some(self.pod_cidr),
+            certificate: certificate.certificate,
+            client_authority: Some(certificate.client_authority),
+            pod_cidr: Some(self.pod_cidr.to_string()),
             network: self.network,
             effective_config: Some(self.files.shown_config),
             control_groups: is_real,
             credential_providers: None,
+            hosted: self.hosted,
             logind: agent::Logind::default(),
+            pod_stop,
             clock,
             shutdown,
+        }
+    }
+}
+
+/// What a kubelet serves with. One is made at every start.
+pub(crate) fn issue_certificate(pki: &Pki, identity: &Identity) -> anyhow::Result<Credential> {
+    let name = format!("system:node:{}", identity.name);
+    let subject = Subject {
+        common_name: &name,
+        organizations: &["system:nodes"],
+    };
+    let mut sans = vec![San::parse(&identity.hostname)];
+    sans.extend(identity.addresses.iter().map(|ip| San::Ip(*ip)));
+    let made = pki.issue_server(subject, &sans, CERTIFICATE_AGE, Clock::System.now());
+    made.map_err(|e| anyhow::anyhow!("failed to issue a serving certificate for node {}: {e}", identity.name))
+}
+
+impl NodeCertificate {
+    pub(crate) fn issue(pki: &Pki, identity: &Identity) -> anyhow::Result<NodeCertificate> {
+        let made = issue_certificate(pki, identity)?;
+        Ok(NodeCertificate {
+            certificate: Certificate::Given {
+                certificate: made.certificate,
+                key: made.key,
+            },
+            client_authority: pki.ca.certificate.clone(),
         })
     }
 }
 
+/// Of a kubelet whose user has no configuration of their own. A machine to try things on is taken as it is.
+fn usual_settings(dns: Option<IpAddr>) -> Vec<Override> {
+    let mut settings: Vec<Override> = vec![("clusterDomain", json!("cluster.local")), ("failSwapOn", json!(false))];
+    settings.extend(dns.map(|address| ("clusterDNS", json!([address]))));
+    settings
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
-
     use super::*;
 
     #[test]
     fn runtimes_by_their_names() {
         assert_eq!(parse_runtime("auto").unwrap(), RuntimeArg::Auto);
+        assert_eq!(parse_runtime("embedded").unwrap(), RuntimeArg::Embedded);
         let cri = RuntimeArg::Cri("unix:///x".into());
         assert_eq!(parse_runtime("cri:unix:///x").unwrap(), cri);
         assert!(parse_runtime("cri:").is_err() && parse_runtime("docker").is_err());
     }
 
     #[test]
-    fn a_socket_is_taken_when_there_is_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("containerd.sock");
-        let endpoint = format!("unix://{}", path.display());
-        let usual = ["unix:///nobody/there.sock", endpoint.as_str()];
-        let want = Choice::Simulated {
-            for_want_of_another: true,
-        };
-        assert_eq!(choose(&RuntimeArg::Auto, &usual), want);
-        let _listener = UnixListener::bind(&path).unwrap();
-        if nix::unistd::geteuid().is_root() {
-            assert_eq!(choose(&RuntimeArg::Auto, &usual), Choice::Cri(endpoint.clone()));
-        }
-        let asked = choose(&RuntimeArg::Simulated, &usual);
-        assert_eq!(
-            asked,
-            Choice::Simulated {
-                for_want_of_another: false
-            }
-        );
+    fn root_runs_containers_and_others_simulate_them() {
+        let simulated = |for_want_of_another| Choice::Simulated { for_want_of_another };
+        assert_eq!(choose(&RuntimeArg::Auto, true), Choice::Embedded);
+        assert_eq!(choose(&RuntimeArg::Auto, false), simulated(true));
+        assert_eq!(choose(&RuntimeArg::Simulated, true), simulated(false));
+        let cri = RuntimeArg::Cri("unix:///x".into());
+        assert_eq!(choose(&cri, true), Choice::Cri("unix:///x".into()));
     }
 
     #[test]
@@ -439,7 +628,9 @@ mod tests {
         let read = |line: &str, choice: Choice| {
             let words = std::iter::once("up").chain(line.split_whitespace());
             let args = Cli::try_parse_from(words).unwrap().node;
-            args.configuration(&files, dir.path(), &choice, None).unwrap()
+            let own = (choice == Choice::Embedded).then(|| OwnPlaces::new(dir.path(), dir.path(), "n"));
+            args.configuration(&files, own.as_ref(), dir.path(), &choice, None)
+                .unwrap()
         };
         let endpoint = |config: &Config| {
             config.document["containerRuntimeEndpoint"]
@@ -455,6 +646,15 @@ mod tests {
             for_want_of_another: false,
         };
         assert_eq!(endpoint(&read("", simulated)), "");
+        // A node that shares the machine has cgroups and logs to itself, unless its configuration says where they are.
+        let own = read("", Choice::Embedded);
+        assert_eq!(own.cgroup_root, own_cgroup(&data_dir::absolute(dir.path()), "n"));
+        assert!(own.pod_logs_dir.starts_with(dir.path()));
+        let chosen = dir.path().join("chosen.yaml");
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupRoot: /mine\n";
+        std::fs::write(&chosen, text).unwrap();
+        let config = read(&format!("--kubelet-config {}", chosen.display()), Choice::Embedded);
+        assert_eq!(config.cgroup_root, "/mine");
         let file = dir.path().join("given.yaml");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n";
         std::fs::write(&file, text).unwrap();

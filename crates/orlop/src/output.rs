@@ -15,6 +15,12 @@ pub(crate) fn line(text: Arguments<'_>) {
     }
 }
 
+/// `1 pod`, `2 pods`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
 /// To standard error; if nobody reads that, there is nobody to tell.
 pub(crate) fn error_line(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use orlop_apiserver::Config as ServerConfig;
 use orlop_base::{Clock, Shutdown};
-use orlop_client::{Api, Error, path};
+use orlop_client::{Api, path};
 use orlop_proxy::backend::ParseModeError;
 use orlop_proxy::{CONFIG_KEY, CONFIG_MAP, Config, Metrics, Mode, Options};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::cluster::{CommandLines, create_if_absent};
 use crate::node::NodePlan;
 
 /// Which address of the service range pods look names up at.
@@ -47,8 +49,11 @@ fn parse_mode(text: &str) -> Result<ModeArg, ParseModeError> {
 }
 
 /// What is to be started.
-#[derive(Clone)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ServicesPlan {
+    /// To be written into the ConfigMap, which all nodes follow.
+    #[serde(skip)]
     mode: Option<Mode>,
     metrics_port: u16,
     healthz_port: u16,
@@ -81,13 +86,28 @@ impl ServicesArgs {
             dns_address: config.service_address(DNS_PLACE),
             node_name: node.identity.name.clone(),
             node_addresses: node.identity.addresses.clone(),
-            pod_range: node.pod_cidr().to_string(),
+            pod_range: node.cluster_cidr().to_string(),
             service_ranges: config.service_cidrs.clone(),
         })
     }
 }
 
 impl ServicesPlan {
+    /// The same on a worker node, whose ports are its own.
+    pub(crate) fn for_worker(&self, name: &str, address: IpAddr) -> ServicesPlan {
+        ServicesPlan {
+            node_name: name.to_string(),
+            node_addresses: vec![address],
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn describe(&self, lines: &mut CommandLines) {
+        let metrics = endpoint(Ipv4Addr::LOCALHOST, self.metrics_port);
+        let healthz = endpoint(Ipv4Addr::UNSPECIFIED, self.healthz_port);
+        lines.set_proxy(&self.node_name, &self.pod_range, metrics, healthz);
+    }
+
     /// The cluster's pods, and this machine, whose own addresses stand for pods where a mode hides them.
     fn dns_clients(&self) -> Vec<IpNet> {
         let own = self.node_addresses.iter().map(|ip| IpNet::from(*ip));
@@ -101,9 +121,11 @@ impl ServicesPlan {
 }
 
 /// Runs the proxy until the shutdown. `admin` may write what the cluster has of it: its ConfigMap, and the right to read
-/// that.
-pub(crate) async fn proxy(plan: ServicesPlan, admin: Api, api: Api, shutdown: Shutdown) -> anyhow::Result<()> {
-    publish(&plan, &admin).await?;
+/// that; none on nodes that find them there.
+pub(crate) async fn proxy(plan: ServicesPlan, admin: Option<Api>, api: Api, shutdown: Shutdown) -> anyhow::Result<()> {
+    if let Some(admin) = admin {
+        publish(&plan, &admin).await?;
+    }
     let options = Options {
         api,
         config: Config {
@@ -184,9 +206,9 @@ async fn publish(plan: &ServicesPlan, admin: &Api) -> anyhow::Result<()> {
         "metadata": {"name": CONFIG_MAP, "namespace": "kube-system", "labels": {"app": CONFIG_MAP}},
         "data": {CONFIG_KEY: document(mode, &plan.pod_range)},
     });
-    create(admin, &versioned, "roles", &role).await?;
-    create(admin, &versioned, "rolebindings", &binding).await?;
-    let is_new = create(admin, "v1", "configmaps", &map).await?;
+    create_if_absent(admin, &versioned, "roles", &role).await?;
+    create_if_absent(admin, &versioned, "rolebindings", &binding).await?;
+    let is_new = create_if_absent(admin, "v1", "configmaps", &map).await?;
     if !is_new && plan.mode.is_some() {
         let path = path::object("v1", Some("kube-system"), "configmaps", CONFIG_MAP);
         let patch = json!({"data": {CONFIG_KEY: document(mode, &plan.pod_range)}});
@@ -202,16 +224,6 @@ fn document(mode: &str, pod_range: &str) -> String {
         orlop_proxy::config::API_VERSION,
         orlop_proxy::config::KIND
     )
-}
-
-/// False if it is there already.
-async fn create(admin: &Api, api_version: &str, resource: &str, object: &Value) -> anyhow::Result<bool> {
-    let path = path::collection(api_version, Some("kube-system"), resource);
-    match admin.create::<Value>(&path, object).await {
-        Ok(_) => Ok(true),
-        Err(Error::AlreadyExists(_)) => Ok(false),
-        Err(e) => anyhow::bail!("failed to write {resource}/{CONFIG_MAP}: {e}"),
-    }
 }
 
 #[cfg(test)]

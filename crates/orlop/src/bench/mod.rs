@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod controllers;
+pub(crate) mod extensions;
 pub(crate) mod hostile;
 pub(crate) mod measure;
 pub(crate) mod own_server;

@@ -23,12 +23,12 @@ pub(crate) struct OwnServer {
 }
 
 /// What of a cluster is started.
-#[derive(Clone, Copy)]
 pub(crate) enum Part {
     /// `orlop up` for nodes that are objects only: nobody minds that they give no sign of life.
     Scheduling,
-    /// `orlop up` without any node.
-    ControlPlane,
+    /// `orlop up` with this machine as a node, and these flags for it. There are no services, whose rules are the
+    /// machine's.
+    Node(Vec<String>),
     /// `orlop up` with this many simulated nodes.
     Simulated(usize),
     /// `orlop apiserver`: nobody acts on what is created.
@@ -37,14 +37,18 @@ pub(crate) enum Part {
 
 impl Part {
     fn arguments(self) -> Vec<String> {
-        let up = ["up", "--port=0", "--bind=127.0.0.1", "--nodes=0"].map(str::to_string);
+        let any = ["up", "--port=0", "--no-kubeconfig"].map(str::to_string).into_iter();
+        let up = any.clone().chain(["--bind=127.0.0.1", "--nodes=0"].map(str::to_string));
         match self {
             Part::Scheduling => up
-                .into_iter()
                 .chain(["--controllers=*,-node-lifecycle-controller".to_string()])
                 .collect(),
-            Part::ControlPlane => up.into(),
-            Part::Simulated(nodes) => up.into_iter().chain([format!("--simulate={nodes}")]).collect(),
+            Part::Node(flags) => {
+                let own = ["--nodes=1", "--no-proxy", "--no-dns", "--kubelet-port=0"].map(str::to_string);
+                let ports = ["--scheduler-port=0", "--controller-manager-port=0"].map(str::to_string);
+                any.chain(own).chain(ports).chain(flags).collect()
+            }
+            Part::Simulated(nodes) => up.chain([format!("--simulate={nodes}")]).collect(),
             Part::ApiServer => ["apiserver", "--secure-port=0", "--bind-address=127.0.0.1"]
                 .map(str::to_string)
                 .to_vec(),

@@ -21,6 +21,13 @@ pub(crate) fn usage(pid: u32) -> Option<Usage> {
     Some(parse(&status, &stat))
 }
 
+/// Bytes of memory, of which a process has its part of those that it shares with others. None when there is no such process.
+pub(crate) fn proportional(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
 /// Makes the kernel forget the peak so far, so that the next one belongs to what comes now. Needs the right to do so; the
 /// peak is that of the whole life of the process otherwise.
 pub(crate) fn reset_peak(pid: u32) {
@@ -71,5 +78,7 @@ mod tests {
     fn this_process_has_a_size_and_no_process_has_none() {
         assert!(usage(std::process::id()).is_some_and(|u| u.peak >= u.resident && u.resident > 0));
         assert_eq!(usage(u32::MAX), None);
+        assert!(proportional(std::process::id()).is_some_and(|bytes| bytes > 0));
+        assert_eq!(proportional(u32::MAX), None);
     }
 }

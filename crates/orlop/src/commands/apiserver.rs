@@ -1,19 +1,19 @@
 //! `orlop apiserver`: the API server alone, under kube-apiserver's flag names.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use orlop_apiserver::{Config, Running};
-use orlop_base::Clock;
-use tokio::signal::unix::{SignalKind, signal};
+use orlop_base::{Clock, Shutdown};
 
-use super::parse_duration;
+use super::apiserver_access::AccessFlags;
+use super::apiserver_flags::ServerFlags;
+use super::{parse_duration, signals};
 use crate::components::Components;
+use crate::data_dir;
+use crate::stop::StopRequest;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -36,9 +36,9 @@ pub(super) struct Args {
     /// Port range of NodePort services
     #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767", value_parser = parse_ports)]
     service_node_port_range: (u16, u16),
-    /// Issuer of service-account tokens
+    /// Issuer of service-account tokens; given more than once, the first one issues and all are taken
     #[arg(long, value_name = "URL")]
-    service_account_issuer: Option<String>,
+    service_account_issuer: Vec<String>,
     /// Audiences of tokens this server accepts [default: the issuer]
     #[arg(long, value_delimiter = ',')]
     api_audiences: Vec<String>,
@@ -63,9 +63,6 @@ pub(super) struct Args {
     /// How long changes are kept for watches and paginated lists
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     store_history_age: Duration,
-    /// File to write audit events to, one JSON line per event
-    #[arg(long, value_name = "FILE")]
-    audit_log_path: Option<PathBuf>,
     /// Time after which a pending write fails the etcd check of /livez, /healthz and /readyz
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     etcd_healthcheck_timeout: Duration,
@@ -75,14 +72,32 @@ pub(super) struct Args {
     /// Time to delay the termination, during which requests are served and /readyz fails
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     shutdown_delay_duration: Duration,
+    #[command(flatten)]
+    access: AccessFlags,
+    #[command(flatten)]
+    flags: ServerFlags,
 }
 
+/// Set to 1, the server runs the controllers that tests of operators miss most with envtest, which has none. (Service
+/// accounts come from the server itself.)
+const ENVTEST_CONTROLLERS: &str = "ORLOP_ENVTEST_CONTROLLERS";
+const OF_ENVTEST: [&str; 2] = ["garbage-collector-controller", "namespace-controller"];
+
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
-    let data_dir = args.data_dir.map_or_else(super::up::default_data_dir, Ok)?;
+    let beside_etcd = match &args.data_dir {
+        Some(_) => None,
+        None => args.flags.etcd.data_dir()?,
+    };
+    let data_dir = args
+        .data_dir
+        .or(beside_etcd)
+        .map_or_else(super::up::default_data_dir, Ok)?;
     let mut config = Config::new(data_dir);
-    if let Some(issuer) = args.service_account_issuer {
+    let mut issuers = args.service_account_issuer.into_iter();
+    if let Some(issuer) = issuers.next() {
         config.api_audiences = vec![issuer.clone()];
         config.issuer = issuer;
+        config.other_issuers = issuers.collect();
     }
     if !args.api_audiences.is_empty() {
         config.api_audiences = args.api_audiences;
@@ -99,13 +114,20 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     config.event_ttl = args.event_ttl;
     config.history_events = args.store_history_events;
     config.history_age = args.store_history_age;
-    config.audit_log = args.audit_log_path;
+    args.access.apply(&mut config)?;
     config.store_healthcheck_timeout = args.etcd_healthcheck_timeout;
     config.store_readycheck_timeout = args.etcd_readycheck_timeout;
     config.shutdown_delay = args.shutdown_delay_duration;
-    serve(config, |running, kubeconfig| {
+    args.flags.apply(&mut config)?;
+    serve(config, |running, kubeconfig, _| {
         tracing::info!(address = %running.address, kubeconfig = %kubeconfig.display(), "serving");
-        Components::default()
+        let mut components = Components::new(&running.server.health.components, vec![], StopRequest::default());
+        if std::env::var_os(ENVTEST_CONTROLLERS).is_some_and(|value| value == "1") {
+            let chosen = orlop_controllers::select(orlop_controllers::ALL, &OF_ENVTEST.map(String::from));
+            let chosen = chosen.expect("controllers of that name are there");
+            components.start_controllers(running, chosen, orlop_controllers::Settings::default(), 0);
+        }
+        components
     })
 }
 
@@ -128,9 +150,12 @@ fn keep_driver_polled(runtime: tokio::runtime::Handle) -> std::io::Result<()> {
         .map(drop)
 }
 
-/// Runs a server until it is told to stop. `ready` is called once it serves and its kubeconfig is there, and starts what
-/// runs beside it.
-pub(super) fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Components) -> anyhow::Result<()> {
+/// Runs a server until it is told to stop: by a signal, or by whoever triggers the shutdown that `ready` is given. `ready` is
+/// called once the server serves and its kubeconfig is there, and starts what runs beside it.
+pub(super) fn serve(
+    config: Config,
+    ready: impl FnOnce(&Running, &Path, &Shutdown) -> Components,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(orlop_api::schema::STACK_BYTES)
         .enable_all()
@@ -139,23 +164,19 @@ pub(super) fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Compo
     keep_driver_polled(runtime.handle().clone()).context("failed to start a thread")?;
     runtime.block_on(async {
         // Before anything is started, so that an early Ctrl-C stops cleanly too.
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
+        let (stop, _) = signals::stop_on_signal()?;
         let kubeconfig = config.data_dir.join("kubeconfig");
         let running = orlop_apiserver::start(config, Clock::System).await?;
-        let url = format!("https://{}", reachable(running.address));
-        write_private(&kubeconfig, &running.pki.kubeconfig(&url, "orlop"))
+        data_dir::write_private(&kubeconfig, &running.pki.kubeconfig(&url(running.address), "orlop"))
             .with_context(|| format!("failed to write {}", kubeconfig.display()))?;
-        let components = ready(&running, &kubeconfig);
+        let components = ready(&running, &kubeconfig, &stop);
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            _ = stop.wait() => {}
             // Nothing can be written any more, and what is in memory may be half of a change.
             _ = running.server.registry.store.stopped() => {
                 anyhow::bail!("the store's writer thread panicked; start again: everything acknowledged is on disk")
             }
         }
-        tracing::info!("stopping");
         running.announce_stop().await;
         components.stop().await;
         running.stop().await;
@@ -164,26 +185,16 @@ pub(super) fn serve(config: Config, ready: impl FnOnce(&Running, &Path) -> Compo
 }
 
 /// Where a client on this machine reaches a server that listens on this address.
-pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
+pub(crate) fn url(address: SocketAddr) -> String {
+    format!("https://{}", reachable(address))
+}
+
+fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if ip.is_unspecified() && ip.is_ipv4() => SocketAddr::from(([127, 0, 0, 1], address.port())),
         ip if ip.is_unspecified() => SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port())),
         _ => address,
     }
-}
-
-/// Appears whole or not at all, for the owner's eyes only.
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(temporary, path)
 }
 
 fn parse_ports(text: &str) -> anyhow::Result<(u16, u16)> {

@@ -12,7 +12,7 @@ use crate::bench::scheduling::catalogue;
 use crate::bench::scheduling::report::{self, WorkloadResult};
 use crate::bench::scheduling::run::{Run, Settings};
 use crate::bench::scheduling::workload::{Params, Workload};
-use crate::bench::{hostile, measure, pods, services, workloads};
+use crate::bench::{extensions, hostile, measure, pods, services, workloads};
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -33,10 +33,34 @@ enum What {
     Services(ServicesArgs),
     /// Scale and roll out workloads on simulated nodes, and report rates and writes per pod
     Controllers(ControllersArgs),
-    /// Start pods on a container runtime through the kubelet and by bare CRI calls, and compare
+    /// Start pods on the embedded runtime and on containerd, and compare: time, memory, and bare CRI calls
     Pods(PodsArgs),
     /// Run hostile clients against an API server and report the latency of honest ones
     Hostile(HostileArgs),
+    /// Define custom resources, create their objects and admission policies, and report rates, latencies and memory
+    Extensions(ExtensionsArgs),
+}
+
+#[derive(clap::Args)]
+struct ExtensionsArgs {
+    /// Measure the server of this kubeconfig (of an administrator); without it, one is started in a temporary directory
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Report the memory of this process, the server's [default: that of the server that is started]
+    #[arg(long)]
+    pid: Option<u32>,
+    /// How many CustomResourceDefinitions
+    #[arg(long, default_value_t = 1_000)]
+    definitions: usize,
+    /// How many objects of each kind
+    #[arg(long, default_value_t = 2_000)]
+    objects: usize,
+    /// How many ValidatingAdmissionPolicies, of ten rules each
+    #[arg(long, default_value_t = 100)]
+    policies: usize,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -108,22 +132,28 @@ struct ServicesArgs {
 
 #[derive(clap::Args)]
 struct PodsArgs {
-    /// Endpoint of the container runtime
-    #[arg(
-        long,
-        value_name = "ENDPOINT",
-        default_value = "unix:///run/containerd/containerd.sock"
-    )]
-    runtime: String,
-    /// Where that runtime looks for the configuration of pod networks (it is written there)
+    /// Container runtimes to measure, in turns: embedded, and sockets (unix:///run/…)
+    /// [default: embedded, and containerd if it listens at unix:///run/containerd/containerd.sock]
+    #[arg(long = "runtime", value_name = "RUNTIME", value_delimiter = ',', value_parser = parse_pods_runtime)]
+    runtimes: Vec<String>,
+    /// Where those with a socket look for the configuration of pod networks (it is written there)
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,
-    /// Image of the containers, with a `sleep` in it; the runtime must have it
-    #[arg(long, default_value = "busybox")]
+    /// Image of the containers, with a `sleep` in it. The runtimes must have it, or be able to pull it, unless it is built in: that
+    /// is imported with `ctr`
+    #[arg(long, default_value = "orlop.local/echo")]
     image: String,
     /// How many to start at once
-    #[arg(long, default_value_t = 110, value_parser = clap::value_parser!(u32).range(1..=250))]
+    #[arg(long, default_value_t = 110, value_parser = clap::value_parser!(u32).range(1..=230))]
     pods: u32,
+}
+
+fn parse_pods_runtime(text: &str) -> Result<String, &'static str> {
+    let text = text.strip_prefix("cri:").unwrap_or(text);
+    match text == pods::EMBEDDED || text.starts_with("unix://") {
+        true => Ok(text.to_string()),
+        false => Err("must be embedded or unix:///path/to/socket"),
+    }
 }
 
 const SCHEDULING_HELP: &str = "\
@@ -184,6 +214,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         Some(What::Services(args)) => services(&args),
         Some(What::Pods(args)) => pods(&args),
         Some(What::Hostile(args)) => hostile(&args),
+        Some(What::Extensions(args)) => extensions(&args),
     }
 }
 
@@ -203,6 +234,30 @@ fn hostile(args: &HostileArgs) -> anyhow::Result<()> {
         pid: own.as_ref().map(OwnServer::pid),
     };
     hostile::run(&kubeconfig, &settings)
+}
+
+fn extensions(args: &ExtensionsArgs) -> anyhow::Result<()> {
+    let own = match &args.kubeconfig {
+        Some(_) => None,
+        None => Some(OwnServer::start(Part::ApiServer)?),
+    };
+    let kubeconfig = match (&args.kubeconfig, &own) {
+        (Some(path), _) => path.clone(),
+        (None, own) => own.as_ref().expect("started above").kubeconfig(),
+    };
+    let settings = extensions::Settings {
+        definitions: args.definitions,
+        objects: args.objects,
+        policies: args.policies,
+        pid: args.pid.or(own.as_ref().map(OwnServer::pid)),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let figures = runtime.block_on(extensions::run(&kubeconfig, settings))?;
+    match args.json {
+        true => println!("{:#}", measure::to_json(&figures)),
+        false => measure::print_table(&figures),
+    }
+    Ok(())
 }
 
 fn services(args: &ServicesArgs) -> anyhow::Result<()> {
@@ -228,20 +283,27 @@ fn services(args: &ServicesArgs) -> anyhow::Result<()> {
 }
 
 fn pods(args: &PodsArgs) -> anyhow::Result<()> {
-    let own = OwnServer::start(Part::ControlPlane)?;
+    if !nix::unistd::geteuid().is_root() {
+        bail!("real pods need root");
+    }
+    let runtimes = match args.runtimes.is_empty() {
+        true => pods::usual_runtimes(),
+        false => args.runtimes.clone(),
+    };
+    if runtimes.len() == 1 {
+        eprintln!("· {} alone: --runtime names others to compare it with", runtimes[0]);
+    }
+    let stage = pods::Stage::set(pods::Setting {
+        runtimes: &runtimes,
+        cni_conf_dir: &args.cni_conf_dir,
+        image: &args.image,
+        pods: args.pods as usize,
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let setting = pods::Setting {
-            endpoint: args.runtime.trim_start_matches("cri:"),
-            cni_conf_dir: &args.cni_conf_dir,
-            image: &args.image,
-            pods: args.pods as usize,
-        };
-        let mut bench = pods::Bench::prepare(setting, &own.kubeconfig(), own.dir()).await?;
-        let (pairs, idle) = bench.run().await?;
-        pods::print(&pairs, &idle);
-        Ok(())
-    })
+    let columns = runtime.block_on(stage.measure())?;
+    drop(stage);
+    pods::print(&columns, args.pods as usize);
+    Ok(())
 }
 
 fn api(args: ApiArgs) -> anyhow::Result<()> {

@@ -99,6 +99,11 @@ pub(super) struct ControllersArgs {
 }
 
 impl ControllersArgs {
+    /// As they were given.
+    pub(super) fn names(&self) -> &[String] {
+        &self.controllers
+    }
+
     pub(super) fn chosen(&self) -> anyhow::Result<Vec<&'static Def>> {
         select(ALL, &self.controllers).map_err(|e| anyhow::anyhow!("--controllers: {e}"))
     }

@@ -9,6 +9,7 @@ use orlop_base::{Clock, Shutdown};
 use orlop_client::{Api, transport};
 use orlop_kubelet::agent::{self, NetworkConfiguration};
 use orlop_kubelet::config::{self, Config, Override};
+use orlop_kubelet::hosted::HostedPods;
 use orlop_kubelet::node::{Identity, address};
 use orlop_kubelet::server::Certificate;
 use orlop_runtime::Runtime;
@@ -208,7 +209,9 @@ async fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         credential_providers: args
             .image_credential_provider_config
             .zip(args.image_credential_provider_bin_dir),
+        hosted: HostedPods::none(),
         logind: agent::Logind::default(),
+        pod_stop: None,
         clock: Clock::System,
         shutdown: shutdown.clone(),
     });

@@ -1,17 +1,27 @@
 //! The commands. One file each: its arguments and `run`; one entry in `Command`.
 
-mod apiserver;
+mod agent;
+pub(crate) mod apiserver;
+mod apiserver_access;
+mod apiserver_flags;
 mod bench;
 mod component;
 pub(crate) mod controller_manager;
 mod controllers;
+mod down;
 mod election;
+mod envtest;
+mod etcd;
+mod image;
 mod kubelet;
+mod node;
 mod proxy;
 mod scheduler;
 mod serving;
 mod signals;
+mod status;
 pub(crate) mod up;
+mod upstream_flags;
 mod version;
 
 use std::ffi::{OsStr, OsString};
@@ -35,10 +45,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a cluster here, in the foreground until Ctrl-C
+    /// Start a cluster here, in the foreground until Ctrl-C, or in the background with -d
     Up(Box<up::Args>),
+    /// Show what runs here, and whether it is healthy
+    Status(status::Args),
+    /// Stop the cluster that runs here; --purge removes all that it made on this machine
+    Down(down::Args),
     /// Run the API server alone
-    Apiserver(apiserver::Args),
+    Apiserver(Box<apiserver::Args>),
+    /// Write links for Go projects' envtest: KUBEBUILDER_ASSETS
+    Envtest(envtest::Args),
+    /// Run etcd alone: its v3 API, for a kube-apiserver or any other client
+    Etcd(Box<etcd::Args>),
     /// Run the scheduler alone, against any cluster
     Scheduler(Box<scheduler::Args>),
     /// Run the controller manager alone, against any cluster
@@ -47,8 +65,15 @@ enum Command {
     Kubelet(Box<kubelet::Args>),
     /// Run the service proxy alone, against any cluster
     Proxy(Box<proxy::Args>),
+    /// Pull, load, save, list and remove images of this machine's nodes
+    Image(image::Args),
+    /// List, add, stop, start, cut off and remove nodes of a running `orlop up`
+    Node(node::Args),
     /// Look at, stop and start the components of a running `orlop up`
     Component(component::Args),
+    /// Run a worker node of this machine: `orlop up` does
+    #[command(hide = true)]
+    Agent(agent::Args),
     /// Load an API server and report rates and latencies
     Bench(bench::Args),
     /// Show the version of Orlop and of the Kubernetes API it serves
@@ -59,15 +84,31 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
     let cli = parse(&line).unwrap_or_else(|error| error.exit());
-    crate::logging::start(&cli.logging);
+    let log_file = match &cli.command {
+        Command::Up(args) => args.log_file(),
+        Command::Agent(args) => args.log_file(),
+        _ => None,
+    };
+    crate::logging::start(&cli.logging, log_file);
     let result = match cli.command {
         Command::Up(args) => up::run(*args),
-        Command::Apiserver(args) => apiserver::run(args),
+        Command::Status(args) => match status::run(args) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
+        Command::Down(args) => down::run(args),
+        Command::Apiserver(args) => apiserver::run(*args),
+        Command::Envtest(args) => envtest::run(args),
+        Command::Etcd(args) => etcd::run(*args),
         Command::Scheduler(args) => scheduler::run(*args),
         Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Kubelet(args) => kubelet::run(*args),
         Command::Proxy(args) => proxy::run(*args),
+        Command::Image(args) => image::run(args),
+        Command::Node(args) => node::run(args),
         Command::Component(args) => component::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Version(args) => version::run(args),
     };
@@ -92,10 +133,18 @@ fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
             "controller-manager",
             Command::ControllerManager,
         ),
+        Some("etcd") => parse_alone(&etcd::line(line.to_vec(), 1), "etcd", "etcd", Command::Etcd),
         Some("kubelet") => parse_alone(line, "kubelet", "kubelet", Command::Kubelet),
         Some("kube-proxy") => parse_alone(line, "kube-proxy", "proxy", Command::Proxy),
+        _ if line.get(1).is_some_and(|command| command == "etcd") => Cli::try_parse_from(etcd::line(line.to_vec(), 2)),
         _ => Cli::try_parse_from(line),
     }
+}
+
+/// Whether a line of arguments is one that can be started.
+#[cfg(test)]
+pub(crate) fn check_line(line: &[OsString]) -> Result<(), clap::Error> {
+    parse(line).map(drop)
 }
 
 /// A command's arguments without the command's name before them.
@@ -155,7 +204,8 @@ mod tests {
     #[test]
     fn a_name_of_kubernetes_is_its_command() {
         type Is = fn(&Command) -> bool;
-        let names: [(&str, Is); 5] = [
+        let names: [(&str, Is); 6] = [
+            ("etcd", |c| matches!(c, Command::Etcd(_))),
             ("kube-apiserver", |c| matches!(c, Command::Apiserver(_))),
             ("kube-scheduler", |c| matches!(c, Command::Scheduler(_))),
             ("kube-controller-manager", |c| {

@@ -24,9 +24,10 @@ async fn stop(signals: (Signal, Signal), asked: Arc<AtomicBool>, shutdown: Shutd
         }
     };
     next().await;
-    tracing::info!("stopping");
+    tracing::info!("stopping; a second signal exits at once");
     asked.store(true, Ordering::Relaxed);
     shutdown.trigger();
     next().await;
+    tracing::warn!("exiting at once after a second signal");
     std::process::exit(1);
 }

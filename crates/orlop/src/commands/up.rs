@@ -1,23 +1,41 @@
-//! `orlop up`: a cluster in the foreground.
+//! `orlop up`: a cluster in the foreground, or in the background.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use orlop_apiserver::Config;
+use orlop_apiserver::{Config, Running};
+use orlop_base::Clock;
 use orlop_base::clock::monotonic;
+use orlop_kubelet::fleet::Options;
 
 use super::controllers::ControllersArgs;
 use super::parse_duration;
-use crate::components::{self, Components};
-use crate::control;
+use crate::cluster::{self, ChosenConfig, CommandLines, ComponentPods, ControlPlaneNode};
+use crate::components::{self, Components, NodeApis};
 use crate::fleet::FleetArgs;
-use crate::node::{self, NodeArgs, NodePlan};
-use crate::services::ServicesArgs;
+use crate::log_file::LogFile;
+use crate::machine::Machine;
+use crate::node::{self, NodeArgs, NodeCertificate, NodePlan};
+use crate::nodes::{Workers, WorkersOptions};
+use crate::services::{ServicesArgs, ServicesPlan};
+use crate::session::Session;
+use crate::stop::StopRequest;
+use crate::{data_dir, detach};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Run in the background: return when the cluster serves and its node is Ready. `orlop status` shows it, `orlop down`
+    /// stops it, DATA_DIR/orlop.log has its log
+    #[arg(short, long)]
+    detach: bool,
+    /// With --detach: how long to wait until the node is Ready
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    wait: Duration,
+    /// Do not add a context for the cluster to the kubeconfig ($KUBECONFIG or ~/.kube/config)
+    #[arg(long)]
+    no_kubeconfig: bool,
     /// Data directory of the cluster [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -74,6 +92,19 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    fn data_dir(&self) -> anyhow::Result<PathBuf> {
+        self.data_dir.clone().map_or_else(default_data_dir, Ok)
+    }
+
+    /// Where this process logs, if it is one in the background.
+    pub(super) fn log_file(&self) -> Option<LogFile> {
+        if !self.detach || !detach::is_detached() {
+            return None;
+        }
+        // Standard error leads there whether or not its size can be bounded.
+        LogFile::of_process(&self.data_dir().ok()?).ok()
+    }
+
     /// The components to leave out.
     fn disabled(&self) -> Vec<String> {
         let short = [
@@ -93,15 +124,24 @@ impl Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let started = monotonic();
+    let data_dir = args.data_dir()?;
+    match (args.detach, detach::is_detached()) {
+        (true, false) => return start_in_background(&data_dir, args.wait),
+        (true, true) => detach::leave_session(),
+        (false, _) => {}
+    }
     let disabled = args.disabled();
     let (scheduler_port, manager_port) = (args.scheduler_port, args.controller_manager_port);
-    let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
+    let scheduler = scheduler_config(args.scheduler_config)?;
     let (controllers, settings) = (args.controllers.chosen()?, args.controllers.settings()?);
-    let data_dir = args.data_dir.map_or_else(default_data_dir, Ok)?;
+    let mut lines = CommandLines::default();
+    lines.set_scheduler(scheduler_port, scheduler.file.as_ref());
+    lines.set_controller_manager(manager_port, args.controllers.names());
     let mut config = Config::new(data_dir.clone());
     config.service_cidrs = args.service_cidr;
     let fleet = args.fleet.plan()?;
-    let mut node = args.node.plan(&data_dir, args.services.dns_address(&config))?;
+    let dns = args.services.dns_address(&config);
+    let mut node = args.node.plan(&data_dir, dns)?;
     if let (Some(node), Some(fleet)) = (&mut node, &fleet) {
         // Without a zone it would be left out of spreading over the simulated nodes' zones.
         node.identity.labels.extend(fleet.nodes.labels_for_real_node());
@@ -115,59 +155,167 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         ..settings
     };
     config.bind = args.bind.unwrap_or_else(|| usual_address(node.as_ref()));
+    if let Some(node) = node
+        .as_ref()
+        .filter(|node| node.is_real() && config.bind.is_unspecified())
+    {
+        // What pods and worker nodes reach, also on a machine without a default route.
+        config.advertise = node.identity.addresses.first().copied();
+    }
     config.port = args.port;
     config.audit_log = args.audit_log;
-    super::apiserver::serve(config, |running, kubeconfig| {
-        let took = started.elapsed().as_millis();
-        println!(
-            "Orlop serves Kubernetes {} on https://{} ({took} ms)",
-            orlop_apiserver::discovery::GIT_VERSION,
-            super::apiserver::reachable(running.address)
-        );
-        if node.is_some() || fleet.is_none() {
-            println!("{}", node::described(node.as_ref()));
-        }
-        if let Some(fleet) = &fleet {
-            println!(
-                "{} simulated nodes: pods report Running, no containers are started.",
-                fleet.nodes.count()
-            );
-        }
-        if !disabled.is_empty() {
-            println!(
-                "Left out: {}. `orlop component start NAME` starts a component.",
-                disabled.join(", ")
-            );
-        }
-        println!("Use it:  export KUBECONFIG={}", kubeconfig.display());
+    if let Some(services) = &services {
+        services.describe(&mut lines);
+    }
+    lines.set_apiserver(&config);
+    let shown = node
+        .as_mut()
+        .map(|node| show_components(node, &lines, &data_dir))
+        .transpose()?;
+    let machine = Machine {
+        made_data_dir: data_dir::is_vacant(&data_dir),
+        kubeconfigs: vec![],
+        proxy: services.is_some(),
+        nodes: node.iter().filter_map(NodePlan::traces).collect(),
+    };
+    let mut session = Session::default();
+    let served = super::apiserver::serve(config, |running, kubeconfig, stop| {
+        let took = started.elapsed();
+        let stop = StopRequest::new(stop.clone());
+        session.begin(&data_dir, kubeconfig, !args.no_kubeconfig, machine);
+        let mut greeting = greeting(running, took, node.as_ref(), fleet.as_ref(), &disabled);
         running
             .server
             .health
             .components
             .set_stall_timeout(args.component_stall_timeout);
-        let mut components = Components::new(running, disabled);
-        components.start_scheduler(running, scheduler, scheduler_port);
+        let logs = data_dir.join(data_dir::LOGS);
+        if let Err(error) = cluster::logs::write_to(&logs) {
+            tracing::warn!(path = %logs.display(), err = %error, "failed to open the components' log files");
+        }
+        let is_disabled = |name: &str| disabled.iter().any(|disabled| disabled == name);
+        let own_nodes = node.iter().filter(|_| !is_disabled(components::KUBELET));
+        let own_nodes = own_nodes.flat_map(|node| {
+            let own = std::iter::once(node.identity.name.clone());
+            own.chain(Workers::running(&node.workers))
+        });
+        let own_nodes: Vec<String> = own_nodes.collect();
+        let mut components = Components::new(&running.server.health.components, disabled, stop.clone());
+        if let Some((pods, node)) = shown {
+            components.show_cluster(running, pods, node);
+        }
+        components.start_scheduler(running, scheduler, scheduler_port, &data_dir);
         components.start_controllers(running, controllers, settings, manager_port);
         if let Some(node) = node {
-            components.start_node(running, node);
-        }
-        if let Some(services) = services {
-            components.start_services(running, services);
+            let apis = NodeApis::in_process(running, &node.identity.name);
+            if node.embedded().is_some() {
+                let options = workers_options(running, &node, services.as_ref(), dns, &data_dir, &stop);
+                components.start_workers(Workers::new(options, node.workers.clone()));
+            }
+            match NodeCertificate::issue(&running.pki, &node.identity) {
+                Ok(certificate) => components.start_node(&apis, node, certificate),
+                Err(error) => tracing::error!(err = %format!("{error:#}"), "failed to start the kubelet"),
+            }
+            if let Some(services) = services {
+                components.start_services(&apis, services);
+            }
         }
         if let Some(fleet) = fleet {
             components.start_fleet(running, fleet);
         }
-        let control = control::start(
-            &data_dir,
-            components.supervisor().clone(),
-            components.shutdown().clone(),
-        );
-        match control {
-            Ok(task) => components.keep(task),
-            Err(error) => tracing::warn!(err = %error, "failed to listen for `orlop component`"),
-        }
+        greeting.extend(session.join_kubeconfig(kubeconfig));
+        greeting.iter().for_each(|line| println!("{line}"));
+        session.announce(running, &mut components, &stop, own_nodes, greeting);
         components
-    })
+    });
+    session.end();
+    cluster::logs::flush();
+    served
+}
+
+/// What worker nodes of this machine are started with.
+fn workers_options(
+    running: &Running,
+    node: &NodePlan,
+    services: Option<&ServicesPlan>,
+    dns: Option<IpAddr>,
+    data_dir: &Path,
+    stop: &StopRequest,
+) -> WorkersOptions {
+    let server = match running.address.ip() {
+        ip if ip.is_unspecified() => node.identity.addresses.first().copied().unwrap_or(ip),
+        ip => ip,
+    };
+    WorkersOptions {
+        data_dir: data_dir::absolute(data_dir),
+        own_node: node.identity.name.clone(),
+        pod_cidr: node.pod_cidr(),
+        labels: node.identity.labels.clone(),
+        dns,
+        kubelet_config: node.kubelet_config().cloned(),
+        services: services.cloned(),
+        server_url: super::apiserver::url((server, running.address.port()).into()),
+        pki: running.pki.clone(),
+        admin: Components::admin(running),
+        stop: stop.clone(),
+    }
+}
+
+/// What the user is told when the API is served.
+fn greeting(
+    running: &Running,
+    took: Duration,
+    node: Option<&NodePlan>,
+    fleet: Option<&Options>,
+    disabled: &[String],
+) -> Vec<String> {
+    let mut lines = vec![format!(
+        "Orlop serves Kubernetes {} on {} ({} ms)",
+        orlop_apiserver::discovery::GIT_VERSION,
+        super::apiserver::url(running.address),
+        took.as_millis()
+    )];
+    if node.is_some() || fleet.is_none() {
+        lines.push(node::described(node));
+    }
+    if let Some(fleet) = fleet {
+        lines.push(format!(
+            "{} simulated nodes: pods report Running, no containers are started.",
+            fleet.nodes.count()
+        ));
+    }
+    if !disabled.is_empty() {
+        lines.push(format!(
+            "Left out: {}. `orlop component start NAME` starts a component.",
+            disabled.join(", ")
+        ));
+    }
+    lines
+}
+
+fn start_in_background(data_dir: &Path, patience: Duration) -> anyhow::Result<()> {
+    let greeting = detach::start(data_dir, patience)?;
+    greeting.iter().for_each(|line| println!("{line}"));
+    println!(
+        "It runs in the background:  {}, {}",
+        data_dir::command("status", data_dir),
+        data_dir::command("down", data_dir)
+    );
+    Ok(())
+}
+
+/// The components are shown as pods of this node, with their logs in the data directory.
+fn show_components(
+    node: &mut NodePlan,
+    lines: &CommandLines,
+    data_dir: &Path,
+) -> anyhow::Result<(ComponentPods, ControlPlaneNode)> {
+    cluster::logs::capture();
+    let name = node.identity.name.clone();
+    let (pods, hosted) = ComponentPods::new(&name, lines, &data_dir.join(data_dir::LOGS), Clock::System.now())?;
+    node.hosted = hosted;
+    let further_nodes = Workers::running(&node.workers).count();
+    Ok((pods, ControlPlaneNode { name, further_nodes }))
 }
 
 /// Pods come from other addresses than this machine's loopback.
@@ -178,23 +326,22 @@ fn usual_address(node: Option<&NodePlan>) -> IpAddr {
     }
 }
 
-/// What the file says, or the defaults. Every problem of a bad file is named. One process has the data directory: there
-/// is nobody to be elected against, and no lease to lose, unless the file asks for an election.
-fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::config::Config> {
+/// What the file says, or the defaults. Every problem of a bad file is named.
+fn scheduler_config(file: Option<PathBuf>) -> anyhow::Result<ChosenConfig> {
     let Some(file) = file else {
         let mut config = orlop_scheduler::config::Config::default();
+        // There is nobody to be elected against.
         config.leader_election.leader_elect = false;
-        return Ok(config);
+        return Ok(ChosenConfig { config, file: None });
     };
-    let text = std::fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
-    let extra: Vec<_> = orlop_scheduler::plugins::EXTRA.iter().map(|e| e.row).collect();
-    match orlop_scheduler::config::parse(&text, &extra) {
-        Ok((mut config, warnings)) => {
+    let text = std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    match cluster::parse_scheduler_config(&text) {
+        Ok((config, warnings)) => {
             for warning in warnings {
                 tracing::warn!(file = %file.display(), warning = %warning, "loaded configuration with a warning");
             }
-            config.leader_election.leader_elect = asks_for_election(&text);
-            Ok(config)
+            let file = Some(file);
+            Ok(ChosenConfig { config, file })
         }
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(|p| format!("  {p}")).collect();
@@ -205,12 +352,6 @@ fn scheduler_config(file: Option<&Path>) -> anyhow::Result<orlop_scheduler::conf
             )
         }
     }
-}
-
-/// The default of the file's format is true; what counts here is whether somebody wrote so.
-fn asks_for_election(text: &str) -> bool {
-    let document: Result<serde_json::Value, _> = serde_saphyr::from_str(text);
-    document.is_ok_and(|document| document["leaderElection"]["leaderElect"] == true)
 }
 
 /// Root's state belongs to the machine, anyone else's to their home.
@@ -248,22 +389,5 @@ mod tests {
         );
         assert_eq!(disabled("--no-controllers"), ["controller-manager"]);
         assert!(parse("--disable etcd").is_err());
-    }
-
-    #[test]
-    fn an_election_is_held_only_where_it_is_asked_for() {
-        let head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
-        for (rest, elects) in [
-            ("", false),
-            ("leaderElection: {leaderElect: true}\n", true),
-            ("leaderElection: {leaderElect: false}\n", false),
-            ("leaderElection: {resourceName: mine}\n", false),
-        ] {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            std::fs::write(file.path(), format!("{head}{rest}")).unwrap();
-            let config = scheduler_config(Some(file.path())).unwrap();
-            assert_eq!(config.leader_election.leader_elect, elects, "{rest}");
-        }
-        assert!(!scheduler_config(None).unwrap().leader_election.leader_elect);
     }
 }
