@@ -24,3 +24,9 @@ pub fn enter_private_network() {
     let directory = std::env::temp_dir();
     shell::run(shell::command(&line, &directory, Path::new("/nonexistent")), &line, "").ok();
 }
+
+/// Runs an asynchronous test with threads that are all in the calling thread's network.
+pub fn block_on(test: impl Future<Output = ()>) {
+    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    threads.expect("a runtime").block_on(test);
+}

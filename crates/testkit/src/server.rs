@@ -38,6 +38,8 @@ impl Launch {
                 "--scheduler-port=0",
                 "--controller-manager-port=0",
                 "--kubelet-healthz-port=0",
+                // Whoever runs tests has a kubeconfig of their own.
+                "--no-kubeconfig",
             ]
             .map(String::from)
             .to_vec(),
@@ -223,6 +225,11 @@ impl Server {
     /// Ctrl-C or another signal, and how the server ended.
     pub fn stop(&mut self, signal: Signal) -> ExitStatus {
         kill(self.pid(), signal).expect("our own child");
+        self.wait_stopped()
+    }
+
+    /// How the server ended that was told to stop.
+    pub fn wait_stopped(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("the server runs");
         eventually("the server stops", || child.try_wait().expect("our own child"))
     }

@@ -42,7 +42,7 @@ pub(crate) fn count(containerd: &Containerd) -> Leftovers {
 }
 
 /// Mount points under a directory, the innermost first.
-fn mounts(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts(directory: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = table
         .lines()
@@ -53,13 +53,18 @@ fn mounts(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn entries(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn entries(directory: &Path) -> Vec<PathBuf> {
     let read = std::fs::read_dir(directory).into_iter().flatten();
     read.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
 /// The cgroups whose name ends with one of these ids, the innermost first.
 fn cgroups(ids: &[String]) -> Vec<PathBuf> {
+    cgroups_where(|name| ids.iter().any(|id| name.ends_with(id.as_str())))
+}
+
+/// The cgroups with such a name, the innermost first.
+pub(crate) fn cgroups_where(is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut found = vec![];
     let mut pending = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(directory) = pending.pop() {
@@ -69,7 +74,7 @@ fn cgroups(ids: &[String]) -> Vec<PathBuf> {
         {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let name = name.strip_suffix(".scope").unwrap_or(&name);
-            if ids.iter().any(|id| name.ends_with(id.as_str())) {
+            if is_wanted(name) {
                 found.push(path.clone());
             }
             pending.push(path);
@@ -146,7 +151,7 @@ fn remove_network_rules(ids: &[String]) {
     }
 }
 
-fn processes(cgroup: &Path) -> Vec<Pid> {
+pub(crate) fn processes(cgroup: &Path) -> Vec<Pid> {
     let text = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
     text.lines()
         .filter_map(|line| line.parse().ok())

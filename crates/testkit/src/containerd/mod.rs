@@ -4,7 +4,6 @@
 //! Dropping it stops what runs and takes away what is left, also after a failed test. What a test should have left
 //! behind is nothing: [`Containerd::leftovers`] counts.
 
-mod images;
 pub(crate) mod leftovers;
 
 use std::fs::File;
@@ -20,13 +19,10 @@ use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::cri::messages::{CgroupDriver, PodSandboxFilter};
 use tempfile::TempDir;
 
+use crate::images::{self, PAUSE_IMAGE};
 use crate::shell::{self, Ran, require};
 use crate::wait::eventually;
-pub use images::build as build_images;
 pub use leftovers::Leftovers;
-
-/// The image that holds sandboxes open.
-const PAUSE_IMAGE: &str = "orlop.test/pause:1";
 
 pub struct Containerd {
     // First, since what it holds has to be stopped before the directory goes.
@@ -40,15 +36,17 @@ pub struct Containerd {
 impl Containerd {
     /// Started, with images, without a pod network yet: see [`Containerd::write_network`].
     pub fn start() -> Containerd {
-        for tool in ["busybox", "tar", "sha256sum", "iptables", "ip"] {
+        for tool in ["iptables", "ip"] {
             require(tool);
         }
         let containerd = Containerd::start_empty(CgroupDriver::Cgroupfs);
-        containerd.import(&images::build(containerd.path()));
+        let archive = containerd.path().join("images.tar");
+        images::put(&archive);
+        containerd.import(&archive);
         containerd
     }
 
-    /// Started without images, for machines that can't make them: see [`build_images`].
+    /// Started without images, for machines that can't make them: see `images.rs`.
     pub fn start_empty(driver: CgroupDriver) -> Containerd {
         for tool in ["containerd", "ctr", "runc"] {
             require(tool);
@@ -129,6 +127,14 @@ impl Containerd {
         );
         let command = shell::command(&line, self.path(), Path::new("/nonexistent"));
         shell::run(command, &line, "")
+    }
+
+    /// Ids of sandboxes and containers that have processes.
+    pub fn running(&self) -> Vec<String> {
+        let tasks = self.ctr("tasks list").ok();
+        let running = tasks.lines().filter(|line| line.ends_with("RUNNING"));
+        let ids = running.filter_map(|line| line.split_whitespace().next());
+        ids.map(String::from).collect()
     }
 
     /// Everything it said so far.

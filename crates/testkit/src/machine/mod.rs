@@ -23,6 +23,10 @@ const KERNEL: &str = "/var/cache/orlop-test-kernel";
 /// Set within the machine.
 const INSIDE: &str = "ORLOP_IN_MACHINE";
 const RESULT: &str = "orlop-machine-result:";
+/// What the test harness says before the test: a name that is none of a test's runs nothing, and succeeds.
+const RAN: &str = "running 1 test";
+/// Where the binary under test is in there, if the test puts it there.
+pub const ORLOP: &str = "orlop";
 const LIMIT: Duration = Duration::from_secs(290);
 /// What systemd is told to bring up, and nothing else.
 const TARGET: &str = "orlop-test.target";
@@ -32,7 +36,7 @@ pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Runs the named test of this program in a machine, unless it is in there already. `make` gets a directory for what it
+/// Runs the named test of this program (`module::function`) in a machine, unless it is in there already. `make` gets a directory for what it
 /// has to make first.
 pub fn run(test: &str, make: impl FnOnce(&Path) -> Machine, inside: impl FnOnce()) {
     if is_inside() {
@@ -153,7 +157,7 @@ impl Machine {
             .collect();
         let head = "#!/bin/busybox sh\nb=/bin/busybox\n";
         let run = format!(
-            "export PATH=/bin:/sbin {INSIDE}=1 RUST_BACKTRACE=0 TMPDIR=/tmp\n\
+            "export PATH=/bin:/sbin {INSIDE}=1 ORLOP_BIN=/{ORLOP} RUST_BACKTRACE=0 TMPDIR=/tmp\n\
              /bin/test-program --exact {test} --nocapture 2>&1\n\
              echo \"{RESULT} $?\"\n$b poweroff -f\n"
         );
@@ -252,11 +256,15 @@ fn boot(initrd: &Path, append: &str) {
         }
     });
     let started = monotonic();
+    let mut has_run = false;
     let result = loop {
         match lines.recv_timeout(LIMIT.saturating_sub(started.elapsed())) {
             Ok(line) => match line.strip_prefix(RESULT) {
                 Some(result) => break Ok(result.trim().to_string()),
-                None => println!("| {line}"),
+                None => {
+                    has_run |= line == RAN;
+                    println!("| {line}");
+                }
             },
             Err(_) => {
                 break Err(format!(
@@ -273,6 +281,10 @@ fn boot(initrd: &Path, append: &str) {
         result.as_deref(),
         Ok("0"),
         "the test within the machine failed: see its console above"
+    );
+    assert!(
+        has_run,
+        "there is no such test in the machine: it is named by its whole path"
     );
 }
 

@@ -564,7 +564,8 @@ fn the_audit_log_has_a_line_for_each_request() {
         let groups = l["user"]["groups"].as_array();
         groups.is_some_and(|groups| groups.contains(&json!("system:masters")))
     };
-    let of_create = |l: &&Value| l["verb"] == "create" && l["objectRef"]["resource"] == "configmaps" && masters(l);
+    let is_map = |l: &Value| l["objectRef"]["resource"] == "configmaps" && l["objectRef"]["namespace"] == "default";
+    let of_create = |l: &&Value| l["verb"] == "create" && is_map(l) && masters(l);
     let created: Vec<&Value> = lines.iter().filter(of_create).collect();
     let [received, complete] = created[..] else {
         panic!("two lines for the create: {created:#?}")

@@ -166,7 +166,12 @@ fn a_server_that_is_to_stop_is_not_ready_and_serves_on() {
     until(&server, "readyz/shutdown", false);
     assert!(!passes(&server, "readyz"));
     assert!(passes(&server, "livez") && passes(&server, "readyz/ping"));
-    assert_eq!(server.stop(Signal::SIGTERM).code(), Some(0));
+    assert_eq!(server.wait_stopped().code(), Some(0));
+    server.start_again();
+    // Whoever does not want to wait says so.
+    kill(server.pid(), Signal::SIGTERM).unwrap();
+    until(&server, "readyz/shutdown", false);
+    assert_eq!(server.stop(Signal::SIGINT).code(), Some(1));
     server.start_again();
     assert!(passes(&server, "readyz/shutdown") && passes(&server, "readyz"));
 }

@@ -3,20 +3,30 @@
 //! One binary for all of them: each would link everything anew.
 
 mod access;
+mod admission;
+mod aggregation;
+mod authentication;
 mod bad_connections;
 mod bad_input;
 mod clients;
+mod cluster;
 mod controllers;
 mod controllers_deletion;
+mod custom_resources;
 mod durability;
+mod envtest;
+mod etcd;
 mod extending;
 mod first_minute;
 mod health;
+mod images;
 mod kubectl_changes;
 mod kubectl_verbs;
+mod lifecycle;
 mod metrics;
 mod mutated_input;
 mod notes;
 mod protobuf;
 mod quota;
 mod scheduling;
+mod webhook_server;

@@ -1,5 +1,5 @@
 //! Control groups of version 2, with systemd's driver and with the kernel's files alone: in an emulated machine whose first
-//! process is systemd, with a containerd and the real binary in it.
+//! process is systemd, with the real binary in it, on the embedded runtime and with a containerd.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,38 +13,74 @@ use serde_json::{Value, json};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const IMAGES: &str = "/images.tar";
+/// What the pod network's rules need.
+const FILTER_MODULES: &[&str] = &[
+    "nf_tables",
+    "nft_ct",
+    "nft_chain_nat",
+    "nft_masq",
+    "nft_nat",
+    "nft_redir",
+    "nft_fib",
+    "nft_fib_ipv4",
+    "nft_fib_ipv6",
+    "nft_fib_inet",
+    "nft_reject",
+    "nft_reject_ipv4",
+    "nft_reject_ipv6",
+    "nft_limit",
+    "nft_numgen",
+    "nft_hash",
+];
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[test]
 fn control_groups_in_a_machine() {
-    machine::run("control_groups_in_a_machine", furnished, || {
-        // Nodes on loopback addresses are not talked to: another one, on the only device there is.
-        for line in ["link set lo up", "address add 10.77.0.1/32 dev lo"] {
-            assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success());
-        }
-        with_systemd();
+    machine::run("machine::control_groups_in_a_machine", with_containerd, || {
+        address();
+        let containerd = Containerd::start_empty(CgroupDriver::Systemd);
+        containerd.import(Path::new(IMAGES));
+        step("containerd runs");
+        with_systemd(&Cluster::start(Some(containerd)));
         with_files_alone();
     });
 }
 
-fn furnished(place: &Path) -> Machine {
-    let programs = [
-        "containerd",
-        "containerd-shim-runc-v2",
-        "ctr",
-        "runc",
-        "ip",
-        "bash",
-        "timeout",
-        "mount",
-        "umount",
-    ];
-    let machine = Machine::new().systemd().modules(&["overlay"]);
+#[test]
+fn control_groups_of_our_own_containers_in_a_machine() {
+    let name = "machine::control_groups_of_our_own_containers_in_a_machine";
+    machine::run(name, with_orlop_alone, || {
+        address();
+        with_systemd(&Cluster::start(None));
+    });
+}
+
+/// Nodes on loopback addresses are not talked to: another one, on the only device there is.
+fn address() {
+    for line in ["link set lo up", "address add 10.77.0.1/32 dev lo"] {
+        assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success());
+    }
+}
+
+fn with_containerd(place: &Path) -> Machine {
+    let programs = ["containerd", "containerd-shim-runc-v2", "ctr", "runc"];
+    let machine = with_orlop_alone(place);
+    programs
+        .iter()
+        .fold(machine, |machine, name| machine.program(name, &[]))
+}
+
+fn with_orlop_alone(place: &Path) -> Machine {
+    let programs = ["ip", "bash", "timeout", "mount", "umount"];
+    let machine = Machine::new()
+        .systemd()
+        .modules(&["overlay", "veth"])
+        .modules(FILTER_MODULES);
     let machine = programs
         .iter()
         .fold(machine, |machine, name| machine.program(name, &[]));
     machine
-        .file("orlop", &stripped(&orlop(), place))
+        .file(machine::ORLOP, &stripped(&orlop(), place))
         .file(IMAGES, &build_images(place))
 }
 
@@ -118,22 +154,38 @@ fn count(group: &str, file: &str, name: &str) -> u64 {
 
 struct Cluster {
     server: Server,
-    containerd: Containerd,
+    /// None on the embedded runtime.
+    containerd: Option<Containerd>,
     http: Http,
     threads: tokio::runtime::Runtime,
 }
 
 impl Cluster {
-    fn start(containerd: Containerd) -> Cluster {
+    fn start(containerd: Option<Containerd>) -> Cluster {
         let directory = tempfile::tempdir().unwrap().keep();
-        let config = settings(&directory, json!({}));
-        let server = Launch::up()
-            .arg(format!("--runtime=cri:{}", containerd.endpoint()))
-            .arg("--nodes=1")
-            .arg("--node-name=machine")
-            .arg(format!("--kubelet-config={}", config.display()))
-            .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()))
-            .start();
+        let launch = Launch::up().arg("--nodes=1").arg("--node-name=machine");
+        let server = match &containerd {
+            Some(containerd) => {
+                let config = settings(&directory, json!({}));
+                launch
+                    .arg(format!("--runtime=cri:{}", containerd.endpoint()))
+                    .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()))
+                    .arg(format!("--kubelet-config={}", config.display()))
+                    .start()
+            }
+            None => {
+                // Without a root it would have one with a name of its own. Its groups are files: systemd knows none of them.
+                let config = settings(&directory, json!({"cgroupRoot": "/mine"}));
+                let data_dir = directory.join("data");
+                fs::create_dir_all(data_dir.join("images")).unwrap();
+                fs::copy(IMAGES, data_dir.join("images/images.tar")).unwrap();
+                launch
+                    .arg("--runtime=embedded")
+                    .arg(format!("--kubelet-config={}", config.display()))
+                    .data_dir(&data_dir)
+                    .start()
+            }
+        };
         let threads = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -169,12 +221,34 @@ impl Cluster {
         )
     }
 
+    fn has_slices(&self) -> bool {
+        self.containerd.is_some()
+    }
+
+    /// The path of a group of pods. With systemd's driver each part is a slice that has its parents' names in its own.
+    fn group(&self, parts: &[&str]) -> String {
+        if !self.has_slices() {
+            return format!("mine/{}", parts.join("/"));
+        }
+        let names = (1..=parts.len()).map(|count| format!("{}.slice", parts[..count].join("-")));
+        names.collect::<Vec<_>>().join("/")
+    }
+
+    /// The group of a pod with this uid.
+    fn pod_group(&self, quality: &[&str], uid: &str) -> String {
+        let uid = match self.has_slices() {
+            true => uid.replace('-', "_"),
+            false => uid.to_string(),
+        };
+        self.group(&[&["kubepods"], quality, &[&format!("pod{uid}")]].concat())
+    }
+
     /// Makes a pod, as soon as its namespace takes some, and returns its uid.
     fn create(&self, pod: &Value) -> String {
         eventually("the namespace takes pods", || {
             let (code, made) = self.ask(Method::POST, PODS, Some(pod));
             assert!(matches!(code, 201 | 403), "{made}");
-            (code == 201).then(|| made["metadata"]["uid"].as_str().unwrap().replace('-', "_"))
+            (code == 201).then(|| made["metadata"]["uid"].as_str().unwrap().to_string())
         })
     }
 
@@ -190,11 +264,7 @@ impl Cluster {
     }
 }
 
-fn with_systemd() {
-    let containerd = Containerd::start_empty(CgroupDriver::Systemd);
-    containerd.import(Path::new(IMAGES));
-    step("containerd runs");
-    let cluster = Cluster::start(containerd);
+fn with_systemd(cluster: &Cluster) {
     step("the cluster runs");
     let equal = both("200m", "64Mi");
     let sure = cluster.create(&pod("sure", "sleep 1000", json!({"requests": equal, "limits": equal})));
@@ -213,9 +283,15 @@ fn with_systemd() {
         cluster.until_running(name);
     }
     step("pods run");
-    let sure_group = format!("kubepods.slice/kubepods-pod{sure}.slice");
-    let burst_group = format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{burst}.slice");
-    let effort_group = format!("kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{effort}.slice");
+    let sure_group = cluster.pod_group(&[], &sure);
+    let burst_group = cluster.pod_group(&["burstable"], &burst);
+    let effort_group = cluster.pod_group(&["besteffort"], &effort);
+    // systemd counts whole percents.
+    let burst_cpu = if cluster.has_slices() {
+        "13000 100000"
+    } else {
+        "12500 100000"
+    };
     let limits = || {
         check(
             &sure_group,
@@ -226,12 +302,11 @@ fn with_systemd() {
                 ("pids.max", "77"),
             ],
         );
-        // systemd counts whole percents.
         check(
             &burst_group,
             &[
                 ("cpu.weight", "4"),
-                ("cpu.max", "13000 100000"),
+                ("cpu.max", burst_cpu),
                 ("memory.max", "50331648"),
                 ("pids.max", "77"),
             ],
@@ -245,16 +320,16 @@ fn with_systemd() {
                 ("pids.max", "77"),
             ],
         );
-        check("kubepods.slice/kubepods-besteffort.slice", &[("cpu.weight", "1")]);
+        check(&cluster.group(&["kubepods", "besteffort"]), &[("cpu.weight", "1")]);
     };
     limits();
     // What systemd was not told of would be gone now.
     Command::new("systemctl").arg("daemon-reload").status().unwrap();
     limits();
-    whole_node(&cluster);
+    whole_node(cluster);
     step("limits are set");
     let inner = container_group(&sure_group);
-    assert!(inner.ends_with(".scope"), "{inner}");
+    assert_eq!(inner.ends_with(".scope"), cluster.has_slices(), "{inner}");
     check(&inner, &[("cpu.max", "20000 100000"), ("memory.max", "67108864")]);
     let killed = cluster.until("greedy", "out of memory", |pod| pod["status"]["phase"] == "Failed");
     let ended = &killed["status"]["containerStatuses"][0]["state"]["terminated"];
@@ -267,11 +342,11 @@ fn with_systemd() {
     eventually("the busy one is held back", || {
         (count(&burst_group, "cpu.stat", "nr_throttled") > 0).then_some(())
     });
-    resize(&cluster, &burst_group);
+    resize(cluster, &burst_group);
     step("resized");
-    summary(&cluster);
+    summary(cluster);
     step("summed up");
-    all_gone(&cluster, &[&sure_group, &burst_group, &effort_group]);
+    all_gone(cluster, &[&sure_group, &burst_group, &effort_group]);
 }
 
 /// All pods together have what the node has to give.
@@ -279,7 +354,10 @@ fn whole_node(cluster: &Cluster) {
     let (_, node) = cluster.ask(Method::GET, "/api/v1/nodes/machine", None);
     let capacity = node["status"]["capacity"]["memory"].as_str().unwrap();
     let kilobytes: u64 = capacity.strip_suffix("Ki").unwrap().parse().unwrap();
-    check("kubepods.slice", &[("memory.max", &(kilobytes * 1024).to_string())]);
+    check(
+        &cluster.group(&["kubepods"]),
+        &[("memory.max", &(kilobytes * 1024).to_string())],
+    );
 }
 
 /// In place: the same container, with other limits.
@@ -328,7 +406,9 @@ fn all_gone(cluster: &Cluster, groups: &[&str]) {
         let none = pods["items"].as_array().is_some_and(Vec::is_empty);
         (none && groups.iter().all(|group| !Path::new(CGROUPS).join(group).exists())).then_some(())
     });
-    assert_eq!(cluster.containerd.leftovers(), Leftovers::default());
+    if let Some(containerd) = &cluster.containerd {
+        assert_eq!(containerd.leftovers(), Leftovers::default());
+    }
     let units = Command::new("systemctl")
         .args(["list-units", "--all", "--plain", "--no-legend"])
         .output();
@@ -338,7 +418,11 @@ fn all_gone(cluster: &Cluster, groups: &[&str]) {
         .filter(|line| line.contains("-pod") || line.contains("cri-"))
         .collect();
     assert!(of_pods.is_empty(), "{of_pods:?}");
-    assert!(units.contains("kubepods-burstable.slice"), "{units}");
+    assert_eq!(
+        units.contains("kubepods-burstable.slice"),
+        cluster.has_slices(),
+        "{units}"
+    );
     assert!(
         !cluster.server.log().contains("failed to update QoS cgroups"),
         "{}",

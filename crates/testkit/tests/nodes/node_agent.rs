@@ -1,56 +1,36 @@
-//! The node agent as kubectl shows it: `orlop up` on a real containerd of the test's own.
+//! The node agent as kubectl shows it: `orlop up` with real containers, in a network of each test's own.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Stdio};
-use std::time::Duration;
 
-use orlop_testkit::{AgentHome, Containerd, Launch, Leftovers, Server, eventually};
+use orlop_testkit::{Containerd, Launch, Leftovers, NodeRuntime, Server, TestRuntime, eventually};
 use serde_json::{Value, json};
+
+use crate::forward::Forward;
 
 /// A cluster of one real node. The order matters: the cluster ends before its runtime does.
 struct Cluster {
     server: Server,
-    containerd: Containerd,
-    _home: AgentHome,
+    runtime: NodeRuntime,
 }
 
 impl Cluster {
     fn start() -> Cluster {
-        Cluster::launch(|launch| launch)
+        Cluster::start_on(TestRuntime::of_suite())
     }
 
-    fn launch(with: impl Fn(Launch) -> Launch) -> Cluster {
-        Cluster::configured(&json!({}), with)
+    fn start_on(kind: TestRuntime) -> Cluster {
+        Cluster::launch_on(kind, json!({}), |launch| launch)
     }
 
     /// With these fields in the agent's configuration.
-    fn configured(more: &Value, with: impl Fn(Launch) -> Launch) -> Cluster {
-        let containerd = Containerd::with_network();
-        // Clusters of several tests share this machine: control groups and logs of their own keep them apart.
-        let home = AgentHome::new();
-        let mut config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
-            "clusterDomain": "cluster.local"});
-        config
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        let config_file = home.path().join("kubelet.yaml");
-        fs::write(&config_file, config.to_string()).unwrap();
-        let launch = Launch::up()
-            .arg(format!("--runtime=cri:{}", containerd.endpoint()))
-            .arg("--nodes=1")
-            .arg("--node-name=real")
-            .arg("--kubelet-port=0")
-            .arg(format!("--kubelet-config={}", config_file.display()));
-        let server = with(launch).start();
-        let cluster = Cluster {
-            server,
-            containerd,
-            _home: home,
-        };
+    fn launch(config: Value, with: impl Fn(Launch) -> Launch) -> Cluster {
+        Cluster::launch_on(TestRuntime::of_suite(), config, with)
+    }
+
+    fn launch_on(kind: TestRuntime, config: Value, with: impl Fn(Launch) -> Launch) -> Cluster {
+        let runtime = NodeRuntime::start(kind);
+        let server = with(runtime.launch(config)).start();
+        let cluster = Cluster { server, runtime };
         cluster.ready_node();
         cluster
     }
@@ -97,7 +77,7 @@ impl Cluster {
 
     fn no_leftovers(&self) {
         eventually("nothing is left of the pods", || {
-            (self.containerd.leftovers() == Leftovers::default()).then_some(())
+            (self.runtime.leftovers() == Leftovers::default()).then_some(())
         });
     }
 }
@@ -134,7 +114,16 @@ const ENDS_AT_ONCE: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
 
 #[test]
 fn a_pod_lives_and_leaves_nothing() {
-    let cluster = Cluster::start();
+    a_pod_lives_and_leaves_nothing_on(TestRuntime::of_suite());
+}
+
+#[test]
+fn a_pod_lives_and_leaves_nothing_with_containerd() {
+    a_pod_lives_and_leaves_nothing_on(TestRuntime::Containerd);
+}
+
+fn a_pod_lives_and_leaves_nothing_on(kind: TestRuntime) {
+    let cluster = Cluster::start_on(kind);
     let node = cluster.server.get("node real");
     assert_eq!(
         node["status"]["nodeInfo"]["containerRuntimeVersion"]
@@ -142,7 +131,7 @@ fn a_pod_lives_and_leaves_nothing() {
             .unwrap()
             .split(':')
             .next(),
-        Some("containerd")
+        Some(cluster.runtime.name())
     );
     assert!(node["status"]["capacity"]["cpu"].is_string() && node["status"]["allocatable"]["memory"].is_string());
     cluster.apply(&shell(
@@ -182,12 +171,45 @@ fn a_pod_lives_and_leaves_nothing() {
 #[test]
 fn the_configuration_in_effect_and_static_pods() {
     let cluster = Cluster::start();
+    the_configuration_in_effect(&cluster);
     let server = &cluster.server;
+    // The folder is there for whoever has a manifest.
+    let folder = server.data_dir().join("kubelet/manifests");
+    fs::write(folder.join("still.json"), shell("still", WAITS, json!({})).to_string()).unwrap();
+    eventually("the static pod runs and is shown", || {
+        let pod = server.sh("kubectl get pod still-real -o jsonpath={.status.phase}");
+        (pod.stdout == "Running").then_some(())
+    });
+    fs::remove_file(folder.join("still.json")).unwrap();
+    cluster.gone("still-real");
+}
+
+#[test]
+fn the_configuration_in_effect_with_containerd() {
+    let cluster = Cluster::start_on(TestRuntime::Containerd);
+    let (containerd, server) = (cluster.runtime.containerd().unwrap(), &cluster.server);
+    the_configuration_in_effect(&cluster);
+    // The runtime told where it looks: the network there is somebody else's, and is left alone.
+    let theirs = containerd.cni_directory().join("05-test.conflist");
+    eventually("the log tells whose the pod network is", || {
+        server.log().contains(&theirs.display().to_string()).then_some(())
+    });
+    assert!(!server.log().contains("pod network is not ready"), "{}", server.log());
+}
+
+fn the_configuration_in_effect(cluster: &Cluster) {
+    let server = &cluster.server;
+    // The embedded runtime has none.
+    let endpoint = cluster
+        .runtime
+        .containerd()
+        .map(Containerd::endpoint)
+        .unwrap_or_default();
     let configz = server.run("kubectl get --raw /api/v1/nodes/real/proxy/configz");
     let config: Value = serde_json::from_str(&configz).unwrap();
     let config = &config["kubeletconfig"];
     let folder = server.data_dir().join("kubelet/manifests");
-    assert_eq!(config["containerRuntimeEndpoint"], cluster.containerd.endpoint());
+    assert_eq!(config["containerRuntimeEndpoint"], endpoint);
     assert_eq!(config["staticPodPath"], json!(folder));
     assert_eq!(config["cgroupDriver"], "cgroupfs");
     let node = server.get("node real");
@@ -198,20 +220,6 @@ fn the_configuration_in_effect_and_static_pods() {
     let shown = fs::read_to_string(server.data_dir().join("kubelet/config.yaml")).unwrap();
     let line = format!("\nstaticPodPath: {}\n", folder.display());
     assert!(shown.starts_with("# ") && shown.contains(&line), "{shown}");
-    // The runtime told where it looks: the network there is somebody else's, and is left alone.
-    let theirs = cluster.containerd.cni_directory().join("05-test.conflist");
-    eventually("the log tells whose the pod network is", || {
-        server.log().contains(&theirs.display().to_string()).then_some(())
-    });
-    assert!(!server.log().contains("pod network is not ready"), "{}", server.log());
-    // The folder is there for whoever has a manifest.
-    fs::write(folder.join("still.json"), shell("still", WAITS, json!({})).to_string()).unwrap();
-    eventually("the static pod runs and is shown", || {
-        let pod = server.sh("kubectl get pod still-real -o jsonpath={.status.phase}");
-        (pod.stdout == "Running").then_some(())
-    });
-    fs::remove_file(folder.join("still.json")).unwrap();
-    cluster.gone("still-real");
 }
 
 /// A node on which one pod at a time has room, and pods that come and go in it: none may be refused for room that the
@@ -294,7 +302,16 @@ fn room_that_is_free_is_given_away_at_once() {
 
 #[test]
 fn commands_files_and_ports_of_a_container() {
-    let cluster = Cluster::start();
+    commands_files_and_ports_on(TestRuntime::of_suite());
+}
+
+#[test]
+fn commands_files_and_ports_with_containerd() {
+    commands_files_and_ports_on(TestRuntime::Containerd);
+}
+
+fn commands_files_and_ports_on(kind: TestRuntime) {
+    let cluster = Cluster::start_on(kind);
     let serve = "mkdir -p /www; echo page > /www/index.html; httpd -p 8080 -h /www; trap 'exit 0' TERM; while :; do sleep 0.1; done";
     cluster.apply(&shell(
         "work",
@@ -336,57 +353,6 @@ fn commands_files_and_ports_of_a_container() {
     server.run("kubectl delete pod work --wait=false");
     cluster.gone("work");
     cluster.no_leftovers();
-}
-
-/// `kubectl port-forward` to a port of its own choice.
-struct Forward {
-    child: Child,
-    port: u16,
-}
-
-impl Forward {
-    fn start(server: &Server, what: &str, port: u16) -> Forward {
-        let mut command = server.command(&format!("kubectl port-forward {what} :{port}"));
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        let stdout = child.stdout.as_mut().unwrap();
-        let mut byte = [0];
-        while !said.contains(" -> ") && stdout.read(&mut byte).unwrap() == 1 {
-            said.push(byte[0] as char);
-        }
-        // Forwarding from 127.0.0.1:40123 -> 8080
-        let port = said
-            .rsplit(':')
-            .next()
-            .and_then(|rest| rest.split(' ').next())
-            .and_then(|n| n.parse().ok());
-        let port = port.unwrap_or_else(|| panic!("kubectl port-forward said {said:?}"));
-        Forward { child, port }
-    }
-
-    fn fetch_bytes(&self, path: &str) -> Vec<u8> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
-        let mut answer = vec![];
-        stream.read_to_end(&mut answer).unwrap();
-        let end = answer
-            .windows(4)
-            .position(|w| w == b"\r\n\r\n")
-            .expect("an HTTP answer");
-        answer.split_off(end + 4)
-    }
-
-    fn fetch(&self, path: &str) -> String {
-        String::from_utf8(self.fetch_bytes(path)).unwrap()
-    }
-}
-
-impl Drop for Forward {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]
@@ -510,7 +476,7 @@ fn probes_limits_and_restarts() {
 #[test]
 fn whole_cpus_are_for_those_who_ask_for_them() {
     let config = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "cpuManagerReconcilePeriod": "1s"});
-    let cluster = Cluster::configured(&config, |launch| launch);
+    let cluster = Cluster::launch(config, |launch| launch);
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     let cpus = |pod: &str| {
         let line = format!("kubectl exec {pod} -- grep Cpus_allowed_list /proc/1/status");
@@ -596,30 +562,52 @@ fn volumes_variables_and_init_containers() {
     cluster.no_leftovers();
 }
 
-/// The agent is killed, the runtime is restarted: what runs goes on running, and is known again.
+/// What a container is known by, and whether it is the same one still.
+fn container_identity(pod: &Value) -> (Value, Value, Value) {
+    let container = &pod["status"]["containerStatuses"][0];
+    (
+        container["containerID"].clone(),
+        container["restartCount"].clone(),
+        container["state"].clone(),
+    )
+}
+
+/// The agent is killed: what runs goes on running, and is known again.
 #[test]
-fn what_runs_survives_the_agent_and_the_runtime() {
+fn what_runs_survives_the_agent() {
     let mut cluster = Cluster::start();
+    survives_the_agent(&mut cluster);
+    cluster.server.run("kubectl delete pod stays --wait=false");
+    cluster.gone("stays");
+    cluster.no_leftovers();
+}
+
+/// A pod `stays` with which nothing happens while the agent is killed and started again.
+fn survives_the_agent(cluster: &mut Cluster) -> Value {
     cluster.apply(&shell("stays", WAITS, json!({})));
     let before = cluster.until_ready("stays");
-    let identity = |pod: &Value| {
-        let container = &pod["status"]["containerStatuses"][0];
-        (
-            container["containerID"].clone(),
-            container["restartCount"].clone(),
-            container["state"].clone(),
-        )
-    };
     cluster.server.kill();
     cluster.server.start_again();
     cluster.ready_node();
     cluster.until_ready("stays");
-    assert_eq!(identity(&cluster.pod("stays")), identity(&before));
-    cluster.containerd.kill();
-    cluster.containerd.restart();
+    assert_eq!(container_identity(&cluster.pod("stays")), container_identity(&before));
+    before
+}
+
+/// The runtime is a process of its own: it is killed, too.
+#[test]
+fn what_runs_survives_the_agent_and_containerd() {
+    let mut cluster = Cluster::start_on(TestRuntime::Containerd);
+    let before = survives_the_agent(&mut cluster);
+    let containerd = cluster.runtime.containerd_mut().unwrap();
+    containerd.kill();
+    containerd.restart();
     cluster.apply(&shell("new", WAITS, json!({})));
     cluster.until_ready("new");
-    assert_eq!(identity(&cluster.until_ready("stays")), identity(&before));
+    assert_eq!(
+        container_identity(&cluster.until_ready("stays")),
+        container_identity(&before)
+    );
     cluster.server.run("kubectl delete pod stays new --wait=false");
     cluster.gone("stays");
     cluster.gone("new");
@@ -633,13 +621,18 @@ fn static_pods_come_from_files_and_go_with_them() {
     let manifest = shell("still", WAITS, json!({}));
     fs::write(path.join("still.yaml"), manifest.to_string()).unwrap();
     fs::write(path.join("broken.yaml"), "apiVersion: v1\nkind: Pod\nmetadata: {name").unwrap();
-    let cluster = Cluster::launch(|launch| launch.arg(format!("--pod-manifest-path={}", path.display())));
+    let cluster = Cluster::launch(json!({}), |launch| {
+        launch.arg(format!("--pod-manifest-path={}", path.display()))
+    });
     let mirror = cluster.until_ready("still-real");
     assert_eq!(mirror["metadata"]["ownerReferences"][0]["kind"], "Node");
     assert_eq!(mirror["metadata"]["annotations"]["kubernetes.io/config.source"], "file");
     let id = mirror["status"]["containerStatuses"][0]["containerID"].clone();
     // Deleting the mirror does nothing to what it shows.
-    cluster.server.run("kubectl delete pod still-real --wait=false");
+    cluster.server.run("kubectl delete pod still-real --timeout=60s");
+    cluster
+        .server
+        .run("kubectl wait --for=create pod/still-real --timeout=60s");
     let again = cluster.until("still-real", "back", |pod| {
         pod["metadata"]["uid"] != mirror["metadata"]["uid"]
             && pod["status"]["containerStatuses"][0]["containerID"] == id

@@ -1,4 +1,4 @@
-//! Pods by the agent's workers on a real containerd, without an API server: what they do, what they say, and what is left.
+//! Pods by the agent's workers on a real runtime, without an API server: what they do, what they say, and what is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,7 @@ use orlop_kubelet::probes::Probes;
 use orlop_kubelet::spec::{self, ContainerInput, ContainerKind, Ids, NodeFacts, Users};
 use orlop_kubelet::volumes::{Options, Volumes};
 use orlop_runtime::Runtime;
-use orlop_runtime::cri::CriRuntime;
-use orlop_testkit::{Containerd, Leftovers, PATIENCE};
+use orlop_testkit::{Leftovers, NodeRuntime, PATIENCE, TestRuntime, network};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -33,29 +32,27 @@ struct Agent {
 }
 
 struct Node {
-    containerd: Containerd,
+    runtime: NodeRuntime,
     files: TempDir,
 }
 
 impl Node {
-    async fn new() -> Node {
-        let containerd = Containerd::with_network();
-        let runtime = CriRuntime::connect(&containerd.endpoint()).unwrap();
+    fn new(kind: TestRuntime) -> Node {
+        Node {
+            runtime: NodeRuntime::start(kind),
+            files: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// The runtime, once pods can have a network.
+    async fn connect(&self) -> Arc<dyn Runtime> {
+        let runtime = self.runtime.connect().await;
         until("the network", async || {
             let conditions = runtime.status().await.ok()?.status?.conditions;
             conditions.iter().all(|c| c.status).then_some(())
         })
         .await;
-        Node {
-            containerd,
-            files: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    /// Beside the groups of other tests.
-    fn cgroup_root(&self) -> String {
-        let name = self.files.path().file_name().unwrap().to_string_lossy().into_owned();
-        format!("/orlop-pods{}", name.replace('.', "-"))
+        runtime
     }
 
     fn facts(&self) -> (Tree, Arc<NodeFacts>) {
@@ -69,13 +66,13 @@ impl Node {
             ..NodeFacts::default()
         };
         facts.cgroups.version = tree.version();
-        facts.cgroups.root = self.cgroup_root();
+        facts.cgroups.root = format!("/{}", self.runtime.home().cgroup());
         (tree, Arc::new(facts))
     }
 
     async fn start(&self) -> Agent {
         let (clock, shutdown) = (Clock::System, Shutdown::default());
-        let runtime: Arc<dyn Runtime> = Arc::new(CriRuntime::connect(&self.containerd.endpoint()).unwrap());
+        let runtime = self.connect().await;
         let (tree, facts) = self.facts();
         let cgroups = Cgroups::new(tree, facts.clone());
         cgroups.ensure_node_level().await.unwrap();
@@ -135,7 +132,7 @@ impl Node {
             metrics: Default::default(),
             host: Host {
                 ips: facts.addresses.iter().map(|ip| ip.to_string()).collect(),
-                runtime_name: "containerd".into(),
+                runtime_name: self.runtime.name().into(),
                 recursive_read_only: false,
             },
             restart_pace: Default::default(),
@@ -155,20 +152,12 @@ impl Node {
 
     async fn nothing_is_left(&self) {
         until("all to be gone", async || {
-            (self.containerd.leftovers() == Leftovers::default()).then_some(())
+            (self.runtime.leftovers() == Leftovers::default()).then_some(())
         })
         .await;
         let pods = self.files.path().join("root/pods");
         assert_eq!(std::fs::read_dir(pods).unwrap().count(), 0);
         assert_eq!(std::fs::read_dir(self.files.path().join("logs")).unwrap().count(), 0);
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let root = self.cgroup_root();
-        let script = format!("find /sys/fs/cgroup -path '*{root}*' -type d -depth -exec rmdir {{}} +");
-        let _ = std::process::Command::new("sh").args(["-c", &script]).status();
     }
 }
 
@@ -269,9 +258,13 @@ fn waiting(status: &PodStatus, name: &str) -> Option<(String, String)> {
     ))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pods_run_end_and_leave_nothing() {
-    let node = Node::new().await;
+#[test]
+fn pods_run_end_and_leave_nothing() {
+    let node = Node::new(TestRuntime::of_suite());
+    network::block_on(pods_run_end_and_leave_nothing_on(&node));
+}
+
+async fn pods_run_end_and_leave_nothing_on(node: &Node) {
     let agent = node.start().await;
     let shared = node.files.path().join("shared");
     std::fs::create_dir(&shared).unwrap();
@@ -324,7 +317,7 @@ async fn pods_run_end_and_leave_nothing() {
             .container_id
             .as_ref()
             .unwrap()
-            .starts_with("containerd://")
+            .starts_with(&format!("{}://", node.runtime.name()))
     );
 
     // A new agent takes over: nothing is started anew.
@@ -344,9 +337,13 @@ async fn pods_run_end_and_leave_nothing() {
     node.nothing_is_left().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_fails_says_why() {
-    let node = Node::new().await;
+#[test]
+fn what_fails_says_why() {
+    let node = Node::new(TestRuntime::of_suite());
+    network::block_on(what_fails_says_why_on(&node));
+}
+
+async fn what_fails_says_why_on(node: &Node) {
     let agent = node.start().await;
     let mut loud = shell("main", "echo one; echo two >&2; exit 3");
     loud["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
@@ -442,15 +439,19 @@ async fn what_fails_says_why() {
 }
 
 /// The agent's own share of the time from a pod's creation to its running, beside the runtime's calls by themselves.
-#[tokio::test(flavor = "multi_thread")]
-async fn ten_pods_beside_ten_that_the_runtime_alone_starts() {
-    let node = Node::new().await;
+#[test]
+fn ten_pods_beside_ten_that_the_runtime_alone_starts() {
+    let node = Node::new(TestRuntime::of_suite());
+    network::block_on(ten_pods_beside_ten_that_the_runtime_alone_starts_on(&node));
+}
+
+async fn ten_pods_beside_ten_that_the_runtime_alone_starts_on(node: &Node) {
     let agent = node.start().await;
-    let runtime = CriRuntime::connect(&node.containerd.endpoint()).unwrap();
+    let runtime = node.connect().await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (mut bare, mut whole) = (Vec::new(), Vec::new());
     for number in 0..10 {
-        bare.push(start_bare(&node, &runtime, &format!("bare{number}")).await);
+        bare.push(start_bare(node, &*runtime, &format!("bare{number}")).await);
         let name = format!("p{number}");
         let pod = pod(&name, json!({"containers": [shell("main", FOREVER)]}));
         let began = monotonic();
@@ -473,7 +474,7 @@ async fn ten_pods_beside_ten_that_the_runtime_alone_starts() {
 }
 
 /// What the agent asks of the runtime to start a pod, and nothing else.
-async fn start_bare(node: &Node, runtime: &CriRuntime, name: &str) -> Duration {
+async fn start_bare(node: &Node, runtime: &dyn Runtime, name: &str) -> Duration {
     let (tree, facts) = node.facts();
     let pod = pod(name, json!({"containers": [shell("main", FOREVER)]}));
     let cgroups = Cgroups::new(tree, facts.clone());

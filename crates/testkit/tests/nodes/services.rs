@@ -1,8 +1,8 @@
-//! Services and names from real pods: a real containerd, the users' own kubectl, and a network of each test's own.
+//! Services and names from real pods: real containers, the users' own kubectl, and a network of each test's own.
 
 use std::fs;
 
-use orlop_testkit::{AgentHome, Containerd, Launch, Server, eventually, network};
+use orlop_testkit::{Launch, NodeRuntime, Server, TestRuntime, eventually, network};
 use serde_json::{Value, json};
 
 // In scripts it is `/bin/wget`: busybox' shell would take its own, and Debian's static one can't look names up.
@@ -10,36 +10,27 @@ use serde_json::{Value, json};
 /// More than sockets hold, so that a download whose reader waits is under way.
 const DOWNLOAD_KIB: u32 = 20 * 1024;
 
+/// The order matters: the cluster ends before its runtime does.
 struct Cluster {
     server: Server,
-    _containerd: Containerd,
-    _home: AgentHome,
+    _runtime: NodeRuntime,
 }
 
 impl Cluster {
     fn start(mode: &str) -> Cluster {
-        network::enter_private_network();
-        let containerd = Containerd::with_network();
-        let home = AgentHome::new();
-        let config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
-            "clusterDomain": "cluster.local", "clusterDNS": ["10.96.0.10"], "failSwapOn": false});
-        let config_file = home.path().join("kubelet.yaml");
-        fs::write(&config_file, config.to_string()).unwrap();
-        let server = Launch::up()
-            .arg(format!("--runtime=cri:{}", containerd.endpoint()))
-            .arg("--nodes=1")
+        Cluster::start_on(TestRuntime::of_suite(), mode)
+    }
+
+    fn start_on(kind: TestRuntime, mode: &str) -> Cluster {
+        let runtime = NodeRuntime::start(kind);
+        let server = runtime
+            .launch(json!({"clusterDNS": ["10.96.0.10"]}))
             .arg("--port=6443")
-            .arg("--node-name=real")
             .arg(format!("--proxy-mode={mode}"))
-            .arg(format!("--pod-cidr={}", containerd.pod_range()))
-            .arg(format!("--kubelet-config={}", config_file.display()))
-            .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()))
             .start();
         let cluster = Cluster {
             server,
-            _containerd: containerd,
-            _home: home,
+            _runtime: runtime,
         };
         eventually("pods may be made", || {
             let account = cluster.server.sh("kubectl get sa default -o name");
@@ -128,7 +119,16 @@ fn web(replicas: u32, version: &str) -> Value {
 
 #[test]
 fn the_notes_commands_from_a_pod() {
-    let cluster = Cluster::start("iptables").with_web(3);
+    the_notes_commands_on(TestRuntime::of_suite());
+}
+
+#[test]
+fn the_notes_commands_with_containerd() {
+    the_notes_commands_on(TestRuntime::Containerd);
+}
+
+fn the_notes_commands_on(kind: TestRuntime) {
+    let cluster = Cluster::start_on(kind, "iptables").with_web(3);
     let looked_up = cluster.in_client("nslookup kubernetes.default.svc.cluster.local");
     assert!(looked_up.contains("10.96.0.1"), "{looked_up}");
     let page = cluster.in_client("wget -T 5 -qO- http://web.default.svc.cluster.local/version");
@@ -141,6 +141,22 @@ fn the_notes_commands_from_a_pod() {
     assert!(rules.contains("default/web cluster IP"), "{rules}");
     let map = cluster.run("kubectl get configmap -n kube-system kube-proxy -o yaml");
     assert!(map.contains("KubeProxyConfiguration"), "{map}");
+    // Proxy and DNS are pods like the other components, and take nothing from the node.
+    let pods = cluster.run("kubectl get pods -n kube-system --no-headers");
+    let ready: Vec<&str> = pods.lines().filter(|line| line.contains(" 1/1 ")).collect();
+    let names: Vec<&str> = ready.iter().filter_map(|line| line.split(' ').next()).collect();
+    let expected = [
+        "coredns",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-proxy",
+        "kube-scheduler",
+    ];
+    assert_eq!(names, expected.map(|name| format!("{name}-real")), "{pods}");
+    let log = cluster.run("kubectl logs -n kube-system -l k8s-app=kube-proxy");
+    assert!(log.contains("starting proxy"), "{log}");
+    let log = cluster.run("kubectl logs -n kube-system -l k8s-app=kube-dns");
+    assert!(log.contains("DNS is ready"), "{log}");
     // The API server, by its service, with the pod's own credentials.
     let token = "/var/run/secrets/kubernetes.io/serviceaccount";
     let script = format!(

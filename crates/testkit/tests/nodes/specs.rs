@@ -11,22 +11,19 @@ use orlop_kubelet::cgroups::{Cgroups, Tree};
 use orlop_kubelet::objects::Objects;
 use orlop_kubelet::spec::{self, CgroupLayout, ContainerInput, ContainerKind, NodeFacts, Swap, files};
 use orlop_runtime::Runtime;
-use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::cri::messages::*;
-use orlop_testkit::{Containerd, Leftovers, PATIENCE};
+use orlop_testkit::{Leftovers, NodeRuntime, PATIENCE, TestRuntime, network};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A node with a containerd, a folder and a control group of its own.
-struct Node {
-    runtime: CriRuntime,
+/// A node with a runtime, a folder and a control group of its own.
+struct Node<'a> {
+    runtime: Arc<dyn Runtime>,
     facts: Arc<NodeFacts>,
     cgroups: Cgroups,
     objects: Objects,
     _directory: TempDir,
-    containerd: Containerd,
-    // Last: containerd first takes away what is in it.
-    _group: Group,
+    test: &'a NodeRuntime,
 }
 
 /// A pod that runs.
@@ -36,10 +33,9 @@ struct Running {
     container: String,
 }
 
-impl Node {
-    async fn start() -> Node {
-        let containerd = Containerd::with_network();
-        let runtime = CriRuntime::connect(&containerd.endpoint()).unwrap();
+impl Node<'_> {
+    async fn start(test: &NodeRuntime) -> Node<'_> {
+        let runtime = test.connect().await;
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::at(Path::new("/sys/fs/cgroup")).unwrap();
         let facts = Arc::new(NodeFacts {
@@ -51,7 +47,7 @@ impl Node {
             cluster_domain: "cluster.local".into(),
             cgroups: CgroupLayout {
                 version: tree.version(),
-                root: format!("/orlop-specs-{}", std::process::id()),
+                root: format!("/{}", test.home().cgroup()),
                 ..CgroupLayout::default()
             },
             memory_capacity: 4 << 30,
@@ -69,14 +65,10 @@ impl Node {
         Node {
             runtime,
             objects: Objects::new(None, orlop_base::Clock::System),
-            _group: Group {
-                cgroups: cgroups.clone(),
-                name: facts.cgroups.root.clone(),
-            },
             cgroups,
             facts,
             _directory: directory,
-            containerd,
+            test,
         }
     }
 
@@ -148,43 +140,36 @@ impl Node {
     }
 }
 
-/// The control group that everything of this test is in.
-struct Group {
-    cgroups: Cgroups,
-    name: String,
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // After a failure there may be containers; once killed, they take a moment to go.
-        for _ in 0..200 {
-            if self.cgroups.tree().remove(&self.name).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
 fn has(text: &str, line: &str) {
     let squeezed = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(squeezed.contains(line), "{line:?} is not in:\n{text}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn containers_are_what_their_specs_say() {
-    let node = Node::start().await;
+#[test]
+fn containers_are_what_their_specs_say() {
+    let test = NodeRuntime::start(TestRuntime::of_suite());
+    network::block_on(containers_are_what_their_specs_say_on(&test));
+}
+
+#[test]
+fn containers_are_what_their_specs_say_with_containerd() {
+    let test = NodeRuntime::start(TestRuntime::Containerd);
+    network::block_on(containers_are_what_their_specs_say_on(&test));
+}
+
+async fn containers_are_what_their_specs_say_on(test: &NodeRuntime) {
+    let node = Node::start(test).await;
     names_files_and_variables(&node).await;
     users_and_privileges(&node).await;
     without_restrictions(&node).await;
     cpu_limits(&node).await;
     memory_limits(&node).await;
     new_limits(&node).await;
-    assert_eq!(node.containerd.leftovers(), Leftovers::default());
+    assert_eq!(node.test.leftovers(), Leftovers::default());
     assert!(node.cgroups.pods().is_empty());
 }
 
-async fn names_files_and_variables(node: &Node) {
+async fn names_files_and_variables(node: &Node<'_>) {
     let running = node
         .run(
             "names",
@@ -208,7 +193,7 @@ async fn names_files_and_variables(node: &Node) {
         .await;
     let ip = node.exec(&running, "echo -n $IP").await;
     assert!(
-        node.containerd.pod_range().starts_with(ip.rsplit_once('.').unwrap().0),
+        node.test.pod_range().starts_with(ip.rsplit_once('.').unwrap().0),
         "{ip}"
     );
     let shown = node
@@ -252,7 +237,7 @@ async fn names_files_and_variables(node: &Node) {
     node.remove(running).await;
 }
 
-async fn users_and_privileges(node: &Node) {
+async fn users_and_privileges(node: &Node<'_>) {
     let running = node
         .run(
             "users",
@@ -286,7 +271,7 @@ async fn users_and_privileges(node: &Node) {
     node.remove(running).await;
 }
 
-async fn without_restrictions(node: &Node) {
+async fn without_restrictions(node: &Node<'_>) {
     let running = node
         .run(
             "free",
@@ -318,7 +303,7 @@ async fn without_restrictions(node: &Node) {
     node.remove(running).await;
 }
 
-async fn cpu_limits(node: &Node) {
+async fn cpu_limits(node: &Node<'_>) {
     let running = node
         .run(
             "cpu",
@@ -344,7 +329,7 @@ async fn cpu_limits(node: &Node) {
     node.remove(running).await;
 }
 
-async fn memory_limits(node: &Node) {
+async fn memory_limits(node: &Node<'_>) {
     let running = node
         .run(
             "memory",
@@ -359,7 +344,7 @@ async fn memory_limits(node: &Node) {
     node.remove(running).await;
 }
 
-async fn new_limits(node: &Node) {
+async fn new_limits(node: &Node<'_>) {
     let spec = |memory: &str| {
         json!({"containers": [{
             "name": "main", "image": "busybox", "command": ["sleep", "1000"],

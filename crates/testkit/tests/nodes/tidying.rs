@@ -1,4 +1,4 @@
-//! Probes, images, logs and what is left over, with a real containerd and no agent in between.
+//! Probes, images, logs and what is left over, with a real runtime and no agent in between.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,16 @@ use orlop_kubelet::images::{ImageSettings, Images};
 use orlop_kubelet::objects::Objects;
 use orlop_kubelet::probes::{ProbeTarget, Probes};
 use orlop_runtime::Runtime;
-use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::cri::messages::*;
-use orlop_testkit::{Containerd, Leftovers, PATIENCE, eventually};
+use orlop_testkit::{Leftovers, NodeRuntime, PATIENCE, TestRuntime, eventually, network};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct Node {
-    runtime: CriRuntime,
+struct Node<'a> {
+    runtime: Arc<dyn Runtime>,
     logs: TempDir,
     said: Arc<Mutex<Vec<String>>>,
-    containerd: Containerd,
+    test: &'a NodeRuntime,
 }
 
 struct Running {
@@ -35,20 +34,18 @@ struct Running {
     ip: String,
 }
 
-impl Node {
-    fn start() -> Node {
-        let containerd = Containerd::with_network();
-        let runtime = CriRuntime::connect(&containerd.endpoint()).unwrap();
+impl Node<'_> {
+    async fn start(test: &NodeRuntime) -> Node<'_> {
         Node {
-            runtime,
+            runtime: test.connect().await,
             logs: tempfile::tempdir().unwrap(),
             said: Arc::default(),
-            containerd,
+            test,
         }
     }
 
     fn shared(&self) -> Arc<dyn Runtime> {
-        Arc::new(self.runtime.clone())
+        self.runtime.clone()
     }
 
     fn events(&self) -> Events {
@@ -81,7 +78,10 @@ impl Node {
             hostname: name.to_string(),
             log_directory: folder.display().to_string(),
             labels: labels.clone().into(),
-            linux: Some(LinuxPodSandboxConfig::default()),
+            linux: Some(LinuxPodSandboxConfig {
+                cgroup_parent: format!("/{}", self.test.home().cgroup()),
+                ..LinuxPodSandboxConfig::default()
+            }),
             ..PodSandboxConfig::default()
         };
         let config = ContainerConfig {
@@ -158,9 +158,14 @@ fn files(folder: &Path) -> Vec<String> {
     names.into_iter().collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn probes_ask_real_containers() {
-    let node = Node::start();
+#[test]
+fn probes_ask_real_containers() {
+    let test = NodeRuntime::start(TestRuntime::of_suite());
+    network::block_on(probes_ask_real_containers_on(&test));
+}
+
+async fn probes_ask_real_containers_on(test: &NodeRuntime) {
+    let node = Node::start(test).await;
     let probes = Probes::start(node.shared(), node.events(), Clock::System, Shutdown::default());
     let mut changes = probes.changes();
     let script = "echo hello > /tmp/index.html; touch /tmp/up; httpd -p 8080 -h /tmp; sleep 3600";
@@ -230,12 +235,17 @@ async fn probes_ask_real_containers() {
         node.runtime.stop_pod_sandbox(&running.sandbox).await.unwrap();
         node.runtime.remove_pod_sandbox(&running.sandbox).await.unwrap();
     }
-    assert_eq!(node.containerd.leftovers(), Leftovers::default());
+    assert_eq!(test.leftovers(), Leftovers::default());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn images_that_are_there_and_that_are_not() {
-    let node = Node::start();
+#[test]
+fn images_that_are_there_and_that_are_not() {
+    let test = NodeRuntime::start(TestRuntime::of_suite());
+    network::block_on(images_that_are_there_and_that_are_not_on(&test));
+}
+
+async fn images_that_are_there_and_that_are_not_on(test: &NodeRuntime) {
+    let node = Node::start(test).await;
     let objects = Objects::new(None, Clock::System);
     let images = Images::new(
         node.shared(),
@@ -278,12 +288,19 @@ async fn images_that_are_there_and_that_are_not() {
     assert!(node.heard("Failed to pull image \"localhost:1/none:1\": "));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_over_goes() {
-    let node = Node::start();
-    node.containerd
-        .ctr("images tag docker.io/library/busybox:latest docker.io/library/busybox:spare")
-        .ok();
+#[test]
+fn what_is_left_over_goes() {
+    let test = NodeRuntime::start(TestRuntime::of_suite());
+    network::block_on(what_is_left_over_goes_on(&test));
+}
+
+async fn what_is_left_over_goes_on(test: &NodeRuntime) {
+    let node = Node::start(test).await;
+    if let Some(containerd) = test.containerd() {
+        containerd
+            .ctr("images tag docker.io/library/busybox:latest docker.io/library/busybox:spare")
+            .ok();
+    }
     let first = node.run("p", "echo one", 0).await;
     node.exited(&first.container).await;
     let second = node.run("p", "echo two", 1).await;
@@ -320,20 +337,31 @@ async fn what_is_left_over_goes() {
         .collect_containers(false)
         .await
         .unwrap();
-    assert_eq!(node.containerd.leftovers(), Leftovers::default());
+    assert_eq!(test.leftovers(), Leftovers::default());
     // Now nobody uses busybox.
     collector.delete_unused_images().await.unwrap();
     let images = node.runtime.list_images().await.unwrap();
-    let tags: Vec<String> = images.into_iter().flat_map(|image| image.repo_tags).collect();
-    assert!(
-        tags.iter().all(|tag| tag.contains("pause")) && tags.len() == 1,
-        "{tags:?}"
-    );
+    let tags: BTreeSet<String> = images.into_iter().flat_map(|image| image.repo_tags).collect();
+    let kept: &[&str] = match test.kind() {
+        // Its own, which no registry has, and what looks like the one that holds sandboxes open.
+        TestRuntime::Embedded => &[
+            "orlop.local/echo:latest",
+            "orlop.local/pause:latest",
+            "orlop.test/pause:1",
+        ],
+        TestRuntime::Containerd => &["orlop.test/pause:1"],
+    };
+    assert!(tags.iter().eq(kept), "{tags:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn logs_are_rotated_under_a_writing_container() {
-    let node = Node::start();
+#[test]
+fn logs_are_rotated_under_a_writing_container() {
+    let test = NodeRuntime::start(TestRuntime::of_suite());
+    network::block_on(logs_are_rotated_under_a_writing_container_on(&test));
+}
+
+async fn logs_are_rotated_under_a_writing_container_on(test: &NodeRuntime) {
+    let node = Node::start(test).await;
     let writes = node
         .run("p", "i=0; while true; do echo line $i; i=$((i+1)); usleep 200; done", 0)
         .await;
@@ -370,6 +398,12 @@ async fn logs_are_rotated_under_a_writing_container() {
     assert_eq!(link, [format!("p_n_c-{}.log", writes.container)]);
 
     // Nothing is lost between the newest rotated file and the one being written.
+    let begun = async {
+        while std::fs::metadata(&writes.log).unwrap().len() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.expect("it goes on writing");
     node.runtime
         .stop_container(&writes.container, Duration::ZERO)
         .await

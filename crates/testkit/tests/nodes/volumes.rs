@@ -1,4 +1,4 @@
-//! Volumes of every kind as containers see them: `orlop up` on a real containerd of the test's own. One cluster for all,
+//! Volumes of every kind as containers see them: `orlop up` with real containers. One cluster for all,
 //! since starting one takes longer than the rest.
 
 use std::fs;
@@ -6,14 +6,13 @@ use std::path::PathBuf;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use orlop_testkit::{AgentHome, Containerd, Launch, Leftovers, Server, eventually};
+use orlop_testkit::{Leftovers, NodeRuntime, Server, TestRuntime, eventually};
 use serde_json::{Value, json};
 
 /// The order matters: the cluster ends before its runtime does.
 struct Cluster {
     server: Server,
-    containerd: Containerd,
-    home: AgentHome,
+    runtime: NodeRuntime,
 }
 
 /// What runs until it is told to end, and then ends at once.
@@ -21,28 +20,9 @@ const WAITS: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 impl Cluster {
     fn start() -> Cluster {
-        let containerd = Containerd::with_network();
-        let home = AgentHome::new();
-        let config = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "cgroupRoot": format!("/{}", home.cgroup()), "podLogsDir": home.path().join("logs"), "healthzPort": 0,
-            "syncFrequency": "1s",
-            // Whatever else fills this machine's disk.
-            "evictionHard": {"memory.available": "10Mi"}, "imageGCHighThresholdPercent": 100});
-        let file = home.path().join("kubelet.yaml");
-        fs::write(&file, config.to_string()).unwrap();
-        let server = Launch::up()
-            .arg(format!("--runtime=cri:{}", containerd.endpoint()))
-            .arg("--nodes=1")
-            .arg("--node-name=real")
-            .arg("--kubelet-port=0")
-            .arg(format!("--kubelet-config={}", file.display()))
-            .arg(format!("--cni-conf-dir={}", containerd.cni_directory().display()))
-            .start();
-        let cluster = Cluster {
-            server,
-            containerd,
-            home,
-        };
+        let runtime = NodeRuntime::start(TestRuntime::of_suite());
+        let server = runtime.launch(json!({"syncFrequency": "1s"})).start();
+        let cluster = Cluster { server, runtime };
         eventually("the node is ready and pods may be made", || {
             let ready = "kubectl get node real -o 'jsonpath={.status.conditions[?(@.type==\"Ready\")].status}'";
             let account = cluster.server.sh("kubectl get sa default -o name");
@@ -53,7 +33,7 @@ impl Cluster {
 
     /// A folder of the node.
     fn host(&self, name: &str) -> PathBuf {
-        self.home.path().join(name)
+        self.runtime.home().path().join(name)
     }
 
     fn apply(&self, object: &Value) {
@@ -269,14 +249,19 @@ fn directories_of_the_node(cluster: &Cluster) {
 }
 
 fn what_can_not_be(cluster: &Cluster) {
-    cluster.until_said(
-        "locked",
-        "requested recursive read-only mode, but it is not supported by the runtime",
-    );
-    cluster.until_said(
-        "alien",
-        "can't set `spec.hostUsers: false`, runtime does not support user namespaces",
-    );
+    match cluster.runtime.kind() {
+        TestRuntime::Embedded => what_the_embedded_runtime_can(cluster),
+        TestRuntime::Containerd => {
+            cluster.until_said(
+                "locked",
+                "requested recursive read-only mode, but it is not supported by the runtime",
+            );
+            cluster.until_said(
+                "alien",
+                "can't set `spec.hostUsers: false`, runtime does not support user namespaces",
+            );
+        }
+    }
     let evicted = eventually("the greedy pod is evicted", || {
         let pod = cluster.server.get("pod greedy");
         (pod["status"]["reason"] == "Evicted").then_some(pod)
@@ -288,13 +273,28 @@ fn what_can_not_be(cluster: &Cluster) {
     );
 }
 
+fn what_the_embedded_runtime_can(cluster: &Cluster) {
+    cluster.until_running("locked");
+    let said = cluster.exec("locked", "touch /m/x 2>&1; true");
+    assert!(said.contains("Read-only file system"), "{said}");
+    let pod = cluster.server.get("pod locked");
+    let mount = &pod["status"]["containerStatuses"][0]["volumeMounts"][0];
+    assert_eq!(mount["recursiveReadOnly"], "Enabled", "{mount}");
+    cluster.until_running("alien");
+    let said = cluster.exec("alien", "cat /proc/self/uid_map; id -u");
+    let words: Vec<&str> = said.split_whitespace().collect();
+    // Root in the pod, and nobody on the node.
+    assert_eq!((words[0], words[2], words[3]), ("0", "65536", "0"), "{said}");
+    assert_ne!(words[1], "0", "{said}");
+}
+
 fn nothing_is_left(cluster: &Cluster) {
     cluster.server.run("kubectl delete pods --all --wait=false");
     eventually("all pods are gone", || {
         cluster.server.run("kubectl get pods -o name").is_empty().then_some(())
     });
     eventually("nothing is left of the pods", || {
-        (cluster.containerd.leftovers() == Leftovers::default()).then_some(())
+        (cluster.runtime.leftovers() == Leftovers::default()).then_some(())
     });
     let root = cluster.server.data_dir().join("kubelet");
     eventually("nothing is mounted, and no folders are left", || {
