@@ -17,6 +17,8 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::wait::patience;
+
 /// Whom to talk to, and as whom.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -155,7 +157,7 @@ impl Http {
         Ok(sender.send_request(request.body(Full::new(body))?).await?)
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole answer, which must come while a test is patient.
     pub async fn ask(
         &self,
         method: Method,
@@ -163,13 +165,20 @@ impl Http {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> anyhow::Result<HttpResponse> {
-        let (head, body) = self.send(method, path, headers, body.into()).await?.into_parts();
-        let body = body.collect().await?.to_bytes();
-        Ok(HttpResponse {
-            status: head.status,
-            headers: head.headers,
-            body,
-        })
+        let asking = async {
+            let (head, body) = self
+                .send(method.clone(), path, headers, body.into())
+                .await?
+                .into_parts();
+            let body = body.collect().await?.to_bytes();
+            Ok(HttpResponse {
+                status: head.status,
+                headers: head.headers,
+                body,
+            })
+        };
+        let answer = tokio::time::timeout(patience(), asking).await;
+        answer.unwrap_or_else(|_| panic!("no answer to {method} {path}"))
     }
 
     pub async fn get(&self, path: &str) -> HttpResponse {

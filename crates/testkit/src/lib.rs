@@ -44,4 +44,4 @@ pub use runtime::{NodeRuntime, TestRuntime};
 pub use server::{Launch, Server};
 pub use shell::{Ran, require};
 pub use users::User;
-pub use wait::{PATIENCE, eventually};
+pub use wait::{PATIENCE, eventually, until};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::Method;
-use orlop_testkit::{Http, Identity, Launch, Server, eventually};
+use orlop_testkit::{Http, Identity, Launch, Server, eventually, until};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -304,10 +304,10 @@ async fn tokens_of_other_issuers() {
     nobody.get("/version").await.expect(200);
     let limited = json!({"enabled": true, "conditions": [{"path": "/livez"}]});
     files.write("authn.yaml", &configuration(limited));
-    eventually("anonymous requests are refused", || {
-        let answer = futures::executor::block_on(nobody.get("/version"));
-        (answer.status.as_u16() == 401).then_some(())
-    });
+    until("anonymous requests are refused", async || {
+        (nobody.get("/version").await.status.as_u16() == 401).then_some(())
+    })
+    .await;
     assert_eq!(nobody.get("/livez").await.status.as_u16(), 200);
     let metrics = server.http().await.get("/metrics").await.text();
     let name = "apiserver_authentication_config_controller_automatic_reloads_total{status=\"success\"} 1";
@@ -419,10 +419,11 @@ async fn a_webhook_decides() {
     }
     // Another configuration, and it is not asked any more.
     files.write("authz.yaml", &configuration("false"));
-    eventually("RBAC decides alone", || {
-        let answer = futures::executor::block_on(ann.post(path, &may("configmaps")));
+    until("RBAC decides alone", async || {
+        let answer = ann.post(path, &may("configmaps")).await;
         (answer.json()["status"]["allowed"] == false).then_some(())
-    });
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

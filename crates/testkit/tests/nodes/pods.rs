@@ -21,7 +21,7 @@ use orlop_kubelet::probes::Probes;
 use orlop_kubelet::spec::{self, ContainerInput, ContainerKind, Ids, NodeFacts, Users};
 use orlop_kubelet::volumes::{Options, Volumes};
 use orlop_runtime::Runtime;
-use orlop_testkit::{Leftovers, NodeRuntime, PATIENCE, TestRuntime, network};
+use orlop_testkit::{Leftovers, NodeRuntime, PATIENCE, TestRuntime, network, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -158,18 +158,6 @@ impl Node {
         let pods = self.files.path().join("root/pods");
         assert_eq!(std::fs::read_dir(pods).unwrap().count(), 0);
         assert_eq!(std::fs::read_dir(self.files.path().join("logs")).unwrap().count(), 0);
-    }
-}
-
-/// Asks until there is an answer.
-async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = monotonic().later(PATIENCE);
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(monotonic() < deadline, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
