@@ -72,7 +72,7 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use futures::executor::block_on;
+    use futures::FutureExt;
     use http_body::Frame;
     use http_body_util::StreamBody;
     use proptest::prelude::*;
@@ -84,7 +84,7 @@ mod tests {
         let body = StreamBody::new(futures::stream::iter(frames.collect::<Vec<_>>()));
         let mut lines = Lines::new(ResponseBody::new(body));
         let mut found = vec![];
-        while let Some(line) = block_on(lines.next()).unwrap() {
+        while let Some(line) = lines.next().now_or_never().expect("all frames are there").unwrap() {
             found.push(String::from_utf8(line.to_vec()).unwrap());
         }
         found

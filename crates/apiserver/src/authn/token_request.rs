@@ -205,7 +205,7 @@ impl Authenticator {
 mod tests {
     use std::sync::Arc;
 
-    use futures::executor::block_on;
+    use futures::FutureExt;
 
     use super::*;
     use crate::authn::DEFAULT_ISSUER;
@@ -317,7 +317,7 @@ mod tests {
                     let token = status["token"].as_str().unwrap();
                     let audiences = [DEFAULT_ISSUER.to_string()];
                     let found = authenticator.authenticate_token(token, &audiences, at(1), &objects);
-                    let user = block_on(found).unwrap().user;
+                    let user = found.now_or_never().expect("nobody is asked").unwrap().user;
                     assert_eq!(
                         user.extra["authentication.kubernetes.io/credential-id"],
                         [issued.credential_id]
@@ -388,7 +388,10 @@ mod tests {
             .answer_request("ns", "robot", request, at(0), &objects)
             .unwrap();
         let token = issued.request["status"]["token"].clone();
-        let review = |spec: Value| block_on(authenticator.token_review(&spec, at(1), &objects));
+        let review = |spec: Value| {
+            let reviewed = authenticator.token_review(&spec, at(1), &objects);
+            reviewed.now_or_never().expect("nobody is asked")
+        };
         let good = review(json!({"token": token, "audiences": ["b", "c"]})).unwrap();
         assert_eq!(
             (&good["authenticated"], &good["audiences"]),
