@@ -8,6 +8,7 @@ pub mod cni;
 pub mod cri;
 pub mod embedded;
 mod error;
+pub mod image_name;
 pub mod simulated;
 
 use std::time::Duration;

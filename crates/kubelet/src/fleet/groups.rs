@@ -10,9 +10,8 @@ use orlop_api::names;
 use orlop_api::quantity::Quantity;
 use orlop_api::resources;
 use orlop_api::types::core::Taint;
+use orlop_runtime::image_name::with_tag;
 use serde::Deserialize;
-
-use crate::images::name::with_tag;
 
 /// There are pod CIDRs for so many nodes.
 pub const MAX_NODES: usize = 16_384;

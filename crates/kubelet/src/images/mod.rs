@@ -1,15 +1,14 @@
 //! The image manager: whether a container's image has to be pulled, and pulling it.
 //!
-//! `name` parses image references, `keyring` finds credentials in pull secrets, `providers` runs credential provider plugins,
-//! `backoff` says when a failed pull may be retried, `records` which pods may use an image that is present already. Concurrent
-//! pulls of the same image with the same credentials are one pull.
+//! `keyring` finds credentials in pull secrets, `providers` runs credential provider plugins, `backoff` says when a failed pull
+//! may be retried, `records` which pods may use an image that is present already. Concurrent pulls of the same image with the
+//! same credentials are one pull.
 //!
 //! Upstream: pkg/kubelet/images (v1.36). Left out: `registryPullQPS`, which there turns a burst of pulls into errors; here
 //! they are queued.
 
 mod backoff;
 pub mod keyring;
-pub mod name;
 pub mod providers;
 mod records;
 
@@ -25,6 +24,7 @@ use orlop_api::types::core::{Container, ImageVolumeSource, Pod, Secret};
 use orlop_base::Clock;
 use orlop_client::events::EventType::{self, Normal, Warning};
 use orlop_runtime::cri::messages::{Image, ImageSpec, PodSandboxConfig};
+use orlop_runtime::image_name::{self, ImageName};
 use orlop_runtime::{Code, Runtime};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -33,7 +33,6 @@ use tokio::time::Instant;
 
 use self::backoff::Backoff;
 use self::keyring::{Credentials, Keyring};
-use self::name::ImageName;
 use self::providers::Providers;
 use self::records::Records;
 pub use self::records::Verification;
@@ -286,7 +285,7 @@ impl Images {
         sandbox: &PodSandboxConfig,
     ) -> Result<PulledImage, ImageError> {
         let image = image.unwrap_or_default();
-        match ImageName::parse(image).and_then(|name| Ok((name, name::with_tag(image)?))) {
+        match ImageName::parse(image).and_then(|name| Ok((name, image_name::with_tag(image)?))) {
             Ok((name, tagged)) => {
                 let spec = ImageSpec {
                     image: tagged,

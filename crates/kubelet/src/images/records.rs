@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest;
 use jiff::Timestamp;
 use orlop_base::clock::rfc3339;
+use orlop_runtime::image_name::ImageName;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::keyring::{AccountSource, Credentials, SecretSource, Source, hex};
-use super::name::ImageName;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// Upstream: no more secrets than these are added to a record when an image is merely used.

@@ -140,7 +140,7 @@ async fn policies_decide_about_pulling() {
             images, runtime, said, ..
         } = world(ImageSettings::default());
         if present {
-            runtime.add_image(&name::with_tag(image).unwrap());
+            runtime.add_image(&image_name::with_tag(image).unwrap());
         }
         let got = ensure(&images, &pod("u", image, policy, &[])).await;
         let got = got.map(|pulled| assert!(!pulled.image_ref.is_empty()));
@@ -148,7 +148,10 @@ async fn policies_decide_about_pulling() {
             got.map_err(|error| (error.reason, error.message)),
             want.map_err(|(r, m)| (r, m.to_string()))
         );
-        let tagged = name::with_tag(image).into_iter().filter(|_| pulled).collect::<Vec<_>>();
+        let tagged = image_name::with_tag(image)
+            .into_iter()
+            .filter(|_| pulled)
+            .collect::<Vec<_>>();
         assert_eq!(pulls(&runtime), tagged, "{policy} {image}");
         let said = said.take();
         assert!(

@@ -1,17 +1,10 @@
-//! Image references: `[registry[:port]/]path[:tag][@digest]`, with Docker's defaults for what is left out.
-//!
-//! Upstream: github.com/distribution/reference, whose error messages users know. Where both tag and digest are given
-//! the digest decides, and the tag is dropped, as containerd does (`ParseDockerRef`).
+//! What an image's name means to the store and to registries: where both tag and digest are given the digest decides, and the
+//! tag is dropped, as containerd does (`ParseDockerRef`).
 
 use std::fmt;
 
 use super::digest::Digest;
-
-const DEFAULT_DOMAIN: &str = "docker.io";
-const LEGACY_DOMAIN: &str = "index.docker.io";
-const OFFICIAL: &str = "library/";
-const MAX_PATH: usize = 255;
-const MAX_TAG: usize = 128;
+use crate::image_name::ImageName;
 
 /// A complete reference: registry, repository and what is wanted of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,116 +80,17 @@ impl fmt::Display for Reference {
 }
 
 fn parse(image: &str) -> Result<Reference, String> {
-    let is_hash = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
-    if image.len() == 64 && image.chars().all(is_hash) {
-        return Err(format!(
-            "invalid repository name ({image}), cannot specify 64-byte hexadecimal strings"
-        ));
-    }
-    let (domain, remainder) = split_domain(image);
-    let remote = remainder.split(':').next().unwrap_or_default();
-    if remote.to_lowercase() != remote {
-        return Err(format!(
-            "invalid reference format: repository name ({remote}) must be lowercase"
-        ));
-    }
-    let Some((path, tag, digest)) = split_remainder(domain, &remainder) else {
-        return Err("invalid reference format".to_string());
-    };
-    if path.len() > MAX_PATH {
-        return Err(format!("repository name must not be more than {MAX_PATH} characters"));
-    }
-    let target = match digest {
+    let name = ImageName::parse(image).map_err(|e| e.reason)?;
+    let target = match &name.digest {
         Some(digest) => Target::Digest(Digest::parse(digest).map_err(|e| e.to_string())?),
-        None => Target::Tag(tag.unwrap_or("latest").to_string()),
+        None => Target::Tag(name.tag.unwrap_or_default()),
     };
+    let (domain, path) = name.repository.split_once('/').ok_or("invalid reference format")?;
     Ok(Reference {
         domain: domain.to_string(),
         path: path.to_string(),
         target,
     })
-}
-
-fn split_domain(name: &str) -> (&str, String) {
-    let Some((first, rest)) = name.split_once('/') else {
-        return (DEFAULT_DOMAIN, format!("{OFFICIAL}{name}"));
-    };
-    let looks_like_host = first.contains(['.', ':']) || first == "localhost" || first.to_lowercase() != first;
-    let (domain, remote) = match first {
-        LEGACY_DOMAIN => (DEFAULT_DOMAIN, rest),
-        _ if looks_like_host => (first, rest),
-        _ => (DEFAULT_DOMAIN, name),
-    };
-    match domain == DEFAULT_DOMAIN && !remote.contains('/') {
-        true => (domain, format!("{OFFICIAL}{remote}")),
-        false => (domain, remote.to_string()),
-    }
-}
-
-/// Path, tag and digest; `None` if it is no reference.
-fn split_remainder<'a>(domain: &str, remainder: &'a str) -> Option<(&'a str, Option<&'a str>, Option<&'a str>)> {
-    let (rest, digest) = match remainder.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest)),
-        None => (remainder, None),
-    };
-    let last = rest.rfind('/').map_or(0, |slash| slash + 1);
-    let (path, tag) = match rest[last..].split_once(':') {
-        Some((name, tag)) => (&rest[..last + name.len()], Some(tag)),
-        None => (rest, None),
-    };
-    let fits = is_domain(domain)
-        && path.split('/').all(is_path_component)
-        && tag.is_none_or(is_tag)
-        && digest.is_none_or(looks_like_digest);
-    fits.then_some((path, tag, digest))
-}
-
-fn is_domain(domain: &str) -> bool {
-    let (host, port) = match domain.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-        _ => (domain, None),
-    };
-    let digits = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-    if !port.is_none_or(digits) {
-        return false;
-    }
-    if let Some(address) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        return !address.is_empty() && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
-    }
-    host.split('.').all(|part| {
-        let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
-    })
-}
-
-/// Letters and digits, with one period, one or two underscores or any number of dashes between them.
-fn is_path_component(part: &str) -> bool {
-    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = part.as_bytes();
-    let (Some(&first), Some(&last)) = (bytes.first(), bytes.last()) else {
-        return false;
-    };
-    if !alphanumeric(first) || !alphanumeric(last) {
-        return false;
-    }
-    part.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
-}
-
-fn is_tag(tag: &str) -> bool {
-    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let inner = |b: u8| word(b) || b == b'.' || b == b'-';
-    tag.len() <= MAX_TAG && tag.bytes().next().is_some_and(word) && tag.bytes().all(inner)
-}
-
-fn looks_like_digest(digest: &str) -> bool {
-    let Some((algorithm, hex)) = digest.split_once(':') else {
-        return false;
-    };
-    let part = |part: &str| {
-        part.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) && part.bytes().all(|b| b.is_ascii_alphanumeric())
-    };
-    algorithm.split(['-', '_', '+', '.']).all(part) && hex.len() >= 32 && hex.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 //!
 //! Upstream: github.com/distribution/reference, whose error messages users see.
 
+use crate::embedded::images::Digest;
+
 const DEFAULT_DOMAIN: &str = "docker.io";
 const LEGACY_DOMAIN: &str = "index.docker.io";
 const OFFICIAL: &str = "library/";
-const MOST_PATH: usize = 255;
-const MOST_TAG: usize = 128;
+const MAX_PATH: usize = 255;
+const MAX_TAG: usize = 128;
 
+/// An image as a pod names it, with its registry and what is meant of its repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageName {
     /// With the registry: `docker.io/library/busybox`.
@@ -78,11 +81,11 @@ fn parse(image: &str) -> Result<ImageName, String> {
             None => "invalid reference format".to_string(),
         });
     };
-    if path_length > MOST_PATH {
-        return Err(format!("repository name must not be more than {MOST_PATH} characters"));
+    if path_length > MAX_PATH {
+        return Err(format!("repository name must not be more than {MAX_PATH} characters"));
     }
     if let Some(digest) = digest {
-        check_digest(digest)?;
+        Digest::parse(digest).map_err(|e| e.to_string())?;
     }
     let tag = tag.or(digest.is_none().then_some("latest"));
     Ok(ImageName {
@@ -162,7 +165,7 @@ fn is_path_component(part: &str) -> bool {
 fn is_tag(tag: &str) -> bool {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let inner = |b: u8| word(b) || b == b'.' || b == b'-';
-    tag.len() <= MOST_TAG && tag.bytes().next().is_some_and(word) && tag.bytes().all(inner)
+    tag.len() <= MAX_TAG && tag.bytes().next().is_some_and(word) && tag.bytes().all(inner)
 }
 
 fn looks_like_digest(digest: &str) -> bool {
@@ -173,23 +176,6 @@ fn looks_like_digest(digest: &str) -> bool {
         part.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) && part.bytes().all(|b| b.is_ascii_alphanumeric())
     };
     algorithm.split(['-', '_', '+', '.']).all(part) && hex.len() >= 32 && hex.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-fn check_digest(digest: &str) -> Result<(), String> {
-    let (algorithm, hex) = digest.split_once(':').expect("looks like a digest");
-    let length = match algorithm {
-        "sha256" => 64,
-        "sha384" => 96,
-        "sha512" => 128,
-        _ => return Err("unsupported digest algorithm".to_string()),
-    };
-    if hex.len() != length {
-        return Err("invalid checksum digest length".to_string());
-    }
-    match hex.bytes().any(|b| b.is_ascii_uppercase()) {
-        true => Err("invalid checksum digest format".to_string()),
-        false => Ok(()),
-    }
 }
 
 #[cfg(test)]
