@@ -25,6 +25,13 @@ pub(super) const PATCH_MEDIA: &[&str] = &[
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
+/// Custom kinds have no protobuf, and are not patched strategically: kubectl chooses its patch by what is named here.
+const CUSTOM_MEDIA: &[&str] = &["application/json", "application/yaml"];
+const CUSTOM_PATCH_MEDIA: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+];
 pub(super) const ANY_MEDIA: &[&str] = &["*/*"];
 
 pub(super) struct Operation {
@@ -58,6 +65,17 @@ impl Operation {
     pub(super) fn definitions(&self) -> impl Iterator<Item = Definition> {
         let body = self.body.as_ref().map(|b| b.definition);
         body.into_iter().chain(self.answer.definition)
+    }
+
+    /// The same on a custom kind.
+    pub(super) fn restrict_to_custom(&mut self) {
+        if let Some(body) = &mut self.body {
+            body.media = match body.media == PATCH_MEDIA {
+                true => CUSTOM_PATCH_MEDIA,
+                false => CUSTOM_MEDIA,
+            };
+        }
+        self.answer.media = CUSTOM_MEDIA;
     }
 
     fn render(&self, dialect: Dialect, shared: &[Parameter], globals: &mut Globals) -> Value {

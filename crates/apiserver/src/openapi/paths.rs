@@ -222,6 +222,10 @@ impl Paths {
             items.extend(self.subresource(sub));
         }
         items.retain(|item| !item.operations.is_empty());
+        if self.kind.custom.is_some() {
+            let operations = items.iter_mut().flat_map(|item| &mut item.operations);
+            operations.for_each(Operation::restrict_to_custom);
+        }
         items
     }
 
