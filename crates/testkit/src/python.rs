@@ -1,12 +1,12 @@
-//! Python with the `kubernetes` package, in a virtual environment that is made once and kept under `target/`.
+//! Python with the `kubernetes` and `kopf` packages, in a virtual environment that is made once and kept under `target/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The package's version: the newest for the API we serve.
-const REQUIREMENT: &str = "kubernetes>=34";
+/// The client in a version for the API we serve, and the framework for operators.
+const REQUIREMENTS: [&str; 2] = ["kubernetes>=34", "kopf>=1.38"];
 
-/// The interpreter that has it.
+/// The interpreter that has them.
 pub fn python() -> PathBuf {
     let target = crate::orlop()
         .ancestors()
@@ -18,8 +18,10 @@ pub fn python() -> PathBuf {
     // Tests run side by side: one makes it, the others wait.
     let lock = std::fs::File::create(target.join("testkit-python.lock")).expect("target/ can be written");
     lock.lock().expect("files can be locked");
+    // Says what is in it: an environment of before is made anew.
     let complete = environment.join(".complete");
-    if !complete.exists() {
+    let contents = REQUIREMENTS.join("\n");
+    if std::fs::read_to_string(&complete).ok().as_ref() != Some(&contents) {
         crate::require("python3");
         let _ = std::fs::remove_dir_all(&environment);
         run(
@@ -27,16 +29,10 @@ pub fn python() -> PathBuf {
             "is python3-venv installed?",
         );
         let mut pip = Command::new(&interpreter);
-        pip.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            REQUIREMENT,
-        ]);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        pip.args(REQUIREMENTS);
         run(&mut pip, "pip needs a package index");
-        std::fs::write(complete, "").expect("target/ can be written");
+        std::fs::write(complete, contents).expect("target/ can be written");
     }
     interpreter
 }

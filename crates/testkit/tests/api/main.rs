@@ -26,6 +26,7 @@ mod lifecycle;
 mod metrics;
 mod mutated_input;
 mod notes;
+mod operators;
 mod protobuf;
 mod quota;
 mod scheduling;
