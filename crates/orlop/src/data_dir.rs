@@ -1,8 +1,8 @@
 //! What is in a data directory, and whether a directory is one.
 
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Files and directories that a cluster keeps here. What else is there is somebody's.
@@ -87,6 +87,11 @@ pub(crate) fn command(verb: &str, dir: &Path) -> String {
         true => format!("orlop {verb}"),
         false => format!("orlop {verb} --data-dir {}", dir.display()),
     }
+}
+
+/// Makes a directory for the owner's eyes only, and those above it.
+pub(crate) fn create_private(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// Appears whole or not at all, for the owner's eyes only.

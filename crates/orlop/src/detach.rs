@@ -1,7 +1,6 @@
 //! `orlop up -d`: the same command in a process of its own, which is waited for until its cluster is ready.
 
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -44,7 +43,7 @@ pub(crate) fn start(dir: &Path, patience: Duration) -> anyhow::Result<Vec<String
             data_dir::command("status", dir)
         );
     }
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    let made = data_dir::create_private(dir);
     made.with_context(|| format!("failed to use the data directory {}", dir.display()))?;
     let log = log_file::open(dir).context("failed to open the log")?;
     let log_start = log.metadata()?.len();

@@ -25,7 +25,7 @@ use serde_json::json;
 
 use crate::data_dir;
 use crate::embedded::EmbeddedNode;
-use crate::machine::{self, NodeTraces};
+use crate::machine::{self, NodeTraces, own_address};
 use crate::nodes::ranges::{self, WORKERS_MAX};
 use crate::nodes::{WorkerNode, WorkersRecord};
 
@@ -203,10 +203,14 @@ impl NodeArgs {
         let files = NodeFiles::find(&root_dir, is_machines.then_some(Path::new("/")));
         let own = (choice == Choice::Embedded && !is_machines).then(|| OwnPlaces::new(data_dir, &root_dir, &name));
         let config = self.configuration(&files, own.as_ref(), &root_dir, &choice, dns)?;
+        let own_address = match choice.is_real() {
+            true => own_address::node_address(data_dir).context("failed to give this machine an address")?,
+            false => address::default_address(),
+        };
         let identity = Identity {
             hostname: name.clone(),
             name,
-            addresses: vec![address::default_address()],
+            addresses: vec![own_address],
             labels: Default::default(),
             port: self.kubelet_port.unwrap_or(config.port),
         };

@@ -176,6 +176,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         made_data_dir: data_dir::is_vacant(&data_dir),
         kubeconfigs: vec![],
         proxy: services.is_some(),
+        own_address: None,
         nodes: node.iter().filter_map(NodePlan::traces).collect(),
     };
     let mut session = Session::default();

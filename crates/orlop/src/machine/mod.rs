@@ -12,12 +12,14 @@ mod data;
 mod files;
 mod mounts;
 mod network;
+pub(crate) mod own_address;
 mod pods;
 mod proxy;
 mod workers;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,6 +40,8 @@ pub(crate) struct Machine {
     pub kubeconfigs: Vec<Target>,
     /// The service proxy has run.
     pub proxy: bool,
+    /// The address that the machine was given, as it had none.
+    pub own_address: Option<Ipv4Addr>,
     pub nodes: Vec<NodeTraces>,
 }
 
@@ -116,6 +120,7 @@ impl Machine {
     fn with(mut self, now: Machine) -> Machine {
         self.made_data_dir |= now.made_data_dir;
         self.proxy |= now.proxy;
+        self.own_address = now.own_address.or(self.own_address);
         for target in now.kubeconfigs {
             if !self.kubeconfigs.contains(&target) {
                 self.kubeconfigs.push(target);
@@ -164,6 +169,7 @@ pub(crate) const ALL: &[Removal] = &[
     pods::REMOVAL,
     network::REMOVAL,
     workers::REMOVAL,
+    own_address::REMOVAL,
     proxy::REMOVAL,
     mounts::REMOVAL,
     cgroups::REMOVAL,
@@ -256,6 +262,7 @@ mod tests {
             made_data_dir: true,
             kubeconfigs: vec![target("/a")],
             proxy: true,
+            own_address: Some(Ipv4Addr::new(172, 30, 0, 1)),
             nodes: vec![node("unix:///x", true, &["/etc/kubernetes"])],
         };
         assert_eq!(record(first.clone()), first);

@@ -14,7 +14,7 @@ mod worker_node;
 mod workers;
 
 pub(crate) use agent::run as run_agent;
-pub(crate) use links::{WorkerLink, WorkerLinks};
+pub(crate) use links::{WorkerLink, WorkerLinks, used_networks};
 pub(crate) use record::WorkersRecord;
 pub(crate) use worker_node::WorkerNode;
 pub(crate) use workers::{Workers, WorkersOptions};

@@ -290,11 +290,7 @@ impl Workers {
 
     /// The node's file and credentials, and the record of what it leaves on the machine.
     fn write_files(&self, node: &WorkerNode) -> anyhow::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(node.directory())?;
+        data_dir::create_private(node.directory())?;
         let traces = NodePlan::worker(node.clone())?.traces();
         Machine::record(
             &self.options.data_dir,

@@ -19,7 +19,10 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Cluster {
-        let runtime = NodeRuntime::start(TestRuntime::Embedded);
+        Cluster::start_on(NodeRuntime::start(TestRuntime::Embedded))
+    }
+
+    fn start_on(runtime: NodeRuntime) -> Cluster {
         let config = json!({"clusterDNS": ["10.96.0.10"]});
         let server = runtime.launch(config).arg("--proxy-mode=nftables").start();
         let cluster = Cluster { server, runtime };
@@ -62,12 +65,28 @@ impl Cluster {
         self.server.run_with("kubectl apply -f -", &object.to_string());
     }
 
+    fn purge(&mut self) {
+        let data_dir = self.server.data_dir().display().to_string();
+        let line = format!(
+            "{} down --purge --grace-period=1 --data-dir={data_dir}",
+            orlop().display()
+        );
+        self.run(&line);
+        assert_eq!(self.server.wait_stopped().code(), Some(0));
+    }
+
     fn policy(&self, name: &str, spec: Value) {
         self.apply(
             &json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name},
             "spec": spec}),
         );
     }
+}
+
+/// What a command prints in the network of the test.
+fn shown(line: &str) -> String {
+    let output = std::process::Command::new("sh").args(["-c", line]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn name(pod: &Value) -> String {
@@ -191,10 +210,6 @@ fn containers_outlive_a_killed_cluster() {
 
 #[test]
 fn policies_are_enforced_and_a_purge_leaves_nothing() {
-    let shown = |line: &str| {
-        let output = std::process::Command::new("sh").args(["-c", line]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
     let mut cluster = Cluster::start().with_hello();
     cluster.client("friend", "role=friend");
     cluster.client("stranger", "role=stranger");
@@ -217,13 +232,7 @@ fn policies_are_enforced_and_a_purge_leaves_nothing() {
     assert!(tables.contains("orlop-policy-"), "{tables}");
     let (data_dir, cgroup) = (cluster.server.data_dir().to_path_buf(), cluster.runtime.home().cgroup());
     assert_eq!(cluster.runtime.running().len(), 8);
-    let line = format!(
-        "{} down --purge --grace-period=1 --data-dir={}",
-        orlop().display(),
-        data_dir.display()
-    );
-    cluster.run(&line);
-    assert_eq!(cluster.server.wait_stopped().code(), Some(0));
+    cluster.purge();
     assert!(!data_dir.exists());
     assert_eq!(cluster.runtime.running(), [""; 0]);
     assert_eq!(cluster.runtime.leftovers(), Leftovers::default());
@@ -236,4 +245,29 @@ fn policies_are_enforced_and_a_purge_leaves_nothing() {
     // The group that the configuration names is somebody's; nothing is left in it.
     let groups = shown(&format!("find /sys/fs/cgroup -mindepth 1 -type d -path '*/{cgroup}/*'"));
     assert_eq!(groups, "");
+}
+
+/// A laptop without a network: pods and services work all the same.
+#[test]
+fn a_machine_without_an_address_is_given_one() {
+    let runtime = NodeRuntime::start(TestRuntime::Embedded);
+    shown("ip link delete node0");
+    let mut cluster = Cluster::start_on(runtime).with_hello();
+    cluster.client("client", "app=client");
+    eventually("the service answers", || cluster.reaches("client").then_some(()));
+    let own = cluster.run("kubectl get node real -o jsonpath='{.status.addresses[0].address}'");
+    assert!(own.starts_with("172.30."), "{own}");
+    assert!(
+        shown("ip address show dev lo").contains(&format!("inet {own}/")),
+        "{own}"
+    );
+    // The same again after a restart.
+    cluster.server.kill();
+    cluster.server.start_again();
+    let address = "kubectl get node real -o jsonpath='{.status.addresses[0].address}'";
+    assert_eq!(cluster.run(address), own);
+    eventually("the service answers again", || cluster.reaches("client").then_some(()));
+    cluster.purge();
+    let left = shown("ip -o -4 address");
+    assert_eq!(left.lines().count(), 1, "{left}");
 }
