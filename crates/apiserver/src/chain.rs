@@ -220,6 +220,9 @@ impl Server {
             (response, trail.response_object) = audit::take_response_object(response, &trail.coverage);
         }
         trail.annotations.extend(call.warnings.take_annotations());
+        if trail.coverage.level >= audit::Level::Request {
+            trail.annotations.extend(call.warnings.take_request_annotations());
+        }
         let trail = trail;
         let status = match failure {
             Some(Failure::Refused(status)) => Some(status),
@@ -673,6 +676,7 @@ impl Server {
         self.aggregator.write_metrics(&mut text);
         self.flow_control.write_metrics(&mut text);
         self.registry.dynamic_admission.metrics.render(&mut text);
+        self.registry.kinds.conversions.render(&mut text);
         health::write_metrics(self, &mut text);
         if let Some(log) = &self.audit {
             log.write_metrics(&mut text);

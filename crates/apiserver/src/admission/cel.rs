@@ -14,7 +14,7 @@ use orlop_cel::{
 };
 
 use super::Review;
-use super::shown::shown;
+use super::shown::Form;
 use super::webhook::request_attributes;
 use crate::authn::UserInfo;
 use crate::authz::Attributes;
@@ -171,14 +171,12 @@ impl<'r> Inputs<'r> {
     pub(super) fn new(
         review: &'r Review<'r>,
         kind: &'static KindDef,
-        object: Option<&'r Json>,
-        old: Option<&'r Json>,
+        form: Form<'r>,
         with_namespace: bool,
     ) -> Inputs<'r> {
-        let seen = |object: Option<&'r Json>| object.map_or(Cow::Borrowed(&NULL), |o| shown(review, kind, o));
         Inputs {
-            object: seen(object),
-            old: seen(old),
+            object: form.object.unwrap_or(Cow::Borrowed(&NULL)),
+            old: form.old.unwrap_or(Cow::Borrowed(&NULL)),
             request: request_attributes(review, kind),
             namespace: if with_namespace {
                 namespace_object(review)

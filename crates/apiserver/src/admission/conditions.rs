@@ -4,10 +4,13 @@
 
 use orlop_api::admissionregistration::expressions::Role;
 use orlop_api::{KindDef, Value};
+use orlop_base::clock::monotonic;
 use orlop_cel::{Activation, Budget, limits};
 
 use super::Review;
 use super::cel::{Compiler, Expression, Inputs};
+use super::metrics::Step;
+use super::shown::Form;
 use crate::lookup::text;
 
 /// Whether all conditions hold.
@@ -53,18 +56,43 @@ impl Conditions {
     pub(super) fn evaluate(
         &self,
         review: &Review<'_>,
+        name: &str,
+        step: Step,
         kind: &'static KindDef,
-        object: Option<&Value>,
-        old: Option<&Value>,
+        form: &Form<'_>,
     ) -> Matched {
         if self.is_empty() {
             return Matched::Yes;
         }
-        let inputs = Inputs::new(review, kind, object, old, false);
-        self.evaluate_with(&inputs.activation(None, true))
+        let inputs = Inputs::new(review, kind, form.borrowed(), false);
+        self.evaluate_for(review, "webhook", name, step, &inputs.activation(None, true))
     }
 
-    pub(super) fn evaluate_with<'a>(&'a self, activation: &Activation<'a>) -> Matched {
+    /// Evaluates them, and counts it as those of the webhook or policy of that name.
+    pub(super) fn evaluate_for<'a>(
+        &'a self,
+        review: &Review<'_>,
+        owner: &str,
+        name: &str,
+        step: Step,
+        activation: &Activation<'a>,
+    ) -> Matched {
+        if self.is_empty() {
+            return Matched::Yes;
+        }
+        let (metrics, operation) = (&review.dynamic.metrics, review.operation);
+        let started = monotonic();
+        let matched = self.evaluate_all(activation);
+        metrics.evaluated(owner, name, step, operation, started.elapsed());
+        match matched {
+            Matched::Yes => {}
+            Matched::No => metrics.excluded(owner, name, step, operation),
+            Matched::Failed { .. } => metrics.evaluation_error(owner, name, step, operation),
+        }
+        matched
+    }
+
+    fn evaluate_all<'a>(&'a self, activation: &Activation<'a>) -> Matched {
         let mut budget = Budget::new(limits::RUNTIME_CEL_COST_BUDGET_MATCH_CONDITIONS);
         let mut errors: Vec<String> = vec![];
         for expression in &self.expressions {

@@ -160,7 +160,7 @@ async fn mutate_once(
     let mut changed = false;
     if let Some(object) = object.as_deref_mut().filter(|_| !policies.is_empty()) {
         changed |= timed(review, "MutatingAdmissionPolicy", Step::Admit, async {
-            policy::mutate(review, policies, &mut rounds.policies, round, object, old)
+            policy::mutate(review, policies, &mut rounds.policies, round, object, old).await
         })
         .await?;
     }
@@ -188,7 +188,7 @@ pub(super) async fn validate(review: &Review<'_>, object: Option<&Value>, old: O
     }
     if !policies.is_empty() {
         timed(review, "ValidatingAdmissionPolicy", Step::Validate, async {
-            policy::validate(review, &policies, object, old)
+            policy::validate(review, &policies, object, old).await
         })
         .await?;
     }

@@ -93,6 +93,7 @@ impl Desk {
             delete: None,
             dynamic: &self.dynamic,
             kinds: &self.kinds,
+            conversions: Default::default(),
         }
     }
 

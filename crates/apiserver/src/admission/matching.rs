@@ -7,7 +7,6 @@ use orlop_api::selector::LabelSelector;
 use orlop_api::{KindDef, Status, Value};
 
 use super::{Operation, Review};
-use crate::custom;
 use crate::lookup::{items, strings, text};
 
 /// Whether a request changes the configuration of admission itself. Nothing that is configured there may stop that:
@@ -145,15 +144,7 @@ impl Matcher {
         let Some(kind) = self.match_rules(&self.rules, review) else {
             return Ok(None);
         };
-        if !self.matches_but_rules(review, object, old)? {
-            return Ok(None);
-        }
-        if !std::ptr::eq(kind, review.kind) && custom::is_converted_by_webhook(kind) {
-            let why =
-                "objects whose versions are converted by a webhook can't be shown in another version to admission";
-            return Err(Status::internal(why));
-        }
-        Ok(Some(kind))
+        Ok(self.matches_but_rules(review, object, old)?.then_some(kind))
     }
 
     /// The same for a binding's `matchResources`, where no rules mean all resources.

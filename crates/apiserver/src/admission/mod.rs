@@ -58,6 +58,7 @@ use crate::registry::Warnings;
 use crate::registry::delete::DeleteOptions;
 use crate::request::RequestInfo;
 use metrics::Step;
+pub(crate) use shown::Conversions;
 
 pub use dynamic::{DynamicAdmission, connect};
 
@@ -104,6 +105,7 @@ pub struct Review<'r> {
     pub delete: Option<&'r DeleteOptions>,
     pub dynamic: &'r DynamicAdmission,
     pub(crate) kinds: &'r Kinds,
+    pub(crate) conversions: Conversions,
 }
 
 impl Review<'_> {
@@ -136,6 +138,7 @@ impl Review<'_> {
             name: self.name.clone(),
             name_prefix: text(object, &["metadata", "generateName"]).to_string(),
             namespace: self.namespace.clone(),
+            conversions: Conversions::default(),
             ..*self
         }
     }

@@ -5,10 +5,11 @@ use std::borrow::Cow;
 
 use orlop_api::schema::{self, TypeRef};
 use orlop_api::{KindDef, Status, Value};
+use parking_lot::Mutex;
 use serde_json::{Map, json};
 
 use super::{Operation, Review};
-use crate::custom;
+use crate::custom::{self, Converter};
 use crate::registry::rules;
 use crate::registry::subresources::scale::{scale_of, scaled};
 
@@ -54,17 +55,97 @@ fn is_scale(review: &Review<'_>) -> bool {
     review.subresource == "scale"
 }
 
+/// What a conversion webhook made of objects of one request, so that it is asked once for each of them.
+#[derive(Default)]
+pub(crate) struct Conversions(Mutex<Vec<Conversion>>);
+
+struct Conversion {
+    kind: &'static KindDef,
+    from: Value,
+    to: Value,
+}
+
+impl Conversions {
+    async fn convert(&self, review: &Review<'_>, kind: &'static KindDef, object: &Value) -> Result<Value, Status> {
+        let is_same = |known: &&Conversion| std::ptr::eq(known.kind, kind) && known.from == *object;
+        if let Some(known) = self.0.lock().iter().find(is_same) {
+            return Ok(known.to.clone());
+        }
+        let from = object.clone();
+        let mut typed = object.clone();
+        typed["apiVersion"] = review.kind.api_version().into();
+        typed["kind"] = review.kind.kind.into();
+        let to = converter(review).convert_one(kind, typed).await?;
+        let known = Conversion {
+            kind,
+            from,
+            to: to.clone(),
+        };
+        self.0.lock().push(known);
+        Ok(to)
+    }
+}
+
+pub(super) fn converter<'r>(review: &'r Review<'_>) -> Converter<'r> {
+    Converter {
+        client: &review.dynamic.client,
+        lookup: review.lookup,
+        kinds: review.kinds,
+    }
+}
+
+/// The objects of a request in the form in which a webhook or policy wants to see them.
+pub(super) struct Form<'v> {
+    pub object: Option<Cow<'v, Value>>,
+    pub old: Option<Cow<'v, Value>>,
+}
+
+impl<'v> Form<'v> {
+    pub(super) async fn new(
+        review: &Review<'_>,
+        kind: &'static KindDef,
+        object: Option<&'v Value>,
+        old: Option<&'v Value>,
+    ) -> Result<Form<'v>, Status> {
+        let mut form = Form {
+            object: None,
+            old: None,
+        };
+        if let Some(object) = object {
+            form.object = Some(shown(review, kind, object).await?);
+        }
+        if let Some(old) = old {
+            form.old = Some(shown(review, kind, old).await?);
+        }
+        Ok(form)
+    }
+
+    pub(super) fn borrowed(&self) -> Form<'_> {
+        Form {
+            object: self.object.as_deref().map(Cow::Borrowed),
+            old: self.old.as_deref().map(Cow::Borrowed),
+        }
+    }
+}
+
 /// The object as it is in the form of `kind`: the request's own, or an equivalent one.
-pub(super) fn shown<'v>(review: &Review<'_>, kind: &KindDef, object: &'v Value) -> Cow<'v, Value> {
+pub(super) async fn shown<'v>(
+    review: &Review<'_>,
+    kind: &'static KindDef,
+    object: &'v Value,
+) -> Result<Cow<'v, Value>, Status> {
     if is_scale(review) {
         let scale = scale_of(review.kind, object);
         // A workload whose replicas can't be read has none to show.
-        return Cow::Owned(scale.unwrap_or(Value::Null));
+        return Ok(Cow::Owned(scale.unwrap_or(Value::Null)));
     }
     if std::ptr::eq(kind, review.kind) {
-        return Cow::Borrowed(object);
+        return Ok(Cow::Borrowed(object));
     }
-    Cow::Owned(converted(review.kind, kind, object.clone()))
+    if custom::is_converted_by_webhook(kind) {
+        return review.conversions.convert(review, kind, object).await.map(Cow::Owned);
+    }
+    Ok(Cow::Owned(converted(review.kind, kind, object.clone())))
 }
 
 pub(super) fn converted(from: &KindDef, to: &KindDef, mut object: Value) -> Value {
@@ -81,9 +162,9 @@ pub(super) fn converted(from: &KindDef, to: &KindDef, mut object: Value) -> Valu
 
 /// Puts what was made of the shown object in the place of the request's own, decoded and defaulted again. Says whether
 /// anything has changed.
-pub(super) fn put_back(
+pub(super) async fn put_back(
     review: &Review<'_>,
-    kind: &KindDef,
+    kind: &'static KindDef,
     mut made: Value,
     object: &mut Value,
 ) -> Result<bool, Status> {
@@ -102,7 +183,7 @@ pub(super) fn put_back(
     }
     let mut made = decoded(kind, name, made)?;
     // What is in flight may lack what every decoded object has.
-    if decoded(kind, name, shown(review, kind, object).into_owned())? == made {
+    if decoded(kind, name, shown(review, kind, object).await?.into_owned())? == made {
         return Ok(false);
     }
     if is_scale(review) {
@@ -121,6 +202,10 @@ pub(super) fn put_back(
     }
     *object = match std::ptr::eq(kind, review.kind) {
         true => made,
+        false if custom::is_converted_by_webhook(kind) => {
+            let back = converter(review).convert_one(review.kind, made).await?;
+            decoded(review.kind, type_name(review.kind, ""), back)?
+        }
         false => converted(kind, review.kind, made),
     };
     Ok(true)

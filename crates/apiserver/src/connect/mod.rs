@@ -172,6 +172,7 @@ impl Server {
             delete: None,
             dynamic: &registry.dynamic_admission,
             kinds: &registry.kinds,
+            conversions: Default::default(),
         };
         let mut options = options::object(asked.kind, info);
         admission::connect(&review, &mut options).await

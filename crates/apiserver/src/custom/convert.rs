@@ -8,13 +8,19 @@ use std::time::Duration;
 
 use orlop_api::{KindDef, Status, Value};
 use orlop_apiextensions::conversion::{self, ConversionError};
+use orlop_base::clock::monotonic;
 use orlop_store::{Event, Item};
 
 use super::served::{ConversionWebhook, Served, Target};
+use super::table::Kinds;
+use crate::lookup::ObjectLookup;
 use crate::object::Object;
 use crate::registry::Registry;
-use crate::webhook_client::ClientConfig;
+use crate::webhook_client::{ClientConfig, WebhookClient};
 
+/// What metrics call a call without a usable answer, and an answer that is no review.
+const CALL_FAILED: &str = "conversion_webhook_call_failure";
+const MALFORMED: &str = "conversion_webhook_malformed_response_failure";
 /// How many objects are converted before others have their turn.
 const BATCH: usize = 64;
 /// Upstream: the timeout of conversion webhooks.
@@ -124,22 +130,86 @@ impl Registry {
 
     /// Objects as objects of another version, pruned by its schema.
     async fn convert(&self, served: &Served, target: &Target, values: Vec<Value>) -> Result<Vec<Value>, Status> {
-        let converted = match &served.facts.webhook {
-            Some(webhook) => self.convert_by_webhook(webhook, &target.api_version, values).await?,
-            None => values
-                .into_iter()
-                .map(|value| renamed(value, &target.api_version))
-                .collect(),
+        let converter = Converter {
+            client: &self.dynamic_admission.client,
+            lookup: self,
+            kinds: &self.kinds,
         };
+        converter.convert_and_prune(served, target, values).await
+    }
+}
+
+/// Converts custom objects, with what that takes of the server.
+pub(crate) struct Converter<'c> {
+    pub client: &'c WebhookClient,
+    pub lookup: &'c (dyn ObjectLookup + Sync),
+    pub kinds: &'c Kinds,
+}
+
+impl Converter<'_> {
+    /// An object of another version of a custom kind as an object of `kind`, neither pruned nor filled in.
+    // Upstream: apiserver/pkg/admission (ConvertToGVK)
+    pub(crate) async fn convert_one(&self, kind: &'static KindDef, object: Value) -> Result<Value, Status> {
+        let Some(served) = super::of(kind) else {
+            return Ok(object);
+        };
+        let mut converted = self.convert(&served, &kind.api_version(), vec![object]).await?;
+        Ok(converted.pop().expect("as many objects come as go"))
+    }
+
+    /// A stored object of a custom kind as `kind` serves it.
+    pub(crate) async fn serve_one(&self, kind: &'static KindDef, object: &Arc<Value>) -> Result<Arc<Value>, Status> {
+        let Some(served) = super::of(kind) else {
+            return Ok(object.clone());
+        };
+        let target = served.target(kind)?;
+        let is_plain = !conversion::needs_conversion(object, &target.api_version);
+        if is_plain && !target.schema.schema().has_defaults {
+            return Ok(object.clone());
+        }
+        let mut values = self
+            .convert_and_prune(&served, &target, vec![(**object).clone()])
+            .await?;
+        let mut value = values.pop().expect("as many objects come as go");
+        target.schema.default(&mut value);
+        Ok(Arc::new(value))
+    }
+
+    async fn convert_and_prune(
+        &self,
+        served: &Served,
+        target: &Target,
+        values: Vec<Value>,
+    ) -> Result<Vec<Value>, Status> {
+        let converted = self.convert(served, &target.api_version, values).await?;
         let pruned = converted.into_iter().map(|value| {
             let decoded = target.schema.from_value(value).map_err(Status::internal)?;
             Ok(decoded.value)
         });
         pruned.collect()
     }
-}
 
-impl Registry {
+    async fn convert(&self, served: &Served, api_version: &str, values: Vec<Value>) -> Result<Vec<Value>, Status> {
+        let Some(webhook) = &served.facts.webhook else {
+            return Ok(values.into_iter().map(|value| renamed(value, api_version)).collect());
+        };
+        let Some(from) = values.iter().find(|v| conversion::needs_conversion(v, api_version)) else {
+            return Ok(values);
+        };
+        let from = from["apiVersion"].as_str().unwrap_or("").to_string();
+        let started = monotonic();
+        let result = self.convert_by_webhook(webhook, api_version, values).await;
+        let metrics = &self.kinds.conversions;
+        metrics.converted(
+            &served.facts.name,
+            &from,
+            api_version,
+            result.is_ok(),
+            started.elapsed(),
+        );
+        result
+    }
+
     /// Asks the webhook for those that are of another version.
     async fn convert_by_webhook(
         &self,
@@ -160,18 +230,33 @@ impl Registry {
         let request = conversion::request(version, &uid, &originals, api_version);
         let failed = |why: String| Status::internal(ConversionError::call(first, why));
         let client = ClientConfig::from_value(&webhook.client).map_err(|e| failed(e.to_string()))?;
+        let started = monotonic();
+        let metrics = &self.kinds.conversions;
         let answer = self
-            .dynamic_admission
             .client
-            .post(self, &client, request.to_string().into(), CONVERSION_TIMEOUT)
+            .post(self.lookup, &client, request.to_string().into(), CONVERSION_TIMEOUT)
             .await
-            .map_err(|e| failed(e.to_string()))?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|e| failed(e.to_string()))?;
-        let converted = conversion::accept(version, &uid, &originals, api_version, answer).map_err(Status::internal)?;
+            .map_err(|e| failed(e.to_string()))
+            .and_then(|answer| serde_json::from_slice::<Value>(&answer).map_err(|e| failed(e.to_string())));
+        let answer = answer.inspect_err(|_| metrics.answered(CALL_FAILED, started.elapsed()))?;
+        let converted = conversion::accept(version, &uid, &originals, api_version, answer);
+        metrics.answered(converted.as_ref().map_or_else(failure_type, |_| ""), started.elapsed());
+        let converted = converted.map_err(Status::internal)?;
         for (place, value) in others.into_iter().zip(converted) {
             values[place] = value;
         }
         Ok(values)
+    }
+}
+
+/// What metrics call it.
+fn failure_type(error: &ConversionError) -> &'static str {
+    match error {
+        ConversionError::Failed { .. } | ConversionError::NoReviewVersion => MALFORMED,
+        ConversionError::Count { .. } => "conversion_webhook_partial_response_failure",
+        ConversionError::Object { .. } | ConversionError::Metadata { .. } => {
+            "conversion_webhook_invalid_converted_object_failure"
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 mod convert;
 mod discovery;
 mod lifecycle;
+mod metrics;
 mod names;
 mod served;
 mod table;
@@ -23,6 +24,7 @@ use orlop_apiextensions::names::{CLEANUP_FINALIZER, Cleanup, terminating};
 use parking_lot::RwLock;
 use serde_json::json;
 
+pub(crate) use convert::Converter;
 pub(crate) use discovery::{Shown, kube_aware_order};
 pub(crate) use lifecycle::{follow_definitions, load};
 pub(crate) use served::Served;

@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use tokio::sync::watch;
 
+use super::metrics::ConversionMetrics;
 use super::served::{Facts, Served};
 use super::{Slot, names};
 use crate::kinds;
@@ -22,6 +23,7 @@ pub(crate) struct Kinds {
     current: RwLock<Arc<Snapshot>>,
     /// The generation, for those who follow it.
     changed: watch::Sender<u64>,
+    pub(crate) conversions: ConversionMetrics,
 }
 
 /// What is served of definitions at one time.

@@ -16,11 +16,15 @@ use crate::request::{Query, RequestInfo};
 pub struct Warnings {
     texts: Mutex<Vec<String>>,
     annotations: Mutex<BTreeMap<String, String>>,
+    /// Annotations that say what the request's object was, for logs that hold that.
+    request_annotations: Mutex<BTreeMap<String, String>>,
 }
 
 /// Bounds of what one request may say.
 const MAX_ANNOTATIONS: usize = 200;
 const MAX_ANNOTATION_BYTES: usize = 10 << 10;
+/// A patch is recorded whole or not at all.
+const MAX_PATCH_BYTES: usize = 256 << 10;
 
 impl Warnings {
     pub fn add(&self, text: impl Into<String>) {
@@ -54,8 +58,20 @@ impl Warnings {
         }
     }
 
+    /// Adds an annotation for an audit log at level Request or above.
+    pub fn annotate_request(&self, key: String, value: String) {
+        let mut annotations = self.request_annotations.lock();
+        if annotations.len() < MAX_ANNOTATIONS && value.len() <= MAX_PATCH_BYTES {
+            annotations.entry(key).or_insert(value);
+        }
+    }
+
     pub fn take_annotations(&self) -> BTreeMap<String, String> {
         std::mem::take(&mut *self.annotations.lock())
+    }
+
+    pub fn take_request_annotations(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut *self.request_annotations.lock())
     }
 }
 

@@ -81,6 +81,7 @@ impl Registry {
                 delete: None,
                 dynamic: &self.dynamic_admission,
                 kinds: &self.kinds,
+                conversions: Default::default(),
             }
         };
         admission::mutate(&review(meta_text(&value, "name")), &mut value, None).await?;

@@ -363,6 +363,7 @@ impl Registry {
             delete: Some(options),
             dynamic: &self.dynamic_admission,
             kinds: &self.kinds,
+            conversions: Default::default(),
         };
         for _ in 0..MAX_RACES {
             let item = self.find(kind, namespace, name)?;

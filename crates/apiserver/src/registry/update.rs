@@ -154,6 +154,7 @@ impl Registry {
             delete: None,
             dynamic: &self.dynamic_admission,
             kinds: &self.kinds,
+            conversions: Default::default(),
         };
         // Everyone owns what they changed, before admission and the system have their say; an apply has settled it.
         if endpoint.owns && !ctx.is_apply() {

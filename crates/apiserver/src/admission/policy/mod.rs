@@ -23,7 +23,7 @@ use super::Review;
 use super::cel::{Compiler, Expression};
 use super::conditions::Conditions;
 use super::matching::Matcher;
-use super::shown::converted;
+use super::shown::{converted, converter};
 use crate::kinds;
 use crate::lookup::{ObjectLookup, items, strings, text};
 
@@ -241,7 +241,7 @@ impl Definition {
 /// What the policy is evaluated with for a binding, once for each: none if it takes no parameters, or the binding gives it
 /// none.
 // Upstream: CollectParams
-fn params(
+async fn params(
     review: &Review<'_>,
     kind: Option<&'static KindDef>,
     reference: Option<&ParamRef>,
@@ -275,12 +275,19 @@ fn params(
     if found.is_empty() && reference.must_exist {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".into());
     }
-    let as_asked = |object: Arc<Value>| match kind.stored_as.is_empty() {
-        true => object,
-        false => {
-            let stored = kinds::of_stored(kind.stored_as).expect("stored_as names a kind");
-            Arc::new(converted(stored, kind, (*object).clone()))
-        }
-    };
-    Ok(found.into_iter().map(|object| Some(as_asked(object))).collect())
+    let mut params = vec![];
+    for object in found {
+        let as_asked = match kind.stored_as.is_empty() {
+            true => converter(review)
+                .serve_one(kind, &object)
+                .await
+                .map_err(|status| status.message)?,
+            false => {
+                let stored = kinds::of_stored(kind.stored_as).expect("stored_as names a kind");
+                Arc::new(converted(stored, kind, (*object).clone()))
+            }
+        };
+        params.push(Some(as_asked));
+    }
+    Ok(params)
 }

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use orlop_api::patch::{apply as ownership, json as json_patch};
 use orlop_api::status::Cause;
 use orlop_api::{KindDef, Status, Value};
+use orlop_base::clock::monotonic;
 use orlop_cel::{Budget, limits};
 
 use super::super::Review;
 use super::super::cel::{Expression, Inputs, with_variables};
 use super::super::conditions::Matched;
-use super::super::shown::{put_back, schema_type, shown, type_name};
+use super::super::metrics::Step;
+use super::super::shown::{Form, put_back, schema_type, type_name};
 use super::{Binding, Mutation, Policy, params};
 use crate::custom;
 use crate::lookup::text;
@@ -74,7 +76,7 @@ impl Invocation<'_> {
 }
 
 /// One round of the policies. Says whether one of them has changed the object.
-pub(in super::super) fn mutate(
+pub(in super::super) async fn mutate(
     review: &Review<'_>,
     policies: &[Policy],
     rounds: &mut PolicyRounds,
@@ -86,11 +88,11 @@ pub(in super::super) fn mutate(
         rounds.require_all();
     }
     let mut errors = vec![];
-    let invocations = invocations(review, policies, object, old, &mut errors);
+    let invocations = invocations(review, policies, object, old, &mut errors).await;
     let mut changed = false;
     for invocation in invocations {
         let key = invocation.key();
-        match invocation.is_wanted(review, object, old) {
+        match invocation.is_wanted(review, object, old).await? {
             Matched::Yes => {}
             Matched::No | Matched::Failed { open: true, .. } => continue,
             Matched::Failed { why, open: false } => {
@@ -103,7 +105,13 @@ pub(in super::super) fn mutate(
         }
         let mut has_changed = false;
         for mutation in &invocation.policy.mutations {
-            match invocation.apply(review, mutation, object, old) {
+            let started = monotonic();
+            let applied = invocation.apply(review, mutation, object, old).await;
+            let error = applied.as_ref().err().map(MutationError::text);
+            let (policy, binding) = (&invocation.policy.name, &invocation.binding.name);
+            let metrics = &review.dynamic.metrics;
+            metrics.mutated(error, policy, binding, started.elapsed());
+            match applied {
                 Ok(by_this) => has_changed |= by_this,
                 Err(MutationError::Status(status)) => return Err(status),
                 Err(MutationError::Policy(why)) => errors.extend(invocation.error(&why, "Invalid")),
@@ -141,7 +149,7 @@ fn refusal(review: &Review<'_>, errors: Vec<PolicyError>) -> Status {
     status
 }
 
-fn invocations<'p>(
+async fn invocations<'p>(
     review: &Review<'_>,
     policies: &'p [Policy],
     object: &Value,
@@ -188,7 +196,11 @@ fn invocations<'p>(
                     continue;
                 }
             }
-            match params(review, param_kind, binding.params.as_ref()) {
+            if let Err(status) = Form::new(review, kind, Some(object), old).await {
+                misconfigured(None, &status.message);
+                continue;
+            }
+            match params(review, param_kind, binding.params.as_ref()).await {
                 Err(why) => misconfigured(Some(binding), &why),
                 Ok(params) => found.extend(params.into_iter().map(|param| Invocation {
                     policy,
@@ -209,16 +221,26 @@ enum MutationError {
     Policy(String),
 }
 
-impl Invocation<'_> {
-    fn is_wanted(&self, review: &Review<'_>, object: &Value, old: Option<&Value>) -> Matched {
-        if self.policy.conditions.is_empty() {
-            return Matched::Yes;
+impl MutationError {
+    fn text(&self) -> &str {
+        match self {
+            MutationError::Status(status) => &status.message,
+            MutationError::Policy(why) => why,
         }
-        let inputs = Inputs::new(review, self.kind, Some(object), old, false);
+    }
+}
+
+impl Invocation<'_> {
+    async fn is_wanted(&self, review: &Review<'_>, object: &Value, old: Option<&Value>) -> Result<Matched, Status> {
+        if self.policy.conditions.is_empty() {
+            return Ok(Matched::Yes);
+        }
+        let form = Form::new(review, self.kind, Some(object), old).await?;
+        let inputs = Inputs::new(review, self.kind, form, false);
         let null = Value::Null;
-        self.policy
-            .conditions
-            .evaluate_with(&inputs.activation(self.params(&null), true))
+        let (conditions, name) = (&self.policy.conditions, &self.policy.name);
+        let activation = inputs.activation(self.params(&null), true);
+        Ok(conditions.evaluate_for(review, "policy", name, Step::Validate, &activation))
     }
 
     fn params<'a>(&'a self, null: &'a Value) -> Option<&'a Value> {
@@ -227,7 +249,7 @@ impl Invocation<'_> {
     }
 
     /// Evaluates one mutation on what those before it made, and puts what it makes in the object's place.
-    fn apply(
+    async fn apply(
         &self,
         review: &Review<'_>,
         mutation: &Mutation,
@@ -235,10 +257,10 @@ impl Invocation<'_> {
         old: Option<&Value>,
     ) -> Result<bool, MutationError> {
         let (Mutation::ApplyConfiguration(expression) | Mutation::JsonPatch(expression)) = mutation;
-        let made = self
-            .evaluate(review, expression, object, old)
-            .map_err(MutationError::Policy)?;
-        let before = shown(review, self.kind, object).into_owned();
+        let form = Form::new(review, self.kind, Some(object), old).await;
+        let form = form.map_err(MutationError::Status)?;
+        let before = form.object.clone().unwrap_or_default().into_owned();
+        let made = self.evaluate(review, expression, form).map_err(MutationError::Policy)?;
         let after = match mutation {
             Mutation::ApplyConfiguration(_) => self.merged(review, &before, made).map_err(MutationError::Policy)?,
             Mutation::JsonPatch(_) => match patched(before, &made).map_err(MutationError::Policy)? {
@@ -246,17 +268,13 @@ impl Invocation<'_> {
                 None => return Ok(false),
             },
         };
-        put_back(review, self.kind, after, object).map_err(MutationError::Status)
+        put_back(review, self.kind, after, object)
+            .await
+            .map_err(MutationError::Status)
     }
 
-    fn evaluate(
-        &self,
-        review: &Review<'_>,
-        expression: &Expression,
-        object: &Value,
-        old: Option<&Value>,
-    ) -> Result<Value, String> {
-        let inputs = Inputs::new(review, self.kind, Some(object), old, true);
+    fn evaluate(&self, review: &Review<'_>, expression: &Expression, form: Form<'_>) -> Result<Value, String> {
+        let inputs = Inputs::new(review, self.kind, form, true);
         let null = Value::Null;
         let activation = with_variables(inputs.activation(self.params(&null), true), &self.policy.variables);
         let mut budget = Budget::new(limits::RUNTIME_CEL_COST_BUDGET);

@@ -4,15 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use orlop_api::status::Cause;
 use orlop_api::{KindDef, Status, Value};
+use orlop_base::clock::monotonic;
 use orlop_cel::{Budget, limits};
 use serde_json::json;
 
 use super::super::Review;
 use super::super::cel::{EvaluationError, Inputs, with_variables};
 use super::super::conditions::Matched;
+use super::super::metrics::Step;
+use super::super::shown::Form;
 use super::{Binding, Policy, Validation, params};
 
 /// The longest value of an audit annotation.
@@ -36,6 +40,9 @@ struct Outcome {
     annotations: Vec<(String, String)>,
     /// Annotations that have no value, where that is a reason to refuse.
     annotation_errors: Vec<String>,
+    /// Why validations have no value, where that is no reason to refuse.
+    tolerated: Vec<String>,
+    took: Duration,
 }
 
 /// A refusal by a policy, in a binding if it is about one.
@@ -55,19 +62,22 @@ struct Seen<'r> {
 }
 
 impl<'r> Seen<'r> {
-    fn by(&mut self, kind: &'static KindDef) -> &Inputs<'r> {
+    async fn by(&mut self, kind: &'static KindDef) -> Result<&Inputs<'r>, Status> {
         let known = self.by_kind.iter().position(|(known, _)| std::ptr::eq(*known, kind));
-        let place = known.unwrap_or_else(|| {
-            let inputs = Inputs::new(self.review, kind, self.object, self.old, true);
-            self.by_kind.push((kind, inputs));
-            self.by_kind.len() - 1
-        });
-        &self.by_kind[place].1
+        let place = match known {
+            Some(place) => place,
+            None => {
+                let form = Form::new(self.review, kind, self.object, self.old).await?;
+                self.by_kind.push((kind, Inputs::new(self.review, kind, form, true)));
+                self.by_kind.len() - 1
+            }
+        };
+        Ok(&self.by_kind[place].1)
     }
 }
 
 /// Lets all policies that look at the request refuse it.
-pub(in super::super) fn validate(
+pub(in super::super) async fn validate(
     review: &Review<'_>,
     policies: &[Policy],
     object: Option<&Value>,
@@ -83,7 +93,7 @@ pub(in super::super) fn validate(
     for policy in policies {
         match policy.matcher.matches(review, object, old) {
             Ok(None) => {}
-            Ok(Some(kind)) => policy.review(&mut seen, kind, &mut denials),
+            Ok(Some(kind)) => policy.review(&mut seen, kind, &mut denials).await,
             Err(status) => misconfigured(policy, None, &status.message, &mut denials),
         }
     }
@@ -137,7 +147,7 @@ fn refusal(review: &Review<'_>, denial: &Denial<'_>) -> Status {
 }
 
 impl Policy {
-    fn review<'p>(&'p self, seen: &mut Seen<'_>, kind: &'static KindDef, denials: &mut Vec<Denial<'p>>) {
+    async fn review<'p>(&'p self, seen: &mut Seen<'_>, kind: &'static KindDef, denials: &mut Vec<Denial<'p>>) {
         let (review, object, old) = (seen.review, seen.object, seen.old);
         let param_kind = match self.param_kind(review) {
             Ok(param_kind) => param_kind,
@@ -157,17 +167,32 @@ impl Policy {
                     continue;
                 }
             }
-            let params = match params(review, param_kind, binding.params.as_ref()) {
+            let params = match params(review, param_kind, binding.params.as_ref()).await {
                 Ok(params) => params,
                 Err(why) => {
                     misconfigured(self, Some(binding), &why, denials);
                     continue;
                 }
             };
-            let inputs = seen.by(kind);
+            let inputs = match seen.by(kind).await {
+                Ok(inputs) => inputs,
+                Err(status) => {
+                    let why = format!("failed to convert object version: {}", status.message);
+                    misconfigured(self, Some(binding), &why, denials);
+                    continue;
+                }
+            };
             for param in params {
-                let outcome = self.evaluate(inputs, param);
-                self.act(review, binding, outcome.failures, denials);
+                let started = monotonic();
+                let mut outcome = self.evaluate(review, inputs, param);
+                outcome.took = started.elapsed();
+                let metrics = &review.dynamic.metrics;
+                for (action, messages) in [("allow", &outcome.tolerated), ("deny", &outcome.annotation_errors)] {
+                    for message in messages {
+                        metrics.checked(action, message, &self.name, &binding.name, outcome.took);
+                    }
+                }
+                self.act(review, binding, &outcome, denials);
                 for (key, value) in outcome.annotations {
                     let values = annotations.entry(key).or_default();
                     if !values.contains(&value) {
@@ -190,16 +215,12 @@ impl Policy {
     }
 
     /// Does with failures what the binding says: Deny, Warn, Audit.
-    fn act<'p>(
-        &'p self,
-        review: &Review<'_>,
-        binding: &'p Binding,
-        failures: Vec<Failure>,
-        denials: &mut Vec<Denial<'p>>,
-    ) {
-        for failure in failures {
+    fn act<'p>(&'p self, review: &Review<'_>, binding: &'p Binding, outcome: &Outcome, denials: &mut Vec<Denial<'p>>) {
+        for failure in &outcome.failures {
             for action in &binding.actions {
                 let (policy, message) = (&self.name, &failure.message);
+                let metrics = &review.dynamic.metrics;
+                metrics.checked(&action.to_lowercase(), message, policy, &binding.name, outcome.took);
                 match action.as_str() {
                     "Deny" => denials.push(Denial {
                         policy: self,
@@ -222,7 +243,7 @@ impl Policy {
         }
     }
 
-    fn evaluate(&self, inputs: &Inputs<'_>, param: Option<Arc<Value>>) -> Outcome {
+    fn evaluate(&self, review: &Review<'_>, inputs: &Inputs<'_>, param: Option<Arc<Value>>) -> Outcome {
         let null = Value::Null;
         let param = self.param_kind.is_some().then(|| param.as_deref().unwrap_or(&null));
         let failed = |why: &str| {
@@ -231,12 +252,22 @@ impl Policy {
                 reason: String::new(),
                 index: 0,
             };
-            Outcome {
-                failures: if self.fails_open { vec![] } else { vec![failure] },
-                ..Default::default()
+            match self.fails_open {
+                true => Outcome {
+                    tolerated: vec![failure.message],
+                    ..Default::default()
+                },
+                false => Outcome {
+                    failures: vec![failure],
+                    ..Default::default()
+                },
             }
         };
-        match self.conditions.evaluate_with(&inputs.activation(param, true)) {
+        let activation = inputs.activation(param, true);
+        match self
+            .conditions
+            .evaluate_for(review, "policy", &self.name, Step::Validate, &activation)
+        {
             Matched::Yes => {}
             Matched::No | Matched::Failed { open: true, .. } => return Outcome::default(),
             Matched::Failed { why, open: false } => return failed(&why),
@@ -264,7 +295,7 @@ impl Policy {
                     }),
                     Err(why) => return failed(&format!("failed messageExpression: {why}")),
                 },
-                Err(_) if self.fails_open => {}
+                Err(message) if self.fails_open => outcome.tolerated.push(message),
                 Err(message) => outcome.failures.push(Failure {
                     message,
                     reason: String::new(),

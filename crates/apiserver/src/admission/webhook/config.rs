@@ -8,6 +8,7 @@ use super::super::Review;
 use super::super::conditions::{Conditions, Matched};
 use super::super::matching::Matcher;
 use super::super::metrics::Step;
+use super::super::shown::Form;
 use crate::lookup::{items, strings, text};
 use crate::webhook_client::{ClientConfig, ConfigError};
 
@@ -79,32 +80,22 @@ impl Webhook {
         }
     }
 
-    /// The kind in whose form the webhook is to see the object, if it is to be asked at all.
-    pub(super) fn concerns(
+    /// The kind in whose form the webhook is to see the object, if it is to be asked at all, and that form.
+    pub(super) async fn concerns<'v>(
         &self,
         review: &Review<'_>,
-        object: Option<&Value>,
-        old: Option<&Value>,
+        object: Option<&'v Value>,
+        old: Option<&'v Value>,
         step: Step,
-    ) -> Result<Option<&'static KindDef>, Status> {
+    ) -> Result<Option<(&'static KindDef, Form<'v>)>, Status> {
         let Some(kind) = self.matcher.matches(review, object, old)? else {
             return Ok(None);
         };
-        match self.conditions.evaluate(review, kind, object, old) {
-            Matched::Yes => Ok(Some(kind)),
-            Matched::No => {
-                let metrics = &review.dynamic.metrics;
-                metrics.excluded("webhook", &self.name, step, review.operation);
-                Ok(None)
-            }
-            Matched::Failed { why, open } => {
-                let metrics = &review.dynamic.metrics;
-                metrics.evaluation_error("webhook", &self.name, step, review.operation);
-                match open {
-                    true => Ok(None),
-                    false => Err(review.forbidden(why)),
-                }
-            }
+        let form = Form::new(review, kind, object, old).await?;
+        match self.conditions.evaluate(review, &self.name, step, kind, &form) {
+            Matched::Yes => Ok(Some((kind, form))),
+            Matched::No | Matched::Failed { open: true, .. } => Ok(None),
+            Matched::Failed { why, open: false } => Err(review.forbidden(why)),
         }
     }
 }

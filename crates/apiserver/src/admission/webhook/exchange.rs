@@ -10,7 +10,7 @@ use orlop_api::{KindDef, Status, Value, schema};
 use serde_json::json;
 
 use super::super::Review;
-use super::super::shown::{options, shown, type_name};
+use super::super::shown::{Form, options, type_name};
 use super::ReviewVersion;
 use crate::lookup::{strings, text};
 
@@ -48,13 +48,12 @@ pub(super) fn request(
     version: ReviewVersion,
     uid: &str,
     kind: &'static KindDef,
-    object: Option<&Value>,
-    old: Option<&Value>,
+    form: &Form<'_>,
 ) -> Vec<u8> {
     let mut request = attributes(review, kind);
     request["uid"] = uid.into();
-    request["object"] = json!(object.map(|o| shown(review, kind, o)).as_deref());
-    request["oldObject"] = json!(old.map(|o| shown(review, kind, o)).as_deref());
+    request["object"] = json!(form.object.as_deref());
+    request["oldObject"] = json!(form.old.as_deref());
     let whole = json!({"kind": "AdmissionReview", "apiVersion": version.api_version(), "request": request});
     whole.to_string().into_bytes()
 }

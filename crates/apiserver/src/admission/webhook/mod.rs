@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::Review;
 use super::metrics::{CallResult, Step};
-use super::shown::{put_back, shown};
+use super::shown::{Form, put_back};
 use crate::lookup::ObjectLookup;
 use crate::shares;
 use crate::webhook_client::CallError;
@@ -95,22 +95,33 @@ pub(super) async fn mutate(
         rounds.require_all();
     }
     for (index, hook) in hooks.iter().enumerate() {
-        let Some(kind) = hook.concerns(review, object.as_deref(), old, Step::Admit)? else {
-            continue;
-        };
+        let concerned = hook.concerns(review, object.as_deref(), old, Step::Admit).await?;
+        let Some((kind, form)) = concerned else { continue };
         // One that was passed over in the first round is not called in the second.
         if round > 0 && !rounds.again.contains(&hook.uid) {
             continue;
         }
         let started = monotonic();
-        let called = call_mutating(review, hook, kind, object.as_deref_mut(), old).await;
+        let position = format!("round_{round}_index_{index}");
+        let answer = call(review, hook, kind, &form, true).await;
+        let made = answer.and_then(|answer| patched(hook, form, answer));
+        let called = match (made, object.as_deref_mut()) {
+            (Ok(Some((made, patch))), Some(object)) => match put_back(review, kind, made, object).await {
+                Ok(has_changed) => {
+                    annotate_patch(review, hook, &position, &patch);
+                    Ok(has_changed)
+                }
+                Err(status) => Err(Refusal::Unusable(status)),
+            },
+            (Ok(_), _) => Ok(false),
+            (Err(refusal), _) => Err(refusal),
+        };
         let result = called
             .as_ref()
             .map_or_else(|e| e.result(hook.fails_open), |_| CallResult::Allowed);
         let metrics = &review.dynamic.metrics;
         metrics.webhook(&hook.name, Step::Admit, review.operation, result, started.elapsed());
         let has_changed = matches!(called, Ok(true));
-        let position = format!("round_{round}_index_{index}");
         annotate_mutation(review, hook, &position, has_changed);
         if has_changed {
             changed = true;
@@ -120,7 +131,7 @@ pub(super) async fn mutate(
             rounds.called.insert(hook.uid.clone());
         }
         if let Err(refusal) = called {
-            settle(review, hook, refusal, "mutating", &position)?;
+            settle(review, hook, refusal, "mutation", &position)?;
         }
     }
     rounds.output = object.as_deref().cloned();
@@ -131,6 +142,18 @@ fn annotate_mutation(review: &Review<'_>, hook: &Webhook, position: &str, mutate
     let value = json!({"configuration": hook.configuration, "webhook": hook.name, "mutated": mutated});
     let key = format!("mutation.webhook.admission.k8s.io/{position}");
     review.warnings.annotate(key, value.to_string());
+}
+
+/// For logs that hold what was asked for.
+fn annotate_patch(review: &Review<'_>, hook: &Webhook, position: &str, patch: &[u8]) {
+    let Ok(patch) = serde_json::from_slice::<Value>(patch) else {
+        return;
+    };
+    let value = json!({
+        "configuration": hook.configuration, "webhook": hook.name, "patch": patch, "patchType": "JSONPatch",
+    });
+    let key = format!("patch.webhook.admission.k8s.io/{position}");
+    review.warnings.annotate_request(key, value.to_string());
 }
 
 /// What a refusal comes to: an error, or nothing if the webhook may fail.
@@ -151,31 +174,25 @@ fn settle(review: &Review<'_>, hook: &Webhook, refusal: Refusal, step: &str, pos
     }
 }
 
-async fn call_mutating(
-    review: &Review<'_>,
-    hook: &Webhook,
-    kind: &'static KindDef,
-    object: Option<&mut Value>,
-    old: Option<&Value>,
-) -> Result<bool, Refusal> {
-    let answer = call(review, hook, kind, object.as_deref(), old, true).await?;
-    let Some(patch) = answer.patch else { return Ok(false) };
+/// What the webhook makes of the object, if it changes anything, and the patch by which.
+fn patched(hook: &Webhook, form: Form<'_>, answer: Answer) -> Result<Option<(Value, Vec<u8>)>, Refusal> {
+    let Some(patch) = answer.patch else { return Ok(None) };
     let internal = |why: String| Refusal::Unusable(Status::internal(why));
     if patch::json::is_empty(&patch).map_err(|why| Refusal::Call {
         why: format!("received undecodable patch in webhook response: {why}"),
         code: 503,
     })? {
-        return Ok(false);
+        return Ok(None);
     }
-    let Some(object) = object else {
+    let Some(object) = form.object else {
         return Err(internal(format!(
             "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
             hook.name
         )));
     };
-    let mut made = shown(review, kind, object).into_owned();
+    let mut made = object.into_owned();
     patch::json::apply(&mut made, &patch).map_err(|why| internal(why.to_string()))?;
-    put_back(review, kind, made, object).map_err(Refusal::Unusable)
+    Ok(Some((made, patch)))
 }
 
 /// All validating webhooks that look at the request, at once.
@@ -187,13 +204,13 @@ pub(super) async fn validate(
 ) -> Result<(), Status> {
     let mut concerned = vec![];
     for hook in hooks {
-        if let Some(kind) = hook.concerns(review, object, old, Step::Validate)? {
-            concerned.push((hook, kind));
+        if let Some((kind, form)) = hook.concerns(review, object, old, Step::Validate).await? {
+            concerned.push((hook, kind, form));
         }
     }
-    let calls = concerned.iter().map(|(hook, kind)| async move {
+    let calls = concerned.iter().map(|(hook, kind, form)| async move {
         let started = monotonic();
-        let called = call(review, hook, kind, object, old, false).await;
+        let called = call(review, hook, kind, form, false).await;
         let result = called
             .as_ref()
             .map_or_else(|e| e.result(hook.fails_open), |_| CallResult::Allowed);
@@ -202,7 +219,7 @@ pub(super) async fn validate(
         called
     });
     let results = join_all(calls).await;
-    for (index, ((hook, _), called)) in concerned.iter().zip(results).enumerate() {
+    for (index, ((hook, ..), called)) in concerned.iter().zip(results).enumerate() {
         if let Err(refusal) = called {
             settle(review, hook, refusal, "validating", &format!("round_0_index_{index}"))?;
         }
@@ -215,8 +232,7 @@ async fn call(
     review: &Review<'_>,
     hook: &Webhook,
     kind: &'static KindDef,
-    object: Option<&Value>,
-    old: Option<&Value>,
+    form: &Form<'_>,
     mutating: bool,
 ) -> Result<Answer, Refusal> {
     if review.dry_run && !hook.supports_dry_run {
@@ -234,7 +250,7 @@ async fn call(
     };
     let client = hook.client.as_ref().map_err(|e| no_client(e))?;
     let uid = uuid::Uuid::new_v4().to_string();
-    let body = exchange::request(review, version, &uid, kind, object, old);
+    let body = exchange::request(review, version, &uid, kind, form);
     // What waits for somebody else does not keep others from large work, least of all that somebody.
     shares::leave_turn();
     let post = review

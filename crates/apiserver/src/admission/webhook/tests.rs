@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::fixture::{Desk, told};
-use super::super::shown::{put_back, shown};
+use super::super::shown::{Form, put_back, shown};
 use super::super::{Operation, conditions};
 use super::exchange::{Answer, AnswerError, denial, read, request};
 use super::*;
@@ -21,14 +21,19 @@ fn answer(response: Value) -> Vec<u8> {
         .into_bytes()
 }
 
-#[test]
-fn a_webhook_is_sent_the_request() {
+/// What a webhook that wants to see `kind` is sent.
+async fn sent(review: &Review<'_>, kind: &'static KindDef, object: Option<&Value>, old: Option<&Value>) -> Value {
+    let form = Form::new(review, kind, object, old).await.unwrap();
+    serde_json::from_slice(&request(review, ReviewVersion::V1, UID, kind, &form)).unwrap()
+}
+
+#[tokio::test]
+async fn a_webhook_is_sent_the_request() {
     let desk = Desk::new();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}});
     let mut review = desk.review(Operation::Create, "pods", &pod);
     review.dry_run = true;
-    let sent = request(&review, ReviewVersion::V1, UID, review.kind, Some(&pod), None);
-    let sent: Value = serde_json::from_slice(&sent).unwrap();
+    let sent = sent(&review, review.kind, Some(&pod), None).await;
     let kind = json!({"group": "", "version": "v1", "kind": "Pod"});
     let resource = json!({"group": "", "version": "v1", "resource": "pods"});
     assert_eq!(
@@ -42,21 +47,13 @@ fn a_webhook_is_sent_the_request() {
     );
 }
 
-#[test]
-fn subresources_and_other_versions_are_shown_as_what_they_are() {
+#[tokio::test]
+async fn subresources_and_other_versions_are_shown_as_what_they_are() {
     let desk = Desk::new();
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "ns"},
         "spec": {"replicas": 3, "selector": {"matchLabels": {"a": "b"}}}});
     let review = desk.review(Operation::Update, "deployments.apps/scale", &deployment);
-    let sent = request(
-        &review,
-        ReviewVersion::V1,
-        UID,
-        review.kind,
-        Some(&deployment),
-        Some(&deployment),
-    );
-    let sent: Value = serde_json::from_slice(&sent).unwrap();
+    let sent = sent(&review, review.kind, Some(&deployment), Some(&deployment)).await;
     let sent = &sent["request"];
     assert_eq!(
         sent["kind"],
@@ -72,10 +69,10 @@ fn subresources_and_other_versions_are_shown_as_what_they_are() {
     );
     assert_eq!(sent["object"]["spec"], json!({"replicas": 3}));
     assert_eq!(sent["oldObject"]["kind"], "Scale");
-    let mut made = shown(&review, review.kind, &deployment).into_owned();
+    let mut made = shown(&review, review.kind, &deployment).await.unwrap().into_owned();
     made["spec"]["replicas"] = 5.into();
     let mut object = deployment.clone();
-    assert!(put_back(&review, review.kind, made, &mut object).unwrap());
+    assert!(put_back(&review, review.kind, made, &mut object).await.unwrap());
     assert_eq!(object["spec"]["replicas"], 5);
     assert_eq!(object["kind"], "Deployment");
 
@@ -86,7 +83,7 @@ fn subresources_and_other_versions_are_shown_as_what_they_are() {
         ..desk.review(Operation::Create, "pods", &event)
     };
     let other = kinds::of_resource("events.k8s.io", "v1", "events").unwrap();
-    let seen = shown(&review, other, &event).into_owned();
+    let seen = shown(&review, other, &event).await.unwrap().into_owned();
     assert_eq!(
         (&seen["apiVersion"], &seen["note"]),
         (&json!("events.k8s.io/v1"), &json!("m"))
@@ -94,7 +91,7 @@ fn subresources_and_other_versions_are_shown_as_what_they_are() {
     let mut made = seen;
     made["note"] = "n".into();
     let mut object = event.clone();
-    assert!(put_back(&review, other, made, &mut object).unwrap());
+    assert!(put_back(&review, other, made, &mut object).await.unwrap());
     assert_eq!((&object["apiVersion"], &object["message"]), (&json!("v1"), &json!("n")));
 }
 
@@ -197,31 +194,32 @@ fn refusals_are_told_in_the_words_of_the_webhook() {
     assert_eq!(told(json!({"code": 200})).0, 400);
 }
 
-#[test]
-fn what_a_patch_makes_must_be_an_object_of_the_kind() {
+#[tokio::test]
+async fn what_a_patch_makes_must_be_an_object_of_the_kind() {
     let desk = Desk::new();
     let pod =
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}});
     let review = desk.review(Operation::Create, "pods", &pod);
-    let made = |change: &dyn Fn(&mut Value)| {
+    let made = async |change: fn(&mut Value)| {
         let (mut made, mut object) = (pod.clone(), pod.clone());
         change(&mut made);
-        put_back(&review, review.kind, made, &mut object).map(|changed| (changed, object))
+        let changed = put_back(&review, review.kind, made, &mut object).await;
+        changed.map(|changed| (changed, object))
     };
-    let (changed, object) = made(&|p| p["metadata"]["labels"] = json!({"a": "b"})).unwrap();
+    let (changed, object) = made(|p| p["metadata"]["labels"] = json!({"a": "b"})).await.unwrap();
     assert!(changed);
     assert_eq!(
         object["spec"]["containers"][0]["imagePullPolicy"], "IfNotPresent",
         "defaulted again"
     );
-    assert!(!made(&|_| {}).unwrap().0);
+    assert!(!made(|_| {}).await.unwrap().0);
     assert!(
-        !made(&|p| p["unknown"] = 1.into()).unwrap().0,
+        !made(|p| p["unknown"] = 1.into()).await.unwrap().0,
         "unknown fields are dropped"
     );
-    assert!(told(made(&|p| p["kind"] = "Node".into())).contains("kind is not Pod any more"));
-    assert!(told(made(&|p| *p = json!([]))).contains("not v1 any more"));
-    assert!(told(made(&|p| p["spec"] = json!("text"))).contains("cannot unmarshal string"));
+    assert!(told(made(|p| p["kind"] = "Node".into()).await).contains("kind is not Pod any more"));
+    assert!(told(made(|p| *p = json!([])).await).contains("not v1 any more"));
+    assert!(told(made(|p| p["spec"] = json!("text")).await).contains("cannot unmarshal string"));
 }
 
 #[test]
@@ -229,8 +227,12 @@ fn conditions_that_are_absent_hold() {
     let desk = Desk::new();
     let review = desk.review(Operation::Create, "pods", &json!({}));
     let none = conditions::Conditions::new(&[], false, false);
+    let nothing = Form {
+        object: None,
+        old: None,
+    };
     assert!(matches!(
-        none.evaluate(&review, review.kind, None, None),
+        none.evaluate(&review, "w", Step::Admit, review.kind, &nothing),
         conditions::Matched::Yes
     ));
 }

@@ -114,6 +114,7 @@ impl Registry {
             delete: None,
             dynamic: &self.dynamic_admission,
             kinds: &self.kinds,
+            conversions: Default::default(),
         }
     }
 }

@@ -60,6 +60,7 @@ impl Registry {
             delete: None,
             dynamic: &self.dynamic_admission,
             kinds: &self.kinds,
+            conversions: Default::default(),
         };
         admission::mutate(&review, body, None).await?;
         admission::validate(&review, Some(body), None).await?;
