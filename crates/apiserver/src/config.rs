@@ -26,6 +26,9 @@ pub struct Config {
     pub jwks_uri: Option<String>,
     /// Keys and certificates that the user brings.
     pub keys: crate::key_files::KeyFiles,
+    pub tls: crate::pki::TlsOptions,
+    /// How long service account tokens last at most.
+    pub max_token_expiration: Option<std::time::Duration>,
     pub admission: crate::admission::Switches,
     /// Whom tokens are for unless asked otherwise.
     pub api_audiences: Vec<String>,
@@ -77,6 +80,8 @@ impl Config {
             other_issuers: vec![],
             jwks_uri: None,
             keys: Default::default(),
+            tls: Default::default(),
+            max_token_expiration: None,
             admission: Default::default(),
             connections: crate::serve::limits(),
             max_mutating_in_flight: 200,

@@ -14,10 +14,28 @@ pub struct KeyFiles {
     pub serving: Option<(PathBuf, PathBuf)>,
     /// Authorities whose client certificates are good, beside the cluster's own.
     pub client_authority: Option<PathBuf>,
+    /// Certificates and keys beside the first, each for clients that ask for one of these names, or for those that the
+    /// certificate is for.
+    pub named_serving: Vec<NamedCertificate>,
+    /// Certificate and key that are shown to extension API servers.
+    pub front_proxy: Option<(PathBuf, PathBuf)>,
+    /// Certificate and key that are shown to kubelets.
+    pub kubelet_client: Option<(PathBuf, PathBuf)>,
+    /// Authorities of one of which every kubelet must have its certificate.
+    pub kubelet_authority: Option<PathBuf>,
     /// What signs service account tokens.
     pub token_signing: Option<PathBuf>,
     /// What verifies them.
     pub token_verifying: Vec<PathBuf>,
+}
+
+/// A certificate for some names of the server, and its key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedCertificate {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// Names of hosts, or `*.DOMAIN`; empty: those in the certificate.
+    pub names: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +65,13 @@ fn certificates(path: &Path) -> Result<String, KeyFileError> {
     }
 }
 
+fn credential(certificate: &Path, key: &Path) -> Result<Credential, KeyFileError> {
+    Ok(Credential {
+        certificate: certificates(certificate)?,
+        key: read(key)?,
+    })
+}
+
 impl KeyFiles {
     /// Puts the files' certificates in the place of those of the data directory.
     pub(crate) fn replace_in(&self, pki: &mut Pki) -> Result<(), KeyFileError> {
@@ -61,6 +86,19 @@ impl KeyFiles {
         }
         if let Some(path) = &self.client_authority {
             pki.client_authorities = format!("{}\n{}", pki.ca.certificate, certificates(path)?);
+        }
+        for given in &self.named_serving {
+            let credential = credential(&given.certificate, &given.key)?;
+            pki.named_serving.push((credential, given.names.clone()));
+        }
+        if let Some((certificate, key)) = &self.front_proxy {
+            pki.front_proxy_client = credential(certificate, key)?;
+        }
+        if let Some((certificate, key)) = &self.kubelet_client {
+            pki.kubelet_client = credential(certificate, key)?;
+        }
+        if let Some(path) = &self.kubelet_authority {
+            pki.kubelet_authorities = Some(certificates(path)?);
         }
         Ok(())
     }
@@ -93,5 +131,6 @@ pub(crate) fn token_issuer(config: &Config, pki: &Pki) -> Result<TokenIssuer, Ke
     Ok(issuer
         .with_api_audiences(config.api_audiences.clone())
         .with_other_issuers(config.other_issuers.clone())
-        .with_jwks_uri(config.jwks_uri.clone()))
+        .with_jwks_uri(config.jwks_uri.clone())
+        .with_max_expiration(config.max_token_expiration))
 }

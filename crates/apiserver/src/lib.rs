@@ -54,7 +54,7 @@ mod webhook_client;
 pub use config::Config;
 pub use config_file::FileError;
 pub use connect::NodesInside;
-pub use key_files::{KeyFileError, KeyFiles};
+pub use key_files::{KeyFileError, KeyFiles, NamedCertificate};
 pub use orlop_streaming::Pipe;
 pub use remote::KubeconfigError;
 pub use start::{Running, StartError, start};

@@ -141,7 +141,7 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
     });
     // The handshake names the authorities of both, so that clients know which certificate to show.
     let shown = ClientAuthority::from_pem(&format!("{}\n{proxies}", pki.client_authorities)).map_err(PkiError::from)?;
-    let tls = pki.server_tls_config(&shown)?;
+    let tls = pki.server_tls_config(&config.tls, &shown)?;
     let authenticator = Authenticator::new(Arc::new(issuer))
         .with_client_authority(clients)
         .with_options(&config.authentication, &pki.front_proxy_ca.certificate)?;

@@ -81,6 +81,7 @@ pub struct TokenIssuer {
     verifying: Vec<VerifyingKey>,
     /// Where others find the keys, if not where this server is.
     jwks_uri: Option<String>,
+    max_expiration: Option<std::time::Duration>,
     remembered: Mutex<HashMap<[u8; 32], Arc<Verified>>>,
 }
 
@@ -202,6 +203,7 @@ impl TokenIssuer {
             header,
             verifying: vec![public],
             jwks_uri: None,
+            max_expiration: None,
             remembered: Mutex::default(),
         })
     }
@@ -234,6 +236,16 @@ impl TokenIssuer {
     pub fn with_jwks_uri(mut self, uri: Option<String>) -> TokenIssuer {
         self.jwks_uri = uri;
         self
+    }
+
+    /// Tokens that are asked for last no longer.
+    pub fn with_max_expiration(mut self, most: Option<std::time::Duration>) -> TokenIssuer {
+        self.max_expiration = most;
+        self
+    }
+
+    pub(super) fn max_expiration_seconds(&self) -> Option<i64> {
+        self.max_expiration.and_then(|most| most.as_secs().try_into().ok())
     }
 
     /// Other audiences than the issuer itself.

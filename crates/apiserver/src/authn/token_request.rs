@@ -44,11 +44,12 @@ impl TokenIssuer {
 
         let mut warnings = Vec::new();
         let mut seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
-        if seconds > YEAR_SECONDS {
+        let most = self.max_expiration_seconds().unwrap_or(YEAR_SECONDS);
+        if seconds > most {
             warnings.push(format!(
-                "requested expiration of {seconds} seconds shortened to {YEAR_SECONDS} seconds"
+                "requested expiration of {seconds} seconds shortened to {most} seconds"
             ));
-            seconds = YEAR_SECONDS;
+            seconds = most;
             request["spec"]["expirationSeconds"] = json!(seconds);
         }
         let audiences = strings(request["spec"].get("audiences"));
@@ -376,6 +377,22 @@ mod tests {
                 )
             });
             assert_eq!(found, expected, "{seconds} {audiences}");
+        }
+    }
+
+    #[test]
+    fn lifetimes_have_a_limit_where_one_is_set() {
+        let hour = std::time::Duration::from_secs(3600);
+        let issuer = issuer().with_max_expiration(Some(hour));
+        for (seconds, expected) in [(600, 600), (3600, 3600), (86_400, 3600)] {
+            let request = json!({"spec": {"expirationSeconds": seconds}});
+            let issued = issuer
+                .answer_request("ns", "robot", request, at(0), &cluster())
+                .unwrap();
+            assert_eq!(issued.request["spec"]["expirationSeconds"], expected);
+            let shortened = format!("requested expiration of {seconds} seconds shortened to 3600 seconds");
+            let warned = (seconds > 3600).then_some(shortened);
+            assert_eq!(issued.warnings, Vec::from_iter(warned));
         }
     }
 

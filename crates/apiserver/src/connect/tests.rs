@@ -160,6 +160,30 @@ async fn certificates_of_our_authority_must_be_right() {
     assert_eq!(ask(&nodes, &kubelet(&own, &own_made).await, Trust::Kubelet).await, user);
 }
 
+/// As `--kubelet-certificate-authority` and `--kubelet-client-certificate` have it.
+#[tokio::test]
+async fn kubelets_may_be_of_an_authority_of_their_own() {
+    let (dir, strange) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (mut own, theirs) = (pki(dir.path()), pki(strange.path()));
+    own.kubelet_authorities = Some(theirs.ca.certificate.clone());
+    let now = orlop_base::Clock::System.now();
+    own.kubelet_client = theirs
+        .issue_client("someone", &[], Duration::from_secs(3600), now)
+        .unwrap();
+    let nodes = Nodes::new(&own).unwrap();
+    let right = kubelet(&theirs, &serving(&theirs, "127.0.0.1")).await;
+    assert_eq!(ask(&nodes, &right, Trust::Kubelet).await, Ok("someone".to_string()));
+    // Others are not taken any more.
+    let issued = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_string()]).unwrap();
+    let own_made = Credential {
+        certificate: issued.cert.pem(),
+        key: issued.signing_key.serialize_pem(),
+    };
+    let place = kubelet(&theirs, &own_made).await;
+    assert!(ask(&nodes, &place, Trust::Kubelet).await.is_err());
+    assert_eq!(ask(&nodes, &place, Trust::Anyone).await, Ok("someone".to_string()));
+}
+
 #[tokio::test]
 async fn who_we_are_is_for_kubelets_alone() {
     let dir = tempfile::tempdir().unwrap();

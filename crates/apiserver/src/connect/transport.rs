@@ -35,7 +35,7 @@ const UPGRADED_MAX: usize = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// A kubelet: a certificate of the cluster's authority must be right; others are taken, as Kubernetes does when
-    /// it is given no authority for kubelets, since they make their own by default.
+    /// it is given no authority for kubelets, since they make their own by default. If it is, all must have one of that.
     Kubelet,
     /// A kubelet whose certificate the client said not to look at.
     Anyone,
@@ -81,13 +81,27 @@ impl Nodes {
         roots.add(authority.clone()).map_err(PkiError::Tls)?;
         let strict = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
         let strict = strict.build().map_err(PkiError::Verifier)?;
-        let verifier = |own: Option<(CertificateDer<'static>, Arc<WebPkiServerVerifier>)>| {
-            Arc::new(Verifier {
-                own,
-                provider: provider.clone(),
-            })
+        let verifier =
+            |own: Option<(CertificateDer<'static>, Arc<WebPkiServerVerifier>)>| -> Arc<dyn ServerCertVerifier> {
+                Arc::new(Verifier {
+                    own,
+                    provider: provider.clone(),
+                })
+            };
+        let kubelets: Arc<dyn ServerCertVerifier> = match &pki.kubelet_authorities {
+            None => verifier(Some((authority, strict))),
+            // Kubelets of this process's own have certificates of the cluster's authority.
+            Some(given) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(authority).map_err(PkiError::Tls)?;
+                for certificate in CertificateDer::pem_slice_iter(given.as_bytes()) {
+                    roots.add(certificate.map_err(pem_error)?).map_err(PkiError::Tls)?;
+                }
+                let strict = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+                strict.build().map_err(PkiError::Verifier)?
+            }
         };
-        let builder = |verifier: Arc<Verifier>| {
+        let builder = |verifier: Arc<dyn ServerCertVerifier>| {
             let builder = ClientConfig::builder_with_provider(provider.clone());
             let builder = builder.with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
             Ok::<_, PkiError>(builder.dangerous().with_custom_certificate_verifier(verifier))
@@ -104,7 +118,7 @@ impl Nodes {
         };
         Ok(Nodes {
             inside: OnceLock::new(),
-            kubelet: with_certificate(verifier(Some((authority, strict))))?,
+            kubelet: with_certificate(kubelets)?,
             anyone: with_certificate(verifier(None))?,
             proxied: Arc::new(builder(verifier(None))?.with_no_client_auth()),
             upgraded: Arc::new(Semaphore::new(UPGRADED_MAX)),

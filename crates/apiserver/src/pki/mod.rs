@@ -29,6 +29,7 @@ pub use der::EncodingError;
 use files::Directory;
 pub use orlop_x509::{Attribute, COMMON_NAME, CertificateRequest, ORGANIZATION};
 pub use request::SignRequestError;
+pub use tls::TlsOptions;
 
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -115,6 +116,10 @@ pub struct Pki {
     pub front_proxy_ca: Authority,
     pub front_proxy_client: Credential,
     pub apiserver: Credential,
+    /// Further certificates to serve with, each with the names for which it is taken (none: its own).
+    pub named_serving: Vec<(Credential, Vec<String>)>,
+    /// In PEM: of whom kubelets must have their certificates. None: see `connect::transport`.
+    pub kubelet_authorities: Option<String>,
     /// With which the API server presents itself to kubelets.
     pub kubelet_client: Credential,
     pub admin: Credential,
@@ -159,6 +164,8 @@ impl Pki {
             kubelet_client: kubelet_client.load_or_issue(&dir, &ca, now)?,
             admin: admin.load_or_issue(&dir, &ca, now)?,
             front_proxy_client: front_proxy.load_or_issue(&dir, &front_proxy_ca, now)?,
+            named_serving: vec![],
+            kubelet_authorities: None,
             client_authorities: ca.certificate.clone(),
             server_authorities: ca.certificate.clone(),
             ca,
@@ -227,8 +234,12 @@ impl Pki {
 
     /// How the server speaks TLS: 1.2 or later, HTTP/2 preferred, client certificates asked for but not required. The
     /// handshake takes any; the authenticator looks at them.
-    pub fn server_tls_config(&self, clients: &ClientAuthority) -> Result<Arc<rustls::ServerConfig>, PkiError> {
-        tls::server_config(&self.apiserver, clients)
+    pub fn server_tls_config(
+        &self,
+        options: &TlsOptions,
+        clients: &ClientAuthority,
+    ) -> Result<Arc<rustls::ServerConfig>, PkiError> {
+        tls::server_config(self, options, clients)
     }
 }
 

@@ -220,8 +220,8 @@ fn handshake(
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     let mut client = rustls::ClientConnection::new(Arc::new(config), host.try_into().unwrap()).unwrap();
-    let mut server =
-        rustls::ServerConnection::new(pki.server_tls_config(&pki.client_authority().unwrap()).unwrap()).unwrap();
+    let config = pki.server_tls_config(&TlsOptions::default(), &pki.client_authority().unwrap());
+    let mut server = rustls::ServerConnection::new(config.unwrap()).unwrap();
     client.writer().write_all(b"hello").unwrap();
     let mut wire = Vec::new();
     while client.is_handshaking() || server.is_handshaking() || client.wants_write() {
@@ -238,6 +238,37 @@ fn handshake(
     server.reader().read_exact(&mut received).unwrap();
     assert_eq!(&received, b"hello");
     Ok(server)
+}
+
+#[test]
+fn clients_are_shown_the_certificate_for_the_name_they_ask_for() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let now = orlop_base::Clock::System.now();
+    let mut ours = pki(dir.path(), &[], now).unwrap();
+    let theirs = pki(other.path(), &[], now).unwrap();
+    let issue = |authority: &Pki, names: &[&str]| {
+        let subject = Subject {
+            common_name: "other",
+            organizations: &[],
+        };
+        let names: Vec<San> = names.iter().map(|name| San::parse(name)).collect();
+        authority
+            .issue_server(subject, &names, Duration::from_secs(3600), now)
+            .unwrap()
+    };
+    // Taken for its own names; taken for other names than its own, which clients notice.
+    ours.named_serving = vec![
+        (issue(&ours, &["api.example.com", "*.api.example.com"]), vec![]),
+        (issue(&theirs, &["elsewhere.example"]), vec!["elsewhere.example".into()]),
+    ];
+    for host in ["localhost", "api.example.com", "one.api.example.com"] {
+        handshake(&ours, None, host).unwrap_or_else(|error| panic!("{host}: {error}"));
+    }
+    assert!(
+        handshake(&ours, None, "elsewhere.example").is_err(),
+        "it is another authority's"
+    );
+    assert!(handshake(&ours, None, "two.one.api.example.com").is_err());
 }
 
 #[test]

@@ -12,17 +12,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use orlop_apiserver::{Config, KeyFiles};
+use orlop_apiserver::pki::TlsOptions;
+use orlop_apiserver::{Config, KeyFiles, NamedCertificate};
 
 pub(super) use self::etcd_servers::EtcdArgs;
 use self::others::ApiServerFlags;
-use super::parse_bool;
 use super::upstream_flags::OtherFlags;
+use super::{parse_bool, parse_duration};
 
 #[derive(clap::Args)]
 pub(super) struct ServerFlags {
     #[command(flatten)]
     tls: TlsArgs,
+    #[command(flatten)]
+    neighbours: NeighbourArgs,
     #[command(flatten)]
     tokens: TokenArgs,
     #[command(flatten)]
@@ -56,9 +59,52 @@ struct TlsArgs {
     /// Its key
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
+    /// Further certificate and key to serve with, for clients that ask for one of the names, or of the certificate's own
+    #[arg(long, value_name = "FILE,FILE[:NAME,...]", value_parser = named_certificate)]
+    tls_sni_cert_key: Vec<NamedCertificate>,
+    /// Oldest version of TLS that is spoken: VersionTLS12 or VersionTLS13
+    #[arg(long, value_name = "VERSION", default_value = "VersionTLS12", value_parser = ["", "VersionTLS12", "VersionTLS13"])]
+    tls_min_version: String,
+    /// Cipher suites of TLS 1.2 [default: those that are safe]; only safe ones are used
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    tls_cipher_suites: Vec<String>,
     /// Authorities whose client certificates are good, beside the data directory's own
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct NeighbourArgs {
+    /// Client certificate to show to kubelets [default: one of the data directory's own authority]
+    #[arg(long, value_name = "FILE", requires = "kubelet_client_key")]
+    kubelet_client_certificate: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "kubelet_client_certificate")]
+    kubelet_client_key: Option<PathBuf>,
+    /// Authorities that kubelets' certificates must be of, beside the data directory's own [default: any certificate will do]
+    #[arg(long, value_name = "FILE")]
+    kubelet_certificate_authority: Option<PathBuf>,
+    /// Client certificate to show to extension API servers [default: that of the data directory]
+    #[arg(long, value_name = "FILE", requires = "proxy_client_key_file")]
+    proxy_client_cert_file: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file")]
+    proxy_client_key_file: Option<PathBuf>,
+}
+
+/// `CERTIFICATE,KEY` or `CERTIFICATE,KEY:NAME,NAME`.
+// Upstream: component-base/cli/flag (NamedCertKey)
+fn named_certificate(text: &str) -> Result<NamedCertificate, String> {
+    let (files, names) = text.split_once(':').unwrap_or((text, ""));
+    let Some((certificate, key)) = files.split_once(',').filter(|(_, key)| !key.contains(',')) else {
+        return Err("expected comma separated certificate and key file paths".into());
+    };
+    let names = names.split(',').map(|name| name.trim().to_lowercase());
+    Ok(NamedCertificate {
+        certificate: certificate.trim().into(),
+        key: key.trim().into(),
+        names: names.filter(|name| !name.is_empty()).collect(),
+    })
 }
 
 #[derive(clap::Args)]
@@ -72,6 +118,9 @@ struct TokenArgs {
     /// Where others find the keys of service account tokens [default: /openid/v1/jwks of this server]
     #[arg(long, value_name = "URL")]
     service_account_jwks_uri: Option<String>,
+    /// How long service account tokens last at most: an hour to 2^32 seconds [default: a year]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    service_account_max_token_expiration: Option<Duration>,
 }
 
 #[derive(clap::Args)]
@@ -103,12 +152,19 @@ impl ServerFlags {
         self.others.settle()?;
         gates::check_runtime_config(&self.runtime_config)?;
         gates::check_features(&self.feature_gates)?;
+        let neighbours = &self.neighbours;
         config.keys = KeyFiles {
             serving: self.tls.serving()?,
             client_authority: self.tls.client_ca_file.clone(),
+            named_serving: self.tls.tls_sni_cert_key.clone(),
+            front_proxy: pair(&neighbours.proxy_client_cert_file, &neighbours.proxy_client_key_file),
+            kubelet_client: pair(&neighbours.kubelet_client_certificate, &neighbours.kubelet_client_key),
+            kubelet_authority: neighbours.kubelet_certificate_authority.clone(),
             token_signing: self.tokens.service_account_signing_key_file.clone(),
             token_verifying: self.tokens.service_account_key_file.clone(),
         };
+        config.tls = self.tls.options()?;
+        config.max_token_expiration = self.tokens.max_expiration()?;
         config.jwks_uri = self.jwks_uri(config)?;
         let admission = &self.admission;
         config.admission.set_plugins(
@@ -138,10 +194,42 @@ impl ServerFlags {
     }
 }
 
+fn pair(certificate: &Option<PathBuf>, key: &Option<PathBuf>) -> Option<(PathBuf, PathBuf)> {
+    Some((certificate.clone()?, key.clone()?))
+}
+
+impl TokenArgs {
+    fn max_expiration(&self) -> anyhow::Result<Option<Duration>> {
+        const HOUR: Duration = Duration::from_secs(3600);
+        const MOST: Duration = Duration::from_secs(1 << 32);
+        let given = self
+            .service_account_max_token_expiration
+            .filter(|given| !given.is_zero());
+        if given.is_some_and(|given| !(HOUR..=MOST).contains(&given)) {
+            bail!("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds");
+        }
+        Ok(given)
+    }
+}
+
 impl TlsArgs {
+    fn options(&self) -> anyhow::Result<TlsOptions> {
+        let options = TlsOptions {
+            only_1_3: self.tls_min_version == "VersionTLS13",
+            cipher_suites: self.tls_cipher_suites.clone(),
+        };
+        if let Some(unknown) = options.unknown_suite() {
+            bail!("--tls-cipher-suites: cipher suite {unknown} not supported or doesn't exist");
+        }
+        if !options.only_1_3 && !options.has_1_2() {
+            tracing::warn!("none of the cipher suites is safe; speaking TLS 1.3 alone");
+        }
+        Ok(options)
+    }
+
     fn serving(&self) -> anyhow::Result<Option<(PathBuf, PathBuf)>> {
-        if let (Some(certificate), Some(key)) = (&self.tls_cert_file, &self.tls_private_key_file) {
-            return Ok(Some((certificate.clone(), key.clone())));
+        if let Some(pair) = pair(&self.tls_cert_file, &self.tls_private_key_file) {
+            return Ok(Some(pair));
         }
         let Some(directory) = &self.cert_dir else {
             return Ok(None);

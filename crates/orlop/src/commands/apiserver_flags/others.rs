@@ -58,20 +58,7 @@ const STORAGE: &[Flag] = &[
 ];
 
 const SERVING: &[Flag] = &[
-    Flag::value(
-        "tls-min-version",
-        Refused("TLS 1.2 is the oldest, and 1.3 can't be demanded; leave it out"),
-    )
-    .usual(&["", "VersionTLS12"]),
-    Flag::value(
-        "tls-cipher-suites",
-        NoEffect("TLS 1.2 and 1.3 with suites that are safe are on"),
-    ),
     Flag::value("tls-curve-preferences", NoEffect("the client's preference counts")),
-    Flag::value(
-        "tls-sni-cert-key",
-        Refused("one certificate is served; let it have all names (--tls-san), or give one with --tls-cert-file"),
-    ),
     Flag::bool("permit-port-sharing", Refused("a port is not shared; leave it out")),
     Flag::bool("permit-address-sharing", ALWAYS),
     Flag::value("http2-max-streams-per-connection", NoEffect("it is 1000")),
@@ -135,18 +122,6 @@ const NEIGHBOURS: &[Flag] = &[
     )
     .usual(&["0"]),
     Flag::value(
-        "kubelet-client-certificate",
-        NoEffect("kubelets are shown a certificate of the data directory's authority"),
-    ),
-    Flag::value(
-        "kubelet-client-key",
-        NoEffect("kubelets are shown a certificate of the data directory's authority"),
-    ),
-    Flag::value(
-        "kubelet-certificate-authority",
-        NoEffect("kubelets' certificates are those of the data directory's authority"),
-    ),
-    Flag::value(
         "kubelet-preferred-address-types",
         NoEffect("the first address that can be used is"),
     ),
@@ -156,14 +131,6 @@ const NEIGHBOURS: &[Flag] = &[
     ),
     Flag::value("kubelet-port", NoEffect("nodes say which port is theirs")),
     Flag::value("kubelet-read-only-port", NoEffect("nodes say which port is theirs")),
-    Flag::value(
-        "proxy-client-cert-file",
-        NoEffect("the data directory has the front proxy's certificate"),
-    ),
-    Flag::value(
-        "proxy-client-key-file",
-        NoEffect("the data directory has the front proxy's certificate"),
-    ),
     Flag::bool(
         "enable-aggregator-routing",
         NoEffect("extension servers are reached where their services lead"),
@@ -187,11 +154,6 @@ const FEATURES: &[Flag] = &[
     .usual(&["true"]),
     Flag::bool("service-account-lookup", ALWAYS).usual(&["true"]),
     Flag::bool("service-account-extend-token-expiration", ALWAYS).usual(&["true"]),
-    Flag::value(
-        "service-account-max-token-expiration",
-        Refused("tokens last as long as they are asked for, a year at most; leave it out"),
-    )
-    .usual(&["", "0", "0s"]),
     Flag::value(
         "service-account-signing-endpoint",
         Refused("tokens are signed here; give a key with --service-account-signing-key-file"),

@@ -130,6 +130,10 @@ fn a_manifest_of_kubeadm_is_read() {
     let keys = KeyFiles {
         serving: Some(("/p/apiserver.crt".into(), "/p/apiserver.key".into())),
         client_authority: Some("/p/ca.crt".into()),
+        named_serving: vec![],
+        front_proxy: Some(("/p/f.crt".into(), "/p/f.key".into())),
+        kubelet_client: Some(("/p/k.crt".into(), "/p/k.key".into())),
+        kubelet_authority: None,
         token_signing: Some("/p/sa.key".into()),
         token_verifying: vec!["/p/sa.pub".into()],
     };
@@ -140,7 +144,16 @@ fn a_manifest_of_kubeadm_is_read() {
 fn what_can_not_be_done_is_refused_by_name() {
     for (flag, message) in [
         ("--admission-control-config-file=/a", "--admission-control-config-file"),
-        ("--tls-min-version=VersionTLS13", "--tls-min-version: "),
+        ("--tls-min-version=VersionTLS10", "error: "),
+        (
+            "--tls-cipher-suites=TLS_NONE",
+            "--tls-cipher-suites: cipher suite TLS_NONE not supported or doesn't exist",
+        ),
+        ("--tls-sni-cert-key=/a", "error: "),
+        (
+            "--service-account-max-token-expiration=1m",
+            "the service-account-max-token-expiration must be between 1 hour",
+        ),
         ("--insecure-port=8080", "--insecure-port: "),
         (
             "--enable-admission-plugins=Unheard",
@@ -164,7 +177,29 @@ fn what_can_not_be_done_is_refused_by_name() {
         "--storage-backend=etcd3",
         "--profiling=false",
         "--tls-min-version=VersionTLS12",
+        "--service-account-max-token-expiration=0s",
     ] {
         config(&format!("kube-apiserver {fine}")).unwrap();
     }
+}
+
+#[test]
+fn tls_and_tokens_are_as_they_are_told() {
+    let config = config(
+        "kube-apiserver --tls-min-version=VersionTLS13 --tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 \
+         --tls-sni-cert-key=/a.crt,/a.key --tls-sni-cert-key=/b.crt,/b.key:b.example.com,*.b.example.com \
+         --service-account-max-token-expiration=2h --kubelet-certificate-authority=/k.crt",
+    )
+    .unwrap();
+    assert!(config.tls.only_1_3 && !config.tls.has_1_2());
+    assert_eq!(config.tls.cipher_suites, ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
+    let named = |file: &str, names: &[&str]| NamedCertificate {
+        certificate: format!("/{file}.crt").into(),
+        key: format!("/{file}.key").into(),
+        names: names.iter().map(|name| name.to_string()).collect(),
+    };
+    let expected = [named("a", &[]), named("b", &["b.example.com", "*.b.example.com"])];
+    assert_eq!(config.keys.named_serving, expected);
+    assert_eq!(config.keys.kubelet_authority, Some("/k.crt".into()));
+    assert_eq!(config.max_token_expiration, Some(Duration::from_secs(7200)));
 }
