@@ -123,15 +123,6 @@ impl Node {
         Node { dir, runtime, cgroup }
     }
 
-    /// A node in a directory that somebody else looks after.
-    pub(crate) async fn attach(dir: &Path, cgroup: &str) -> AttachedNode {
-        AttachedNode {
-            runtime: open(dir, Path::new("/sys/fs/cgroup")).await,
-            dir: dir.to_path_buf(),
-            cgroup: cgroup.to_string(),
-        }
-    }
-
     /// Another process with the same directories: what the first one started is adopted.
     pub(crate) async fn restart(self) -> Node {
         let Node { dir, runtime, cgroup } = self;
@@ -179,12 +170,16 @@ impl Node {
     }
 }
 
+pub(crate) fn test_shim() -> ShimCommand {
+    ShimCommand {
+        program: env!("CARGO_BIN_EXE_embedded-shim").into(),
+        arguments: vec!["shim".to_string()],
+    }
+}
+
 async fn open(dir: &Path, cgroups: &Path) -> Embedded {
     let options = Options {
-        shim: ShimCommand {
-            program: env!("CARGO_BIN_EXE_embedded-shim").into(),
-            arguments: vec!["shim".to_string()],
-        },
+        shim: test_shim(),
         cgroups: cgroups.to_path_buf(),
         ..Options::new(dir.join("runtime"))
     };
@@ -196,7 +191,7 @@ async fn open(dir: &Path, cgroups: &Path) -> Embedded {
         .unwrap()
 }
 
-fn make_layers(dir: &Path) {
+pub(crate) fn make_layers(dir: &Path) {
     let (low, high) = (dir.join("layers/low"), dir.join("layers/high"));
     for path in ["bin", "etc", "tmp", "proc", "sys", "dev"] {
         std::fs::create_dir_all(low.join(path)).unwrap();
@@ -246,12 +241,6 @@ pub(crate) fn pod_config(dir: &Path, cgroup: &str, name: &str) -> PodSandboxConf
         }),
         ..PodSandboxConfig::default()
     }
-}
-
-pub(crate) struct AttachedNode {
-    pub runtime: Embedded,
-    pub dir: PathBuf,
-    pub cgroup: String,
 }
 
 pub(crate) fn private_pids() -> NamespaceOption {
