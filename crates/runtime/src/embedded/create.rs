@@ -12,7 +12,7 @@ use super::plan::{cdi, devices, invalid, layers, sandbox, signals};
 use super::records::{self, ContainerRecord};
 use super::sandboxes::now_ns;
 use super::store::{Container, Sandbox, Stage};
-use super::{Embedded, blocking, copy, failed};
+use super::{Embedded, apparmor, blocking, copy, failed};
 use crate::cri::messages::{
     ContainerConfig, ImageSpec, LinuxContainerUser, Mount, MountPropagation, PodSandboxConfig, PodSandboxState, Signal,
 };
@@ -182,7 +182,12 @@ impl Embedded {
                 &planned::filter_source(&context).map_err(invalid)?,
                 capabilities.allowed,
             )?,
-            apparmor: planned::apparmor(&context, loaded_apparmor_profiles().as_deref()).map_err(invalid)?,
+            apparmor: planned::apparmor(
+                &context,
+                apparmor::loaded_profiles().as_deref(),
+                &self.inner.options.apparmor_profile,
+            )
+            .map_err(invalid)?,
             hierarchies: &self.inner.hierarchies,
             limits_swap: self.inner.hierarchies.limits_swap(&parent),
             copied,
@@ -298,13 +303,4 @@ fn prepare_sources(config: &ContainerConfig) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// `None`: the kernel has no AppArmor, or it is off.
-fn loaded_apparmor_profiles() -> Option<String> {
-    let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").ok()?;
-    match enabled.trim() {
-        "Y" => Some(std::fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap_or_default()),
-        _ => None,
-    }
 }

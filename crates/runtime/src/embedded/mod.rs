@@ -8,6 +8,7 @@
 //! Images and the pod network are other parts' work ([`interfaces`]).
 
 mod adopt;
+mod apparmor;
 mod cgroups;
 mod client;
 mod containers;
@@ -49,6 +50,7 @@ use spec::SandboxSpec;
 use stats::StatsCache;
 use store::Store;
 
+pub use apparmor::remove_profile as remove_apparmor_profile;
 pub use client::ShimCommand;
 pub use interfaces::{ImageDefaults, Images, Network, PodName, PreparedImage};
 pub use parts::NodeImages;
@@ -65,6 +67,8 @@ pub struct Options {
     pub network_namespace: Option<PathBuf>,
     /// Where cgroups are mounted.
     pub cgroups: PathBuf,
+    /// What the default AppArmor profile of containers is called, where the kernel has AppArmor.
+    pub apparmor_profile: String,
 }
 
 impl Options {
@@ -74,6 +78,7 @@ impl Options {
             shim: ShimCommand::default(),
             network_namespace: None,
             cgroups: cgroups::MOUNT.into(),
+            apparmor_profile: "orlop-default".to_string(),
         }
     }
 }
@@ -108,10 +113,12 @@ impl Embedded {
     /// Opens the runtime: adopts what runs, and cleans up what others left behind.
     pub async fn open(options: Options, images: Arc<dyn Images>, network: Arc<dyn Network>) -> Result<Embedded> {
         let (root, mounted) = (options.root.clone(), options.cgroups.clone());
+        let profile = options.apparmor_profile.clone();
         let (layout, hierarchies, overlay) = blocking(move || {
             let layout = Layout::create(&root).map_err(|e| failed(format!("create {}", root.display()), &e))?;
             let hierarchies = Hierarchies::detect(&mounted).map_err(|e| failed("find cgroups", &e))?;
             check_kernel()?;
+            apparmor::ensure_default_profile(&profile);
             let overlay = sys::mounts::overlay_can_write_to(&root);
             Ok((layout, hierarchies, overlay))
         })

@@ -1,5 +1,5 @@
 //! Control groups of version 2, with systemd's driver and with the kernel's files alone: in an emulated machine whose first
-//! process is systemd, with the real binary in it, on the embedded runtime and with a containerd.
+//! process is systemd, with the real binary in it, on the embedded runtime and with a containerd. Its kernel has AppArmor, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,8 +51,43 @@ fn control_groups_of_our_own_containers_in_a_machine() {
     let name = "machine::control_groups_of_our_own_containers_in_a_machine";
     machine::run(name, with_orlop_alone, || {
         address();
-        with_systemd(&Cluster::start(None));
+        let mut cluster = Cluster::start(None);
+        with_systemd(&cluster);
+        default_profile(&mut cluster);
     });
+}
+
+/// Containers are confined by AppArmor unless they are privileged, and a purge takes the profile away.
+fn default_profile(cluster: &mut Cluster) {
+    let loaded = || fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap();
+    let name = loaded().split(' ').next().unwrap_or_default().to_string();
+    assert!(name.starts_with("orl") && name.ends_with("-default"), "{}", loaded());
+    let script = "cat /proc/self/attr/current; mkdir /tmp/m; mount -t tmpfs none /tmp/m && echo mounted; true";
+    for (pod_name, privileged) in [("confined", false), ("privileged", true)] {
+        let mut pod = pod(pod_name, script, json!({}));
+        // With the capability to mount nothing else forbids it.
+        pod["spec"]["containers"][0]["securityContext"] = match privileged {
+            true => json!({"privileged": true}),
+            false => json!({"capabilities": {"add": ["SYS_ADMIN"]}}),
+        };
+        cluster.create(&pod);
+        cluster.until(pod_name, "done", |pod| pod["status"]["phase"] == "Succeeded");
+        let path = format!("{PODS}/{pod_name}/log");
+        let log = cluster.threads.block_on(cluster.http.get(&path)).body;
+        let log = String::from_utf8_lossy(&log).into_owned();
+        assert_eq!(log.contains("mounted\n"), privileged, "{log}");
+        let confined = log.contains(&format!("{name} (enforce)"));
+        assert_eq!(confined, !privileged, "{log}");
+    }
+    step("containers are confined");
+    let data_dir = cluster.server.data_dir().to_path_buf();
+    let purge = Command::new(orlop())
+        .args(["down", "--purge", "--grace-period=1", "--data-dir"])
+        .arg(&data_dir)
+        .status();
+    assert!(purge.unwrap().success());
+    cluster.server.wait_stopped();
+    assert!(!loaded().contains(&name), "{}", loaded());
 }
 
 /// Nodes on loopback addresses are not talked to: another one, on the only device there is.
@@ -71,7 +106,7 @@ fn with_containerd(place: &Path) -> Machine {
 }
 
 fn with_orlop_alone(place: &Path) -> Machine {
-    let programs = ["ip", "bash", "timeout", "mount", "umount"];
+    let programs = ["ip", "bash", "timeout", "mount", "umount", "apparmor_parser"];
     let machine = Machine::new()
         .systemd()
         .modules(&["overlay", "veth"])
@@ -80,6 +115,7 @@ fn with_orlop_alone(place: &Path) -> Machine {
         .iter()
         .fold(machine, |machine, name| machine.program(name, &[]));
     machine
+        .same(Path::new("/etc/apparmor/parser.conf"))
         .file(machine::ORLOP, &stripped(&orlop(), place))
         .file(IMAGES, &build_images(place))
 }

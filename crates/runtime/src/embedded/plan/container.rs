@@ -6,6 +6,7 @@ use crate::cri::messages::{
     ContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, NamespaceMode, PodSandboxConfig,
     ProfileType, SecurityProfile,
 };
+use crate::embedded::apparmor::is_loaded;
 use crate::embedded::cgroups::{CgroupSpec, Hierarchies, container_path, container_writes};
 use crate::embedded::interfaces::PreparedImage;
 use crate::embedded::seccomp;
@@ -246,23 +247,25 @@ pub(crate) fn filter(source: &FilterSource, capabilities: u64) -> Result<Vec<u64
     seccomp::compile(&profile).map_err(|e| PlanError(e.to_string()))
 }
 
-/// The AppArmor profile that is asked for. `loaded`: those that the kernel has, `None` where it has no AppArmor.
-pub(crate) fn apparmor(context: &LinuxContainerSecurityContext, loaded: Option<&str>) -> Result<Option<String>> {
-    /// Default profiles by whoever has loaded one: what this node's other runtimes use is right for us too.
-    const DEFAULTS: [&str; 3] = ["orlop-default", "cri-containerd.apparmor.d", "docker-default"];
+/// The AppArmor profile that is asked for; the default one if none is. `loaded`: those that the kernel has, `None` where it has
+/// no AppArmor. `default`: ours.
+pub(crate) fn apparmor(
+    context: &LinuxContainerSecurityContext,
+    loaded: Option<&str>,
+    default: &str,
+) -> Result<Option<String>> {
+    /// Default profiles of others: what this node's other runtimes use is right for us too.
+    const DEFAULTS: [&str; 2] = ["cri-containerd.apparmor.d", "docker-default"];
     if context.privileged {
         return Ok(None);
     }
     let profile = match &context.apparmor {
         Some(profile) => profile.clone(),
+        // Differs from seccomp: without a wish there is a profile.
+        None if context.apparmor_profile.is_empty() => old_profile("runtime/default"),
         None => old_profile(&context.apparmor_profile),
     };
-    let has = |name: &str| {
-        let lines = loaded.unwrap_or_default().lines();
-        lines
-            .filter_map(|line| line.split(" (").next())
-            .any(|line| line == name)
-    };
+    let has = |name: &str| loaded.is_some_and(|loaded| is_loaded(loaded, name));
     match (ProfileType::try_from(profile.profile_type), loaded) {
         (Ok(ProfileType::Localhost), None) => Err(PlanError("AppArmor is not supported on this node".to_string())),
         (Ok(ProfileType::Localhost), Some(_)) => {
@@ -272,7 +275,10 @@ pub(crate) fn apparmor(context: &LinuxContainerSecurityContext, loaded: Option<&
                 false => Err(PlanError(format!("apparmor profile not found {name}"))),
             }
         }
-        (Ok(ProfileType::RuntimeDefault), _) => Ok(DEFAULTS.into_iter().find(|name| has(name)).map(str::to_string)),
+        (Ok(ProfileType::RuntimeDefault), _) => {
+            let known = [default].into_iter().chain(DEFAULTS);
+            Ok(known.into_iter().find(|name| has(name)).map(str::to_string))
+        }
         (Ok(ProfileType::Unconfined), _) => Ok(None),
         (Err(_), _) => Err(PlanError(format!(
             "unknown AppArmor profile type {}",
@@ -318,15 +324,25 @@ mod tests {
             ..LinuxContainerSecurityContext::default()
         };
         let loaded = Some("docker-default (enforce)\nmine (complain)\n");
+        let planned = |context: &LinuxContainerSecurityContext, loaded: Option<&str>| apparmor(context, loaded, "own");
         let default = with(ProfileType::RuntimeDefault, "");
-        assert_eq!(apparmor(&default, loaded), Ok(Some("docker-default".to_string())));
-        assert_eq!(apparmor(&default, None), Ok(None));
+        assert_eq!(planned(&default, loaded), Ok(Some("docker-default".to_string())));
         assert_eq!(
-            apparmor(&with(ProfileType::Localhost, "localhost/mine"), loaded),
+            planned(&default, Some("docker-default (enforce)\nown (enforce)\n")),
+            Ok(Some("own".to_string()))
+        );
+        assert_eq!(planned(&default, None), Ok(None));
+        // Without a wish it is the default, too, but for privileged containers.
+        let mut nothing = LinuxContainerSecurityContext::default();
+        assert_eq!(planned(&nothing, loaded), Ok(Some("docker-default".to_string())));
+        nothing.privileged = true;
+        assert_eq!(planned(&nothing, loaded), Ok(None));
+        assert_eq!(
+            planned(&with(ProfileType::Localhost, "localhost/mine"), loaded),
             Ok(Some("mine".to_string()))
         );
-        assert!(apparmor(&with(ProfileType::Localhost, "other"), loaded).is_err());
-        assert!(apparmor(&with(ProfileType::Localhost, "mine"), None).is_err());
-        assert_eq!(apparmor(&with(ProfileType::Unconfined, ""), loaded), Ok(None));
+        assert!(planned(&with(ProfileType::Localhost, "other"), loaded).is_err());
+        assert!(planned(&with(ProfileType::Localhost, "mine"), None).is_err());
+        assert_eq!(planned(&with(ProfileType::Unconfined, ""), loaded), Ok(None));
     }
 }
