@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Files and directories that a cluster keeps here. What else is there is somebody's.
+/// Files and directories that a cluster keeps here. What else is there is somebody's, such as `IMAGES` and `REGISTRIES`.
 pub(crate) const ENTRIES: &[&str] = &[
     "store",
     "pki",
@@ -21,7 +21,6 @@ pub(crate) const ENTRIES: &[&str] = &[
     NODES,
     NODES_FILE,
     "nodes.json.new",
-    IMAGES,
     "control.sock",
     LOG,
     OLD_LOG,

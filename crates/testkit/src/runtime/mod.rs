@@ -158,6 +158,12 @@ impl NodeRuntime {
         }
     }
 
+    /// Whether a purge has left of a data directory only the images that a test put there.
+    pub fn is_purged(&self, data_dir: &Path) -> bool {
+        let left = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
+        left.into_iter().all(|entry| entry.file_name() == "images")
+    }
+
     /// Ids of sandboxes and containers that have processes.
     pub fn running(&self) -> Vec<String> {
         match &self.inner {

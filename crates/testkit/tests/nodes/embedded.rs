@@ -233,7 +233,7 @@ fn policies_are_enforced_and_a_purge_leaves_nothing() {
     let (data_dir, cgroup) = (cluster.server.data_dir().to_path_buf(), cluster.runtime.home().cgroup());
     assert_eq!(cluster.runtime.running().len(), 8);
     cluster.purge();
-    assert!(!data_dir.exists());
+    assert!(cluster.runtime.is_purged(&data_dir));
     assert_eq!(cluster.runtime.running(), [""; 0]);
     assert_eq!(cluster.runtime.leftovers(), Leftovers::default());
     assert_eq!(shown("nft list tables"), "");

@@ -192,7 +192,7 @@ fn a_purge_leaves_nothing_on(kind: TestRuntime) {
     for what in [pods, network, "proxy rules", "mounts below", "cgroups of 2 pods"] {
         assert!(purged.contains(what), "{what}: {purged}");
     }
-    assert!(!data_dir.exists() && !address.exists());
+    assert!(cluster.runtime.is_purged(&data_dir) && !address.exists());
     if let Some(containerd) = cluster.runtime.containerd() {
         assert!(!containerd.cni_directory().join("10-orlop.conflist").exists());
     }
