@@ -14,18 +14,21 @@ use orlop_controllers::{Def, Settings};
 use orlop_kubelet::{agent, fleet};
 use orlop_proxy::policy::AttachedPods;
 use orlop_runtime::Runtime;
+use orlop_runtime::embedded::network::PodNetwork;
 use orlop_scheduler::metrics::Metrics;
 use orlop_scheduler::serving::SchedulerPages;
 use orlop_scheduler::shell;
 use orlop_serving::{ALWAYS_ALLOWED, Certificate, Pages};
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 use tokio::task::JoinHandle;
 
 use crate::cluster::{self, ChosenConfig, ComponentPods, ControlPlaneNode, SchedulerConfigSource};
 use crate::commands::controller_manager::ManagerPages;
+use crate::embedded::{EmbeddedNode, EmbeddedParts, PodTransport};
 use crate::node::{NodeCertificate, NodePlan};
 use crate::nodes::Workers;
+use crate::pod_network;
 use crate::services::{self, ServicesPlan};
 use crate::signing;
 use crate::stop::StopRequest;
@@ -36,10 +39,20 @@ pub(crate) const KUBELET: &str = "kubelet";
 pub(crate) const PROXY: &str = "proxy";
 pub(crate) const DNS: &str = "dns";
 pub(crate) const POLICY: &str = "network-policy";
+pub(crate) const POD_NETWORK: &str = "pod-network";
 pub(crate) const FLEET: &str = "simulated-nodes";
 
 /// All that `orlop up` may start, and that can be left out.
-pub(crate) const NAMES: [&str; 7] = [SCHEDULER, CONTROLLER_MANAGER, KUBELET, PROXY, DNS, POLICY, FLEET];
+pub(crate) const NAMES: [&str; 8] = [
+    SCHEDULER,
+    CONTROLLER_MANAGER,
+    KUBELET,
+    PROXY,
+    DNS,
+    POLICY,
+    POD_NETWORK,
+    FLEET,
+];
 
 /// The certificate of a component's port. A new one is made at every start.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -248,16 +261,20 @@ impl Components {
     /// A node's kubelet.
     pub(crate) fn start_node(&mut self, apis: &NodeApis, plan: NodePlan, certificate: NodeCertificate) {
         let apis = apis.clone();
-        let attached = self.start_policies(&apis.network, &plan);
+        let parts = EmbeddedParts {
+            attached: self.start_policies(&apis.network, &plan),
+            ..EmbeddedParts::default()
+        };
+        self.start_pod_network(&apis.network, &plan, parts.network.subscribe());
         // Kept from one attempt to the next: a simulated runtime has its containers in memory.
         let runtime: Arc<OnceCell<Arc<dyn Runtime>>> = Arc::default();
         // Simulated pods go with the process: there is nothing to stop.
         let pod_stop = plan.is_real().then(|| self.stop.pods().clone());
         let start = move |shutdown: Shutdown| {
             let (plan, apis, certificate) = (plan.clone(), apis.clone(), certificate.clone());
-            let (runtime, attached, stop) = (runtime.clone(), attached.clone(), pod_stop.clone());
+            let (runtime, parts, stop) = (runtime.clone(), parts.clone(), pod_stop.clone());
             Box::pin(async move {
-                let runtime = runtime.get_or_try_init(|| plan.runtime(attached)).await?.clone();
+                let runtime = runtime.get_or_try_init(|| plan.runtime(parts)).await?.clone();
                 let options = plan.clone().options(runtime, apis.kubelet, certificate, stop, shutdown);
                 let agent = agent::start(options).await?;
                 if let Some(admin) = &apis.admin
@@ -287,6 +304,20 @@ impl Components {
         self.add(POLICY, Box::new(start));
         let is_disabled = self.disabled.iter().any(|disabled| disabled == POLICY);
         (!is_disabled).then_some(attached)
+    }
+
+    /// Tells a node's pod network of the other nodes, unless the machine routes between them.
+    fn start_pod_network(&mut self, api: &Api, plan: &NodePlan, opened: watch::Receiver<Option<PodNetwork>>) {
+        let needs_nodes = |node: &&EmbeddedNode| node.pod_network == PodTransport::Vxlan;
+        let Some(node) = plan.embedded().filter(needs_nodes) else {
+            return;
+        };
+        let (api, name) = (api.clone(), node.name.clone());
+        let start = move |shutdown: Shutdown| {
+            let run = pod_network::follow_nodes(opened.clone(), name.clone(), api.clone(), shutdown);
+            Box::pin(async move { Ok(run.await?) }) as BoxFuture<'static, Result<(), ComponentError>>
+        };
+        self.add(POD_NETWORK, Box::new(start));
     }
 
     /// What makes services reachable from a node: the proxy and DNS.

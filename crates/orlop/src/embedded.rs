@@ -14,13 +14,15 @@ use orlop_netlink::Namespace;
 use orlop_proxy::policy::{self, AttachedPods, PolicyError};
 use orlop_runtime::cri::messages::PortMapping;
 use orlop_runtime::embedded::images::{ImageStore, Options as ImageOptions, Registries};
-use orlop_runtime::embedded::network::{Options as NetworkOptions, PodNetwork, Transport};
+use orlop_runtime::embedded::network::{Options as NetworkOptions, PodNetwork, Transport, nodes_prefix};
 use orlop_runtime::embedded::{Embedded, Network, NodeImages, Options, PodName};
 use orlop_runtime::{Error, Runtime};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::data_dir;
+use crate::nodes::ranges::PodRanges;
 
 /// What makes names of links, tables and held images a node's own: two clusters on one machine do not share any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +33,21 @@ pub(crate) struct EmbeddedNode {
     pub name: String,
     /// The ranges of all pods of the cluster.
     pub pod_ranges: Vec<IpNet>,
+    /// How pods of other nodes are reached.
+    pub pod_network: PodTransport,
     /// For a worker node: where it keeps its pods, and the network namespace that it is in.
     pub worker: Option<WorkerPaths>,
+}
+
+/// `--pod-network`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum PodTransport {
+    /// Plain routes
+    #[default]
+    Routes,
+    /// Inside UDP packets between the nodes
+    Vxlan,
 }
 
 /// What a worker node has to itself.
@@ -45,11 +60,17 @@ pub(crate) struct WorkerPaths {
 
 impl EmbeddedNode {
     /// The node of this machine itself.
-    pub(crate) fn new(data_dir: &Path, name: &str, cluster_range: IpNet) -> EmbeddedNode {
+    pub(crate) fn new(
+        data_dir: &Path,
+        name: &str,
+        cluster_ranges: &PodRanges,
+        pod_network: PodTransport,
+    ) -> EmbeddedNode {
         EmbeddedNode {
             data_dir: data_dir::absolute(data_dir),
             name: name.to_string(),
-            pod_ranges: vec![cluster_range],
+            pod_ranges: cluster_ranges.iter().collect(),
+            pod_network,
             worker: None,
         }
     }
@@ -62,20 +83,25 @@ impl EmbeddedNode {
         self.worker.as_ref().map(|paths| paths.network_namespace.clone())
     }
 
-    /// Opens the runtime: containers of an earlier process go on. `attached` hears of pods before they start.
-    pub(crate) async fn open(&self, attached: Option<AttachedPods>) -> anyhow::Result<Arc<dyn Runtime>> {
+    /// Opens the runtime: containers of an earlier process go on.
+    pub(crate) async fn open(&self, parts: EmbeddedParts) -> anyhow::Result<Arc<dyn Runtime>> {
         let store = open_images(&self.data_dir).await?;
         load_archives(&store, &self.data_dir).await;
+        let network = self.open_network()?;
+        parts.network.send_replace(Some(network.clone()));
         let network = PolicedNetwork {
-            network: self.open_network()?,
-            attached,
+            network,
+            attached: parts.attached,
             pods: Mutex::default(),
         };
         let images = NodeImages {
             store,
             owner: self.name.clone(),
         };
-        let options = Options::new(self.directory().join(data_dir::PODS));
+        let options = Options {
+            apparmor_profile: self.apparmor_profile(),
+            ..Options::new(self.directory().join(data_dir::PODS))
+        };
         let opened = Embedded::open(options, Arc::new(images), Arc::new(network)).await;
         let runtime = opened.map_err(|e| anyhow::anyhow!("failed to open the embedded container runtime: {e}"))?;
         Ok(Arc::new(runtime))
@@ -93,9 +119,16 @@ impl EmbeddedNode {
             node: self.name.clone(),
             cluster_ranges: self.pod_ranges.clone(),
             mtu: None,
-            transport: Transport::Routes,
+            transport: self.transport(),
             namespace,
         })?)
+    }
+
+    fn transport(&self) -> Transport {
+        match self.pod_network {
+            PodTransport::Routes => Transport::Routes,
+            PodTransport::Vxlan => Transport::vxlan(&self.cluster()),
+        }
     }
 
     fn cluster(&self) -> String {
@@ -120,6 +153,11 @@ impl EmbeddedNode {
         .await
     }
 
+    /// The default AppArmor profile of containers of all the cluster's nodes.
+    pub(crate) fn apparmor_profile(&self) -> String {
+        format!("{}-default", nodes_prefix(&self.cluster()))
+    }
+
     fn policy_table(&self) -> String {
         orlop_runtime::embedded::network::policy_table(&self.cluster(), &self.name)
     }
@@ -130,6 +168,15 @@ impl EmbeddedNode {
         policy::clean_up(&self.policy_table(), self.network_namespace().as_deref())?;
         Ok(())
     }
+}
+
+/// What a node's other components have to do with its runtime.
+#[derive(Clone, Default)]
+pub(crate) struct EmbeddedParts {
+    /// Hears of pods before they start.
+    pub attached: Option<AttachedPods>,
+    /// The pod network, as soon as it is open.
+    pub network: Arc<watch::Sender<Option<PodNetwork>>>,
 }
 
 /// The images of a data directory, which its nodes share.

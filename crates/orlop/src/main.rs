@@ -27,6 +27,7 @@ mod machine;
 mod node;
 mod nodes;
 mod output;
+mod pod_network;
 mod process_file;
 mod progress;
 mod services;

@@ -16,7 +16,6 @@ use orlop_kubelet::config::{self, Config, Override};
 use orlop_kubelet::hosted::HostedPods;
 use orlop_kubelet::node::{Identity, address};
 use orlop_kubelet::server::Certificate;
-use orlop_proxy::policy::AttachedPods;
 use orlop_runtime::Runtime;
 use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::embedded::network::nodes_prefix;
@@ -24,9 +23,9 @@ use orlop_runtime::simulated::{self, Simulated};
 use serde_json::json;
 
 use crate::data_dir;
-use crate::embedded::EmbeddedNode;
+use crate::embedded::{EmbeddedNode, EmbeddedParts, PodTransport};
 use crate::machine::{self, NodeTraces, own_address};
-use crate::nodes::ranges::{self, WORKERS_MAX};
+use crate::nodes::ranges::{self, PodRanges, WORKERS_MAX};
 use crate::nodes::{WorkerNode, WorkersRecord};
 
 /// Where people look for a machine's static pods, and for the configuration of its kubelet.
@@ -47,9 +46,12 @@ pub(crate) struct NodeArgs {
     /// Container runtime: auto (embedded as root, else simulated), embedded, simulated, or a CRI endpoint (cri:unix:///run/…)
     #[arg(long, value_name = "RUNTIME", default_value = "auto", value_parser = parse_runtime)]
     runtime: RuntimeArg,
-    /// CIDR range of the node's pods; those of worker nodes follow it
+    /// CIDR range of the node's pods (one per IP family, comma-separated); those of worker nodes follow it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/24")]
-    pod_cidr: ipnet::IpNet,
+    pod_cidr: PodRanges,
+    /// How pods of other nodes are reached, with the embedded runtime
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pod_network: PodTransport,
     /// CNI configuration directory to write to; empty to write none [default: the runtime's]
     #[arg(long, value_name = "DIR")]
     cni_conf_dir: Option<String>,
@@ -108,7 +110,7 @@ pub(crate) struct NodePlan {
     choice: Choice,
     config: Config,
     root_dir: PathBuf,
-    pod_cidr: IpNet,
+    pod_cidr: PodRanges,
     network: NetworkConfiguration,
     files: NodeFiles,
     /// Components that are shown as pods of this node.
@@ -207,13 +209,14 @@ impl NodeArgs {
             true => own_address::node_address(data_dir).context("failed to give this machine an address")?,
             false => address::default_address(),
         };
-        let identity = Identity {
+        let mut identity = Identity {
             hostname: name.clone(),
             name,
             addresses: vec![own_address],
             labels: Default::default(),
             port: self.kubelet_port.unwrap_or(config.port),
         };
+        identity.addresses.extend(self.further_address(identity.addresses[0]));
         let network = match self.cni_conf_dir {
             _ if !matches!(choice, Choice::Cri(_)) => NetworkConfiguration::Foreign,
             None => NetworkConfiguration::WhereRuntimeLooks,
@@ -221,18 +224,28 @@ impl NodeArgs {
             Some(directory) => NetworkConfiguration::In(directory.into()),
         };
         Ok(Some(NodePlan {
-            embedded: EmbeddedNode::new(data_dir, &identity.name, ranges::cluster_range(self.pod_cidr)),
+            embedded: EmbeddedNode::new(data_dir, &identity.name, &self.pod_cidr.of_cluster(), self.pod_network),
             identity,
             choice,
             config,
             root_dir,
-            pod_cidr: self.pod_cidr.trunc(),
+            pod_cidr: self.pod_cidr,
             network,
             files,
             hosted: HostedPods::none(),
             kubelet_config: self.kubelet_config,
             workers,
         }))
+    }
+
+    /// The node's address of the other family, if pods have addresses of both.
+    fn further_address(&self, than: IpAddr) -> Option<IpAddr> {
+        if self.pod_cidr.families().len() < 2 {
+            return None;
+        }
+        let mut not_the_nodes: Vec<IpNet> = self.pod_cidr.of_cluster().iter().collect();
+        not_the_nodes.extend(ranges::all_node_ranges());
+        address::further_address(than, &not_the_nodes)
     }
 
     /// Those that there were, or as many as are asked for.
@@ -249,10 +262,13 @@ impl NodeArgs {
             *choice == Choice::Embedded,
             "several nodes need the embedded runtime, which needs root; for simulated nodes use --simulate N"
         );
-        anyhow::ensure!(self.pod_cidr.addr().is_ipv4(), "several nodes need an IPv4 --pod-cidr");
+        anyhow::ensure!(
+            self.pod_cidr.primary().addr().is_ipv4(),
+            "several nodes need an IPv4 --pod-cidr, alone or before one of IPv6"
+        );
         let last = record.workers.iter().map(|worker| worker.number).max().unwrap_or(0);
         anyhow::ensure!(
-            ranges::worker_pod_range(self.pod_cidr, last).is_some(),
+            self.pod_cidr.of_worker(last).is_some(),
             "--pod-cidr {} leaves no ranges of this size for the worker nodes",
             self.pod_cidr
         );
@@ -414,14 +430,9 @@ impl NodePlan {
         })
     }
 
-    /// The range of the node's pods.
-    pub(crate) fn pod_cidr(&self) -> IpNet {
-        self.pod_cidr
-    }
-
-    /// The range of all pods of the cluster.
-    pub(crate) fn cluster_cidr(&self) -> IpNet {
-        ranges::cluster_range(self.pod_cidr)
+    /// The ranges of the node's pods.
+    pub(crate) fn pod_cidr(&self) -> &PodRanges {
+        &self.pod_cidr
     }
 
     /// `--kubelet-config`
@@ -452,7 +463,7 @@ impl NodePlan {
         let identity = Identity {
             hostname: worker.name.clone(),
             name: worker.name,
-            addresses: vec![worker.address.into()],
+            addresses: worker.addresses,
             labels: worker.labels,
             port: config.port,
         };
@@ -472,16 +483,16 @@ impl NodePlan {
     }
 
     /// What runs the containers. A simulated one has them in memory: it is to outlive the agent.
-    pub(crate) async fn runtime(&self, attached: Option<AttachedPods>) -> anyhow::Result<Arc<dyn Runtime>> {
+    pub(crate) async fn runtime(&self, parts: EmbeddedParts) -> anyhow::Result<Arc<dyn Runtime>> {
         Ok(match &self.choice {
-            Choice::Embedded => self.embedded.open(attached).await?,
+            Choice::Embedded => self.embedded.open(parts).await?,
             Choice::Cri(endpoint) => {
                 let failed = |e| anyhow::anyhow!("failed to connect to the container runtime {endpoint}: {e}");
                 Arc::new(CriRuntime::connect(endpoint).map_err(failed)?)
             }
             Choice::Simulated { .. } => Arc::new(Simulated::new(simulated::Options {
                 clock: Clock::System,
-                pod_ranges: vec![self.pod_cidr.to_string()],
+                pod_ranges: self.pod_cidr.iter().map(|range| range.to_string()).collect(),
                 seed: Random::from_entropy().next_u64(),
                 logs: true,
                 ..simulated::Options::default()

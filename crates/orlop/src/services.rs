@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{CommandLines, create_if_absent};
 use crate::node::NodePlan;
+use crate::nodes::ranges::PodRanges;
 
 /// Which address of the service range pods look names up at.
 const DNS_PLACE: u32 = 10;
@@ -60,7 +61,8 @@ pub(crate) struct ServicesPlan {
     dns_address: IpAddr,
     node_name: String,
     node_addresses: Vec<IpAddr>,
-    pod_range: String,
+    /// Of all pods.
+    pod_ranges: PodRanges,
     service_ranges: Vec<IpNet>,
 }
 
@@ -86,7 +88,7 @@ impl ServicesArgs {
             dns_address: config.service_address(DNS_PLACE),
             node_name: node.identity.name.clone(),
             node_addresses: node.identity.addresses.clone(),
-            pod_range: node.cluster_cidr().to_string(),
+            pod_ranges: node.pod_cidr().of_cluster(),
             service_ranges: config.service_cidrs.clone(),
         })
     }
@@ -94,10 +96,10 @@ impl ServicesArgs {
 
 impl ServicesPlan {
     /// The same on a worker node, whose ports are its own.
-    pub(crate) fn for_worker(&self, name: &str, address: IpAddr) -> ServicesPlan {
+    pub(crate) fn for_worker(&self, name: &str, addresses: Vec<IpAddr>) -> ServicesPlan {
         ServicesPlan {
             node_name: name.to_string(),
-            node_addresses: vec![address],
+            node_addresses: addresses,
             ..self.clone()
         }
     }
@@ -105,14 +107,14 @@ impl ServicesPlan {
     pub(crate) fn describe(&self, lines: &mut CommandLines) {
         let metrics = endpoint(Ipv4Addr::LOCALHOST, self.metrics_port);
         let healthz = endpoint(Ipv4Addr::UNSPECIFIED, self.healthz_port);
-        lines.set_proxy(&self.node_name, &self.pod_range, metrics, healthz);
+        lines.set_proxy(&self.node_name, &self.pod_ranges.to_string(), metrics, healthz);
     }
 
     /// The cluster's pods, and this machine, whose own addresses stand for pods where a mode hides them.
     fn dns_clients(&self) -> Vec<IpNet> {
         let own = self.node_addresses.iter().map(|ip| IpNet::from(*ip));
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)].map(IpNet::from);
-        let pods = self.pod_range.parse().into_iter();
+        let pods = self.pod_ranges.iter();
         pods.chain(own)
             .chain(loopback)
             .chain(self.service_ranges.iter().copied())
@@ -129,7 +131,7 @@ pub(crate) async fn proxy(plan: ServicesPlan, admin: Option<Api>, api: Api, shut
     let options = Options {
         api,
         config: Config {
-            cluster_cidrs: plan.pod_range.parse().into_iter().collect(),
+            cluster_cidrs: plan.pod_ranges.iter().collect(),
             metrics: endpoint(Ipv4Addr::LOCALHOST, plan.metrics_port),
             healthz: endpoint(Ipv4Addr::UNSPECIFIED, plan.healthz_port),
             ..Config::default()
@@ -157,7 +159,7 @@ pub(crate) async fn dns(plan: ServicesPlan, api: Api, shutdown: Shutdown) -> any
         api: api.clone(),
         cluster_domain: "cluster.local".to_string(),
         service_ranges: plan.service_ranges.clone(),
-        pod_ranges: plan.pod_range.parse().into_iter().collect(),
+        pod_ranges: plan.pod_ranges.iter().collect(),
         listen: at(port).collect(),
         clients: plan.dns_clients(),
         resolv_conf: "/etc/resolv.conf".into(),
@@ -204,23 +206,23 @@ async fn publish(plan: &ServicesPlan, admin: &Api) -> anyhow::Result<()> {
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": CONFIG_MAP, "namespace": "kube-system", "labels": {"app": CONFIG_MAP}},
-        "data": {CONFIG_KEY: document(mode, &plan.pod_range)},
+        "data": {CONFIG_KEY: document(mode, &plan.pod_ranges)},
     });
     create_if_absent(admin, &versioned, "roles", &role).await?;
     create_if_absent(admin, &versioned, "rolebindings", &binding).await?;
     let is_new = create_if_absent(admin, "v1", "configmaps", &map).await?;
     if !is_new && plan.mode.is_some() {
         let path = path::object("v1", Some("kube-system"), "configmaps", CONFIG_MAP);
-        let patch = json!({"data": {CONFIG_KEY: document(mode, &plan.pod_range)}});
+        let patch = json!({"data": {CONFIG_KEY: document(mode, &plan.pod_ranges)}});
         let patched: Result<Value, _> = admin.patch_merge(&path, &patch).await;
         patched.map_err(|e| anyhow::anyhow!("failed to write ConfigMap {CONFIG_MAP}: {e}"))?;
     }
     Ok(())
 }
 
-fn document(mode: &str, pod_range: &str) -> String {
+fn document(mode: &str, pod_ranges: &PodRanges) -> String {
     format!(
-        "apiVersion: {}\nkind: {}\nmode: \"{mode}\"\nclusterCIDR: \"{pod_range}\"\n",
+        "apiVersion: {}\nkind: {}\nmode: \"{mode}\"\nclusterCIDR: \"{pod_ranges}\"\n",
         orlop_proxy::config::API_VERSION,
         orlop_proxy::config::KIND
     )
@@ -235,8 +237,9 @@ mod tests {
         assert_eq!(parse_mode("none"), Ok(ModeArg::None));
         assert_eq!(parse_mode("ipvs"), Ok(ModeArg::One(Mode::Ipvs)));
         assert!(parse_mode("magic").is_err());
-        let (config, warnings) = orlop_proxy::config::parse(&document("nftables", "10.244.0.0/24"), &[]).unwrap();
+        let ranges = "10.244.0.0/24,fd00::/64".parse().unwrap();
+        let (config, warnings) = orlop_proxy::config::parse(&document("nftables", &ranges), &[]).unwrap();
         assert_eq!((config.mode, warnings.len()), (Some(Mode::Nftables), 0));
-        assert_eq!(config.cluster_cidrs, ["10.244.0.0/24".parse().unwrap()]);
+        assert_eq!(config.cluster_cidrs, ranges.iter().collect::<Vec<_>>());
     }
 }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+use ipnet::IpNet;
+
 /// Why a name or an address cannot be this node's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
@@ -43,6 +45,19 @@ pub fn node_name(given: Option<&str>) -> Result<String, AddressError> {
 /// The address that packets to the rest of the world would carry; else that of some interface; else the loopback
 /// address, good enough for a cluster of this machine alone.
 pub fn default_address() -> IpAddr {
+    let mut usable = usable_addresses().into_iter();
+    usable.next().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// One of the other family than this, for a dual-stack node, chosen in the same way; none of these ranges, which are the
+/// pods'.
+pub fn further_address(than: IpAddr, except: &[IpNet]) -> Option<IpAddr> {
+    let is_other = |ip: &IpAddr| ip.is_ipv4() != than.is_ipv4() && !except.iter().any(|range| range.contains(ip));
+    usable_addresses().into_iter().find(is_other)
+}
+
+/// Addresses that the node may go by, the best one first.
+fn usable_addresses() -> Vec<IpAddr> {
     let outside: [(SocketAddr, SocketAddr); 2] = [
         (
             (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -62,10 +77,7 @@ pub fn default_address() -> IpAddr {
     });
     let chosen = by_route.chain(interfaces.iter().copied().filter(IpAddr::is_ipv4));
     let chosen = chosen.chain(interfaces.iter().copied().filter(IpAddr::is_ipv6));
-    chosen
-        .into_iter()
-        .find(|ip| check(*ip, &interfaces).is_ok())
-        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    chosen.filter(|ip| check(*ip, &interfaces).is_ok()).collect()
 }
 
 /// All addresses of this machine's interfaces.
@@ -149,8 +161,10 @@ mod tests {
             let problem = check(ip.parse().unwrap(), &[own]).err().map(|error| error.to_string());
             assert_eq!(problem.as_deref(), expected, "{ip}");
         }
-        // Whatever this machine's network is, there is an address to go by.
-        default_address();
+        // Whatever this machine's network is, there is an address to go by; and there is none of everybody's.
+        let own = default_address();
+        let everybody = ["0.0.0.0/0", "::/0"].map(|range| range.parse().unwrap());
+        assert_eq!(further_address(own, &everybody), None);
     }
 
     #[test]

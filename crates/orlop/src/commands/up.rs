@@ -250,7 +250,8 @@ fn workers_options(
     WorkersOptions {
         data_dir: data_dir::absolute(data_dir),
         own_node: node.identity.name.clone(),
-        pod_cidr: node.pod_cidr(),
+        pod_cidr: node.pod_cidr().clone(),
+        pod_network: node.embedded().map(|embedded| embedded.pod_network).unwrap_or_default(),
         labels: node.identity.labels.clone(),
         dns,
         kubelet_config: node.kubelet_config().cloned(),

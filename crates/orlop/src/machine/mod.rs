@@ -7,6 +7,7 @@
 //!
 //! Another kind of things is one file here: a field of [`Machine`] if there is something to remember, and a row in [`ALL`].
 
+mod apparmor;
 mod cgroups;
 mod data;
 mod files;
@@ -167,6 +168,7 @@ pub(crate) struct Removal {
 /// In the order in which they go: what uses something before what it uses, the data directory last.
 pub(crate) const ALL: &[Removal] = &[
     pods::REMOVAL,
+    apparmor::REMOVAL,
     network::REMOVAL,
     workers::REMOVAL,
     own_address::REMOVAL,

@@ -11,6 +11,7 @@ use orlop_runtime::cri::CriRuntime;
 use orlop_runtime::cri::messages::{ContainerFilter, ContainerState, PodSandboxFilter, PodSandboxState};
 
 use super::{NodeTraces, Purge, Removal};
+use crate::embedded::EmbeddedParts;
 use crate::output::counted;
 
 pub(super) const REMOVAL: Removal = Removal {
@@ -21,7 +22,7 @@ pub(super) const REMOVAL: Removal = Removal {
 /// What ran the containers of a node. Each kind of runtime that a node can have is found here.
 pub(super) async fn connect(node: &NodeTraces) -> anyhow::Result<Arc<dyn Runtime>> {
     match &node.embedded {
-        Some(embedded) => embedded.open(None).await,
+        Some(embedded) => embedded.open(EmbeddedParts::default()).await,
         None => Ok(Arc::new(CriRuntime::connect(&node.runtime)?)),
     }
 }

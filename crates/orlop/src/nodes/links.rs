@@ -5,11 +5,12 @@
 //!            default via 172.30.7.1                                         10.244.1.0/24 via 172.30.7.2
 //! ```
 //!
-//! Links are routed, as those of pods are. A node that is cut off has its link down; what is sent to it then is answered
-//! with "unreachable" instead of leaving the machine by its default route. Everything here can be repeated.
+//! Links are routed, as those of pods are, and have addresses of both families if pods have. A node that is cut off has its
+//! link down; what is sent to it then is answered with "unreachable" instead of leaving the machine by its default route.
+//! Everything here can be repeated.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -18,7 +19,7 @@ use orlop_netlink::route::{Link, Route, RouteEntry, RouteKind, Veth, everywhere}
 use orlop_netlink::{Connection, Family, Namespace};
 use orlop_runtime::embedded::network::{nodes_prefix, nodes_table};
 
-use super::ranges::{gateway, worker_address};
+use super::ranges::{self, LinkEnds, PodRanges};
 
 const NAMESPACES: &str = "/run/netns";
 const INSIDE: &str = "eth0";
@@ -37,7 +38,9 @@ pub(crate) struct WorkerLinks {
     /// Of the workers' addresses.
     pub range: Ipv4Net,
     /// Of all pods.
-    pub pods: IpNet,
+    pub pods: PodRanges,
+    /// Otherwise the nodes' pod networks do it themselves.
+    pub routes_pods: bool,
 }
 
 /// One worker's.
@@ -45,7 +48,7 @@ pub(crate) struct WorkerLinks {
 pub(crate) struct WorkerLink {
     pub name: String,
     pub number: u8,
-    pub pods: IpNet,
+    pub pods: PodRanges,
 }
 
 impl WorkerLinks {
@@ -58,26 +61,44 @@ impl WorkerLinks {
         format!("{}-n{}", nodes_prefix(&self.cluster), worker.number)
     }
 
-    fn gateway(&self) -> IpAddr {
-        gateway(self.range).into()
+    fn ends(&self, worker: &WorkerLink) -> Vec<LinkEnds> {
+        let families = self.pods.families().into_iter();
+        families
+            .map(|family| LinkEnds::new(self.range, worker.number, family))
+            .collect()
+    }
+
+    /// The workers' addresses and this worker's pods.
+    fn routed<'a>(&'a self, worker: &'a WorkerLink) -> impl Iterator<Item = IpNet> {
+        let families = self.pods.families().into_iter();
+        let nodes = families.map(|family| ranges::node_range(self.range, family));
+        nodes.chain(worker.pods.iter())
     }
 
     /// Makes a worker's namespace and connects it.
     pub(crate) fn connect(&self, worker: &WorkerLink) -> io::Result<()> {
         let namespace = Namespace::ensure(&WorkerLinks::namespace(&self.cluster, &worker.name))?;
-        let (address, gateway) = (worker_address(self.range, worker.number), self.gateway());
+        let ends = self.ends(worker);
         let mut route = Route::open()?;
-        route.replace_route(&unreachable(self.range.into()))?;
-        route.replace_route(&unreachable(worker.pods))?;
+        for range in self.routed(worker) {
+            route.replace_route(&unreachable(range))?;
+        }
         let link = self.ensure_link(&mut route, worker, &namespace)?;
-        route.add_address(link.index, gateway)?;
+        for end in &ends {
+            route.add_address(link.index, end.gateway)?;
+        }
         route.set_up(link.index)?;
-        namespace.run(|| set_up_inside(address, gateway))??;
-        route.replace_route(&RouteEntry {
-            source: Some(gateway),
-            ..RouteEntry::by_link(host(address), link.index)
-        })?;
-        route.replace_route(&by_gateway(worker.pods, address.into(), link.index))?;
+        namespace.run(|| set_up_inside(&ends))??;
+        for end in &ends {
+            route.replace_route(&RouteEntry {
+                source: Some(end.gateway),
+                ..RouteEntry::by_link(IpNet::from(end.worker), link.index)
+            })?;
+            let same_family = |range: &IpNet| range.addr().is_ipv4() == end.worker.is_ipv4();
+            for range in worker.pods.iter().filter(same_family).filter(|_| self.routes_pods) {
+                route.replace_route(&by_gateway(range, end.worker, link.index))?;
+            }
+        }
         self.masquerade()
     }
 
@@ -101,26 +122,30 @@ impl WorkerLinks {
 
     /// What workers and their pods send out of the machine has the machine's address.
     fn masquerade(&self) -> io::Result<()> {
-        let mut table = table(&self.cluster);
-        let (range, pods) = (IpNet::from(self.range), self.pods);
-        let rule = Rule::new(Family::V4, |to| {
-            to.within(Part::Source, range, false);
-            to.within(Part::Destination, range, true);
-            to.within(Part::Destination, pods, true);
-            to.masquerade();
-        });
-        let hook = Hook {
-            kind: "nat",
-            number: POSTROUTING,
-            priority: SNAT,
-        };
-        let chain = Chain {
-            hook: Some(hook),
-            rules: vec![rule.commented("worker nodes leave the machine with its address")],
-        };
-        table.put_chain(&Name::from("masquerade"), chain);
         let mut netfilter = Connection::netfilter()?;
-        table.resync(&mut netfilter).map(drop).map_err(io::Error::other)
+        for pods in self.pods.iter() {
+            let family = Family::of(pods.addr());
+            let range = ranges::node_range(self.range, family);
+            let rule = Rule::new(family, |to| {
+                to.within(Part::Source, range, false);
+                to.within(Part::Destination, range, true);
+                to.within(Part::Destination, pods, true);
+                to.masquerade();
+            });
+            let hook = Hook {
+                kind: "nat",
+                number: POSTROUTING,
+                priority: SNAT,
+            };
+            let chain = Chain {
+                hook: Some(hook),
+                rules: vec![rule.commented("worker nodes leave the machine with its address")],
+            };
+            let mut table = table(&self.cluster, family);
+            table.put_chain(&Name::from("masquerade"), chain);
+            table.resync(&mut netfilter).map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     /// Takes a worker's link down: nobody reaches it, and it reaches nobody.
@@ -138,7 +163,9 @@ impl WorkerLinks {
         if let Some(link) = route.link(&self.link_name(worker))? {
             route.delete_link(link.index)?;
         }
-        route.delete_route(&unreachable(worker.pods))?;
+        for range in worker.pods.iter() {
+            route.delete_route(&unreachable(range))?;
+        }
         Namespace::remove(&WorkerLinks::namespace(&self.cluster, &worker.name))
     }
 
@@ -154,7 +181,10 @@ impl WorkerLinks {
         for link in route.links()?.into_iter().filter(|link| link.name.starts_with(&prefix)) {
             route.delete_link(link.index)?;
         }
-        let ranges: Vec<IpNet> = range.map(IpNet::from).into_iter().chain(pods.iter().copied()).collect();
+        let own = range
+            .iter()
+            .flat_map(|range| Family::ALL.map(|family| ranges::node_range(*range, family)));
+        let ranges: Vec<IpNet> = own.chain(pods.iter().copied()).collect();
         let is_ours = |entry: &RouteEntry| {
             *entry == unreachable(entry.to) && ranges.iter().any(|range| range.contains(&entry.to))
         };
@@ -162,7 +192,10 @@ impl WorkerLinks {
             route.delete_route(&entry)?;
         }
         let mut netfilter = Connection::netfilter()?;
-        table(cluster).delete(&mut netfilter).map_err(io::Error::other)?;
+        for family in Family::supported() {
+            let mut table = table(cluster, *family);
+            table.delete(&mut netfilter).map_err(io::Error::other)?;
+        }
         for node in nodes {
             Namespace::remove(&WorkerLinks::namespace(cluster, node))?;
         }
@@ -170,8 +203,8 @@ impl WorkerLinks {
     }
 }
 
-fn table(cluster: &str) -> Table {
-    Table::new(Family::V4, nodes_table(cluster).as_str())
+fn table(cluster: &str, family: Family) -> Table {
+    Table::new(family, nodes_table(cluster).as_str())
 }
 
 /// The networks that this machine has addresses in.
@@ -183,17 +216,18 @@ pub(crate) fn used_networks() -> io::Result<Vec<IpNet>> {
         .collect())
 }
 
-fn set_up_inside(address: Ipv4Addr, gateway: IpAddr) -> io::Result<()> {
+fn set_up_inside(ends: &[LinkEnds]) -> io::Result<()> {
     let mut route = Route::open()?;
-    for (name, address) in [("lo", None), (INSIDE, Some(address))] {
-        let link = route.link(name)?.ok_or(io::ErrorKind::NotFound)?;
-        if let Some(address) = address {
-            route.add_address(link.index, address.into())?;
-        }
-        route.set_up(link.index)?;
-        if address.is_some() {
-            route.replace_route(&by_gateway(everywhere(Family::V4), gateway, link.index))?;
-        }
+    let loopback = route.link("lo")?.ok_or(io::ErrorKind::NotFound)?;
+    route.set_up(loopback.index)?;
+    let link = route.link(INSIDE)?.ok_or(io::ErrorKind::NotFound)?;
+    for end in ends {
+        route.add_address(link.index, end.worker)?;
+    }
+    route.set_up(link.index)?;
+    for end in ends {
+        let family = Family::of(end.worker);
+        route.replace_route(&by_gateway(everywhere(family), end.gateway, link.index))?;
     }
     Ok(())
 }
@@ -212,8 +246,4 @@ fn unreachable(to: IpNet) -> RouteEntry {
         metric: LAST_METRIC,
         ..RouteEntry::new(to, RouteKind::Unreachable)
     }
-}
-
-fn host(address: Ipv4Addr) -> IpNet {
-    IpNet::from(IpAddr::from(address))
 }

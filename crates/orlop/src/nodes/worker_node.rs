@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::ranges::PodRanges;
 use crate::data_dir;
 use crate::embedded::EmbeddedNode;
 use crate::services::ServicesPlan;
@@ -17,8 +17,8 @@ use crate::services::ServicesPlan;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WorkerNode {
     pub name: String,
-    pub address: Ipv4Addr,
-    pub pod_cidr: IpNet,
+    pub addresses: Vec<IpAddr>,
+    pub pod_cidr: PodRanges,
     pub labels: BTreeMap<String, String>,
     pub embedded: EmbeddedNode,
     /// The group that its pods' are in.

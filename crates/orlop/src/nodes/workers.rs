@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use orlop_apiserver::pki::Pki;
 use orlop_base::Clock;
@@ -23,9 +23,10 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::task::JoinHandle;
 
 use super::links::used_networks;
+use super::ranges::PodRanges;
 use super::record::WorkerRecord;
 use super::{WorkerLink, WorkerLinks, WorkerNode, WorkersRecord, ranges, rights};
-use crate::embedded::{EmbeddedNode, WorkerPaths};
+use crate::embedded::{EmbeddedNode, PodTransport, WorkerPaths};
 use crate::machine::{self, Machine};
 use crate::node::{self, NodePlan};
 use crate::services::ServicesPlan;
@@ -47,7 +48,8 @@ pub(crate) struct WorkersOptions {
     /// The machine's own node.
     pub own_node: String,
     /// The range of its pods.
-    pub pod_cidr: IpNet,
+    pub pod_cidr: PodRanges,
+    pub pod_network: PodTransport,
     pub labels: BTreeMap<String, String>,
     pub dns: Option<IpAddr>,
     pub kubelet_config: Option<PathBuf>,
@@ -243,17 +245,18 @@ impl Workers {
 
     fn node(&self, range: Ipv4Net, worker: &WorkerRecord) -> anyhow::Result<WorkerNode> {
         let options = &self.options;
-        let address = ranges::worker_address(range, worker.number);
+        let addresses = self.addresses(range, worker);
         let cluster = self.cluster();
         Ok(WorkerNode {
             name: worker.name.clone(),
-            address,
-            pod_cidr: self.pod_range(worker)?,
+            addresses: addresses.clone(),
+            pod_cidr: self.pod_ranges(worker)?,
             labels: options.labels.clone(),
             embedded: EmbeddedNode {
                 data_dir: options.data_dir.clone(),
                 name: worker.name.clone(),
-                pod_ranges: vec![ranges::cluster_range(options.pod_cidr)],
+                pod_ranges: options.pod_cidr.of_cluster().iter().collect(),
+                pod_network: options.pod_network,
                 worker: Some(WorkerPaths {
                     directory: options.data_dir.join(data_dir::NODES).join(&worker.name),
                     network_namespace: WorkerLinks::namespace(&cluster, &worker.name),
@@ -265,25 +268,30 @@ impl Workers {
             services: options
                 .services
                 .as_ref()
-                .map(|services| services.for_worker(&worker.name, address.into())),
+                .map(|services| services.for_worker(&worker.name, addresses)),
         })
     }
 
-    fn pod_range(&self, worker: &WorkerRecord) -> anyhow::Result<IpNet> {
-        ranges::worker_pod_range(self.options.pod_cidr, worker.number)
-            .with_context(|| format!("--pod-cidr {} leaves no range for another node", self.options.pod_cidr))
+    fn addresses(&self, range: Ipv4Net, worker: &WorkerRecord) -> Vec<IpAddr> {
+        ranges::worker_addresses(range, worker.number, &self.options.pod_cidr.families())
+    }
+
+    fn pod_ranges(&self, worker: &WorkerRecord) -> anyhow::Result<PodRanges> {
+        let ranges = self.options.pod_cidr.of_worker(worker.number);
+        ranges.with_context(|| format!("--pod-cidr {} leaves no range for another node", self.options.pod_cidr))
     }
 
     fn links(&self, range: Ipv4Net, worker: &WorkerRecord) -> anyhow::Result<(WorkerLinks, WorkerLink)> {
         let links = WorkerLinks {
             cluster: self.cluster(),
             range,
-            pods: ranges::cluster_range(self.options.pod_cidr),
+            pods: self.options.pod_cidr.of_cluster(),
+            routes_pods: self.options.pod_network == PodTransport::Routes,
         };
         let link = WorkerLink {
             name: worker.name.clone(),
             number: worker.number,
-            pods: self.pod_range(worker)?,
+            pods: self.pod_ranges(worker)?,
         };
         Ok((links, link))
     }
@@ -304,7 +312,7 @@ impl Workers {
         let identity = Identity {
             name: node.name.clone(),
             hostname: node.name.clone(),
-            addresses: vec![node.address.into()],
+            addresses: node.addresses.clone(),
             labels: BTreeMap::new(),
             port: 0,
         };
@@ -358,7 +366,7 @@ impl Workers {
         let mut record = self.record.lock().await;
         let mut changed = record.clone();
         let worker = changed.add(name, &self.options.own_node)?;
-        self.pod_range(&worker)?;
+        self.pod_ranges(&worker)?;
         self.set_up(&mut changed).await?;
         *record = changed;
         self.start_agent(&worker);
@@ -447,29 +455,21 @@ impl Workers {
     /// A table of all nodes of this machine.
     pub(crate) async fn table(&self) -> anyhow::Result<String> {
         let record = self.record.lock().await.clone();
-        let mut text = format!(
-            "{:<16} {:<9} {:<9} {:<16} {:<18} {:<9} {:<8} {}\n",
-            "NAME", "STATE", "READY", "ADDRESS", "POD CIDR", "RESTARTS", "AGE", "LAST ERROR"
-        );
-        let mut row = |cells: [&str; 8]| {
-            let [name, state, ready, address, pods, restarts, age, error] = cells;
-            let line =
-                format!("{name:<16} {state:<9} {ready:<9} {address:<16} {pods:<18} {restarts:<9} {age:<8} {error}");
-            text.push_str(line.trim_end());
-            text.push('\n');
-        };
+        let titles = [
+            "NAME",
+            "STATE",
+            "READY",
+            "ADDRESS",
+            "POD CIDR",
+            "RESTARTS",
+            "AGE",
+            "LAST ERROR",
+        ];
+        let mut rows = vec![titles.map(str::to_string)];
         let own = &self.options.own_node;
         let (ready, address) = self.reported(own).await;
-        row([
-            own,
-            "running",
-            &ready,
-            &address,
-            &self.options.pod_cidr.to_string(),
-            "0",
-            "",
-            "",
-        ]);
+        let pods = self.options.pod_cidr.to_string();
+        rows.push([own, "running", &ready, &address, &pods, "0", "", ""].map(str::to_string));
         for worker in &record.workers {
             let state = self
                 .agents
@@ -477,9 +477,8 @@ impl Workers {
                 .get(&worker.name)
                 .map(|agent| agent.state.lock().clone());
             let (ready, _) = self.reported(&worker.name).await;
-            let address = record
-                .range
-                .map(|range| ranges::worker_address(range, worker.number).to_string());
+            let addresses = record.range.map(|range| self.addresses(range, worker));
+            let address = addresses.and_then(|addresses| Some(addresses.first()?.to_string()));
             let phase = match &state {
                 None => "stopped",
                 Some(_) if worker.is_cut => "cut",
@@ -488,21 +487,19 @@ impl Workers {
             let age = state
                 .as_ref()
                 .map(|s| control::age(Clock::System.now().duration_since(s.since)));
-            row([
-                &worker.name,
-                phase,
-                &ready,
-                address.as_deref().unwrap_or(""),
-                &self
-                    .pod_range(worker)
-                    .map(|range| range.to_string())
-                    .unwrap_or_default(),
-                &state.as_ref().map_or(0, |state| state.restarts).to_string(),
-                age.as_deref().unwrap_or(""),
-                state.as_ref().map_or("", |state| &state.error),
+            let pods = self.pod_ranges(worker).map(|ranges| ranges.to_string());
+            rows.push([
+                worker.name.clone(),
+                phase.to_string(),
+                ready,
+                address.unwrap_or_default(),
+                pods.unwrap_or_default(),
+                state.as_ref().map_or(0, |state| state.restarts).to_string(),
+                age.unwrap_or_default(),
+                state.map_or(String::new(), |state| state.error),
             ]);
         }
-        Ok(text)
+        Ok(rendered(&rows))
     }
 
     /// What the API says of a node: its Ready condition, and its address.
@@ -520,6 +517,21 @@ impl Workers {
             of_type(&node["status"]["addresses"], "InternalIP", "address"),
         )
     }
+}
+
+/// Columns as wide as their longest cell.
+fn rendered<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        format!("{}\n", cells.join("   ").trim_end())
+    };
+    rows.iter().map(line).collect()
 }
 
 fn listed(names: &[String]) -> String {

@@ -20,7 +20,11 @@ spec:
 apiVersion: v1
 kind: Service
 metadata: {name: echo}
-spec: {selector: {app: echo}, type: NodePort, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+spec:
+  selector: {app: echo}
+  type: NodePort
+  ipFamilyPolicy: PreferDualStack
+  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
 "#;
 
 /// The order matters: the cluster ends before its runtime does.
@@ -33,6 +37,10 @@ struct Cluster {
 
 impl Cluster {
     fn start(nodes: usize) -> Cluster {
+        Cluster::start_with(nodes, &[])
+    }
+
+    fn start_with(nodes: usize, more: &[&str]) -> Cluster {
         let runtime = NodeRuntime::start(TestRuntime::Embedded);
         let traces = traces();
         // A node is missed soon.
@@ -41,6 +49,7 @@ impl Cluster {
         let launch = launch
             .arg("--node-monitor-grace-period=5s")
             .arg(format!("--nodes={nodes}"));
+        let launch = more.iter().fold(launch, |launch, arg| launch.arg(*arg));
         let cluster = Cluster {
             server: launch.start(),
             runtime,
@@ -127,7 +136,97 @@ fn shown(line: &str) -> String {
 
 /// What a cluster makes in a network of its own.
 fn traces() -> [String; 3] {
-    ["ip -o link | cut -d: -f2 | sort", "ip route", "nft list tables"].map(shown)
+    [
+        "ip -o link | cut -d: -f2 | sort",
+        "ip route; ip -6 route",
+        "nft list tables",
+    ]
+    .map(shown)
+}
+
+fn texts(list: &Value, field: &str) -> Vec<String> {
+    let texts = list.as_array().into_iter().flatten();
+    texts.map(|one| one[field].as_str().unwrap().to_string()).collect()
+}
+
+/// As a URL has it.
+fn in_url(ip: &str) -> String {
+    match ip.contains(':') {
+        true => format!("[{ip}]"),
+        false => ip.to_string(),
+    }
+}
+
+#[test]
+fn pods_of_both_families_by_routes() {
+    pods_of_both_families("routes");
+}
+
+#[test]
+fn pods_of_both_families_through_vxlan() {
+    pods_of_both_families("vxlan");
+}
+
+fn pods_of_both_families(pod_network: &str) {
+    let mut cluster = Cluster::start_with(
+        3,
+        &[
+            "--pod-cidr=10.213.0.0/24,fd00:213::/64",
+            "--service-cidr=10.96.0.0/16,fd00:96::/112",
+            &format!("--pod-network={pod_network}"),
+        ],
+    );
+    for node in ["worker-1", "worker-2"] {
+        cluster.wait_ready(node);
+        let addresses = cluster.server.get(&format!("node {node}"))["status"]["addresses"].clone();
+        assert_eq!(
+            addresses
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|one| one["type"] == "InternalIP")
+                .count(),
+            2
+        );
+    }
+    cluster = cluster.with_echo(3);
+    let pods = cluster.pods("app=echo");
+    let services = cluster.server.get("service echo")["spec"]["clusterIPs"].clone();
+    for from in &pods {
+        for to in &pods {
+            let ips = texts(&to["status"]["podIPs"], "ip");
+            assert_eq!(
+                ips.iter().map(|ip| ip.contains(':')).collect::<Vec<_>>(),
+                [false, true],
+                "{ips:?}"
+            );
+            for ip in ips {
+                // Where nodes come up one after the other, routes do, too.
+                let answer = eventually("the pod answers", || {
+                    cluster.ask(from, &format!("{}:8080", in_url(&ip)))
+                });
+                assert_eq!(Some(answer.as_str()), to["metadata"]["name"].as_str(), "{ip}");
+            }
+        }
+        for ip in services.as_array().unwrap() {
+            let host = in_url(ip.as_str().unwrap());
+            eventually("the service answers", || cluster.ask(from, &host));
+        }
+    }
+    assert_eq!(services.as_array().unwrap().len(), 2);
+    // The machine reaches the pods of its nodes, as webhooks and probes need it.
+    for ip in texts(&pods[1]["status"]["podIPs"], "ip") {
+        let ran = cluster
+            .server
+            .sh(&format!("curl -gsf -m 5 http://{}:8080/hostname", in_url(&ip)));
+        assert_eq!(ran.stdout.trim(), pods[1]["metadata"]["name"].as_str().unwrap(), "{ip}");
+    }
+    let tunnels = shown("ip -o link show type vxlan").lines().count();
+    assert_eq!(tunnels, usize::from(pod_network == "vxlan"));
+
+    cluster.orlop("down --purge --grace-period=1");
+    assert_eq!(cluster.server.wait_stopped().code(), Some(0));
+    assert_eq!(traces(), cluster.traces);
 }
 
 #[test]
@@ -196,7 +295,7 @@ fn pods_of_all_nodes_reach_each_other_and_services() {
     assert!(shown(&of_machine).lines().count() > 2);
     cluster.orlop("down --purge --grace-period=1");
     assert_eq!(cluster.server.wait_stopped().code(), Some(0));
-    assert!(!data_dir.exists());
+    assert!(cluster.runtime.is_purged(&data_dir));
     assert_eq!(cluster.runtime.running(), [""; 0]);
     assert_eq!((traces(), shown(&of_machine)), (cluster.traces.clone(), String::new()));
 }

@@ -65,6 +65,11 @@ pub(super) fn vxlan_mac(cluster: &str, node: &str) -> Mac {
     Mac([a & 0xfc | 0x02, b, c, d, e, f])
 }
 
+/// What tells a cluster's VXLAN packets from those of others: 24 bits, and not 0.
+pub(super) fn vxlan_id(cluster: &str) -> u32 {
+    (hash(&[cluster, "vxlan"]) & 0xff_ffff).max(1) as u32
+}
+
 /// As nft takes it without quotes.
 fn identifier(text: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -108,5 +113,7 @@ mod tests {
         let mac = vxlan_mac("default", "node-1");
         assert_eq!(mac.0[0] & 3, 2);
         assert_ne!(mac, vxlan_mac("default", "node-2"));
+        assert_ne!(vxlan_id("default"), vxlan_id("other"));
+        assert!((1..1 << 24).contains(&vxlan_id("default")));
     }
 }

@@ -10,7 +10,7 @@ use orlop_netlink::Family;
 use orlop_netlink::route::{ForwardingEntry, Mac, Neighbour, Route, RouteEntry, RouteKind};
 
 use super::addresses::Range;
-use super::names::vxlan_mac;
+use super::names::{vxlan_id, vxlan_mac};
 
 /// How packets get from node to node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,18 @@ pub enum Transport {
     Vxlan { id: u32, port: u16 },
 }
 
+/// Flannel's, and so the one that firewalls know.
+const VXLAN_PORT: u16 = 8472;
+
 impl Transport {
+    /// With an id of the cluster's own: two clusters on one machine use the same port.
+    pub fn vxlan(cluster: &str) -> Transport {
+        Transport::Vxlan {
+            id: vxlan_id(cluster),
+            port: VXLAN_PORT,
+        }
+    }
+
     /// What it takes of each packet.
     pub(super) fn overhead(self, local: Option<IpAddr>) -> u32 {
         match (self, local) {
