@@ -141,6 +141,11 @@ fn look(server: &Server, endpoint: &str) -> Vec<(&'static str, bool)> {
     outcomes(endpoint, &Snapshot::take(server), &components)
 }
 
+/// Whether `/livez` passes: if not, only a new start helps.
+pub fn is_live(server: &Server) -> bool {
+    look(server, "livez").iter().all(|(_, passes)| *passes)
+}
+
 /// The checks of `/readyz` that fail.
 pub fn unready(server: &Server) -> Vec<&'static str> {
     let checks = look(server, "readyz").into_iter();

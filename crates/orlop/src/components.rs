@@ -132,16 +132,22 @@ impl Components {
 
     /// Pods first, while there is a kubelet to stop them and an API server to be told.
     pub(crate) async fn stop(self) {
+        if !self.stop.keeps_pods() {
+            self.stop_pods().await;
+        }
+        self.shutdown.trigger();
+        for task in self.tasks {
+            let _ = task.await;
+        }
+    }
+
+    async fn stop_pods(&self) {
         let workers = async {
             if let Some(workers) = &self.workers {
                 workers.stop_all().await;
             }
         };
         tokio::join!(self.stop.stop_pods(), workers);
-        self.shutdown.trigger();
-        for task in self.tasks {
-            let _ = task.await;
-        }
     }
 
     fn add(&mut self, name: &'static str, mut start: Start) {

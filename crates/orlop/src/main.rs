@@ -30,6 +30,7 @@ mod output;
 mod pod_network;
 mod process_file;
 mod progress;
+mod service_manager;
 mod services;
 mod session;
 mod signing;

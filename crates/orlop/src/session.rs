@@ -13,6 +13,7 @@ use crate::components::Components;
 use crate::kubeconfig::{Access, Merged, Target};
 use crate::machine::Machine;
 use crate::process_file::{ProcessFile, ProcessId};
+use crate::service_manager::ServiceManager;
 use crate::stop::StopRequest;
 use crate::{control, data_dir, status};
 
@@ -89,6 +90,9 @@ impl Session {
             own_nodes,
             stop: stop.clone(),
         };
+        if let Some(manager) = ServiceManager::of_environment() {
+            components.keep(tokio::spawn(manager.follow(source.clone())));
+        }
         let cluster = control::Cluster {
             supervisor: components.supervisor().clone(),
             status: Some(source.into()),

@@ -115,6 +115,7 @@ impl Report {
 }
 
 /// Where a report comes from.
+#[derive(Clone)]
 pub(crate) struct Source {
     pub server: Arc<Server>,
     /// With the right to read nodes and pods.

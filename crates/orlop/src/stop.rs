@@ -1,6 +1,7 @@
 //! A request to stop the whole cluster, by a signal or by `orlop down`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use orlop_base::Shutdown;
 use orlop_kubelet::agent::PodStop;
@@ -12,6 +13,9 @@ pub(crate) struct StopRequest {
     shutdown: Shutdown,
     pods: PodStop,
     grace_seconds: Arc<Mutex<Option<i64>>>,
+    /// Signals leave pods to the next start; `orlop down` does not.
+    keep_pods: bool,
+    requested: Arc<AtomicBool>,
 }
 
 impl StopRequest {
@@ -23,10 +27,21 @@ impl StopRequest {
         }
     }
 
+    /// Whether a signal stops pods as well.
+    pub(crate) fn keeping_pods(self, keep_pods: bool) -> StopRequest {
+        StopRequest { keep_pods, ..self }
+    }
+
+    /// Whether pods are to run on without this process.
+    pub(crate) fn keeps_pods(&self) -> bool {
+        self.keep_pods && !self.requested.load(Ordering::Acquire)
+    }
+
     /// Pods get at most this many seconds; `None`: as many as they ask for.
     pub(crate) fn request(&self, grace_seconds: Option<i64>) {
         tracing::info!(grace_seconds, "stopping");
         *self.grace_seconds.lock() = grace_seconds;
+        self.requested.store(true, Ordering::Release);
         self.shutdown.trigger();
     }
 

@@ -5,7 +5,10 @@ pub(crate) mod apiserver;
 mod apiserver_access;
 mod apiserver_flags;
 mod bench;
+mod completion;
 mod component;
+mod config;
+mod config_file;
 pub(crate) mod controller_manager;
 mod controllers;
 mod down;
@@ -76,6 +79,13 @@ enum Command {
     Agent(agent::Args),
     /// Load an API server and report rates and latencies
     Bench(bench::Args),
+    /// Print the configuration file of `orlop up`
+    Config(config::Args),
+    /// Print a completion script for a shell
+    Completion(completion::Args),
+    /// Write man pages
+    #[command(hide = true)]
+    Man(completion::ManArgs),
     /// Show the version of Orlop and of the Kubernetes API it serves
     Version(version::Args),
 }
@@ -110,6 +120,14 @@ pub(crate) fn main() -> ExitCode {
         Command::Component(args) => component::run(args),
         Command::Agent(args) => agent::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Config(args) => {
+            let mut cli = Cli::command();
+            cli.build();
+            config::run(&args, cli.find_subcommand("up").unwrap_or(&cli));
+            Ok(())
+        }
+        Command::Completion(args) => completion::run(&args, Cli::command()),
+        Command::Man(args) => completion::write_man(&args, Cli::command()),
         Command::Version(args) => version::run(args),
     };
     match result {
@@ -137,7 +155,23 @@ fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
         Some("kubelet") => parse_alone(line, "kubelet", "kubelet", Command::Kubelet),
         Some("kube-proxy") => parse_alone(line, "kube-proxy", "proxy", Command::Proxy),
         _ if line.get(1).is_some_and(|command| command == "etcd") => Cli::try_parse_from(etcd::line(line.to_vec(), 2)),
-        _ => Cli::try_parse_from(line),
+        _ => parse_own(line),
+    }
+}
+
+/// With the flags of a configuration file, where the line names one.
+fn parse_own(line: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    command.build();
+    let matches = command.clone().try_get_matches_from(line)?;
+    let up = matches.subcommand_matches("up").zip(command.find_subcommand("up"));
+    let extended = match up {
+        Some((matches, up)) => config_file::extended(line, up, matches)?,
+        None => None,
+    };
+    match extended {
+        Some(line) => Cli::try_parse_from(line),
+        None => Cli::from_arg_matches(&matches),
     }
 }
 

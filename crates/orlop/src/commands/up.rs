@@ -33,9 +33,15 @@ pub(crate) struct Args {
     /// With --detach: how long to wait until the node is Ready
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     wait: Duration,
+    /// YAML file with these flags by name; what is given on the command line or in the environment wins
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Do not add a context for the cluster to the kubeconfig ($KUBECONFIG or ~/.kube/config)
     #[arg(long)]
     no_kubeconfig: bool,
+    /// Leave pods running when a signal stops this process: the next start adopts them, `orlop down` ends them
+    #[arg(long)]
+    keep_pods: bool,
     /// Data directory of the cluster [default: /var/lib/orlop as root, else ~/.local/share/orlop]
     #[arg(long, value_name = "DIR", env = "ORLOP_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -182,7 +188,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let mut session = Session::default();
     let served = super::apiserver::serve(config, |running, kubeconfig, stop| {
         let took = started.elapsed();
-        let stop = StopRequest::new(stop.clone());
+        let stop = StopRequest::new(stop.clone()).keeping_pods(args.keep_pods);
         session.begin(&data_dir, kubeconfig, !args.no_kubeconfig, machine);
         let mut greeting = greeting(running, took, node.as_ref(), fleet.as_ref(), &disabled);
         running

@@ -2,6 +2,7 @@
 //! has a home of its own, so that nobody's kubeconfig is touched.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,6 +15,9 @@ use tempfile::TempDir;
 /// Simulated, on ports that nobody has.
 const FLAGS: &str = "--port=0 --runtime=simulated --node-name=n1 --kubelet-port=0 --kubelet-healthz-port=0 \
                      --scheduler-port=0 --controller-manager-port=0";
+
+/// How long a message may take.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A user's home, and the clusters that were started in it.
 struct Home(TempDir);
@@ -434,4 +438,61 @@ fn a_machine_without_kubectl_is_told_how_to_get_it() {
         text.contains("https://dl.k8s.io/release/v1.36.") && !text.contains("+orlop0.1.0/bin"),
         "{text}"
     );
+}
+
+/// The flags above as a file, as `orlop.service` has one.
+const CONFIG: &str = "port: 0\nruntime: simulated\nnode-name: n1\nkubelet-port: 0\nkubelet-healthz-port: 0\nscheduler-port: 0\n\
+                      controller-manager-port: 0\nno-kubeconfig: true\n";
+
+/// systemd's side of `Type=notify` with a watchdog.
+#[test]
+fn a_service_manager_is_told() {
+    let home = Home::new();
+    let socket = UnixDatagram::bind(home.path("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut seen: Vec<String> = vec![];
+    let mut next = |seen: &mut Vec<String>, what: &str| {
+        let mut buffer = [0; 4096];
+        loop {
+            let length = socket
+                .recv(&mut buffer)
+                .unwrap_or_else(|e| panic!("{what}: {e}; {seen:?}"));
+            let lines = String::from_utf8_lossy(&buffer[..length]);
+            seen.extend(lines.lines().map(str::to_string));
+            if let Some(line) = lines.lines().find(|line| line.contains(what)) {
+                return line.to_string();
+            }
+        }
+    };
+    std::fs::write(home.path("config.yaml"), CONFIG).unwrap();
+    let arguments = format!(
+        "up --config={} --data-dir={}",
+        home.path("config.yaml").display(),
+        home.path("c").display()
+    );
+    let mut command = home.command(&orlop(), &arguments);
+    command
+        .env("NOTIFY_SOCKET", home.path("notify"))
+        .env("WATCHDOG_USEC", "100000");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    next(&mut seen, "READY=1");
+    let status = next(&mut seen, "1 nodes, 0 pods running");
+    assert!(status.starts_with("STATUS=Kubernetes v1.36."), "{status}");
+    next(&mut seen, "WATCHDOG=1");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    next(&mut seen, "STOPPING=1");
+    assert!(child.wait().unwrap().success());
+
+    // What the file must not say, and what the line says instead.
+    std::fs::write(home.path("config.yaml"), "porrt: 0\n").unwrap();
+    let refused = home.run(&orlop(), &arguments);
+    assert_eq!(refused.code, Some(2));
+    assert!(
+        refused
+            .stderr
+            .contains("config.yaml: porrt: unknown field (is it port?)"),
+        "{refused}"
+    );
+    let printed = home.run(&orlop(), "config print").ok();
+    assert!(printed.contains("\n#port: 6443\n"), "{printed}");
 }

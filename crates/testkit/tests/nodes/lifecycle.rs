@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
-use orlop_testkit::{AgentHome, Leftovers, NodeRuntime, Ran, Server, TestRuntime, eventually, orlop};
+use orlop_testkit::{AgentHome, Launch, Leftovers, NodeRuntime, Ran, Server, TestRuntime, eventually, orlop};
 use serde_json::{Value, json};
 
 /// The order matters: the cluster ends before its runtime does.
@@ -18,9 +18,13 @@ struct Cluster {
 impl Cluster {
     /// With a proxy, and a pod network that the cluster makes itself.
     fn start(runtime: NodeRuntime) -> Cluster {
+        Cluster::start_with(runtime, |launch| launch)
+    }
+
+    fn start_with(runtime: NodeRuntime, change: impl FnOnce(Launch) -> Launch) -> Cluster {
         let notes = runtime.home().path().join("notes");
         fs::create_dir(&notes).unwrap();
-        let server = runtime.launch(json!({})).arg("--proxy-mode=nftables").start();
+        let server = change(runtime.launch(json!({})).arg("--proxy-mode=nftables")).start();
         let cluster = Cluster { server, runtime, notes };
         cluster.server.run("kubectl wait --for=create sa/default --timeout=60s");
         cluster
@@ -122,6 +126,34 @@ fn pods_end_within_their_grace_and_go_on_after_a_restart() {
     cluster.orlop("down --grace-period=1");
     assert_eq!(cluster.runtime.running(), [""; 0]);
     assert_eq!(cluster.server.wait_stopped().code(), Some(0));
+    cluster.orlop("down --purge");
+}
+
+#[test]
+fn pods_run_on_while_their_cluster_restarts() {
+    let runtime = NodeRuntime::start_without_network(TestRuntime::of_suite());
+    let mut cluster = Cluster::start_with(runtime, |launch| launch.arg("--keep-pods"));
+    cluster.run_pod("web", "Always", 60, POLITE);
+    let before = cluster.runtime.running();
+    assert_eq!(cluster.server.stop(Signal::SIGTERM).code(), Some(0));
+    assert_eq!(cluster.runtime.running(), before);
+    cluster.server.start_again();
+    let count = eventually("it is taken over", || {
+        let status = cluster.pod("web")["status"]["containerStatuses"][0].clone();
+        let ready = cluster
+            .server
+            .sh("kubectl wait --for=condition=Ready node/real --timeout=1s");
+        (status["ready"] == true && ready.succeeded()).then(|| status["restartCount"].clone())
+    });
+    assert_eq!(count, 0);
+    assert_eq!(cluster.runtime.running(), before);
+    // Whoever wants them gone says so.
+    cluster.orlop("down");
+    assert_eq!(cluster.server.wait_stopped().code(), Some(0));
+    assert_eq!(
+        (cluster.runtime.running(), cluster.note("polite")),
+        (vec![], "asked\n".into())
+    );
     cluster.orlop("down --purge");
 }
 
