@@ -3,7 +3,7 @@ CARGO ?= cargo
 BIN := target/release/orlop
 export CARGO_TERM_COLOR ?= always
 
-.PHONY: help build up dev test unit lint docs bench tools fuzz clean
+.PHONY: help build up dev test unit lint docs bench tools fuzz package clean
 
 help: ## list these
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ bench: build ## measure: the store, decoding, and a running server (see docs/ben
 MINUTES ?= 5
 fuzz: ## damaged patches, bodies, selectors, certificates, times for MINUTES (FUZZ_SEED, FUZZ_ONLY: see the test)
 	FUZZ_MINUTES=$(if $(FUZZ_ONLY),,$(MINUTES)) $(CARGO) test --release --locked -p orlop-apiserver --test fuzz -- --nocapture
+
+package: build ## a .deb, a static tarball and an OCI image in target/package (see docs/install.md)
+	./tools/package
 
 tools: ## what the tests need beside Rust (installs with apt-get, as root)
 	./tools/install-test-tools
