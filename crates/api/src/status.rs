@@ -146,7 +146,10 @@ impl Status {
             .map(|p| Cause {
                 reason: p.kind.reason().into(),
                 message: p.body(),
-                field: p.field.clone(),
+                field: match p.field.as_str() {
+                    "" => "<nil>".into(),
+                    field => field.into(),
+                },
             })
             .collect();
         status.details = Some(Box::new(Details {

@@ -89,7 +89,7 @@ fn distinct(kinds: impl Iterator<Item = &'static KindDef>) -> Vec<GroupVersion> 
 pub(super) fn group_title(group: &str) -> String {
     match group.strip_suffix(".k8s.io").unwrap_or(group) {
         "" => "Core".to_string(),
-        words => words.split('.').map(title).collect(),
+        words => words.split(['.', '-']).map(title).collect(),
     }
 }
 
@@ -143,6 +143,13 @@ mod tests {
                 "apis/rbac.authorization.k8s.io/v1",
                 "RbacAuthorizationV1",
                 "rbacAuthorization_v1",
+            ),
+            (
+                "cert-manager.io",
+                "v1",
+                "apis/cert-manager.io/v1",
+                "CertManagerIoV1",
+                "certManagerIo_v1",
             ),
         ] {
             let gv = GroupVersion { group, version };
