@@ -117,6 +117,10 @@ impl Registry {
         self.fill_metadata(kind, &mut value, ctx);
         let status = value.get("status").filter(|_| ctx.options.keep_status).cloned();
         rules::prepare_create(kind, &mut value);
+        // Whatever the status was, it is gone; what the schema puts in its place is not.
+        if let Some(version) = custom::schema_of(kind).filter(|version| version.schema().has_defaults) {
+            version.default(&mut value);
+        }
         fill_empty_status(kind, &mut value);
         if let Some(status) = status {
             value["status"] = status;
@@ -288,7 +292,7 @@ impl Registry {
     }
 
     /// The form in which the object is stored, if that is another kind's or version's.
-    async fn in_stored_form(&self, value: &Value, kind: &'static KindDef) -> Result<Option<Value>, Status> {
+    pub(super) async fn in_stored_form(&self, value: &Value, kind: &'static KindDef) -> Result<Option<Value>, Status> {
         if kind.custom.is_some() {
             return self.in_storage_version(kind, value).await;
         }

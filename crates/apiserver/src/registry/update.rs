@@ -109,11 +109,14 @@ impl Registry {
         desired: &Desired<'_>,
     ) -> Result<VerbResult, Status> {
         for _ in 0..MAX_RACES {
-            let item = self.find(kind, namespace, name)?;
-            let item = self.present(kind, item).await?;
+            let stored = self.find(kind, namespace, name)?;
+            let item = self.present(kind, stored.clone()).await?;
             let old = self.value_as(&item, kind);
             let new = desired(&old)?;
-            match self.try_change(kind, endpoint, ctx, &item, &old, new).await? {
+            match self
+                .try_change(kind, endpoint, ctx, (&stored, &item), &old, new)
+                .await?
+            {
                 Some(outcome) => return Ok(outcome),
                 None => continue,
             }
@@ -121,13 +124,13 @@ impl Registry {
         Err(Status::modified(kind.group, kind.plural, name))
     }
 
-    /// One attempt; `None` if the race was lost.
+    /// One attempt, at an object as it is stored and as it is served; `None` if the race was lost.
     async fn try_change(
         &self,
         kind: &'static KindDef,
         endpoint: &Endpoint,
         ctx: &Context<'_>,
-        item: &Item<Object>,
+        (stored, item): (&Item<Object>, &Item<Object>),
         old: &Value,
         mut new: Value,
     ) -> Result<Option<VerbResult>, Status> {
@@ -168,8 +171,8 @@ impl Registry {
         let mut ops = services::plan(self, kind, Some(&mut new), Some(old))?;
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         ownership::keep_times_if_unchanged(&mut new, old);
-        // One that is to be encrypted with another key is written even so.
-        if new == *old && !self.store.is_stale(&item.key) {
+        // One that is to be encrypted with another key is written even so, and one that would be stored in another form now.
+        if new == *old && !self.store.is_stale(&item.key) && self.is_stored_as(stored, item, &new, kind).await? {
             return Ok(Some(VerbResult::Stored {
                 item: item.clone(),
                 created: false,
@@ -215,6 +218,27 @@ impl Registry {
             };
             VerbResult::Stored { item, created: false }
         }))
+    }
+}
+
+impl Registry {
+    /// Whether what is stored of a custom object is what would be stored of it now: in the same version, pruned and filled
+    /// in by the same schema. `item` is how it is served.
+    async fn is_stored_as(
+        &self,
+        stored: &Item<Object>,
+        item: &Item<Object>,
+        new: &Value,
+        kind: &'static KindDef,
+    ) -> Result<bool, Status> {
+        if Arc::ptr_eq(&stored.record, &item.record) {
+            return Ok(true);
+        }
+        let before = self.value_of(stored);
+        Ok(match self.in_stored_form(new, kind).await? {
+            Some(converted) => converted == before,
+            None => *new == before,
+        })
     }
 }
 
