@@ -1,10 +1,14 @@
 //! Custom kinds: from a definition to objects that kubectl treats like any other.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use orlop_testkit::{Server, eventually};
+use orlop_testkit::{Http, Server, eventually, until};
 use serde_json::{Value, json};
 
 use crate::webhook_server::WebhookServer;
@@ -511,4 +515,167 @@ fn webhooks_convert_between_versions() {
         tried.succeeded().then_some(())
     });
     assert_eq!(shown("v2", "port"), ["90", "81"]);
+}
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const GADGETS: &str = "/apis/busy.example.com/v1/namespaces/default/gadgets";
+
+/// A definition whose objects have as many fields, each with a default.
+fn gadgets(versions: &[String], fields: usize) -> Value {
+    let field = |i: usize| {
+        (
+            format!("field{i}"),
+            json!({"type": "string", "default": format!("default {i}")}),
+        )
+    };
+    let fields: Value = (0..fields).map(field).collect();
+    let version = |(i, name): (usize, &String)| {
+        json!({
+            "name": name, "served": true, "storage": i == 0,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {
+                "type": "object", "properties": fields, "default": {},
+            }}}},
+        })
+    };
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gadgets.busy.example.com"},
+        "spec": {
+            "group": "busy.example.com", "scope": "Namespaced", "names": {"plural": "gadgets", "kind": "Gadget"},
+            "versions": versions.iter().enumerate().map(version).collect::<Vec<_>>(),
+        },
+    })
+}
+
+async fn define_gadgets(http: &Http, versions: &[String], fields: usize) {
+    http.post(DEFINITIONS, &gadgets(versions, fields)).await.expect(201);
+    until("the kind is served", async || {
+        (http.get(GADGETS).await.status == 200).then_some(())
+    })
+    .await;
+}
+
+async fn redefine_gadgets(http: &Http, versions: &[String], fields: usize) {
+    let path = format!("{DEFINITIONS}/gadgets.busy.example.com");
+    // Its conditions may be written meanwhile.
+    until("the definition is changed", async || {
+        let mut definition = gadgets(versions, fields);
+        definition["metadata"]["resourceVersion"] =
+            http.get(&path).await.expect(200)["metadata"]["resourceVersion"].clone();
+        let answer = http.put(&path, &definition).await;
+        assert!([200, 409].contains(&answer.status.as_u16()), "{}", answer.text());
+        (answer.status == 200).then_some(())
+    })
+    .await;
+}
+
+async fn undefine_gadgets(http: &Http) {
+    let path = format!("{DEFINITIONS}/gadgets.busy.example.com");
+    http.delete(&path).await.expect(200);
+    until("the definition is gone", async || {
+        (http.get(&path).await.status == 404).then_some(())
+    })
+    .await;
+}
+
+/// Creates, reads, changes and deletes objects until told to stop; collects answers that make no sense.
+async fn use_gadgets(http: Http, number: usize, stop: Arc<AtomicBool>) -> (usize, BTreeSet<String>) {
+    let (mut done, mut odd) = (0, BTreeSet::new());
+    let merge = [("content-type", "application/merge-patch+json")];
+    while !stop.load(Ordering::Relaxed) {
+        let name = format!("g{number}-{done}");
+        let object = json!({"apiVersion": "busy.example.com/v1", "kind": "Gadget", "metadata": {"name": name}, "spec": {"field0": "own"}});
+        let path = format!("{GADGETS}/{name}");
+        for answer in [
+            http.post(GADGETS, &object).await,
+            http.get(&path).await,
+            http.ask(Method::PATCH, &path, &merge, r#"{"spec":{"field1":"changed"}}"#)
+                .await
+                .unwrap(),
+            http.get(&format!("{GADGETS}?limit=10")).await,
+            http.delete(&path).await,
+        ] {
+            // While the definition is being deleted nothing is created; without it there is no such path.
+            if ![200, 201, 404, 405, 409].contains(&answer.status.as_u16()) {
+                odd.insert(answer.text());
+            }
+        }
+        done += 1;
+    }
+    (done, odd)
+}
+
+/// A definition that changes, goes and comes back while its objects are used: nothing fails but what must.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definitions_change_under_load() {
+    let server = Server::with_accounts();
+    let http = server.http().await;
+    let v1 = ["v1".to_string()];
+    define_gadgets(&http, &v1, 2).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut users = vec![];
+    for number in 0..3 {
+        users.push(tokio::spawn(use_gadgets(server.http().await, number, stop.clone())));
+    }
+    for fields in 3..60 {
+        redefine_gadgets(&http, &v1, fields).await;
+    }
+    for fields in 1..15 {
+        undefine_gadgets(&http).await;
+        define_gadgets(&http, &v1, fields).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for user in users {
+        let (done, odd) = user.await.unwrap();
+        assert!(done > 10 && odd.is_empty(), "{done} {odd:?}");
+    }
+    // What is served is what was defined last.
+    undefine_gadgets(&http).await;
+    define_gadgets(&http, &v1, 2).await;
+    assert_eq!(http.get(GADGETS).await.expect(200)["items"], json!([]));
+    let object = json!({"apiVersion": "busy.example.com/v1", "kind": "Gadget", "metadata": {"name": "last"}, "spec": {"field14": "x"}});
+    let made = http.post(GADGETS, &object).await.expect(201);
+    assert_eq!(made["spec"], json!({"field0": "default 0", "field1": "default 1"}));
+}
+
+/// A thousand versions of one kind at the same time, and a thousand definitions of it one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_versions_do_no_harm() {
+    let server = Server::with_accounts();
+    let http = server.http().await;
+    let names: Vec<String> = (1..=1000).map(|n| format!("v{n}")).collect();
+    define_gadgets(&http, &names, 2).await;
+    let object = json!({"apiVersion": "busy.example.com/v777", "kind": "Gadget", "metadata": {"name": "g"}});
+    http.post(&GADGETS.replace("v1", "v777"), &object).await.expect(201);
+    let seen = http
+        .get(&format!("{}/g", GADGETS.replace("v1", "v1000")))
+        .await
+        .expect(200);
+    assert_eq!(
+        (&seen["apiVersion"], &seen["spec"]["field1"]),
+        (&json!("busy.example.com/v1000"), &json!("default 1"))
+    );
+    let group = http.get("/apis/busy.example.com").await.expect(200);
+    assert_eq!(group["versions"].as_array().unwrap().len(), 1000);
+    http.get("/openapi/v3/apis/busy.example.com/v500").await.expect(200);
+    undefine_gadgets(&http).await;
+    let group = http.get("/apis/busy.example.com").await;
+    assert_eq!(group.status, 404, "{}", group.text());
+
+    define_gadgets(&http, &names[..1], 1).await;
+    for n in 0..1000 {
+        redefine_gadgets(&http, &names[..1], 1 + n % 7).await;
+    }
+    http.post(
+        GADGETS,
+        &json!({"apiVersion": "busy.example.com/v1", "kind": "Gadget", "metadata": {"name": "g"}}),
+    )
+    .await
+    .expect(201);
+    // The last schema, 999 % 7 + 1 fields.
+    until("the last schema is served", async || {
+        let seen = http.get(&format!("{GADGETS}/g")).await.expect(200);
+        (seen["spec"].as_object().unwrap().len() == 6).then_some(())
+    })
+    .await;
 }

@@ -28,6 +28,7 @@ mod mutated_input;
 mod notes;
 mod operators;
 mod protobuf;
+mod public_kinds;
 mod quota;
 mod scheduling;
 mod webhook_server;
