@@ -16,14 +16,16 @@ use serde_json::json;
 
 use crate::admission::policy::type_check;
 use crate::admission::resource_quota;
+use crate::authn::{LAST_USED, day};
 use crate::authz;
 use crate::chain::Server;
 use crate::custom;
 use crate::internal::Internal;
 use crate::kinds;
-use crate::lookup::ObjectLookup;
+use crate::lookup::{ObjectLookup, text};
 use crate::object::Object;
 use crate::registry::create::meta_text;
+use crate::registry::update::Endpoint;
 
 /// How often old events are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -32,6 +34,7 @@ const RESYNC_EVERY: Duration = Duration::from_secs(300);
 /// After a write that failed (a full disk, say), how long to wait before looking again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+const LEASES: &str = "leases.coordination.k8s.io";
 const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// Runs until shutdown.
@@ -41,6 +44,7 @@ pub async fn run(server: Arc<Server>, ca_pem: String) {
         aggregate_roles(&server),
         recount_quotas(&server),
         check_policies(&server),
+        record_legacy_tokens(&server),
         sweep_events(&server),
         custom::follow_definitions(&server),
     );
@@ -192,6 +196,11 @@ async fn furnish(server: &Server, internal: &Internal, namespace: &str, ca_pem: 
         "data": {"ca.crt": ca_pem},
     });
     internal.ensure(core_kind("serviceaccounts"), account).await?;
+    // A controller manager publishes its own idea of the authorities.
+    let lease = ObjectLookup::get(&*server.registry, LEASES, "kube-system", "kube-controller-manager");
+    if lease.is_some_and(|lease| is_held(&lease, server.registry.now())) {
+        return Ok(());
+    }
     let there = ObjectLookup::get(&*server.registry, "configmaps", namespace, "kube-root-ca.crt");
     if there.is_none_or(|m| m["data"] != roots["data"]) {
         internal
@@ -199,6 +208,43 @@ async fn furnish(server: &Server, internal: &Internal, namespace: &str, ca_pem: 
             .await?;
     }
     Ok(())
+}
+
+/// Whether the holder of a lease renews it.
+fn is_held(lease: &Value, now: Timestamp) -> bool {
+    let spec = &lease["spec"];
+    let seconds = spec["leaseDurationSeconds"].as_i64().unwrap_or(0);
+    let renewed: Option<Timestamp> = spec["renewTime"].as_str().and_then(|time| time.parse().ok());
+    !text(spec, &["holderIdentity"]).is_empty()
+        && renewed.is_some_and(|renewed| now.as_second() <= renewed.as_second().saturating_add(seconds))
+}
+
+/// Says on the secrets of legacy tokens when they were last used, so that those that are not can be cleaned up.
+// Upstream: pkg/serviceaccount/legacy.go
+async fn record_legacy_tokens(server: &Arc<Server>) {
+    let internal = Internal::new(server.registry.clone());
+    let uses = &server.registry.authenticator.issuer().legacy_uses;
+    loop {
+        let secrets = tokio::select! {
+            secrets = uses.next() => secrets,
+            _ = server.shutdown.wait() => return,
+        };
+        for (namespace, name) in secrets {
+            let desired = |old: &Value| -> Result<Value, Status> {
+                let mut new = old.clone();
+                new["metadata"]["labels"][LAST_USED] = day(server.registry.now()).into();
+                Ok(new)
+            };
+            let secrets = core_kind("secrets");
+            let written = internal
+                .change(secrets, &Endpoint::MAIN, &namespace, &name, &desired)
+                .await;
+            if let Err(status) = written {
+                // It is noted again with its next use.
+                tracing::warn!(err = %status, secret = name, namespace, "failed to record the use of a legacy token");
+            }
+        }
+    }
 }
 
 /// Cluster roles with an aggregation rule get the rules of the roles it selects.
@@ -362,6 +408,19 @@ mod tests {
         ] {
             assert_eq!(namespace_in_need(key).as_deref(), namespace, "{key}");
         }
+    }
+
+    #[test]
+    fn a_lease_is_held_while_it_is_renewed() {
+        let lease = json!({"spec": {"holderIdentity": "me", "leaseDurationSeconds": 15,
+            "renewTime": "2026-01-01T00:00:00.123456Z"}});
+        let at = |time: &str| time.parse::<Timestamp>().unwrap();
+        assert!(is_held(&lease, at("2026-01-01T00:00:15Z")));
+        assert!(!is_held(&lease, at("2026-01-01T00:00:16Z")));
+        let mut given_up = lease.clone();
+        given_up["spec"]["holderIdentity"] = "".into();
+        assert!(!is_held(&given_up, at("2026-01-01T00:00:01Z")));
+        assert!(!is_held(&json!({}), at("2026-01-01T00:00:00Z")));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::aggregator::{self, Aggregator};
 use crate::audit::{AuditError, AuditLog};
-use crate::authn::{AuthenticationError, Authenticator, RequestHeaderOptions};
+use crate::authn::{AuthenticationError, Authenticator, RequestHeaderOptions, day};
 use crate::authz::{AuthorizationError, Authorizer};
 use crate::chain::Server;
 use crate::config::Config;
@@ -389,6 +389,13 @@ async fn create_defaults(server: &Arc<Server>, pki: &Pki) -> Result<(), Status> 
     internal
         .ensure_members(core("configmaps"), authentication, &["data"])
         .await?;
+    // Since when the use of legacy tokens is recorded.
+    let tracking = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"},
+        "data": {"since": day(server.registry.now())},
+    });
+    internal.ensure(core("configmaps"), tracking).await?;
     let ranges: Vec<String> = config.service_cidrs.iter().map(|r| r.to_string()).collect();
     let range = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},

@@ -157,12 +157,12 @@ impl<'a> Value<'a> {
     }
 
     /// The `authorizer.requestResource` of an expression. The variable's type is [`Type::resource_check`].
-    pub fn request_resource(authorizer: &'a dyn Authorizer, resource: ResourceAttributes) -> Value<'a> {
+    pub fn request_resource(authorizer: &'a dyn Authorizer, resource: impl Into<Arc<ResourceAttributes>>) -> Value<'a> {
         let subject = Subject {
             authorizer,
             service_account: None,
         };
-        Value::Authorizer(Check(Step::Resource(subject, Arc::new(resource))))
+        Value::Authorizer(Check(Step::Resource(subject, resource.into())))
     }
 
     pub fn as_bool(&self) -> Option<bool> {

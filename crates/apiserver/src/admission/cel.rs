@@ -163,7 +163,7 @@ pub(super) struct Inputs<'r> {
     request: Json,
     namespace: Json,
     authorizer: RequestAuthorizer<'r>,
-    resource: ResourceAttributes,
+    resource: Arc<ResourceAttributes>,
 }
 
 impl<'r> Inputs<'r> {
@@ -184,14 +184,14 @@ impl<'r> Inputs<'r> {
                 Json::Null
             },
             authorizer: RequestAuthorizer { review },
-            resource: ResourceAttributes {
+            resource: Arc::new(ResourceAttributes {
                 group: review.kind.group.to_string(),
                 resource: review.kind.plural.to_string(),
                 subresource: review.subresource.to_string(),
                 namespace: review.namespace_attribute().to_string(),
                 name: review.name.clone(),
                 ..Default::default()
-            },
+            }),
         }
     }
 

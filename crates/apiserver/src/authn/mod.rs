@@ -40,6 +40,7 @@ pub use options::{AuthenticationError, AuthenticationOptions, OidcOptions};
 pub use request_header::RequestHeaderOptions;
 pub use secret_token::SecretTokens;
 pub use service_account::{Bound, BoundObject, DEFAULT_ISSUER, IssueError, KeyError, ServiceAccountRef, TokenIssuer};
+pub(crate) use service_account::{LAST_USED, day};
 pub use static_tokens::{TokenFileError, parse_token_file};
 pub use token_request::IssuedToken;
 pub use user::*;

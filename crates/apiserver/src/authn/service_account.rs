@@ -3,7 +3,7 @@
 //! that was good stays good, and all that can change is looked at again each time.
 //! Upstream: pkg/serviceaccount (v1.36).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use base64::Engine;
@@ -13,6 +13,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::{
     Authenticated, AuthnError, CREDENTIAL_ID, NODE_NAME, NODE_UID, POD_NAME, POD_UID, UserInfo, data_of, same_bytes,
@@ -82,7 +83,50 @@ pub struct TokenIssuer {
     /// Where others find the keys, if not where this server is.
     jwks_uri: Option<String>,
     max_expiration: Option<std::time::Duration>,
+    pub(crate) legacy_uses: LegacyUses,
     remembered: Mutex<HashMap<[u8; 32], Arc<Verified>>>,
+}
+
+/// Says on which day a token of a secret was last used. Upstream: pkg/serviceaccount/legacy.go
+pub(crate) const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+/// Secrets whose label is still to be written. Others are noted when their token is used again.
+const MAX_LEGACY_USES: usize = 1000;
+
+/// Secrets whose tokens were used on a day that they don't say.
+#[derive(Default)]
+pub(crate) struct LegacyUses {
+    secrets: Mutex<BTreeSet<(String, String)>>,
+    changed: Notify,
+}
+
+/// The day, as labels have it.
+pub(crate) fn day(now: Timestamp) -> String {
+    now.strftime("%Y-%m-%d").to_string()
+}
+
+impl LegacyUses {
+    fn note(&self, secret: &Value, now: Timestamp) {
+        if text(secret, &["metadata", "labels", LAST_USED]) == day(now) {
+            return;
+        }
+        let mut secrets = self.secrets.lock();
+        if secrets.len() < MAX_LEGACY_USES {
+            let part = |name| text(secret, &["metadata", name]).to_string();
+            secrets.insert((part("namespace"), part("name")));
+            self.changed.notify_one();
+        }
+    }
+
+    /// Namespaces and names, once there are any.
+    pub(crate) async fn next(&self) -> BTreeSet<(String, String)> {
+        loop {
+            let secrets = std::mem::take(&mut *self.secrets.lock());
+            if !secrets.is_empty() {
+                return secrets;
+            }
+            self.changed.notified().await;
+        }
+    }
 }
 
 /// Claims that carry our signature, and the user they make.
@@ -204,6 +248,7 @@ impl TokenIssuer {
             verifying: vec![public],
             jwks_uri: None,
             max_expiration: None,
+            legacy_uses: LegacyUses::default(),
             remembered: Mutex::default(),
         })
     }
@@ -379,7 +424,8 @@ impl TokenIssuer {
             return Err(AuthnError::Token(message));
         }
         if claims.iss == LEGACY_ISSUER {
-            claims.check_legacy(token, lookup).map_err(AuthnError::Token)?;
+            let kept = claims.check_legacy(token, lookup).map_err(AuthnError::Token)?;
+            self.legacy_uses.note(&kept, now);
         } else {
             claims.check_times(now).map_err(|why| AuthnError::Token(why.into()))?;
             claims.check_objects(now, lookup).map_err(AuthnError::Token)?;
@@ -530,7 +576,8 @@ impl Claims {
         }
     }
 
-    fn check_legacy(&self, token: &str, lookup: &dyn ObjectLookup) -> Result<(), String> {
+    /// The secret that the token is of.
+    fn check_legacy(&self, token: &str, lookup: &dyn ObjectLookup) -> Result<Arc<Value>, String> {
         let LegacyClaims {
             namespace,
             secret,
@@ -571,7 +618,7 @@ impl Claims {
             &kept,
             &["metadata", "labels", "kubernetes.io/legacy-token-invalid-since"],
         ) {
-            "" => Ok(()),
+            "" => Ok(kept),
             _ => Err(format!(
                 "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid"
             )),

@@ -2,6 +2,7 @@
 //!
 //! Upstream: apiserver/pkg/admission/plugin/policy/validating (v1.36).
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -263,16 +264,13 @@ impl Policy {
                 },
             }
         };
-        let activation = inputs.activation(param, true);
-        match self
-            .conditions
-            .evaluate_for(review, "policy", &self.name, Step::Validate, &activation)
-        {
+        let activation = with_variables(inputs.activation(param, true), &self.variables);
+        let conditions = &self.conditions;
+        match conditions.evaluate_for(review, "policy", &self.name, Step::Validate, &activation) {
             Matched::Yes => {}
             Matched::No | Matched::Failed { open: true, .. } => return Outcome::default(),
             Matched::Failed { why, open: false } => return failed(&why),
         }
-        let activation = with_variables(inputs.activation(param, true), &self.variables);
         let mut budget = Budget::new(limits::RUNTIME_CEL_COST_BUDGET);
         let mut verdicts = vec![];
         for validation in &self.validations {
@@ -282,12 +280,16 @@ impl Policy {
                 Err(EvaluationError::Expression(why)) => verdicts.push(Err(why)),
             }
         }
-        let messages = with_variables(inputs.activation(param, false), &self.variables);
+        let messages = OnceCell::new();
+        let messages = || {
+            let activation = || with_variables(inputs.activation(param, false), &self.variables);
+            messages.get_or_init(activation)
+        };
         let mut outcome = Outcome::default();
         for (index, (validation, verdict)) in self.validations.iter().zip(verdicts).enumerate() {
             match verdict {
                 Ok(true) => {}
-                Ok(false) => match validation.message(&messages, &mut budget) {
+                Ok(false) => match validation.message(messages(), &mut budget) {
                     Ok(message) => outcome.failures.push(Failure {
                         message,
                         reason: validation.reason.clone(),

@@ -298,6 +298,17 @@ fn tokens_of_secrets() {
         "system:serviceaccount:ns:robot"
     );
 
+    // Its use is noted, once a day.
+    use futures::FutureExt;
+    let noted = || issuer.legacy_uses.next().now_or_never().map(Vec::from_iter);
+    assert_eq!(noted(), Some(vec![("ns".to_string(), "s".to_string())]));
+    secret["metadata"]["labels"] = json!({LAST_USED: day(at(0))});
+    objects.put("secrets", secret.clone());
+    check(&issuer, &token, at(0), &objects).unwrap();
+    assert_eq!(noted(), None);
+    check(&issuer, &token, at(86_400), &objects).unwrap();
+    assert_eq!(noted().map(|secrets| secrets.len()), Some(1));
+
     secret["metadata"]["labels"] = json!({"kubernetes.io/legacy-token-invalid-since": "2026-01-01"});
     objects.put("secrets", secret);
     assert!(
