@@ -58,13 +58,19 @@ pub(crate) fn shown(d: Duration) -> String {
 
 /// A table for people.
 pub(crate) fn print_table(figures: &[Figures]) {
+    let width = figures
+        .iter()
+        .map(|f| f.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(34);
     println!(
-        "{:<34} {:>9} {:>12} {:>10} {:>10} {:>10}  ",
+        "{:<width$} {:>9} {:>12} {:>10} {:>10} {:>10}  ",
         "", "count", "per second", "p50", "p99", "max"
     );
     for f in figures {
         println!(
-            "{:<34} {:>9} {:>12.0} {:>10} {:>10} {:>10}  {}",
+            "{:<width$} {:>9} {:>12.0} {:>10} {:>10} {:>10}  {}",
             f.name,
             f.operations,
             f.rate(),

@@ -8,6 +8,7 @@ pub(crate) mod measure;
 pub(crate) mod own_server;
 pub(crate) mod pods;
 pub(crate) mod process;
+pub(crate) mod reference;
 pub(crate) mod scheduling;
 pub(crate) mod services;
 pub(crate) mod workloads;

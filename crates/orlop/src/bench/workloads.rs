@@ -76,14 +76,19 @@ pub(crate) async fn prepare(target: &Target) -> anyhow::Result<()> {
             String::from_utf8_lossy(&answer)
         );
     }
-    let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default");
-    for _ in 0..200 {
-        if connection.call(Method::GET, &account, Bytes::new()).await?.0 == 200 {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
+    // A server without controllers does not make it.
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
+    let (code, answer) = connection
+        .call(Method::POST, &path, Bytes::from(account.to_string()))
+        .await?;
+    if code != 201 && code != 409 {
+        bail!(
+            "failed to create the service account of {NAMESPACE}: {}",
+            String::from_utf8_lossy(&answer)
+        );
     }
-    bail!("the default service account of {NAMESPACE} did not appear")
+    Ok(())
 }
 
 pub(crate) async fn clean_up(target: &Target) -> anyhow::Result<()> {

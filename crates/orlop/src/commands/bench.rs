@@ -12,7 +12,7 @@ use crate::bench::scheduling::catalogue;
 use crate::bench::scheduling::report::{self, WorkloadResult};
 use crate::bench::scheduling::run::{Run, Settings};
 use crate::bench::scheduling::workload::{Params, Workload};
-use crate::bench::{extensions, hostile, measure, pods, services, workloads};
+use crate::bench::{extensions, hostile, measure, pods, reference, services, workloads};
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -37,7 +37,8 @@ enum What {
     Pods(PodsArgs),
     /// Run hostile clients against an API server and report the latency of honest ones
     Hostile(HostileArgs),
-    /// Define custom resources, create their objects and admission policies, and report rates, latencies and memory
+    /// Define custom resources, create their objects and admission policies, and report rates, latencies and memory, beside
+    /// kube-apiserver if it is in PATH
     Extensions(ExtensionsArgs),
 }
 
@@ -252,7 +253,20 @@ fn extensions(args: &ExtensionsArgs) -> anyhow::Result<()> {
         pid: args.pid.or(own.as_ref().map(OwnServer::pid)),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let figures = runtime.block_on(extensions::run(&kubeconfig, settings))?;
+    let mut figures = runtime.block_on(extensions::run(&kubeconfig, settings))?;
+    if own.is_some() && services::is_in_path(reference::PROGRAM) {
+        drop(own);
+        eprintln!("· kube-apiserver, beside it");
+        let other = reference::KubeApiServer::start()?;
+        let settings = extensions::Settings {
+            pid: Some(other.pid()),
+            ..settings
+        };
+        for mut row in runtime.block_on(extensions::run(&other.kubeconfig(), settings))? {
+            row.name = format!("kube-apiserver: {}", row.name);
+            figures.push(row);
+        }
+    }
     match args.json {
         true => println!("{:#}", measure::to_json(&figures)),
         false => measure::print_table(&figures),
