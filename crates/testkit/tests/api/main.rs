@@ -4,6 +4,7 @@
 
 mod access;
 mod admission;
+mod admission_versions;
 mod aggregation;
 mod authentication;
 mod bad_connections;
