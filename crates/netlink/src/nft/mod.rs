@@ -3,6 +3,7 @@
 //! iptables' nf_tables variant, network policies, and the pod network. The last two describe a whole table and let
 //! [`Table`] find what differs.
 
+mod bare;
 mod expressions;
 mod object;
 mod table;
@@ -11,6 +12,7 @@ pub mod wire;
 use crate::Family;
 use crate::{BatchError, Connection, Message, family_number};
 
+pub use bare::{delete_table, is_bare};
 pub use expressions::Expressions;
 pub use object::{
     ElementData, ElementParts, Hook, Part, Shape, Verdict, add_chain, add_set, add_table, key_shape, put_element,

@@ -16,7 +16,7 @@ use crate::cluster::{self, ChosenConfig, CommandLines, ComponentPods, ControlPla
 use crate::components::{self, Components, NodeApis};
 use crate::fleet::FleetArgs;
 use crate::log_file::LogFile;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::node::{self, NodeArgs, NodeCertificate, NodePlan};
 use crate::nodes::{Workers, WorkersOptions};
 use crate::services::{ServicesArgs, ServicesPlan};
@@ -182,6 +182,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         made_data_dir: data_dir::is_vacant(&data_dir),
         kubeconfigs: vec![],
         proxy: services.is_some(),
+        made_tables: services.iter().flat_map(|_| machine::missing_tables()).collect(),
         own_address: None,
         nodes: node.iter().filter_map(NodePlan::traces).collect(),
     };

@@ -41,6 +41,8 @@ pub(crate) struct Machine {
     pub kubeconfigs: Vec<Target>,
     /// The service proxy has run.
     pub proxy: bool,
+    /// Tables of iptables, as nft names them, that were not there before: it makes them when it is first asked.
+    pub made_tables: Vec<String>,
     /// The address that the machine was given, as it had none.
     pub own_address: Option<Ipv4Addr>,
     pub nodes: Vec<NodeTraces>,
@@ -121,6 +123,10 @@ impl Machine {
     fn with(mut self, now: Machine) -> Machine {
         self.made_data_dir |= now.made_data_dir;
         self.proxy |= now.proxy;
+        self.made_tables
+            .extend(now.made_tables.into_iter().collect::<BTreeSet<_>>());
+        self.made_tables.sort();
+        self.made_tables.dedup();
         self.own_address = now.own_address.or(self.own_address);
         for target in now.kubeconfigs {
             if !self.kubeconfigs.contains(&target) {
@@ -156,6 +162,7 @@ pub(crate) fn missing_directories(path: &Path) -> Vec<PathBuf> {
 
 pub(crate) use cgroups::kubepods_exist;
 pub(crate) use pods::stop_orphans;
+pub(crate) use proxy::missing_tables;
 pub(crate) use workers::remove_worker;
 
 /// One kind of things, and how they go.
@@ -264,6 +271,7 @@ mod tests {
             made_data_dir: true,
             kubeconfigs: vec![target("/a")],
             proxy: true,
+            made_tables: vec!["ip nat".into()],
             own_address: Some(Ipv4Addr::new(172, 30, 0, 1)),
             nodes: vec![node("unix:///x", true, &["/etc/kubernetes"])],
         };

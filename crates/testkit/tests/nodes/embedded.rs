@@ -23,8 +23,13 @@ impl Cluster {
     }
 
     fn start_on(runtime: NodeRuntime) -> Cluster {
-        let config = json!({"clusterDNS": ["10.96.0.10"]});
-        let server = runtime.launch(config).arg("--proxy-mode=nftables").start();
+        Cluster::start_with(runtime, &["--proxy-mode=nftables"])
+    }
+
+    fn start_with(runtime: NodeRuntime, flags: &[&str]) -> Cluster {
+        let launch = runtime.launch(json!({"clusterDNS": ["10.96.0.10"]}));
+        let launch = flags.iter().fold(launch, |launch, flag| launch.arg(*flag));
+        let server = launch.start();
         let cluster = Cluster { server, runtime };
         cluster.server.run("kubectl wait --for=create sa/default --timeout=60s");
         cluster
@@ -270,4 +275,41 @@ fn a_machine_without_an_address_is_given_one() {
     cluster.purge();
     let left = shown("ip -o -4 address");
     assert_eq!(left.lines().count(), 1, "{left}");
+}
+
+/// iptables makes tables when it is first asked, and never takes them away.
+#[test]
+fn a_purge_leaves_no_tables_of_iptables_but_those_in_use() {
+    let runtime = NodeRuntime::start(TestRuntime::Embedded);
+    let mut cluster = Cluster::start_with(runtime, &["--proxy-mode=iptables"]);
+    let tables = || {
+        let listed = std::process::Command::new("nft").args(["list", "tables"]).output();
+        String::from_utf8(listed.unwrap().stdout).unwrap()
+    };
+    eventually("the proxy has written its rules", || {
+        cluster.run("iptables-save").contains("-A KUBE-SERVICES").then_some(())
+    });
+    assert!(tables().contains("table ip nat\n") && tables().contains("table ip filter\n"));
+    // Somebody else's rule.
+    cluster.run("iptables -t mangle -A PREROUTING -j ACCEPT");
+    cluster.purge();
+    assert_eq!(tables(), "table ip mangle\n");
+}
+
+#[test]
+fn pods_wait_for_an_address_while_all_are_taken() {
+    let runtime = NodeRuntime::start(TestRuntime::Embedded);
+    // Room for five pods.
+    let flags = ["--proxy-mode=nftables", "--pod-cidr=10.213.0.0/29"];
+    let cluster = Cluster::start_with(runtime, &flags);
+    cluster.run("kubectl create deployment many --image=orlop.local/echo --replicas=5");
+    cluster.run("kubectl rollout status deployment/many --timeout=60s");
+    cluster.run("kubectl run late --image=orlop.local/echo");
+    eventually("the sixth says why it does not run", || {
+        let events = cluster.run("kubectl get events --field-selector=reason=FailedCreatePodSandBox");
+        let why = "no IP addresses available in range set: 10.213.0.1-10.213.0.6";
+        events.contains(why).then_some(())
+    });
+    cluster.run("kubectl scale deployment many --replicas=4");
+    cluster.run("kubectl wait --for=condition=Ready pod/late --timeout=120s");
 }

@@ -116,6 +116,7 @@ fn with_orlop_alone(place: &Path) -> Machine {
         .fold(machine, |machine, name| machine.program(name, &[]));
     machine
         .same(Path::new("/etc/apparmor/parser.conf"))
+        .same(Path::new("/usr/share/apparmor-features/features"))
         .file(machine::ORLOP, &stripped(&orlop(), place))
         .file(IMAGES, &build_images(place))
 }

@@ -318,6 +318,20 @@ fn processes_of(node: &WholeNode, pod: &str, container: &str) -> usize {
         .count()
 }
 
+/// What a failed test would leave.
+struct Remains<'a> {
+    dir: &'a Path,
+    cgroup: &'a str,
+}
+
+impl Drop for Remains<'_> {
+    fn drop(&mut self) {
+        for pid in shims(self.dir, 0).into_iter().chain(container_processes(self.cgroup)) {
+            kill(pid);
+        }
+    }
+}
+
 #[test]
 fn nothing_is_left_after_random_kills() {
     let kills: usize = std::env::var(KILLS).map_or(DEFAULT_KILLS, |text| text.parse().unwrap());
@@ -336,6 +350,10 @@ async fn random_kills(kills: usize) {
     let registry = Registry::start(&dir.path().join("layers/low"));
     let path = dir.path();
     let cgroup = format!("/orlop-kills-{}", std::process::id());
+    let _remains = Remains {
+        dir: path,
+        cgroup: &cgroup,
+    };
     let mut killed = 0;
     for seed in 0.. {
         let mut random = Random::seeded(seed);
