@@ -90,7 +90,7 @@ impl<R> From<CommitError<R>> for Error {
         match error {
             CommitError::TooLarge { .. } => Error::TooLarge,
             CommitError::Closed => Error::Stopped,
-            CommitError::Unavailable(why) | CommitError::Unknown(why) => Error::Log(why),
+            CommitError::Unavailable(why) | CommitError::Unknown(why) | CommitError::Refused(why) => Error::Log(why),
             CommitError::Conflict { key, .. } => Error::Log(format!("{key} was changed by another request")),
         }
     }

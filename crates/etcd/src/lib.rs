@@ -26,7 +26,6 @@ mod hub;
 mod keys;
 mod lease;
 mod listen;
-pub mod messages;
 mod pair;
 mod query;
 mod server;
@@ -36,6 +35,9 @@ mod web;
 
 #[cfg(test)]
 mod tests;
+
+/// Shared with the store, which is a client of etcd's too.
+use orlop_store::etcd::messages;
 
 pub use compactor::AutoCompaction;
 pub use listen::{Port, Serves, serve};

@@ -13,7 +13,7 @@ pub(crate) fn collects(request: &RangeRequest) -> Option<usize> {
 }
 
 fn is_in_key_order(request: &RangeRequest) -> bool {
-    let (order, target) = (request.sort_order(), request.sort_target());
+    let (order, target) = (sort_order(request), sort_target(request));
     target == SortTarget::Key && order != SortOrder::Descend
 }
 
@@ -24,20 +24,22 @@ fn has_filters(request: &RangeRequest) -> bool {
         || request.max_create_revision != 0
 }
 
-impl RangeRequest {
-    fn sort_order(&self) -> SortOrder {
-        SortOrder::try_from(self.sort_order).unwrap_or(SortOrder::None)
-    }
+fn sort_order(request: &RangeRequest) -> SortOrder {
+    SortOrder::try_from(request.sort_order).unwrap_or(SortOrder::None)
+}
 
-    fn sort_target(&self) -> SortTarget {
-        SortTarget::try_from(self.sort_target).unwrap_or(SortTarget::Key)
-    }
+fn sort_target(request: &RangeRequest) -> SortTarget {
+    SortTarget::try_from(request.sort_target).unwrap_or(SortTarget::Key)
+}
 
-    fn keeps(&self, kv: &KeyValue) -> bool {
-        let within = |min: i64, max: i64, revision: i64| (min == 0 || revision >= min) && (max == 0 || revision <= max);
-        within(self.min_mod_revision, self.max_mod_revision, kv.mod_revision)
-            && within(self.min_create_revision, self.max_create_revision, kv.create_revision)
-    }
+fn keeps(request: &RangeRequest, kv: &KeyValue) -> bool {
+    let within = |min: i64, max: i64, revision: i64| (min == 0 || revision >= min) && (max == 0 || revision <= max);
+    within(request.min_mod_revision, request.max_mod_revision, kv.mod_revision)
+        && within(
+            request.min_create_revision,
+            request.max_create_revision,
+            kv.create_revision,
+        )
 }
 
 /// The answer, from items that ascend by key: as many as [`collects`] says, or all. `count` is how many keys there are,
@@ -45,16 +47,16 @@ impl RangeRequest {
 pub(crate) fn answer(request: &RangeRequest, mut kvs: Vec<KeyValue>, count: u64) -> RangeResponse {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let collected_all = collects(request).is_none();
-    kvs.retain(|kv| request.keeps(kv));
+    kvs.retain(|kv| keeps(request, kv));
     if !is_in_key_order(request) {
-        match request.sort_target() {
+        match sort_target(request) {
             SortTarget::Key => {}
             SortTarget::Version => kvs.sort_by_key(|kv| kv.version),
             SortTarget::Create => kvs.sort_by_key(|kv| kv.create_revision),
             SortTarget::Mod => kvs.sort_by_key(|kv| kv.mod_revision),
             SortTarget::Value => kvs.sort_by(|a, b| a.value.cmp(&b.value)),
         }
-        if request.sort_order() == SortOrder::Descend {
+        if sort_order(request) == SortOrder::Descend {
             kvs.reverse();
         }
     }

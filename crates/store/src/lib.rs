@@ -16,7 +16,9 @@
 
 mod compact;
 mod decide;
+pub mod etcd;
 mod health;
+mod judge;
 pub mod log;
 mod queue;
 mod range;

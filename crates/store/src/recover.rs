@@ -185,7 +185,7 @@ fn decode<R: Record>(key: &str, bytes: Bytes) -> Result<Arc<R>, OpenError> {
 }
 
 fn decode_all<R: Record>(raw: Vec<BaseItem>) -> Result<Vec<Item<R>>, OpenError> {
-    let item = |raw: BaseItem| {
+    on_all_cores(raw, |raw: BaseItem| {
         let record = decode(&raw.key, raw.bytes)?;
         Ok(Item {
             key: raw.key,
@@ -193,25 +193,32 @@ fn decode_all<R: Record>(raw: Vec<BaseItem>) -> Result<Vec<Item<R>>, OpenError> 
             create_revision: raw.created,
             mod_revision: raw.modified,
         })
-    };
+    })
+}
+
+/// Maps items in order, on as many threads as are worth it.
+pub(crate) fn on_all_cores<A: Send, B: Send, E: Send>(
+    items: Vec<A>,
+    map: impl Fn(A) -> Result<B, E> + Sync,
+) -> Result<Vec<B>, E> {
     let threads = std::thread::available_parallelism()
         .map_or(1, |n| n.get())
-        .min(raw.len() / ITEMS_PER_THREAD);
+        .min(items.len() / ITEMS_PER_THREAD);
     if threads < 2 {
-        return raw.into_iter().map(item).collect();
+        return items.into_iter().map(map).collect();
     }
-    let share = raw.len().div_ceil(threads);
-    let mut raw = raw.into_iter();
+    let (share, map) = (items.len().div_ceil(threads), &map);
+    let mut items = items.into_iter();
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
-        while raw.len() > 0 {
-            let part: Vec<BaseItem> = raw.by_ref().take(share).collect();
-            workers.push(scope.spawn(move || part.into_iter().map(item).collect::<Result<Vec<_>, OpenError>>()));
+        while items.len() > 0 {
+            let part: Vec<A> = items.by_ref().take(share).collect();
+            workers.push(scope.spawn(move || part.into_iter().map(map).collect::<Result<Vec<_>, E>>()));
         }
-        let mut items = Vec::new();
+        let mut mapped = Vec::new();
         for worker in workers {
-            items.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            mapped.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
         }
-        Ok(items)
+        Ok(mapped)
     })
 }

@@ -111,11 +111,34 @@ impl<R: Record> MemoryImage<R> {
     /// The state after recovery, before the transactions that are still history. `items` ascend by key.
     pub(crate) fn from_items(revision: Revision, compacted: Revision, items: Vec<Item<R>>) -> MemoryImage<R> {
         let mut state = MemoryImage::new(revision, compacted);
-        state.live_keys = items.len();
+        state.fill(items);
+        state
+    }
+
+    /// The same in place of what was there, without history: watchers at an older revision have lost track. Returns what
+    /// was there, for the caller to drop outside the lock.
+    #[must_use]
+    pub(crate) fn replace(&mut self, revision: Revision, items: Vec<Item<R>>) -> impl Sized + use<R> {
+        let mut rings = Vec::with_capacity(self.buckets.len());
+        for bucket in &mut self.buckets {
+            rings.push(std::mem::take(&mut bucket.ring));
+            bucket.trimmed = revision;
+            bucket.live_keys = 0;
+        }
+        self.past.clear();
+        (self.past_bytes, self.live_bytes) = (0, 0);
+        (self.revision, self.compacted) = (revision, revision);
+        let keys = std::mem::take(&mut self.keys);
+        self.fill(items);
+        (keys, rings)
+    }
+
+    fn fill(&mut self, items: Vec<Item<R>>) {
+        self.live_keys = items.len();
         for item in &items {
-            state.live_bytes += size(&item.key, &*item.record);
-            let bucket = state.bucket(bucket_name(&item.key));
-            state.buckets[bucket].live_keys += 1;
+            self.live_bytes += size(&item.key, &*item.record);
+            let bucket = self.bucket(bucket_name(&item.key));
+            self.buckets[bucket].live_keys += 1;
         }
         let versions = items.into_iter().map(|item| {
             let current = Version {
@@ -131,8 +154,7 @@ impl<R: Record> MemoryImage<R> {
                 },
             )
         });
-        state.keys = versions.collect();
-        state
+        self.keys = versions.collect();
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Item<R>> {

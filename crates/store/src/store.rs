@@ -5,11 +5,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use orlop_base::Clock;
+use orlop_base::clock::Shift;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::compact::Bounds;
 use crate::decide::{Decide, Proposal};
+use crate::etcd::{self, Etcd, EtcdOptions, NotCurrent};
 use crate::health::{Health, LogFailure};
 use crate::log::{Log, LogMeter, OpenError};
 use crate::queue::Queue;
@@ -67,6 +69,14 @@ impl Options {
             age: self.history_age,
         }
     }
+
+    /// How often to look for history that has become too old while nobody writes.
+    pub(crate) fn tick(&self) -> Duration {
+        self.history_age
+            .checked_div(16)
+            .unwrap_or_default()
+            .clamp(Duration::from_millis(10), Duration::from_secs(10))
+    }
 }
 
 /// A handle on the store; clones share it. When the last one goes the store closes, as after [`Store::close`].
@@ -92,11 +102,19 @@ pub(crate) struct Shared<R> {
 
 struct Handle<R: Record> {
     shared: Arc<Shared<R>>,
-    queue: Arc<Queue<R>>,
+    backend: Backend<R>,
     transformer: Option<Arc<dyn Transformer>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// Its sender goes when the writer thread is done and the log is closed.
     stopped: watch::Receiver<()>,
+}
+
+/// Where commits go.
+enum Backend<R: Record> {
+    /// To the writer thread of a log that is ours alone.
+    Log(Arc<Queue<R>>),
+    /// To a cluster that other servers share.
+    Etcd(Arc<Etcd<R>>),
 }
 
 impl<R: Record> Store<R> {
@@ -120,16 +138,60 @@ impl<R: Record> Store<R> {
                 drop(running);
             })
             .map_err(OpenError::Thread)?;
-        let writer = Mutex::new(Some(thread));
         Ok(Store {
             handle: Arc::new(Handle {
                 shared,
-                queue,
+                backend: Backend::Log(queue),
                 transformer,
-                writer,
+                threads: Mutex::new(vec![thread]),
                 stopped,
             }),
         })
+    }
+
+    /// Loads what etcd has and starts to follow it. Blocks until the image is there: not on a thread that serves.
+    pub fn connect(etcd: EtcdOptions, options: Options) -> Result<Store<R>, OpenError> {
+        let shared = Arc::new(Shared {
+            state: RwLock::new(MemoryImage::new(1, 1)),
+            counters: Counters::default(),
+            meter: Arc::default(),
+            health: Health::default(),
+        });
+        let transformer = options.transformer.clone();
+        let opened = etcd::open(shared.clone(), etcd, options)?;
+        Ok(Store {
+            handle: Arc::new(Handle {
+                shared,
+                backend: Backend::Etcd(opened.etcd),
+                transformer,
+                threads: Mutex::new(opened.threads),
+                stopped: opened.stopped,
+            }),
+        })
+    }
+
+    /// Whether other servers write to it, too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.handle.backend, Backend::Etcd(_))
+    }
+
+    /// Waits until what is read is at least as new as the moment of the call. At once where nobody else writes.
+    pub async fn current(&self) -> Result<Revision, NotCurrent> {
+        match &self.handle.backend {
+            Backend::Log(_) => Ok(self.revision()),
+            Backend::Etcd(etcd) => etcd.current_now().await,
+        }
+    }
+
+    /// Waits until a revision can be read that another server may have told of; says whether it can.
+    pub async fn reaches(&self, revision: Revision, patience: Duration) -> bool {
+        match &self.handle.backend {
+            Backend::Log(_) => revision <= self.revision(),
+            Backend::Etcd(etcd) => {
+                etcd.reaches(revision, tokio::time::Instant::now().later(patience))
+                    .await
+            }
+        }
     }
 
     /// The revision of the last durable, visible commit.
@@ -172,6 +234,10 @@ impl<R: Record> Store<R> {
     /// If the future is dropped while it waits, the transaction may or may not happen.
     pub async fn commit(&self, txn: impl Into<Txn<R>>) -> Result<Revision, CommitError<R>> {
         let txn = txn.into();
+        let queue = match &self.handle.backend {
+            Backend::Log(queue) => queue,
+            Backend::Etcd(etcd) => return etcd.commit(&txn).await,
+        };
         let sealed = match self.handle.transformer.as_deref() {
             // By whoever commits: one that can't be sealed is nobody else's trouble.
             Some(transformer) => {
@@ -180,7 +246,7 @@ impl<R: Record> Store<R> {
             }
             None => vec![],
         };
-        self.handle.queue.send(Proposal::Ops(txn), sealed).await
+        queue.send(Proposal::Ops(txn), sealed).await
     }
 
     /// Whether the log may hold a record in another form than it would be written in now: writing it again, even without
@@ -195,13 +261,16 @@ impl<R: Record> Store<R> {
     /// `decide` must be quick and must not panic or call the store: all writers wait for it. It is called once, at
     /// most; what it saw is durable if and when this returns a revision.
     pub async fn decide(&self, bytes: usize, decide: Decide<R>) -> Result<Revision, CommitError<R>> {
+        let Backend::Log(queue) = &self.handle.backend else {
+            return Err(CommitError::Unavailable("etcd only compares keys".to_string()));
+        };
         if self.handle.transformer.is_some() {
             return Err(CommitError::Unavailable(
                 "what the writer thread decides can't be sealed".to_string(),
             ));
         }
         let decide = Some(decide);
-        self.handle.queue.send(Proposal::Decide { bytes, decide }, vec![]).await
+        queue.send(Proposal::Decide { bytes, decide }, vec![]).await
     }
 
     /// Events under `prefix` after a revision, in order. The prefix lies inside one bucket: it starts with two whole
@@ -225,7 +294,10 @@ impl<R: Record> Store<R> {
 
     /// Commits what waits, refuses what comes, stops the writer thread and releases the log. Reads keep working.
     pub async fn close(&self) {
-        self.handle.queue.close();
+        match &self.handle.backend {
+            Backend::Log(queue) => queue.close(),
+            Backend::Etcd(etcd) => etcd.close().await,
+        }
         self.stopped().await;
     }
 
@@ -237,7 +309,10 @@ impl<R: Record> Store<R> {
     /// How long the writer thread has finished nothing although transactions wait for it: more than a moment means that
     /// the disk hangs. Zero if nobody waits.
     pub fn pending_for(&self) -> Duration {
-        self.handle.queue.pending_for()
+        match &self.handle.backend {
+            Backend::Log(queue) => queue.pending_for(),
+            Backend::Etcd(etcd) => etcd.pending_for(),
+        }
     }
 
     /// Waits until the writer thread is gone.
@@ -249,7 +324,10 @@ impl<R: Record> Store<R> {
     /// Whether writes work. An error from the first write that the log could not take until one that it took again, and
     /// for good once the writer thread has ended.
     pub fn health(&self) -> Result<(), LogFailure> {
-        self.handle.shared.health.get()
+        match &self.handle.backend {
+            Backend::Log(_) => self.handle.shared.health.get(),
+            Backend::Etcd(etcd) => etcd.health(),
+        }
     }
 
     /// Bytes of keys, of current records and of those that history keeps.
@@ -266,6 +344,13 @@ impl<R: Record> Store<R> {
 
 #[cfg(test)]
 impl<R: Record> Store<R> {
+    pub(crate) fn etcd(&self) -> &Etcd<R> {
+        match &self.handle.backend {
+            Backend::Etcd(etcd) => etcd,
+            Backend::Log(_) => panic!("this store has a log of its own"),
+        }
+    }
+
     /// Versions in memory, tombstones included.
     pub fn versions(&self) -> usize {
         self.handle
@@ -281,12 +366,15 @@ impl<R: Record> Store<R> {
 
 impl<R: Record> Drop for Handle<R> {
     fn drop(&mut self) {
-        self.queue.close();
+        match &self.backend {
+            Backend::Log(queue) => queue.close(),
+            Backend::Etcd(etcd) => etcd.abandon(),
+        }
         // Takes one batch at most. Whoever opens the directory next should not find it in use.
-        if let Some(writer) = self.writer.get_mut().take()
-            && writer.join().is_err()
-        {
-            tracing::error!("the store's writer thread panicked");
+        for thread in self.threads.get_mut().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store panicked");
+            }
         }
     }
 }

@@ -85,6 +85,8 @@ pub enum CommitError<R> {
     /// As `Unavailable`, and what the log holds of the transaction could neither be made durable nor be undone yet. It
     /// is not visible now, but may be after a restart.
     Unknown(String),
+    /// etcd does not take it, now or later; says why.
+    Refused(String),
     /// More bytes than a transaction may have.
     TooLarge { bytes: usize, limit: usize },
     /// The store was closed.
@@ -101,6 +103,7 @@ impl<R> fmt::Debug for CommitError<R> {
                 .finish(),
             CommitError::Unavailable(why) => f.debug_tuple("Unavailable").field(why).finish(),
             CommitError::Unknown(why) => f.debug_tuple("Unknown").field(why).finish(),
+            CommitError::Refused(why) => f.debug_tuple("Refused").field(why).finish(),
             CommitError::TooLarge { bytes, limit } => f
                 .debug_struct("TooLarge")
                 .field("bytes", bytes)
@@ -121,7 +124,7 @@ impl<R> fmt::Display for CommitError<R> {
             } => {
                 write!(f, "{key} was last changed at revision {}", item.mod_revision)
             }
-            CommitError::Unavailable(why) | CommitError::Unknown(why) => f.write_str(why),
+            CommitError::Unavailable(why) | CommitError::Unknown(why) | CommitError::Refused(why) => f.write_str(why),
             CommitError::TooLarge { bytes, limit } => {
                 write!(f, "request is too large: {bytes} bytes, limit {limit}")
             }

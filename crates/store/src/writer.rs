@@ -10,13 +10,14 @@ use orlop_base::Clock;
 use tokio::sync::watch;
 
 use crate::decide::{Proposal, View, Write};
+use crate::judge::{Lost, judge};
 use crate::log::{AppendResult, Checkpoint, Log, LogError, Transaction};
 use crate::queue::{Queue, Request, Work};
 use crate::state::MemoryImage;
 use crate::stats::Counters;
 use crate::store::{Options, Shared};
 use crate::transform::{self, Transformer};
-use crate::{Action, CommitError, Event, Expect, Item, RangeQuery, Record, Revision, Txn, range};
+use crate::{CommitError, Event, Expect, Item, RangeQuery, Record, Revision, Txn, range};
 
 /// Events forgotten after a batch beyond those it added: catches up without making a batch slow.
 const TRIM_EXTRA: usize = 256;
@@ -97,33 +98,10 @@ impl<R: Record> Overlay<'_, R> {
     }
 
     fn judge_txn(&mut self, txn: &Txn<R>) -> Verdict<R> {
-        let mut writes = Vec::with_capacity(txn.ops.len());
-        let mut before = Vec::with_capacity(txn.ops.len());
-        for op in &txn.ops {
-            let (current, pending) = self.current(&op.key);
-            let holds = match op.expect {
-                Expect::Absent => current.is_none(),
-                Expect::At(revision) => current.as_ref().is_some_and(|item| item.mod_revision == revision),
-                Expect::Present => current.is_some(),
-                Expect::Any => true,
-            };
-            if !holds {
-                return Verdict::Conflict {
-                    key: op.key.clone(),
-                    current,
-                    pending,
-                };
-            }
-            let record = match &op.action {
-                Action::Check => continue,
-                Action::Put(record) => Some(record.clone()),
-                Action::Delete => None,
-            };
-            let key = op.key.clone();
-            writes.push(Write { key, record });
-            before.push(current);
+        match judge(txn, |key| self.current(key)) {
+            Ok(judged) => self.write(judged.writes, judged.before),
+            Err(Lost { key, current, pending }) => Verdict::Conflict { key, current, pending },
         }
-        self.write(writes, before)
     }
 
     /// Writes on what the keys held before the transaction.
@@ -180,11 +158,7 @@ fn transaction<'a, R: Record>(request: &'a Request<R>, verdict: &'a Verdict<R>) 
 
 impl<R: Record> Writer<R> {
     pub(crate) fn new(shared: Arc<Shared<R>>, queue: Arc<Queue<R>>, log: Box<dyn Log>, options: Options) -> Writer<R> {
-        let tick = options
-            .history_age
-            .checked_div(16)
-            .unwrap_or_default()
-            .clamp(Duration::from_millis(10), Duration::from_secs(10));
+        let tick = options.tick();
         Writer {
             shared,
             queue,

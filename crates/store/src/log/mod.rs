@@ -153,6 +153,8 @@ pub enum OpenError {
     Lost { what: String, mark: PathBuf },
     #[error("the record under {key} cannot be read: {reason}")]
     Record { key: String, reason: RecordError },
+    #[error("cannot use etcd at {endpoints}: {reason}")]
+    Etcd { endpoints: String, reason: String },
     #[error("cannot start the store's writer thread: {0}")]
     Thread(std::io::Error),
 }

@@ -10,8 +10,9 @@ use crate::{RangeError, Txn};
 
 type Snapshot = BTreeMap<String, (String, Revision, Revision)>;
 
-/// `states[n]` is the state at revision n + 1.
+/// `states[n]` is the state at revision n + `first`.
 struct Model {
+    first: Revision,
     states: Vec<Snapshot>,
     events: Vec<String>,
 }
@@ -73,7 +74,7 @@ impl Model {
     }
 
     fn revision(&self) -> Revision {
-        self.states.len() as Revision
+        self.first + self.states.len() as Revision - 1
     }
 
     fn expect(&self, key: &str, guess: Guess) -> Expect {
@@ -142,7 +143,7 @@ impl Model {
         let line = |(key, (text, modified, created)): (&String, &(String, Revision, Revision))| {
             format!("{key}={text}@{modified}({created})")
         };
-        self.states[at as usize - 1]
+        self.states[(at - self.first) as usize]
             .iter()
             .filter(|(key, _)| key.starts_with(prefix))
             .map(line)
@@ -154,7 +155,7 @@ impl Model {
 fn compare(store: &TestStore, model: &Model) {
     assert_eq!(store.revision(), model.revision());
     let compacted = store.compacted();
-    for at in 1..=model.revision() {
+    for at in model.first..=model.revision() {
         let query = RangeQuery {
             at: Some(at),
             ..RangeQuery::default()
@@ -242,29 +243,31 @@ fn pages(store: &TestStore, model: &Model, at: Revision) {
     assert_eq!(lines, whole);
 }
 
-fn run(steps: Vec<Step>, history_events: usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+fn run_embedded(steps: Vec<Step>, history_events: usize) {
     let dir = tempfile::tempdir().unwrap();
-    let open = || -> TestStore {
-        let log = EmbeddedLog::open(
-            dir.path(),
-            EmbeddedOptions {
-                snapshot_bytes: 1500,
-                ..EmbeddedOptions::default()
-            },
-        )
-        .unwrap();
-        Store::open(
-            Box::new(log),
-            Options {
-                history_events,
-                ..Options::default()
-            },
-        )
-        .unwrap()
+    let options = Options {
+        history_events,
+        ..Options::default()
     };
+    run(steps, history_events, || {
+        let log = EmbeddedOptions {
+            snapshot_bytes: 1500,
+            ..EmbeddedOptions::default()
+        };
+        let log = EmbeddedLog::open(dir.path(), log).unwrap();
+        Store::open(Box::new(log), options.clone()).unwrap()
+    });
+}
+
+/// `open` gives the store, first when it is empty, and the same again.
+fn run(steps: Vec<Step>, history_events: usize, open: impl Fn() -> TestStore) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut store = open();
     let mut model = Model {
+        first: store.revision(),
         states: vec![Snapshot::new()],
         events: Vec::new(),
     };
@@ -280,7 +283,17 @@ fn run(steps: Vec<Step>, history_events: usize) {
                     })
                     .collect();
                 let sent = expected.iter().map(|ops| store.commit(txn(ops)));
-                let answers = runtime.block_on(join_all(sent.collect()));
+                let answers = runtime.block_on(async {
+                    if !store.is_shared() {
+                        return join_all(sent.collect()).await;
+                    }
+                    // Those that are under way at once have no order there.
+                    let mut answers = Vec::new();
+                    for sent in sent {
+                        answers.push(sent.await);
+                    }
+                    answers
+                });
                 for (ops, answer) in expected.iter().zip(answers) {
                     let answer = answer.map_err(|error| match error {
                         CommitError::Conflict { key, .. } => key.to_string(),
@@ -289,7 +302,10 @@ fn run(steps: Vec<Step>, history_events: usize) {
                     assert_eq!(answer, model.commit(ops));
                 }
             }
-            Step::Compact(share) => store.compact(1 + (share * model.revision() as f64) as Revision),
+            Step::Compact(share) => {
+                let span = (model.revision() - model.first) as f64;
+                store.compact(model.first + (share * span) as Revision);
+            }
             Step::Reopen => {
                 drop(store);
                 store = open();
@@ -346,6 +362,27 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..40),
         history_events in prop_oneof![Just(100_000usize), 3..12usize],
     ) {
-        run(steps, history_events);
+        run_embedded(steps, history_events);
     }
+}
+
+/// Members are slow beside files: some cases on one etcd, each below a prefix of its own.
+#[test]
+fn the_store_on_etcd_agrees_with_the_model() {
+    let etcd = crate::etcd::tests::Members::start(1);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(8));
+    let case = std::cell::Cell::new(0);
+    let steps = proptest::collection::vec(step(), 1..30);
+    let history = prop_oneof![Just(100_000usize), 3..12usize];
+    let tested = runner.run(&(steps, history), |(steps, history_events)| {
+        case.set(case.get() + 1);
+        let prefix = format!("/case{}", case.get());
+        let options = Options {
+            history_events,
+            ..Options::default()
+        };
+        run(steps, history_events, || etcd.store_below(&prefix, options.clone()));
+        Ok(())
+    });
+    tested.unwrap_or_else(|failed| panic!("{failed}"));
 }
