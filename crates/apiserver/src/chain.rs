@@ -116,6 +116,11 @@ impl Call {
     }
 }
 
+/// Whether a write was refused for what is stored.
+fn may_be_outdated(status: &Status) -> bool {
+    matches!(status.code, 403 | 404 | 409 | 410 | 422)
+}
+
 /// How a request ended that was not answered as it wished.
 enum Failure {
     Refused(Status),
@@ -310,7 +315,7 @@ impl Server {
         let wanted = self.wanted(kind, info, headers)?;
         if info.verb == "watch" {
             let _admitted = self.take_seats(call, &user).await?;
-            return self.watch(kind, info, wanted);
+            return self.watch(kind, info, wanted).await;
         }
         // 7. The body, of bounded size, in bounded time. Whoever is slow to send it takes nobody's place meanwhile.
         let share = Share::of(&user);
@@ -509,7 +514,7 @@ impl Server {
         Ok(wanted)
     }
 
-    fn watch(
+    async fn watch(
         &self,
         kind: &'static KindDef,
         info: &RequestInfo,
@@ -518,6 +523,7 @@ impl Server {
         if !kind.is_stored() {
             return Err(Status::method_not_allowed());
         }
+        self.registry.await_start(info).await?;
         let watch = self.registry.watch(kind, info, wanted, self.shutdown.clone())?;
         let mut guard = self.metrics.long_running(info);
         if info.query.get("fieldSelector").is_none_or(str::is_empty) {
@@ -526,7 +532,35 @@ impl Server {
         Ok(respond::watch(watch, wanted, guard))
     }
 
+    /// What another server has changed a moment ago may not have come to this one: reads wait for it, and a write that is
+    /// refused by what it sees looks again, once, at all that there was when it was refused.
     async fn dispatch(
+        &self,
+        kind: &'static KindDef,
+        bytes: &[u8],
+        headers: &HeaderMap,
+        ctx: &Context<'_>,
+        wanted: Representation,
+    ) -> Result<Response<Body>, Status> {
+        let (registry, info) = (&self.registry, ctx.info);
+        if !registry.store.is_shared() || !kind.is_stored() {
+            return self.carry_out(kind, bytes, headers, ctx, wanted).await;
+        }
+        if !info.is_mutating() {
+            registry.await_revision_of(info).await?;
+            return self.carry_out(kind, bytes, headers, ctx, wanted).await;
+        }
+        let seen = registry.store.revision();
+        let done = self.carry_out(kind, bytes, headers, ctx, wanted).await;
+        match &done {
+            Err(status) if may_be_outdated(status) && registry.await_present().await? > seen => {
+                self.carry_out(kind, bytes, headers, ctx, wanted).await
+            }
+            _ => done,
+        }
+    }
+
+    async fn carry_out(
         &self,
         kind: &'static KindDef,
         bytes: &[u8],

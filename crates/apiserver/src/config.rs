@@ -5,9 +5,40 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
+/// An etcd that holds the state, maybe of several servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdConfig {
+    /// URLs of members.
+    pub servers: Vec<String>,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// Who vouches for members.
+    pub authority: Option<PathBuf>,
+    /// Who we are to them.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    /// Zero: somebody else compacts its history.
+    pub compaction_interval: std::time::Duration,
+}
+
+impl EtcdConfig {
+    pub fn new(servers: Vec<String>) -> EtcdConfig {
+        EtcdConfig {
+            servers,
+            prefix: "/registry".to_string(),
+            authority: None,
+            certificate: None,
+            key: None,
+            compaction_interval: std::time::Duration::from_secs(300),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub data_dir: PathBuf,
+    /// None: the state is in the data directory.
+    pub etcd: Option<EtcdConfig>,
     pub bind: IpAddr,
     pub port: u16,
     /// Where others reach the server; found out at the start if it is not said.
@@ -69,6 +100,7 @@ impl Config {
         let issuer = "https://kubernetes.default.svc.cluster.local".to_string();
         Config {
             data_dir,
+            etcd: None,
             bind: IpAddr::from([127, 0, 0, 1]),
             port: 6443,
             advertise: None,

@@ -28,6 +28,12 @@ pub struct Health {
     pub components: Supervisor,
 }
 
+impl Health {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
 /// One look at everything that a check can be about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Snapshot {

@@ -47,14 +47,16 @@ pub mod serve;
 mod serve_tests;
 mod shares;
 pub mod start;
+mod storage;
 pub mod table;
 mod usage;
 mod webhook_client;
 
-pub use config::Config;
+pub use config::{Config, EtcdConfig};
 pub use config_file::FileError;
 pub use connect::NodesInside;
 pub use key_files::{KeyFileError, KeyFiles, NamedCertificate};
 pub use orlop_streaming::Pipe;
 pub use remote::KubeconfigError;
 pub use start::{Running, StartError, start};
+pub use storage::EtcdTlsError;

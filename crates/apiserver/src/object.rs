@@ -74,6 +74,15 @@ impl Object {
         }
     }
 
+    /// The bytes of a record from those of its JSON. The revision goes in at `splice` of it.
+    pub(crate) fn assemble(json: &[&[u8]], splice: usize, is_self_typed: bool) -> Bytes {
+        let mut out = Vec::with_capacity(HEADER + json.iter().map(|part| part.len()).sum::<usize>());
+        let typed = if is_self_typed { SELF_TYPED } else { 0 };
+        out.extend_from_slice(&((HEADER + splice) as u32 | typed).to_le_bytes());
+        json.iter().for_each(|part| out.extend_from_slice(part));
+        out.into()
+    }
+
     fn header(&self) -> u32 {
         let header: [u8; HEADER] = self.raw[..HEADER].try_into().expect("a header of four bytes");
         u32::from_le_bytes(header)

@@ -30,7 +30,8 @@ use crate::internal::Internal;
 use crate::key_files::{KeyFileError, token_issuer};
 use crate::object::Object;
 use crate::pki::{Pki, PkiError};
-use crate::registry::Registry;
+use crate::registry::{Registry, services};
+use crate::storage::{self, EtcdTlsError, servers};
 use crate::{bootstrap, housekeeping, kinds, serve};
 
 /// How long a start waits for the server's own loops to have begun.
@@ -55,6 +56,8 @@ pub enum StartError {
     Authentication(#[from] AuthenticationError),
     #[error("failed to set up authorization")]
     Authorization(#[from] AuthorizationError),
+    #[error("failed to set up TLS with etcd")]
+    EtcdTls(#[from] EtcdTlsError),
     #[error("failed to set up encryption at rest")]
     Encryption(#[from] EncryptionError),
     #[error("failed to set up auditing")]
@@ -77,12 +80,15 @@ impl Running {
     // Upstream: --shutdown-delay-duration
     pub async fn announce_stop(&self) {
         self.server.health.stopping.store(true, Ordering::Release);
+        servers::leave(&self.server).await;
         tokio::time::sleep(self.server.registry.config.shutdown_delay).await;
     }
 
     /// Stops taking requests, lets those under way finish, and closes the store.
     pub async fn stop(self) {
-        self.server.health.stopping.store(true, Ordering::Release);
+        if !self.server.health.stopping.swap(true, Ordering::AcqRel) {
+            servers::leave(&self.server).await;
+        }
         self.server.shutdown.trigger();
         for task in self.tasks {
             let _ = task.await;
@@ -105,7 +111,6 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
         path: data_dir.clone(),
         source,
     })?;
-    let log = orlop_store::EmbeddedLog::open(data_dir.join("store"), Default::default())?;
     let options = orlop_store::Options {
         clock: clock.clone(),
         history_events: config.history_events,
@@ -116,7 +121,7 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
         Some(path) => Some(Arc::new(Encryption::load(path, &clock).await?)),
         None => None,
     };
-    let store = open_store(log, options, encryption.clone()).await?;
+    let store = storage::open(&config, options, encryption.clone()).await?;
 
     let address = SocketAddr::new(config.bind, config.port);
     let listener = TcpListener::bind(address)
@@ -206,22 +211,6 @@ async fn bring_up(mut config: Config, clock: Clock) -> Result<Running, StartErro
     })
 }
 
-/// Records may be decrypted with the help of others, who are waited for: not on a thread that serves.
-async fn open_store(
-    log: orlop_store::EmbeddedLog,
-    mut options: orlop_store::Options,
-    encryption: Option<Arc<Encryption>>,
-) -> Result<Store<Object>, orlop_store::OpenError> {
-    let Some(encryption) = encryption else {
-        return Store::open(Box::new(log), options);
-    };
-    options.transformer = Some(encryption);
-    let opening = tokio::task::spawn_blocking(move || Store::open(Box::new(log), options));
-    opening
-        .await
-        .unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
-}
-
 fn all_keys(store: &Store<Object>) -> Vec<Arc<str>> {
     let page = store.range(orlop_store::RangeQuery::default(), &mut |_| true);
     page.map_or(vec![], |page| page.items.into_iter().map(|item| item.key).collect())
@@ -244,7 +233,13 @@ fn keep_house(server: &Arc<Server>, pki: &Pki) -> Start {
     Box::new(move |shutdown| {
         let run = housekeeping::run(server.clone(), ca.clone());
         let (aggregator, flow_control) = (aggregator::run(server.clone()), flowcontrol::run(server.clone()));
-        let run = async move { tokio::join!(run, aggregator, flow_control) };
+        let server = server.clone();
+        let servers = async move {
+            if server.registry.store.is_shared() {
+                servers::run(server).await;
+            }
+        };
+        let run = async move { tokio::join!(run, aggregator, flow_control, servers) };
         Box::pin(async move {
             tokio::select! {
                 _ = run => {}
@@ -329,7 +324,7 @@ fn server_names(config: &Config) -> Vec<String> {
 
 /// The address under which others reach this server: the one it was told, the one it binds to, or this machine's outward
 /// one.
-fn advertised(config: &Config) -> Option<IpAddr> {
+pub(crate) fn advertised(config: &Config) -> Option<IpAddr> {
     let told = config.advertise.filter(|ip| !ip.is_unspecified());
     if told.is_some() {
         return told;
@@ -411,11 +406,13 @@ async fn create_defaults(server: &Arc<Server>, pki: &Pki) -> Result<(), Status> 
             range,
         )
         .await?;
-    kubernetes_service(&internal, config).await
+    services::repair(&server.registry).await?;
+    kubernetes_service(&server.registry, internal).await
 }
 
 /// The service under which pods find this server.
-async fn kubernetes_service(internal: &Internal, config: &Config) -> Result<(), Status> {
+async fn kubernetes_service(registry: &Registry, internal: Internal) -> Result<(), Status> {
+    let config = &registry.config;
     let core = |plural: &str| kinds::of_resource("", "v1", plural).expect("a core kind");
     let metadata = json!({
         "name": "kubernetes", "namespace": "default",
@@ -433,27 +430,8 @@ async fn kubernetes_service(internal: &Internal, config: &Config) -> Result<(), 
         tracing::warn!("found no address but loopback; the kubernetes service has no endpoints");
         return Ok(());
     };
-    let labels = json!({"endpointslice.kubernetes.io/skip-mirror": "true"});
-    let endpoints = json!({
-        "apiVersion": "v1", "kind": "Endpoints",
-        "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
-        "subsets": [{
-            "addresses": [{"ip": address.to_string()}],
-            "ports": [{"name": "https", "port": config.port, "protocol": "TCP"}],
-        }],
-    });
-    internal
-        .ensure_members(core("endpoints"), endpoints, &["subsets"])
-        .await?;
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"},
-        },
-        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": config.port, "protocol": "TCP"}],
-    });
-    let kind = kinds::of_stored("endpointslices.discovery.k8s.io").expect("a built-in kind");
-    internal.ensure_members(kind, slice, &["endpoints", "ports"]).await
+    match registry.store.is_shared() {
+        true => servers::join(registry, &internal, address).await,
+        false => servers::write_endpoints(registry, &internal, &[address].into()).await,
+    }
 }

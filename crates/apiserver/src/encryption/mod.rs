@@ -48,6 +48,8 @@ pub struct Encryption {
     path: PathBuf,
     loaded: Vec<u8>,
     reloads: Reloads,
+    /// Where a record is, to those who share the store; what AES-GCM authenticates beside it.
+    place: OnceLock<Box<dyn Fn(&str) -> String + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -101,7 +103,17 @@ impl Encryption {
             path: path.to_path_buf(),
             loaded,
             reloads: Reloads::new("apiserver_encryption_config_controller"),
+            place: OnceLock::new(),
         })
+    }
+
+    /// Says under which names records are kept, if those are not their keys. Before any is read.
+    pub(crate) fn set_place(&self, place: Box<dyn Fn(&str) -> String + Send + Sync>) {
+        let _ = self.place.set(place);
+    }
+
+    fn place<'k>(&self, key: &'k str) -> std::borrow::Cow<'k, str> {
+        self.place.get().map_or(key.into(), |place| place(key).into())
     }
 
     /// Says how all keys of the store are found, once it is open.
@@ -138,6 +150,7 @@ impl Encryption {
         let failed = |why: &dyn ToString| {
             TransformError(format!("failed to encrypt {resource} for storage: {}", why.to_string()))
         };
+        let place = &self.place(key);
         let mut out = first.prefix.clone().into_bytes();
         match &first.kind {
             ProviderKind::Identity => return Ok(None),
@@ -146,9 +159,9 @@ impl Encryption {
                     return Err(failed(&"there is no key"));
                 };
                 out.extend_from_slice(name.as_bytes());
-                cipher.encrypt(key, plain, &mut out).map_err(|e| failed(&e))?;
+                cipher.encrypt(place, plain, &mut out).map_err(|e| failed(&e))?;
             }
-            ProviderKind::Kms(kms) => out.extend(kms.encrypt(key, plain, is_new).map_err(|e| failed(&e))?),
+            ProviderKind::Kms(kms) => out.extend(kms.encrypt(place, plain, is_new).map_err(|e| failed(&e))?),
         }
         Ok(Some(out.into()))
     }
@@ -167,7 +180,7 @@ impl Transformer for Encryption {
 
     fn open(&self, key: &str, sealed: &Bytes) -> Result<Option<Bytes>, TransformError> {
         let rules = self.rules.read().clone();
-        let (plain, is_stale) = rules.open(key, sealed)?;
+        let (plain, is_stale) = rules.open(key, &self.place(key), sealed)?;
         if is_stale {
             self.stale.keys.lock().insert(key.into());
         }
@@ -206,7 +219,7 @@ impl Rules {
     }
 
     /// The plain form, if it was another one, and whether it is stale.
-    fn open(&self, key: &str, sealed: &Bytes) -> Result<(Option<Bytes>, bool), TransformError> {
+    fn open(&self, key: &str, place: &str, sealed: &Bytes) -> Result<(Option<Bytes>, bool), TransformError> {
         let resource = resource_of(key);
         let providers = self.providers(resource);
         if !sealed.starts_with(ENCRYPTED) {
@@ -222,7 +235,7 @@ impl Rules {
             if provider.prefix.is_empty() || !sealed.starts_with(provider.prefix.as_bytes()) {
                 continue;
             }
-            match provider.open(key, &sealed[provider.prefix.len()..]) {
+            match provider.open(place, &sealed[provider.prefix.len()..]) {
                 Ok((plain, is_stale)) => return Ok((Some(plain.into()), is_stale || position > 0)),
                 Err(error) => why = error,
             }

@@ -277,6 +277,33 @@ fn read_continue(token: &str) -> Result<(Option<Revision>, String), Status> {
 }
 
 impl Registry {
+    /// Waits until what a get or a list asks for can be read.
+    pub async fn await_revision_of(&self, info: &RequestInfo) -> Result<(), Status> {
+        // A page of a list that was begun elsewhere.
+        if let Some(token) = info.query.get("continue").filter(|token| !token.is_empty())
+            && let Ok((Some(revision), _)) = read_continue(token)
+        {
+            return self.await_revision(Some(revision)).await;
+        }
+        // What is no revision is refused where it is used.
+        match parse_revision(info.query.get("resourceVersion").unwrap_or("")) {
+            Ok(asked) => self.await_revision(asked).await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The same for a watch. One that begins at a revision of the future waits for it while it runs.
+    pub async fn await_start(&self, info: &RequestInfo) -> Result<(), Status> {
+        match parse_revision(info.query.get("resourceVersion").unwrap_or("")) {
+            Ok(None) => self.await_revision(None).await,
+            Ok(Some(asked)) => {
+                let _ = self.await_revision(Some(asked)).await;
+                Ok(())
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
     /// The items a list request asks for.
     pub fn page(&self, kind: &'static KindDef, options: &ListOptions) -> Result<Page<Object>, Status> {
         let namespace = (!options.namespace.is_empty()).then_some(options.namespace.as_str());

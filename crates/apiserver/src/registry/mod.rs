@@ -42,6 +42,10 @@ pub use context::{Context, Warnings, WriteOptions};
 /// How often a write starts over after losing a race before it gives up.
 const MAX_RACES: usize = 100;
 
+/// How long a read waits for a revision that only another server knows.
+// Upstream: blockTimeout of the watch cache
+const FUTURE: std::time::Duration = std::time::Duration::from_secs(3);
+
 pub struct Registry {
     pub store: Store<Object>,
     pub clock: Clock,
@@ -147,6 +151,25 @@ impl Registry {
         }
     }
 
+    /// Waits for a revision that another server may have told of, or without one for what there was at the moment of the
+    /// call.
+    pub async fn await_revision(&self, asked: Option<Revision>) -> Result<(), Status> {
+        match asked {
+            None => self.await_present().await.map(drop),
+            Some(asked) if asked > self.store.revision() => match self.store.reaches(asked, FUTURE).await {
+                true => Ok(()),
+                false => Err(list::too_large_revision(asked, self.store.revision())),
+            },
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Nobody is told what another server has changed before.
+    pub(crate) async fn await_present(&self) -> Result<Revision, Status> {
+        let unavailable = |e: orlop_store::etcd::NotCurrent| Status::unavailable(e.to_string());
+        self.store.current().await.map_err(unavailable)
+    }
+
     /// Commits the operations of one write. `Ok(None)`: a race was lost, look again and decide anew. Nothing larger than
     /// etcd would take gets into the store by any way, and the answer is what Kubernetes passes on from there.
     async fn commit(&self, ops: Vec<Op<Object>>) -> Result<Option<Revision>, Status> {
@@ -163,6 +186,7 @@ impl Registry {
             Ok(revision) => Ok(Some(revision)),
             Err(CommitError::Conflict { .. }) => Ok(None),
             Err(e @ CommitError::Unknown(_)) => Err(Status::timeout(e.to_string())),
+            Err(CommitError::Refused(why)) => Err(Status::plain_error(why)),
             Err(e @ CommitError::TooLarge { .. }) => Err(Status::too_large(e.to_string())),
             Err(e) => Err(Status::unavailable(e.to_string())),
         }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use orlop_api::{Cursor, KindDef, ProblemKind, Problems, Status, Value};
 use orlop_base::clock::rfc3339;
-use orlop_store::{Action, Expect, Op};
+use orlop_store::{Action, Expect, Op, RangeQuery};
 use serde_json::json;
 
 use super::Registry;
@@ -19,7 +19,7 @@ use crate::kinds;
 use crate::object::Object;
 
 /// Records of taken node ports; not served, so not in the table of kinds.
-const NODE_PORT: &KindDef = &KindDef {
+pub(crate) const NODE_PORT: &KindDef = &KindDef {
     kind: "NodePort",
     plural: "ranges/servicenodeports",
     ..KindDef::BASE
@@ -204,6 +204,45 @@ fn carry_ports_over(new: &mut Value, old: &Value) {
             port.as_object_mut().expect("a port is an object").remove("nodePort");
         }
     }
+}
+
+/// Takes addresses and ports of services that nobody has taken for them: another program wrote those, which keeps its own
+/// records.
+pub(crate) async fn repair(registry: &Registry) -> Result<(), Status> {
+    if !registry.store.is_shared() {
+        return Ok(());
+    }
+    let prefix = format!("{}services/", kinds::PREFIX);
+    let query = RangeQuery {
+        prefix: &prefix,
+        ..RangeQuery::default()
+    };
+    let page = registry.store.range(query, &mut |_| true);
+    for item in page.expect("a range at the current revision does not fail").items {
+        let service = item.record.value();
+        let mut allocation = Allocation {
+            registry,
+            problems: Problems::default(),
+            held_ips: BTreeSet::new(),
+            held_ports: BTreeSet::new(),
+            ops: vec![],
+        };
+        for ip in addresses(&service) {
+            if !allocation.is_taken(ip) {
+                allocation.take(&service, ip);
+            }
+        }
+        for port in node_ports(&service) {
+            if registry.store.get(&node_port_key(port)).is_none() {
+                allocation.take_port(&service, port);
+            }
+        }
+        // Another server may do the same.
+        if !allocation.ops.is_empty() && registry.commit(allocation.ops).await?.is_some() {
+            tracing::info!(key = %item.key, "recorded addresses and ports of a service");
+        }
+    }
+    Ok(())
 }
 
 struct Allocation<'r> {
