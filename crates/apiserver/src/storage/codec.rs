@@ -12,8 +12,10 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::definitions;
 use crate::kinds;
 use crate::object::{Object, type_head};
+use crate::registry::rules;
 use crate::registry::services::NODE_PORT;
 
 /// Which servers there are, each with an address and a time to live.
@@ -242,18 +244,27 @@ fn converted(value: &[u8], kind: &'static KindDef) -> Result<Bytes, String> {
         true => protobuf::decode(value).map_err(|e| e.to_string())?,
         false => {
             let types = schema::peek_type(value).map_err(|e| e.to_string())?;
-            let written = kinds::of_kind(&types.api_version, &types.kind).unwrap_or(kind);
-            let ty = schema::schema().get(written.schema).ok_or("its kind has no schema")?;
-            let decoded = schema::decode_json(value, ty).map_err(|e| e.to_string())?;
-            (types.api_version, types.kind, decoded.value)
+            let mut object: Value = serde_json::from_slice(value).map_err(|e| e.to_string())?;
+            let mut version = types.api_version;
+            if version == definitions::OLD_VERSION && types.kind == "CustomResourceDefinition" {
+                definitions::to_v1(&mut object);
+                version = kind.api_version();
+            }
+            (version, types.kind, object)
         }
     };
-    let written = match (api_version == kind.api_version() && name == kind.kind, kind.schema) {
-        (true, _) => kind,
-        _ => kinds::of_kind(&api_version, &name)
+    let written = match api_version == kind.api_version() && name == kind.kind {
+        true => kind,
+        false => kinds::of_kind(&api_version, &name)
             .filter(|written| written.store_prefix() == kind.store_prefix())
             .ok_or_else(|| format!("it is of {api_version}, Kind={name}, which is not known"))?,
     };
+    if !value.starts_with(protobuf::MAGIC) {
+        let ty = schema::schema().get(written.schema).ok_or("its kind has no schema")?;
+        object = schema::from_value(object, ty).map_err(|e| e.to_string())?.value;
+    }
+    // Upstream: defaults are filled in whenever an object is read.
+    rules::fill_defaults(written, &mut object);
     if !written.stored_as.is_empty() {
         (written.to_stored)(&mut object);
     }

@@ -1,6 +1,7 @@
 //! The store's place: files of this server alone, or an etcd that it shares with others.
 
 mod codec;
+mod definitions;
 pub(crate) mod servers;
 
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use orlop_apiserver::{Config, Running};
 use orlop_base::{Clock, Shutdown};
 
 use super::apiserver_access::AccessFlags;
-use super::apiserver_flags::ServerFlags;
+use super::apiserver_flags::{ServerFlags, StatePlace};
 use super::{parse_duration, signals};
 use crate::components::Components;
 use crate::data_dir;
@@ -84,15 +84,17 @@ const ENVTEST_CONTROLLERS: &str = "ORLOP_ENVTEST_CONTROLLERS";
 const OF_ENVTEST: [&str; 2] = ["garbage-collector-controller", "namespace-controller"];
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
-    let beside_etcd = match &args.data_dir {
-        Some(_) => None,
-        None => args.flags.etcd.data_dir()?,
+    let (beside_etcd, etcd) = match args.flags.etcd.place()? {
+        StatePlace::DataDir => (None, None),
+        StatePlace::Beside(directory) => (Some(directory), None),
+        StatePlace::Etcd(etcd) => (None, Some(etcd)),
     };
     let data_dir = args
         .data_dir
         .or(beside_etcd)
         .map_or_else(super::up::default_data_dir, Ok)?;
     let mut config = Config::new(data_dir);
+    config.etcd = etcd;
     let mut issuers = args.service_account_issuer.into_iter();
     if let Some(issuer) = issuers.next() {
         config.api_audiences = vec![issuer.clone()];

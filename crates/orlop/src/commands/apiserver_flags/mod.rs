@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use orlop_apiserver::pki::TlsOptions;
 use orlop_apiserver::{Config, KeyFiles, NamedCertificate};
 
-pub(super) use self::etcd_servers::EtcdArgs;
+pub(super) use self::etcd_servers::{EtcdArgs, StatePlace};
 use self::others::ApiServerFlags;
 use super::upstream_flags::OtherFlags;
 use super::{parse_bool, parse_duration};

@@ -9,31 +9,26 @@ impl Table for ApiServerFlags {
     const FLAGS: &'static [&'static [Flag]] = &[STORAGE, SERVING, NEIGHBOURS, FEATURES, SERVERS, LOGS];
 }
 
-const OWN_STORE: Fate = NoEffect("the state is kept by the API server itself, in the data directory");
+const NOT_MEASURED: Fate = NoEffect("etcd serves metrics of its own");
 const NO_CACHE: Fate = NoEffect("all reads and watches are served from memory");
 const ONE_SERVER: Fate = NoEffect("there is one API server");
 const ALWAYS: Fate = NoEffect("it always is so");
 const NO_TRACES: Fate = NoEffect("no profiles are served");
 
 const STORAGE: &[Flag] = &[
-    Flag::value("etcd-cafile", OWN_STORE),
-    Flag::value("etcd-certfile", OWN_STORE),
-    Flag::value("etcd-keyfile", OWN_STORE),
-    Flag::value("etcd-prefix", OWN_STORE).usual(&["/registry"]),
     Flag::value(
         "etcd-servers-overrides",
         Refused("all kinds are in one store; leave it out"),
     ),
     Flag::value(
-        "etcd-compaction-interval",
-        NoEffect("--store-history-age says how long changes are kept"),
-    ),
-    Flag::value(
         "etcd-count-metric-poll-period",
         NoEffect("objects are counted as they come and go"),
     ),
-    Flag::value("etcd-db-metric-poll-interval", OWN_STORE),
-    Flag::value("lease-reuse-duration-seconds", OWN_STORE),
+    Flag::value("etcd-db-metric-poll-interval", NOT_MEASURED),
+    Flag::value(
+        "lease-reuse-duration-seconds",
+        NoEffect("leases are shared for a twentieth of their time, a minute at most"),
+    ),
     Flag::value("storage-backend", Refused("the store is the only one; leave it out")).usual(&["", "etcd3"]),
     Flag::value(
         "storage-media-type",
