@@ -17,6 +17,7 @@
 mod agent_home;
 mod binary;
 mod containerd;
+mod etcd;
 mod fixtures;
 mod http;
 mod images;
@@ -34,6 +35,7 @@ mod wait;
 pub use agent_home::AgentHome;
 pub use binary::{orlop, workspace_root};
 pub use containerd::{Containerd, Leftovers};
+pub use etcd::Members;
 pub use fixtures::fixture;
 pub use http::{Http, HttpResponse, Identity, Stream};
 pub use images::build as build_images;

@@ -32,4 +32,5 @@ mod protobuf;
 mod public_kinds;
 mod quota;
 mod scheduling;
+mod shared_etcd;
 mod webhook_server;
