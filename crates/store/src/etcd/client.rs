@@ -351,7 +351,7 @@ impl Client {
 
     /// After so many tries: once all members were asked, a moment must pass.
     pub(crate) async fn pause(&self, tries: usize) {
-        if tries % self.members.len() == 0 {
+        if tries.is_multiple_of(self.members.len()) {
             tokio::time::sleep(PAUSE).await;
         }
     }

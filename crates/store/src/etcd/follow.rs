@@ -87,7 +87,7 @@ impl<R: Record> Etcd<R> {
             );
         };
         tokio::select! {
-            () = async { work.await } => {}
+            _ = work => {}
             () = self.stop.wait() => {}
         }
     }

@@ -8,12 +8,14 @@ pub(crate) use members::Members;
 
 use std::time::Duration;
 
+use orlop_base::clock::Shift;
+
 use super::Etcd;
 use super::messages::{AlarmAction, AlarmRequest, AlarmResponse, HeaderResponse, LeaseIdRequest, RangeRequest};
 use crate::{Record, Revision};
 
 fn far() -> tokio::time::Instant {
-    tokio::time::Instant::now() + Duration::from_secs(60)
+    tokio::time::Instant::now().later(Duration::from_secs(60))
 }
 
 /// What somebody else does to etcd.
