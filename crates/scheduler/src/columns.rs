@@ -211,11 +211,17 @@ impl Columns {
 
     /// What the plugin says, if it is one of `Scope::Node` that does not skip the class.
     pub fn node_verdict(&self, profile: &Profile, place: usize, pod: &PodInfo, node: &NodeInfo) -> Verdict {
+        match self.pre_filter_state(place) {
+            Some(state) => profile.filter_at(place).filter(state, pod, node),
+            None => Ok(()),
+        }
+    }
+
+    /// What the plugin, one of `Scope::Node`, made of the class; None if it skips it.
+    pub fn pre_filter_state(&self, place: usize) -> Option<&AnyState> {
         match &self.pre_filters[place] {
-            Some(PreFilter::Run(state) | PreFilter::Only(state, _)) => {
-                profile.filter_at(place).filter(state, pod, node)
-            }
-            _ => Ok(()),
+            Some(PreFilter::Run(state) | PreFilter::Only(state, _)) => Some(state),
+            _ => None,
         }
     }
 

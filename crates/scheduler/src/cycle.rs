@@ -91,6 +91,12 @@ impl Core {
         }
     }
 
+    /// From now on ties are broken as by a core that is new: for those who want the same answer to the same question.
+    pub fn reseed(&mut self, seed: u64) {
+        self.random = Random::seeded(seed);
+        self.next_start = 0;
+    }
+
     /// From now on decisions are timed.
     pub fn measure(&mut self) {
         self.stopwatch.on = true;
@@ -120,6 +126,50 @@ impl Core {
     pub fn feasible(&mut self, profile: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Feasible, ScheduleFailure> {
         let prepared = self.prepare(profile, cluster, pod)?;
         self.search(profile, cluster, pod, &prepared)
+    }
+
+    /// Up to `limit` of the nodes that pass every filter, in the order of their ids. Nothing is scored and nothing kept for
+    /// later cycles: for those who ask about pods that may never come.
+    pub fn fitting(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo, limit: usize) -> Vec<NodeId> {
+        let mut found = vec![];
+        self.for_pod(index, cluster, pod, |search| {
+            for node in cluster.nodes() {
+                if found.len() == limit {
+                    break;
+                }
+                if search.admits(node) {
+                    found.push(node.id);
+                }
+            }
+        });
+        found
+    }
+
+    /// Whether one node passes every filter.
+    pub fn fits_on(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo, node: NodeId) -> bool {
+        let mut fits = false;
+        self.for_pod(index, cluster, pod, |search| {
+            fits = cluster.node(node).is_some_and(|node| search.admits(node));
+        });
+        fits
+    }
+
+    /// Not called if a plugin rules out every node.
+    fn for_pod(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo, use_it: impl FnOnce(&Search)) {
+        let profile = &self.profiles[index];
+        let columns = self.columns.get(index, profile, cluster, pod);
+        let prepared = prepare(profile, columns, cluster, pod);
+        if let Ok(prepared) = prepared
+            && prepared.rejected.is_none()
+        {
+            use_it(&Search {
+                profile,
+                columns,
+                cluster,
+                pod,
+                prepared: &prepared,
+            });
+        }
     }
 
     fn prepare(&mut self, index: usize, cluster: &Cluster, pod: &PodInfo) -> Result<Prepared, ScheduleFailure> {
@@ -406,21 +456,13 @@ impl Search<'_> {
     }
 
     fn verdict_with_nominated(&self, node: &NodeInfo) -> Result<(), (usize, Rejection)> {
-        let promised = self.rivals(&node.name);
-        if promised.is_empty() {
-            return Ok(());
-        }
-        let mut what_if = WhatIf::new(self.profile, self.prepared, node);
-        for rival in promised {
-            what_if.add(self.profile, self.pod, rival);
-        }
-        what_if.judge(self.profile, self.columns, self.pod)
+        judge_with_nominated(self.profile, self.columns, self.prepared, self.cluster, self.pod, node)
     }
 
-    /// Pods of no lower priority that were promised the node.
-    fn rivals(&self, node: &str) -> Vec<Arc<PodInfo>> {
-        let counts = |p: &&Arc<PodInfo>| p.priority() >= self.pod.priority() && p.uid != self.pod.uid;
-        self.cluster.nominated.on(node).iter().filter(counts).cloned().collect()
+    /// Whether the node passes, be it one of those that are not looked at.
+    fn admits(&self, node: &NodeInfo) -> bool {
+        let outside = (self.prepared.only.as_ref()).is_some_and(|only| !only.contains(&node.name));
+        !outside && self.verdict(node).is_ok()
     }
 
     /// Only these nodes.
@@ -551,6 +593,27 @@ pub fn judge(
     node: &NodeInfo,
 ) -> Result<(), (usize, Rejection)> {
     judge_with(profile, columns, &prepared.states, pod, node)
+}
+
+/// The same with the pods of no lower priority that were promised the node; nothing to say if there are none.
+pub fn judge_with_nominated(
+    profile: &Profile,
+    columns: &Columns,
+    prepared: &Prepared,
+    cluster: &Cluster,
+    pod: &PodInfo,
+    node: &NodeInfo,
+) -> Result<(), (usize, Rejection)> {
+    let counts = |p: &&Arc<PodInfo>| p.priority() >= pod.priority() && p.uid != pod.uid;
+    let mut rivals = cluster.nominated.on(&node.name).iter().filter(counts).peekable();
+    if rivals.peek().is_none() {
+        return Ok(());
+    }
+    let mut what_if = WhatIf::new(profile, prepared, node);
+    for rival in rivals {
+        what_if.add(profile, pod, rival.clone());
+    }
+    what_if.judge(profile, columns, pod)
 }
 
 fn judge_with(

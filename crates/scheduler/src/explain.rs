@@ -6,7 +6,8 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::columns::{Columns, share};
-use crate::cycle::{Core, CycleError, Prepared, Stage, cluster_scores, judge, prepare};
+use crate::cycle::{Core, CycleError, Prepared, Stage, cluster_scores, judge, judge_with_nominated, prepare};
+use crate::framework::detail::Detail;
 use crate::framework::profile::Profile;
 use crate::framework::verdict::Rejection;
 
@@ -25,6 +26,10 @@ pub struct NodeAccount {
     pub name: String,
     /// Every filter, in order, with its reason if it rejects the node: also those after the first that does.
     pub filters: Vec<(&'static str, Option<Rejection>)>,
+    /// What stands behind the rejections, by plugin.
+    pub details: Vec<(&'static str, Detail)>,
+    /// What rejects the node only because of the pods that were promised it.
+    pub nominated: Option<(&'static str, Rejection)>,
     /// Empty unless the node fits.
     pub scores: Vec<ScoreAccount>,
     pub total: Option<i64>,
@@ -42,7 +47,7 @@ pub struct ScoreAccount {
 
 impl NodeAccount {
     pub fn fits(&self) -> bool {
-        self.filters.iter().all(|(_, rejection)| rejection.is_none())
+        self.nominated.is_none() && self.filters.iter().all(|(_, rejection)| rejection.is_none())
     }
 }
 
@@ -62,7 +67,15 @@ impl Core {
             columns.catch_up(profile, cluster, pod);
             let mut accounts: Vec<NodeAccount> = cluster
                 .nodes()
-                .map(|n| filters(profile, columns, &prepared, pod, n))
+                .map(|n| {
+                    let mut account = filters(profile, columns, &prepared, pod, n);
+                    if account.fits() {
+                        let verdict = judge_with_nominated(profile, columns, &prepared, cluster, pod, n);
+                        let name = |position: usize| profile.plugins[profile.filter[position]].name();
+                        account.nominated = verdict.err().map(|(position, why)| (name(position), why));
+                    }
+                    account
+                })
                 .collect();
             let fitting: Vec<NodeId> = accounts.iter().filter(|a| a.fits()).map(|a| a.id).collect();
             let mut scores = node_scores(profile, columns, cluster, pod, &fitting);
@@ -109,12 +122,18 @@ fn in_order(lines: Option<Vec<(usize, ScoreAccount)>>) -> Vec<ScoreAccount> {
 
 fn filters(profile: &Profile, columns: &Columns, prepared: &Prepared, pod: &PodInfo, node: &NodeInfo) -> NodeAccount {
     let outside = prepared.only.as_ref().is_some_and(|only| !only.contains(&node.name));
+    let mut details = vec![];
     let each = profile.filter.iter().map(|place| {
         let plugin = &profile.plugins[*place];
         let verdict = match &prepared.states[*place] {
             Some(state) => profile.filter_at(*place).filter(state, pod, node),
             None => columns.node_verdict(profile, *place, pod, node),
         };
+        if verdict.is_err() {
+            let state = prepared.states[*place].as_ref().or(columns.pre_filter_state(*place));
+            let facts = state.map(|state| profile.filter_at(*place).details(state, pod, node));
+            details.extend(facts.into_iter().flatten().map(|fact| (plugin.name(), fact)));
+        }
         let narrowed = outside && prepared.narrowed_by.contains(plugin.name());
         let rejection = verdict.err().or_else(|| {
             let text = format!("node(s) didn't satisfy plugin(s) [{}]", plugin.name());
@@ -131,6 +150,8 @@ fn filters(profile: &Profile, columns: &Columns, prepared: &Prepared, pod: &PodI
         id: node.id,
         name: node.name.to_string(),
         filters,
+        details,
+        nominated: None,
         scores: vec![],
         total: None,
         rank: None,

@@ -188,6 +188,30 @@ impl PodInfo {
         }
     }
 
+    /// The pod as it was before it had a node.
+    pub fn unbound(&self) -> PodInfo {
+        PodInfo {
+            node_name: None,
+            nominated_node: None,
+            start_time: None,
+            resized: None,
+            ..self.clone()
+        }
+    }
+
+    /// The pod that a controller makes in its place.
+    pub fn recreated(&self, name: &str, uid: &str) -> PodInfo {
+        PodInfo {
+            key: PodKey {
+                namespace: self.key.namespace.clone(),
+                name: name.into(),
+            },
+            uid: uid.into(),
+            preempted: false,
+            ..self.unbound()
+        }
+    }
+
     /// What it takes of the node it is on.
     pub fn requests(&self) -> &Requests {
         self.resized.as_deref().unwrap_or(&self.class.requests)

@@ -9,6 +9,7 @@ use orlop_api::{Cursor, Path, names, resources};
 
 use super::problem::Problems;
 use super::read::Fields;
+use crate::model::PodSpec;
 
 /// How long an extender may take unless it is said.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,6 +32,18 @@ pub struct Extender {
     pub managed_resources: Vec<ManagedResource>,
     /// Scheduling goes on when the extender fails.
     pub ignorable: bool,
+}
+
+impl Extender {
+    /// Whether it is asked about such a pod.
+    pub fn is_interested(&self, spec: &PodSpec) -> bool {
+        let asks = |name: &str| {
+            (spec.containers.iter().chain(&spec.init_containers))
+                .any(|c| c.resources.requests.contains_key(name) || c.resources.limits.contains_key(name))
+        };
+        let managed = &self.managed_resources;
+        managed.is_empty() || managed.iter().any(|resource| asks(&resource.name))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

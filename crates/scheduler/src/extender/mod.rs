@@ -113,12 +113,7 @@ impl Extender {
 
     /// Whether the pod asks for something that this extender manages; one that manages nothing sees every pod.
     pub fn is_interested(&self, spec: &PodSpec) -> bool {
-        let managed = &self.0.config.managed_resources;
-        let asks = |name: &str| {
-            (spec.containers.iter().chain(&spec.init_containers))
-                .any(|c| c.resources.requests.contains_key(name) || c.resources.limits.contains_key(name))
-        };
-        managed.is_empty() || managed.iter().any(|resource| asks(&resource.name))
+        self.0.config.is_interested(spec)
     }
 
     pub fn preempts(&self) -> bool {

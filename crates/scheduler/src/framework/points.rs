@@ -7,6 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::detail::Detail;
 use super::event::{Event, EventKind, Hint};
 use super::permit::WaitingPods;
 use super::verdict::{PreFilter, PreScore, Rejection, Verdict};
@@ -102,6 +103,11 @@ pub trait Filter: Send + Sync {
                 }
             }
         });
+    }
+
+    /// What stands behind `filter`'s rejection of the node, in figures. Only asked to explain.
+    fn details(&self, state: &Self::State, pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        vec![]
     }
 
     /// What if `added` were on `node` too? Only plugins that look beyond the node have something to do here: the node
@@ -230,6 +236,7 @@ pub trait AnyFilter: Send + Sync {
         nodes: &mut Vec<NodeId>,
         rejected: &mut dyn FnMut(NodeId, Rejection),
     );
+    fn details(&self, state: &AnyState, pod: &PodInfo, node: &NodeInfo) -> Vec<Detail>;
     fn clone_state(&self, state: &AnyState) -> AnyState;
     fn add_pod(&self, state: &mut AnyState, pod: &PodInfo, added: &PodInfo, node: &NodeInfo);
     fn remove_pod(&self, state: &mut AnyState, pod: &PodInfo, removed: &PodInfo, node: &NodeInfo);
@@ -265,6 +272,10 @@ impl<P: Filter> AnyFilter for P {
     ) {
         let state = state.downcast_ref().expect(OWN_STATE);
         Filter::retain(self, state, pod, cluster, nodes, rejected);
+    }
+
+    fn details(&self, state: &AnyState, pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        Filter::details(self, state.downcast_ref().expect(OWN_STATE), pod, node)
     }
 
     fn clone_state(&self, state: &AnyState) -> AnyState {

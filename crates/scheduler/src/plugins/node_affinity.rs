@@ -8,10 +8,11 @@ use orlop_api::objects::selector::NAME_FIELD;
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, AnyScore, Filter, Normalize, Plugin, Scope, Score};
 use crate::framework::verdict::{PreFilter, PreScore, Rejection, Verdict};
-use crate::model::{NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, Op, PodSpec, PreferredNodeTerm};
+use crate::model::{NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, Op, PodSpec, PreferredNodeTerm, Requirement};
 
 const NO_MATCH: Rejection = Rejection::unresolvable("node(s) didn't match Pod's node affinity/selector");
 const NOT_ENFORCED: Rejection = Rejection::unresolvable("node(s) didn't match scheduler-enforced node affinity");
@@ -103,6 +104,54 @@ impl Filter for NodeAffinity {
         } else {
             Ok(())
         }
+    }
+
+    fn details(&self, (): &(), pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let spec = &pod.class.spec;
+        let missing = (spec.node_selector.iter()).filter(|(key, value)| node.labels.get(*key) != Some(value));
+        let mut all: Vec<Detail> = missing
+            .map(|(key, wanted)| Detail::NodeSelector {
+                key: key.clone(),
+                wanted: wanted.clone(),
+                found: node.labels.get(key).cloned(),
+            })
+            .collect();
+        for selector in required(spec).chain(self.added.requirements()) {
+            if !selector.matches(&node.name, &node.labels) {
+                let terms = selector.node_selector_terms.iter().enumerate();
+                all.extend(terms.flat_map(|(at, term)| unmet(at, term, node)));
+            }
+        }
+        all
+    }
+}
+
+/// The requirements of a term that do not hold on the node.
+fn unmet(at: usize, term: &NodeSelectorTerm, node: &NodeInfo) -> Vec<Detail> {
+    let label = |key: &str| node.labels.get(key).map(String::as_str);
+    let fields = (term.match_fields.iter()).map(|r| (r, (r.key == NAME_FIELD).then_some(&*node.name)));
+    let labels = term.match_expressions.iter().map(|r| (r, label(&r.key)));
+    let unmet = labels.chain(fields).filter(|(r, value)| !r.matches(*value));
+    unmet
+        .map(|(requirement, found)| Detail::NodeAffinity {
+            term: at,
+            requirement: requirement_text(requirement),
+            found: found.map(str::to_string),
+        })
+        .collect()
+}
+
+/// As kubectl writes it: `disk in (ssd, nvme)`.
+pub fn requirement_text(requirement: &Requirement) -> String {
+    let key = &requirement.key;
+    match &requirement.op {
+        Op::In(values) => format!("{key} in ({})", values.join(", ")),
+        Op::NotIn(values) => format!("{key} notin ({})", values.join(", ")),
+        Op::Exists => format!("{key} exists"),
+        Op::DoesNotExist => format!("{key} does not exist"),
+        Op::Gt(bound) => format!("{key} > {bound}"),
+        Op::Lt(bound) => format!("{key} < {bound}"),
+        Op::Unknown => format!("{key} (unknown operator: matches nothing)"),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, Filter, Plugin, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
@@ -79,6 +80,12 @@ impl Filter for NodeDeclaredFeatures {
         } else {
             Err(UNSATISFIED)
         }
+    }
+
+    fn details(&self, required: &Vec<&'static str>, _: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let is_missing = |name: &&&str| !node.declared_features.iter().any(|f| f == **name);
+        let missing = required.iter().filter(is_missing);
+        missing.map(|name| Detail::Feature { name: name.to_string() }).collect()
     }
 }
 

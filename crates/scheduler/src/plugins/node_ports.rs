@@ -3,6 +3,7 @@
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, Filter, Plugin, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
@@ -60,5 +61,19 @@ impl Filter for NodePorts {
             .iter()
             .any(|p| node.ports.iter().any(|q| p.conflicts(q)));
         if conflict { Err(TAKEN) } else { Ok(()) }
+    }
+
+    fn details(&self, (): &(), pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let taken = (pod.class.ports.iter()).filter(|p| node.ports.iter().any(|q| p.conflicts(q)));
+        taken
+            .map(|port| {
+                let holds = |other: &&std::sync::Arc<PodInfo>| other.class.ports.iter().any(|q| port.conflicts(q));
+                Detail::HostPort {
+                    protocol: port.protocol.clone(),
+                    port: port.port,
+                    pod: node.pods.iter().filter(holds).map(|other| other.key.to_string()).min(),
+                }
+            })
+            .collect()
     }
 }

@@ -6,6 +6,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::cluster::resources::{is_extended, is_scalar};
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, AnyScore, Filter, MAX_SCORE, Normalize, Plugin, Scope, Score};
 use crate::framework::verdict::{PreFilter, PreScore, Reason, Reasons, Rejection, Verdict};
@@ -163,6 +164,30 @@ impl Filter for NodeResourcesFit {
             reasons: Reasons::Many(reasons.into()),
             unresolvable,
         })
+    }
+
+    fn details(&self, (): &(), pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let mut all = vec![];
+        let running = node.pods.len() as i64;
+        if running >= node.allowed_pods {
+            all.push(Detail::Pods {
+                running,
+                allowed: node.allowed_pods,
+            });
+        }
+        for name in wanted(pod).filter(|name| !self.is_ignored(name)) {
+            let (requested, used) = (amount_of(pod, name), node.requested.amount(name));
+            let allocatable = node.allocatable.amount(name);
+            if requested > allocatable.saturating_sub(used) {
+                all.push(Detail::Resource {
+                    resource: name.to_string(),
+                    requested,
+                    used,
+                    allocatable,
+                });
+            }
+        }
+        all
     }
 }
 

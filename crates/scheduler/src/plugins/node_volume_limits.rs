@@ -12,6 +12,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
 use crate::cluster::storage::{Tables, check_made_for, claims_of, uses_claim};
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Object, Resource};
 use crate::framework::points::{AnyFilter, Filter, Plugin, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
@@ -209,6 +210,28 @@ impl Filter for NodeVolumeLimits {
             added == 0 || (there + added) as i64 <= *limit
         });
         if fits { Ok(()) } else { Err(EXCEEDED) }
+    }
+
+    fn details(&self, state: &VolumeLimitState, _: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let tables = &*state.tables;
+        let (Ok(claims), Some(csi_node)) = (&state.claims, tables.csi_node(&node.name)) else {
+            return vec![];
+        };
+        let new: FxHashSet<Attached> = claims.iter().filter_map(|c| attached(tables, c)).collect();
+        let used = used(tables, node, |_| true);
+        let still_attached: FxHashSet<Attached> = still_attached(tables, node, |_| true).collect();
+        let each = limits(csi_node).filter_map(|(driver, limit)| {
+            let of_driver = |a: &&Attached| a.driver == driver;
+            let added = new.difference(&used).filter(of_driver).count();
+            let attached = used.union(&still_attached).filter(of_driver).count();
+            (added > 0 && (attached + added) as i64 > limit).then(|| Detail::VolumeLimit {
+                driver: driver.to_string(),
+                attached,
+                added,
+                limit,
+            })
+        });
+        each.collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, AnyScore, Filter, Normalize, Plugin, Scope, Score};
 use crate::framework::verdict::{PreFilter, PreScore, Rejection, Verdict};
@@ -19,8 +20,21 @@ pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
 
 /// Has a taint that keeps the pod away.
 pub fn is_kept_off(tolerations: &[Toleration], taints: &[Taint]) -> bool {
+    untolerated(tolerations, taints).next().is_some()
+}
+
+/// The taints that keep the pod away.
+pub fn untolerated<'a>(tolerations: &'a [Toleration], taints: &'a [Taint]) -> impl Iterator<Item = &'a Taint> {
     let hard = |t: &&Taint| t.effect == "NoSchedule" || t.effect == "NoExecute";
-    taints.iter().filter(hard).any(|t| !tolerates(tolerations, t))
+    taints.iter().filter(hard).filter(|t| !tolerates(tolerations, t))
+}
+
+fn detail(taint: &Taint) -> Detail {
+    Detail::Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: taint.effect.clone(),
+    }
 }
 
 impl Plugin for TaintToleration {
@@ -66,6 +80,11 @@ impl Filter for TaintToleration {
         } else {
             Ok(())
         }
+    }
+
+    fn details(&self, (): &(), pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let untolerated = untolerated(&pod.class.spec.tolerations, &node.taints);
+        untolerated.map(detail).collect()
     }
 }
 

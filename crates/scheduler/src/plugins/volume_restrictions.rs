@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Object, Resource};
 use crate::framework::points::{AnyFilter, Filter, Plugin, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
@@ -150,6 +151,23 @@ impl Filter for VolumeRestrictions {
             return Err(DISK_CONFLICT);
         }
         if state.taken > 0 { Err(CLAIM_CONFLICT) } else { Ok(()) }
+    }
+
+    fn details(&self, state: &VolumeRestrictionState, pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let conflicting = node.pods.iter().filter(|other| pods_conflict(pod, other));
+        if let Some(other) = conflicting.min_by_key(|other| &other.key) {
+            return vec![Detail::Volume {
+                volume: String::new(),
+                problem: format!("pod {} of the node uses the same disk", other.key),
+            }];
+        }
+        let claims = state.exclusive.iter().filter(|_| state.taken > 0);
+        claims
+            .map(|claim| Detail::Volume {
+                volume: claim.clone(),
+                problem: "only one pod may use it (ReadWriteOncePod)".to_string(),
+            })
+            .collect()
     }
 
     fn add_pod(&self, state: &mut VolumeRestrictionState, pod: &PodInfo, added: &PodInfo, _: &NodeInfo) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Object, Resource};
 use crate::framework::points::{AnyFilter, Filter, Plugin, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
@@ -144,6 +145,21 @@ impl Filter for VolumeZone {
             value.is_some_and(|v| w.values.contains(v))
         };
         if all.iter().all(has) { Ok(()) } else { Err(CONFLICT) }
+    }
+
+    fn details(&self, all: &Arc<[ZoneRequirement]>, _: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let found = |w: &ZoneRequirement| node.labels.get(w.key).or_else(|| node.labels.get(ga_key(w.key)));
+        let unmet = (all.iter()).filter(|w| !found(w).is_some_and(|v| w.values.contains(v)));
+        unmet
+            .map(|w| {
+                let values: Vec<&str> = w.values.iter().map(String::as_str).collect();
+                let found = found(w).map_or("none", String::as_str);
+                Detail::Volume {
+                    volume: String::new(),
+                    problem: format!("the volume is in {} {}, the node in {found}", w.key, values.join(" or ")),
+                }
+            })
+            .collect()
     }
 }
 

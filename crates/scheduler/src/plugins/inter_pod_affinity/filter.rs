@@ -7,6 +7,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::cluster::topology::{Domains, Group, Namespaces, PodSelector};
+use crate::framework::detail::Detail;
 use crate::framework::points::{Filter, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
 
@@ -161,6 +162,35 @@ impl Filter for InterPodAffinity {
             return Err(Rejection::unschedulable(EXISTING_ANTI_AFFINITY));
         }
         Ok(())
+    }
+
+    fn details(&self, state: &FilterState, _pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let named = |domains: &Domains| {
+            let key = domains.key.to_string();
+            let domain = node.labels.get(&key).cloned().unwrap_or_default();
+            (key, domain)
+        };
+        let mut all = vec![];
+        if !state.affinity.is_empty() && !state.affinity_holds(node.id) {
+            for domains in &state.affinity {
+                let (key, domain) = named(domains);
+                match domains.count(node.id) {
+                    None => all.push(Detail::MissingTopologyKey { key }),
+                    Some(pods) if pods <= 0 => all.push(Detail::PodAffinity { key, domain }),
+                    Some(_) => {}
+                }
+            }
+        }
+        let pods_of = |domains: &Domains| i64::from(domains.count(node.id).unwrap_or(0));
+        for domains in state.anti_affinity.iter().filter(|d| holds_some(d, node.id)) {
+            let ((key, domain), pods) = (named(domains), pods_of(domains));
+            all.push(Detail::PodAntiAffinity { key, domain, pods });
+        }
+        for domains in state.existing.iter().filter(|d| holds_some(d, node.id)) {
+            let ((key, domain), pods) = (named(domains), pods_of(domains));
+            all.push(Detail::ExistingAntiAffinity { key, domain, pods });
+        }
+        all
     }
 
     /// Table by table, in the order of the reasons.

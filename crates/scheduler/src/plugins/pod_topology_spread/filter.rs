@@ -8,6 +8,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeInfo};
 use crate::cluster::pod::PodInfo;
 use crate::cluster::topology::Reading;
+use crate::framework::detail::Detail;
 use crate::framework::points::{Filter, Scope};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
 
@@ -125,6 +126,25 @@ impl Filter for PodTopologySpread {
 
     fn filter(&self, state: &FilterState, _pod: &PodInfo, node: &NodeInfo) -> Verdict {
         state.judge(node.id)
+    }
+
+    fn details(&self, state: &FilterState, _pod: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        let parts = state.parts.iter().zip(&state.plan.constraints);
+        let each = parts.filter_map(|(part, planned)| {
+            let key = planned.constraint.key.clone();
+            let pods = match part.reading.domains.count(node.id) {
+                None => return Some(Detail::MissingTopologyKey { key }),
+                Some(pods) => i64::from(pods),
+            };
+            (pods > part.limit).then(|| Detail::Spread {
+                domain: node.labels.get(&key).cloned().unwrap_or_default(),
+                key,
+                pods,
+                least: part.limit + i64::from(planned.own) - i64::from(planned.constraint.max_skew),
+                max_skew: i64::from(planned.constraint.max_skew),
+            })
+        });
+        each.collect()
     }
 
     fn retain(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
 use crate::cluster::storage::{NotMadeForPod, Storage, Tables, check_made_for, claims_of};
+use crate::framework::detail::Detail;
 use crate::framework::verdict::{Reason, Reasons, Rejection};
 use crate::model::{CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
@@ -227,6 +228,36 @@ impl Claims {
             self.make(node, unmatched, &mut found, &mut conflicts);
         }
         conflicts.verdict().map(|()| found)
+    }
+
+    /// Which volumes and claims stand against the node.
+    pub fn problems(&self, node: &NodeInfo) -> Vec<Detail> {
+        let detail = |volume: &str, problem: String| Detail::Volume {
+            volume: volume.to_string(),
+            problem,
+        };
+        let mut all = vec![];
+        for volume in &self.bound {
+            match volume {
+                None => all.push(detail("", "the claim is bound to a volume that does not exist".to_string())),
+                Some(volume) if !volume.reaches(&node.labels) => {
+                    let problem = "its node affinity does not match the node".to_string();
+                    all.push(detail(&volume.metadata.name, problem));
+                }
+                Some(_) => {}
+            }
+        }
+        if self.find(node).is_err() && all.is_empty() {
+            for waiting in &self.waiting {
+                let claim = &waiting.claim;
+                let problem = match claim.selected_node() {
+                    Some(other) if other != &*node.name => format!("its volume is being provisioned for node {other}"),
+                    _ => format!("no volume of class {:?} is free or can be provisioned here", claim.class()),
+                };
+                all.push(detail(&claim.metadata.name, problem));
+            }
+        }
+        all
     }
 
     /// Finds volumes for the claims; gives those for which there is none.

@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::cluster::node::NodeInfo;
 use crate::cluster::pod::PodInfo;
 use crate::cluster::storage::uses_claim;
+use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Object, Resource};
 use crate::framework::points::{AnyFilter, Filter, Plugin, PostBind, PreBind, Progress, Reserve, Scope, Write};
 use crate::framework::verdict::{PreFilter, Rejection, Verdict};
@@ -117,6 +118,10 @@ impl Filter for VolumeBinding {
 
     fn filter(&self, claims: &Arc<Claims>, _: &PodInfo, node: &NodeInfo) -> Verdict {
         claims.find(node).map(drop)
+    }
+
+    fn details(&self, claims: &Arc<Claims>, _: &PodInfo, node: &NodeInfo) -> Vec<Detail> {
+        claims.problems(node)
     }
 }
 
