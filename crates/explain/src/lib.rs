@@ -13,6 +13,7 @@ pub mod fix;
 pub mod pod;
 pub mod render;
 mod snapshot;
+pub mod simulate;
 pub mod style;
 mod workload;
 mod world;

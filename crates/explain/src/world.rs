@@ -46,11 +46,13 @@ impl World {
             pending: BTreeMap::new(),
             unreadable: vec![],
         };
-        world.load(snapshot);
+        world.unreadable = snapshot.unreadable.clone();
+        world.add(snapshot);
         Ok(world)
     }
 
-    fn load(&mut self, snapshot: Snapshot) {
+    /// Takes in what is new or has changed.
+    pub(crate) fn add(&mut self, snapshot: Snapshot) {
         let cluster = &mut self.cluster;
         for namespace in snapshot.namespaces {
             cluster.observe_namespace(&namespace.metadata.name, Some(namespace.metadata.labels));
@@ -108,7 +110,6 @@ impl World {
         for pod in snapshot.pods {
             self.observe_pod(pod);
         }
-        self.unreadable = snapshot.unreadable;
     }
 
     fn observe_pod(&mut self, pod: Pod) {

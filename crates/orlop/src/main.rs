@@ -21,6 +21,7 @@ mod fleet;
 #[cfg(test)]
 mod in_process_tests;
 mod kubeconfig;
+mod live_cluster;
 mod log_file;
 mod logging;
 mod machine;

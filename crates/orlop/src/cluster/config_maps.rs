@@ -6,7 +6,7 @@ use orlop_kubelet::config::effective;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-pub(super) const NAMESPACE: &str = "kube-system";
+pub(crate) const NAMESPACE: &str = "kube-system";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 const KUBELET_CONFIG: &str = "kubelet-config";

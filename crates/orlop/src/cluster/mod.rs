@@ -7,7 +7,7 @@ mod log_files;
 pub(crate) mod logs;
 mod manifests;
 mod pods;
-mod scheduler_config;
+pub(crate) mod scheduler_config;
 mod shown;
 
 pub(crate) use config_maps::{create_if_absent, publish_kubelet_config};

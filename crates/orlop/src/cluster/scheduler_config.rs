@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::config_maps::NAMESPACE;
+pub(crate) use super::config_maps::NAMESPACE;
 use crate::components::SCHEDULER;
 use crate::data_dir;
 
-const CONFIG_MAP: &str = "kube-scheduler-config";
-const CONFIG_KEY: &str = "config.yaml";
+pub(crate) const CONFIG_MAP: &str = "kube-scheduler-config";
+pub(crate) const CONFIG_KEY: &str = "config.yaml";
 const HEAD: &str = "# The configuration of the scheduler in effect. A change here is applied at once; one that is not valid\n\
                     # changes nothing. Events of this ConfigMap tell what became of it.\n";
 

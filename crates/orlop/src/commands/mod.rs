@@ -15,6 +15,7 @@ mod down;
 mod election;
 mod envtest;
 mod etcd;
+mod explain;
 mod image;
 mod kubelet;
 mod node;
@@ -68,6 +69,8 @@ enum Command {
     Kubelet(Box<kubelet::Args>),
     /// Run the service proxy alone, against any cluster
     Proxy(Box<proxy::Args>),
+    /// Say why a pod is where it is, or nowhere; --fix: what would let it run. For any cluster
+    Explain(explain::Args),
     /// Pull, load, save, list and remove images of this machine's nodes
     Image(image::Args),
     /// List, add, stop, start, cut off and remove nodes of a running `orlop up`
@@ -115,6 +118,7 @@ pub(crate) fn main() -> ExitCode {
         Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Kubelet(args) => kubelet::run(*args),
         Command::Proxy(args) => proxy::run(*args),
+        Command::Explain(args) => explain::run(args),
         Command::Image(args) => image::run(args),
         Command::Node(args) => node::run(args),
         Command::Component(args) => component::run(args),
@@ -154,6 +158,8 @@ fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
         Some("etcd") => parse_alone(&etcd::line(line.to_vec(), 1), "etcd", "etcd", Command::Etcd),
         Some("kubelet") => parse_alone(line, "kubelet", "kubelet", Command::Kubelet),
         Some("kube-proxy") => parse_alone(line, "kube-proxy", "proxy", Command::Proxy),
+        // As a plugin of kubectl: `kubectl why pod NAME`.
+        Some("kubectl-why") => parse_alone(line, "kubectl-why", "explain", Command::Explain),
         _ if line.get(1).is_some_and(|command| command == "etcd") => Cli::try_parse_from(etcd::line(line.to_vec(), 2)),
         _ => parse_own(line),
     }
@@ -263,6 +269,10 @@ mod tests {
             let wrong = parsed(&format!("{name} --nothing-of-the-kind")).err().expect("refused");
             assert!(wrong.to_string().contains(&format!("Usage: {name}")), "{wrong}");
         }
+        assert!(matches!(
+            parsed("/usr/local/bin/kubectl-why pod web -n a").unwrap().command,
+            Command::Explain(_)
+        ));
         assert!(matches!(
             parsed("orlop scheduler -v 4").unwrap().command,
             Command::Scheduler(_)
