@@ -25,14 +25,14 @@ pub(crate) fn text(detail: &Detail) -> String {
             Some(found) => format!("label {key}={found}, the pod selects {wanted}"),
             None => format!("no label {key}, the pod selects {key}={wanted}"),
         },
-        Detail::NodeAffinity {
-            requirement, found, ..
-        } => match found {
+        Detail::NodeAffinity { requirement, found, .. } => match found {
             Some(found) => format!("required {requirement}, the node has {found}"),
             None => format!("required {requirement}, the node has no such label"),
         },
         Detail::HostPort { protocol, port, pod } => {
-            let by = pod.as_ref().map_or(String::new(), |pod| format!(" is used by pod {pod}"));
+            let by = pod
+                .as_ref()
+                .map_or(String::new(), |pod| format!(" is used by pod {pod}"));
             format!("host port {port}/{protocol}{by}")
         }
         Detail::Spread {
@@ -48,7 +48,10 @@ pub(crate) fn text(detail: &Detail) -> String {
             format!("{pods} matching pod{} in {key}={domain}", plural(*pods))
         }
         Detail::ExistingAntiAffinity { key, domain, pods } => {
-            format!("anti-affinity of {pods} pod{} in {key}={domain} matches this pod", plural(*pods))
+            format!(
+                "anti-affinity of {pods} pod{} in {key}={domain} matches this pod",
+                plural(*pods)
+            )
         }
         Detail::VolumeLimit {
             driver,

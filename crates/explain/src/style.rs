@@ -61,7 +61,11 @@ impl Table {
     pub fn render(&self, style: Style) -> String {
         let width = |column: usize| {
             let cells = std::iter::once(&self.head).chain(&self.rows);
-            cells.filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+            cells
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
         let line = |row: &Vec<String>| {

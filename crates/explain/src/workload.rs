@@ -119,7 +119,8 @@ pub fn explain_workload(world: &mut World, objects: &WorkloadObjects) -> Workloa
     let pods: Vec<&Value> = objects.pods.iter().filter(is_live).collect();
     answer.current = pods.len();
     answer.ready = pods.iter().filter(|pod| is_ready(pod)).count();
-    let (pending, placed): (Vec<&Value>, Vec<&Value>) = pods.iter().partition(|pod| text(pod, "/spec/nodeName").is_empty());
+    let (pending, placed): (Vec<&Value>, Vec<&Value>) =
+        pods.iter().partition(|pod| text(pod, "/spec/nodeName").is_empty());
     answer.not_ready = not_ready(&placed);
     (answer.pending, answer.example) = explain_pending(world, objects, &pending);
     answer.verdict = verdict(&answer, workload, pending.len());
@@ -171,7 +172,8 @@ fn refusals(objects: &WorkloadObjects) -> Vec<Refusal> {
     }
     for object in std::iter::once(workload).chain(&objects.replica_sets) {
         for row in conditions(object) {
-            let refuses = row.status == "True" && (row.kind == "ReplicaFailure" || row.kind == "Failed" || row.kind == "FailureTarget");
+            let refuses = row.status == "True"
+                && (row.kind == "ReplicaFailure" || row.kind == "Failed" || row.kind == "FailureTarget");
             if refuses {
                 push(Refusal {
                     source: format!("condition {}", row.kind),
@@ -185,7 +187,10 @@ fn refusals(objects: &WorkloadObjects) -> Vec<Refusal> {
     // The newest first.
     events.sort_by_key(|(_, facts)| std::cmp::Reverse(facts.last));
     for (event, facts) in events.iter().filter(|(_, facts)| facts.reason == "FailedCreate") {
-        let about = event.get("regarding").or(event.get("involvedObject")).unwrap_or(&Value::Null);
+        let about = event
+            .get("regarding")
+            .or(event.get("involvedObject"))
+            .unwrap_or(&Value::Null);
         push(Refusal {
             source: "event FailedCreate".into(),
             object: format!("{}/{}", text(about, "/kind"), text(about, "/name")),
@@ -202,7 +207,10 @@ fn exhausted(quotas: &[Value]) -> Vec<QuotaRow> {
     for quota in quotas {
         let hard = quota.pointer("/status/hard").and_then(Value::as_object);
         for (resource, hard) in hard.into_iter().flatten() {
-            let used = text(quota, &format!("/status/used/{}", resource.replace('~', "~0").replace('/', "~1")));
+            let used = text(
+                quota,
+                &format!("/status/used/{}", resource.replace('~', "~0").replace('/', "~1")),
+            );
             let hard = hard.as_str().unwrap_or_default();
             if let (Some(u), Some(h)) = (parse(used), parse(hard))
                 && u >= h
@@ -227,7 +235,9 @@ fn not_ready(pods: &[&Value]) -> Vec<PodGroup> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !is_ready(pod)) {
         let statuses = list(pod, "/status/initContainerStatuses").chain(list(pod, "/status/containerStatuses"));
-        let waiting = statuses.filter_map(|s| s.pointer("/state/waiting")).map(|w| text(w, "/reason"));
+        let waiting = statuses
+            .filter_map(|s| s.pointer("/state/waiting"))
+            .map(|w| text(w, "/reason"));
         let reason = match waiting.filter(|reason| !reason.is_empty()).min() {
             _ if pod.pointer("/metadata/deletionTimestamp").is_some() => "being deleted",
             Some(reason) => reason,
@@ -240,7 +250,10 @@ fn not_ready(pods: &[&Value]) -> Vec<PodGroup> {
 }
 
 fn sorted(groups: BTreeMap<String, Vec<String>>) -> Vec<PodGroup> {
-    let mut all: Vec<PodGroup> = groups.into_iter().map(|(reason, pods)| PodGroup { reason, pods }).collect();
+    let mut all: Vec<PodGroup> = groups
+        .into_iter()
+        .map(|(reason, pods)| PodGroup { reason, pods })
+        .collect();
     all.sort_by_key(|group| std::cmp::Reverse(group.pods.len()));
     all
 }
@@ -260,11 +273,17 @@ fn explain_pending(
         let answer = explain(world, &facts);
         // The same sentence of different pods is one reason.
         let reason = answer.verdict.replacen(&format!("{} ", facts.key), "", 1);
-        groups.entry(reason.clone()).or_default().push(facts.key.name.to_string());
+        groups
+            .entry(reason.clone())
+            .or_default()
+            .push(facts.key.name.to_string());
         examples.entry(reason).or_insert(answer);
     }
     if let Some(rest) = pods.get(PODS..) {
-        let names = rest.iter().map(|pod| text(pod, "/metadata/name").to_string()).collect::<Vec<_>>();
+        let names = rest
+            .iter()
+            .map(|pod| text(pod, "/metadata/name").to_string())
+            .collect::<Vec<_>>();
         if !names.is_empty() {
             groups.insert(format!("not looked at: only {PODS} are"), names);
         }
@@ -276,7 +295,10 @@ fn explain_pending(
 
 fn verdict(answer: &WorkloadExplanation, workload: &Value, pending: usize) -> String {
     let name = format!("{} {}/{}", answer.workload_kind, answer.namespace, answer.name);
-    let finished = answer.conditions.iter().find(|c| c.status == "True" && (c.kind == "Complete" || c.kind == "Failed"));
+    let finished = answer
+        .conditions
+        .iter()
+        .find(|c| c.status == "True" && (c.kind == "Complete" || c.kind == "Failed"));
     if answer.workload_kind == "Job"
         && let Some(condition) = finished
     {
@@ -303,18 +325,32 @@ fn verdict(answer: &WorkloadExplanation, workload: &Value, pending: usize) -> St
             Some(PodState::Schedulable) => "wait for the scheduler",
             _ => "fit no node",
         };
-        let reason = answer.pending.first().map_or("", |group| group.reason.trim_end_matches('.'));
+        let reason = answer
+            .pending
+            .first()
+            .map_or("", |group| group.reason.trim_end_matches('.'));
         parts.push(format!("{} {what}: {reason}", counted(pending, "pod")));
     }
     let late: usize = answer.not_ready.iter().map(|group| group.pods.len()).sum();
     if late > 0 {
-        let reasons: Vec<String> = (answer.not_ready.iter()).map(|group| format!("{} {}", group.pods.len(), group.reason)).collect();
-        parts.push(format!("{} on nodes not ready ({})", counted(late, "pod"), reasons.join(", ")));
+        let reasons: Vec<String> = (answer.not_ready.iter())
+            .map(|group| format!("{} {}", group.pods.len(), group.reason))
+            .collect();
+        parts.push(format!(
+            "{} on nodes not ready ({})",
+            counted(late, "pod"),
+            reasons.join(", ")
+        ));
     }
     match parts.as_slice() {
         [] if desired == 0 => format!("{name} wants no pods."),
         [] => format!("{name} has all {} ready.", counted(desired, "pod")),
-        parts => format!("{name} has {} of {} ready: {}.", answer.ready, counted(desired, "pod"), parts.join("; ")),
+        parts => format!(
+            "{name} has {} of {} ready: {}.",
+            answer.ready,
+            counted(desired, "pod"),
+            parts.join("; ")
+        ),
     }
 }
 
@@ -365,8 +401,10 @@ mod tests {
     #[test]
     fn workloads_say_what_they_lack() {
         let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
-        let crashing = json!({"phase": "Running", "containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});
-        let quota = "pods \"web-x\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1";
+        let crashing =
+            json!({"phase": "Running", "containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});
+        let quota =
+            "pods \"web-x\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1";
         let failed_create = json!({"reason": "FailedCreate", "message": format!("Error creating: {quota}"), "type": "Warning",
             "involvedObject": {"kind": "ReplicaSet", "name": "web-1"}});
         let cases: [(&str, WorkloadObjects, &str); 8] = [
@@ -385,7 +423,9 @@ mod tests {
                     workload: deployment(2),
                     pods: vec![pod("a", "n", "1", ready.clone())],
                     events: vec![failed_create],
-                    quotas: vec![json!({"metadata": {"name": "small"}, "status": {"hard": {"pods": "1"}, "used": {"pods": "1"}}})],
+                    quotas: vec![
+                        json!({"metadata": {"name": "small"}, "status": {"hard": {"pods": "1"}, "used": {"pods": "1"}}}),
+                    ],
                     ..Default::default()
                 },
                 "Deployment d/web has 1 of 2 pods ready: 1 pod not created: Error creating: pods \"web-x\" is forbidden: \

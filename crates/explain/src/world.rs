@@ -147,7 +147,9 @@ impl World {
     }
 
     pub fn node_name(&self, id: orlop_scheduler::cluster::node::NodeId) -> String {
-        self.cluster.node(id).map_or_else(String::new, |node| node.name.to_string())
+        self.cluster
+            .node(id)
+            .map_or_else(String::new, |node| node.name.to_string())
     }
 
     /// Extenders that a decision about this pod would ask; nothing here does.

@@ -42,7 +42,9 @@ impl LiveCluster {
             None => {
                 let target = kubeconfig::Target::find().filter(|target| target.path.exists());
                 let Some(target) = target else {
-                    bail!("found no kubeconfig: give one with --kubeconfig FILE or KUBECONFIG, or start a cluster with `orlop up`")
+                    bail!(
+                        "found no kubeconfig: give one with --kubeconfig FILE or KUBECONFIG, or start a cluster with `orlop up`"
+                    )
                 };
                 target.path
             }
@@ -60,7 +62,12 @@ impl LiveCluster {
         if let Some(path) = &args.scheduler_config {
             return read_config(path);
         }
-        let at = path::object("v1", Some(scheduler_config::NAMESPACE), "configmaps", scheduler_config::CONFIG_MAP);
+        let at = path::object(
+            "v1",
+            Some(scheduler_config::NAMESPACE),
+            "configmaps",
+            scheduler_config::CONFIG_MAP,
+        );
         let Ok(map) = self.api.get::<Value>(&at).await else {
             return Ok(Config::default());
         };
@@ -79,7 +86,13 @@ impl LiveCluster {
             Box::pin(fill(api, "v1", "nodes", "", &mut snapshot.nodes)),
             Box::pin(fill(api, "v1", "namespaces", "", &mut snapshot.namespaces)),
             Box::pin(fill(api, "v1", "services", "", &mut snapshot.services)),
-            Box::pin(fill(api, "v1", "replicationcontrollers", "", &mut snapshot.replication_controllers)),
+            Box::pin(fill(
+                api,
+                "v1",
+                "replicationcontrollers",
+                "",
+                &mut snapshot.replication_controllers,
+            )),
             Box::pin(fill(api, apps, "replicasets", "", &mut snapshot.replica_sets)),
             Box::pin(fill(api, apps, "statefulsets", "", &mut snapshot.stateful_sets)),
             Box::pin(fill(api, policy, "poddisruptionbudgets", "", &mut snapshot.budgets)),
@@ -108,7 +121,10 @@ impl LiveCluster {
             ..ListQuery::default()
         };
         let at = path::collection(api_version, Some(namespace), resource);
-        self.api.list::<Value>(&at, &query).await.map_or_else(|_| vec![], |list| list.items)
+        self.api
+            .list::<Value>(&at, &query)
+            .await
+            .map_or_else(|_| vec![], |list| list.items)
     }
 }
 
@@ -143,8 +159,13 @@ async fn fill<T: DeserializeOwned>(
 
 pub(crate) fn read_config(path: &Path) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    let (config, _) = scheduler_config::parse(&text)
-        .map_err(|problems| anyhow::anyhow!("{} is no valid scheduler configuration:\n{}", path.display(), problems.join("\n")))?;
+    let (config, _) = scheduler_config::parse(&text).map_err(|problems| {
+        anyhow::anyhow!(
+            "{} is no valid scheduler configuration:\n{}",
+            path.display(),
+            problems.join("\n")
+        )
+    })?;
     Ok(config)
 }
 
@@ -153,7 +174,12 @@ fn namespace_of(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let config: Value = serde_saphyr::from_str(&text).unwrap_or_default();
     let contexts = config["contexts"].as_array().into_iter().flatten();
-    let current = contexts.into_iter().find(|context| context["name"] == config["current-context"]);
+    let current = contexts
+        .into_iter()
+        .find(|context| context["name"] == config["current-context"]);
     let namespace = current.and_then(|context| context["context"]["namespace"].as_str());
-    namespace.filter(|name| !name.is_empty()).unwrap_or("default").to_string()
+    namespace
+        .filter(|name| !name.is_empty())
+        .unwrap_or("default")
+        .to_string()
 }

@@ -19,13 +19,19 @@ const DOMAINS: usize = 4;
 pub(super) fn admission(world: &World, pod: &Pod) -> Vec<Edit> {
     let gates = pod.spec.scheduling_gates.iter();
     let mut edits: Vec<Edit> = gates
-        .map(|gate| Edit::RemoveSchedulingGate { name: gate.name.clone() })
+        .map(|gate| Edit::RemoveSchedulingGate {
+            name: gate.name.clone(),
+        })
         .collect();
     if world.profile_of(&pod.spec.scheduler_name).is_none() {
         let default = orlop_scheduler::config::DEFAULT_SCHEDULER_NAME;
         let mut names: Vec<&str> = world.by_name.keys().map(String::as_str).collect();
         names.sort_by_key(|name| (*name != default, *name));
-        edits.extend(names.first().map(|name| Edit::SetSchedulerName { name: name.to_string() }));
+        edits.extend(
+            names
+                .first()
+                .map(|name| Edit::SetSchedulerName { name: name.to_string() }),
+        );
     }
     edits
 }
@@ -33,7 +39,10 @@ pub(super) fn admission(world: &World, pod: &Pod) -> Vec<Edit> {
 /// Changes of the pod that loosen something.
 pub fn pod_atoms(world: &World, pod: &Pod, info: &PodInfo) -> Vec<Edit> {
     let spec = &pod.spec;
-    let mut all = taints(world, info).into_iter().map(|taint| Edit::AddToleration { taint }).collect::<Vec<_>>();
+    let mut all = taints(world, info)
+        .into_iter()
+        .map(|taint| Edit::AddToleration { taint })
+        .collect::<Vec<_>>();
     all.extend(spec.node_selector.iter().map(|(key, value)| Edit::DropNodeSelector {
         key: key.clone(),
         value: value.clone(),
@@ -41,32 +50,51 @@ pub fn pod_atoms(world: &World, pod: &Pod, info: &PodInfo) -> Vec<Edit> {
     if let Some(affinity) = &spec.affinity.node_affinity
         && affinity.requirements().next().is_some()
     {
-        let terms = affinity.required.iter().flat_map(|required| required.node_selector_terms.iter().enumerate());
+        let terms = affinity
+            .required
+            .iter()
+            .flat_map(|required| required.node_selector_terms.iter().enumerate());
         all.extend(terms.flat_map(|(at, term)| requirements(at, term)));
         all.push(Edit::DropNodeAffinity);
     }
     let required = &spec.affinity.pod_affinity.required;
-    all.extend(required.iter().enumerate().map(|(index, term)| Edit::DropPodAffinityTerm {
-        index,
-        topology_key: term.topology_key.clone(),
-    }));
+    all.extend(
+        required
+            .iter()
+            .enumerate()
+            .map(|(index, term)| Edit::DropPodAffinityTerm {
+                index,
+                topology_key: term.topology_key.clone(),
+            }),
+    );
     let required = &spec.affinity.pod_anti_affinity.required;
-    all.extend(required.iter().enumerate().map(|(index, term)| Edit::DropPodAntiAffinityTerm {
-        index,
-        topology_key: term.topology_key.clone(),
-    }));
-    let hard = (spec.topology_spread_constraints.iter().enumerate()).filter(|(_, c)| c.when_unsatisfiable == "DoNotSchedule");
+    all.extend(
+        required
+            .iter()
+            .enumerate()
+            .map(|(index, term)| Edit::DropPodAntiAffinityTerm {
+                index,
+                topology_key: term.topology_key.clone(),
+            }),
+    );
+    let hard =
+        (spec.topology_spread_constraints.iter().enumerate()).filter(|(_, c)| c.when_unsatisfiable == "DoNotSchedule");
     all.extend(hard.map(|(index, constraint)| Edit::RelaxTopologySpread {
         index,
         topology_key: constraint.topology_key.clone(),
     }));
     let exact = &info.class.requests.exact;
-    let resources = (["cpu", "memory", "ephemeral-storage"].into_iter()).chain(exact.scalars.iter().map(|(name, _)| &**name));
-    all.extend(resources.filter(|name| exact.amount(name) > 0).map(|name| Edit::LowerRequest {
-        resource: name.to_string(),
-        from: exact.amount(name),
-        to: 0,
-    }));
+    let resources =
+        (["cpu", "memory", "ephemeral-storage"].into_iter()).chain(exact.scalars.iter().map(|(name, _)| &**name));
+    all.extend(
+        resources
+            .filter(|name| exact.amount(name) > 0)
+            .map(|name| Edit::LowerRequest {
+                resource: name.to_string(),
+                from: exact.amount(name),
+                to: 0,
+            }),
+    );
     let ports: BTreeSet<(i32, &str)> = info.class.ports.iter().map(|p| (p.port, p.protocol.as_str())).collect();
     all.extend(ports.into_iter().map(|(port, protocol)| Edit::DropHostPort {
         port,
@@ -167,7 +195,10 @@ pub fn node_atoms(world: &World, pod: &PodInfo, name: &str) -> Option<Vec<Edit>>
             Op::Unknown => None,
         });
     }
-    for key in topology_keys(pod).into_iter().filter(|key| !node.labels.contains_key(*key)) {
+    for key in topology_keys(pod)
+        .into_iter()
+        .filter(|key| !node.labels.contains_key(*key))
+    {
         let mut values: BTreeSet<&str> = BTreeSet::new();
         for other in world.cluster.nodes() {
             values.extend(other.labels.get(key).map(String::as_str));
@@ -187,5 +218,8 @@ fn topology_keys(pod: &PodInfo) -> BTreeSet<&str> {
     let spec = &pod.class.spec;
     let spread = (spec.topology_spread_constraints.iter()).filter(|c| c.when_unsatisfiable == "DoNotSchedule");
     let near = spec.affinity.pod_affinity.required.iter();
-    spread.map(|c| c.topology_key.as_str()).chain(near.map(|term| term.topology_key.as_str())).collect()
+    spread
+        .map(|c| c.topology_key.as_str())
+        .chain(near.map(|term| term.topology_key.as_str()))
+        .collect()
 }

@@ -30,7 +30,9 @@ const RESERVE: usize = 4;
 impl Search<'_> {
     pub(super) fn on_cluster(&self, world: &mut World, budget: &mut Budget) -> Vec<Fix> {
         let first = admission(world, self.pod);
-        let Some(asked) = self.asked(world, &first) else { return vec![] };
+        let Some(asked) = self.asked(world, &first) else {
+            return vec![];
+        };
         let mut found = vec![];
         for size in 1..=CHANGES_MAX.saturating_sub(first.len()) {
             self.of_size(world, budget, &asked, size, &mut found);
@@ -78,7 +80,14 @@ impl Search<'_> {
     }
 
     /// Sets of this size of which one change is an eviction.
-    fn with_eviction(&self, world: &mut World, budget: &mut Budget, asked: &Asked, size: usize, found: &mut Vec<Vec<Edit>>) {
+    fn with_eviction(
+        &self,
+        world: &mut World,
+        budget: &mut Budget,
+        asked: &Asked,
+        size: usize,
+        found: &mut Vec<Vec<Edit>>,
+    ) {
         let reserve = budget.left() / RESERVE;
         let mut evictions = 0;
         for row in self.explanation.node_details.iter().filter(|row| some_may_go(row)) {
@@ -112,7 +121,9 @@ impl Search<'_> {
         let mut fixes: Vec<(usize, Fix)> = vec![];
         for set in found {
             let edits: Vec<Edit> = first.iter().cloned().chain(set).collect();
-            let Some(trial) = place_with(world, self.pod, &edits) else { continue };
+            let Some(trial) = place_with(world, self.pod, &edits) else {
+                continue;
+            };
             let pending = (trial.side_effects.iter()).filter(|text| !text.contains(" and goes to "));
             let harm = pending.count();
             fixes.push((harm, Fix::new(Target::Cluster, self.key, trial, edits)));
@@ -121,7 +132,10 @@ impl Search<'_> {
         fixes.sort_by_key(|(harm, _)| *harm);
         let mut evictions = 0;
         fixes.retain(|(_, fix)| {
-            let evicts = fix.changes.iter().any(|change| matches!(change.edit, Edit::Evict { .. }));
+            let evicts = fix
+                .changes
+                .iter()
+                .any(|change| matches!(change.edit, Edit::Evict { .. }));
             evictions += usize::from(evicts);
             !evicts || evictions <= TOLD
         });
@@ -132,9 +146,14 @@ impl Search<'_> {
     pub(super) fn new_node(&self, world: &mut World, budget: &mut Budget) -> Option<Fix> {
         let first = admission(world, self.pod);
         let asked = self.asked(world, &first)?;
-        let name = (1..).map(|n| format!("new-node-{n}")).find(|name| !world.nodes.contains_key(name))?;
+        let name = (1..)
+            .map(|n| format!("new-node-{n}"))
+            .find(|name| !world.nodes.contains_key(name))?;
         for like in shapes(world).into_iter().take(SHAPES) {
-            let add = Edit::AddNode { like, name: name.clone() };
+            let add = Edit::AddNode {
+                like,
+                name: name.clone(),
+            };
             if !budget.take(1, 0, "new nodes") {
                 return None;
             }
@@ -185,8 +204,12 @@ fn labels_twice(edits: &[Edit]) -> bool {
 
 /// Whether these changes are about everything that rejects the node. Labels also decide about what is counted.
 fn covers(row: &NodeRow, edits: &[Edit]) -> bool {
-    let labels = edits.iter().any(|edit| matches!(edit, Edit::SetLabel { .. } | Edit::RemoveLabel { .. }));
-    let taints = edits.iter().any(|edit| matches!(edit, Edit::RemoveTaint { .. } | Edit::Uncordon { .. }));
+    let labels = edits
+        .iter()
+        .any(|edit| matches!(edit, Edit::SetLabel { .. } | Edit::RemoveLabel { .. }));
+    let taints = edits
+        .iter()
+        .any(|edit| matches!(edit, Edit::RemoveTaint { .. } | Edit::Uncordon { .. }));
     let cordon = edits.iter().any(|edit| matches!(edit, Edit::Uncordon { .. }));
     row.rejections.iter().all(|rejection| match rejection.plugin {
         "TaintToleration" => taints,
@@ -219,7 +242,9 @@ fn is_evictable(plugin: &str) -> bool {
 }
 
 fn some_may_go(row: &NodeRow) -> bool {
-    row.rejections.iter().any(|rejection| is_evictable(rejection.plugin) && may_change(rejection))
+    row.rejections
+        .iter()
+        .any(|rejection| is_evictable(rejection.plugin) && may_change(rejection))
 }
 
 /// Upstream's preemption takes unmet affinity for final. Yet the first pod of a group may go anywhere, so that evicting the
@@ -230,12 +255,21 @@ fn may_change(rejection: &PluginRejection) -> bool {
 
 /// Pods that could be evicted for it, the least important first: those on the node, then those that the pod minds elsewhere.
 fn victims(world: &World, pod: &PodInfo, row: &NodeRow) -> Vec<Arc<PodInfo>> {
-    let Some(node) = world.cluster.node_named(&row.name) else { return vec![] };
+    let Some(node) = world.cluster.node_named(&row.name) else {
+        return vec![];
+    };
     let mut here: Vec<Arc<PodInfo>> = node.pods.iter().filter(|p| may_go(p)).cloned().collect();
     here.sort_by(|a, b| a.priority().cmp(&b.priority()).then_with(|| a.key.cmp(&b.key)));
     let elsewhere = ["PodTopologySpread", "InterPodAffinity", "VolumeRestrictions"];
-    if row.rejections.iter().any(|r| elsewhere.contains(&r.plugin) && may_change(r)) {
-        let others = world.cluster.pods().filter(|p| may_go(p) && p.node_name.as_deref() != Some(&*row.name));
+    if row
+        .rejections
+        .iter()
+        .any(|r| elsewhere.contains(&r.plugin) && may_change(r))
+    {
+        let others = world
+            .cluster
+            .pods()
+            .filter(|p| may_go(p) && p.node_name.as_deref() != Some(&*row.name));
         let mut others: Vec<Arc<PodInfo>> = others.filter(|p| minds(world, pod, p)).cloned().collect();
         others.sort_by(|a, b| a.priority().cmp(&b.priority()).then_with(|| a.key.cmp(&b.key)));
         here.extend(others);

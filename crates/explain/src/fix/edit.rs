@@ -139,7 +139,10 @@ impl Edit {
                 format!("drop term {} of the required pod affinity ({topology_key})", index + 1)
             }
             Edit::DropPodAntiAffinityTerm { index, topology_key } => {
-                format!("drop term {} of the required pod anti-affinity ({topology_key})", index + 1)
+                format!(
+                    "drop term {} of the required pod anti-affinity ({topology_key})",
+                    index + 1
+                )
             }
             Edit::RelaxTopologySpread { topology_key, .. } => {
                 format!("set whenUnsatisfiable to ScheduleAnyway in the topology spread constraint on {topology_key}")
@@ -252,7 +255,11 @@ pub fn edited_pod(pod: &Pod, edits: &[Edit]) -> Option<Pod> {
         let required = spec.affinity.node_affinity.as_mut().and_then(|a| a.required.as_mut());
         // Gone with the whole affinity: two changes of which one is enough.
         let term = required?.node_selector_terms.get_mut(term)?;
-        let list = if field { &mut term.match_fields } else { &mut term.match_expressions };
+        let list = if field {
+            &mut term.match_fields
+        } else {
+            &mut term.match_expressions
+        };
         if index >= list.len() {
             return None;
         }
@@ -260,7 +267,12 @@ pub fn edited_pod(pod: &Pod, edits: &[Edit]) -> Option<Pod> {
     }
     let drop_terms = |terms: &mut Vec<_>, mut indices: Vec<usize>| {
         indices.sort();
-        for index in indices.into_iter().rev().filter(|i| *i < terms.len()).collect::<Vec<_>>() {
+        for index in indices
+            .into_iter()
+            .rev()
+            .filter(|i| *i < terms.len())
+            .collect::<Vec<_>>()
+        {
             terms.remove(index);
         }
     };
@@ -280,7 +292,9 @@ pub fn edited_node(node: &Node, edits: &[Edit]) -> Node {
                 node.spec.taints.retain(|taint| taint.key != UNSCHEDULABLE);
             }
             Edit::RemoveTaint { node: name, taint } if *name == own => {
-                node.spec.taints.retain(|t| t.key != taint.key || t.effect != taint.effect);
+                node.spec
+                    .taints
+                    .retain(|t| t.key != taint.key || t.effect != taint.effect);
             }
             Edit::SetLabel { node: name, key, value } if *name == own => {
                 node.metadata.labels.insert(key.clone(), value.clone());

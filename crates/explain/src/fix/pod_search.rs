@@ -63,7 +63,11 @@ impl Search<'_> {
         // Where a plugin rules out every node at once, what the others say is not known.
         rows.is_empty()
             || rows.iter().any(|row| {
-                row.nominated_pods_in_the_way || row.rejections.iter().all(|rejection| touched.contains(rejection.plugin))
+                row.nominated_pods_in_the_way
+                    || row
+                        .rejections
+                        .iter()
+                        .all(|rejection| touched.contains(rejection.plugin))
             })
     }
 
@@ -99,9 +103,15 @@ impl Search<'_> {
         };
         let wanted = lowered(edits);
         let best = nodes.into_iter().filter_map(|id| {
-            let amounts: Vec<i64> = wanted.iter().map(|(_, resource, from)| free(world, id, self.pod, resource).clamp(0, *from)).collect();
+            let amounts: Vec<i64> = wanted
+                .iter()
+                .map(|(_, resource, from)| free(world, id, self.pod, resource).clamp(0, *from))
+                .collect();
             // What is kept of the request that loses most, in millionths.
-            let kept = wanted.iter().zip(&amounts).map(|((_, _, from), to)| i128::from(*to) * 1_000_000 / i128::from((*from).max(1)));
+            let kept = wanted
+                .iter()
+                .zip(&amounts)
+                .map(|((_, _, from), to)| i128::from(*to) * 1_000_000 / i128::from((*from).max(1)));
             Some((kept.min()?, amounts))
         });
         // The first of the best.

@@ -46,7 +46,11 @@ fn total(spec: &PodSpec, resource: &str) -> i64 {
 fn of(list: &ResourceList, resource: &str) -> i64 {
     let text = list.get(resource).map_or("0", String::as_str);
     let quantity = orlop_api::quantity::Quantity::parse(text).unwrap_or_default();
-    if resource == "cpu" { quantity.milli_value() } else { quantity.value() }
+    if resource == "cpu" {
+        quantity.milli_value()
+    } else {
+        quantity.value()
+    }
 }
 
 fn set(list: &mut ResourceList, resource: &str, amount: i64) {
@@ -62,7 +66,12 @@ mod tests {
     #[test]
     fn the_largest_gives_way_first() {
         let cases: [(Value, i64, bool, i64); 7] = [
-            (json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "2"}}}]}), 1300, true, 1300),
+            (
+                json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "2"}}}]}),
+                1300,
+                true,
+                1300,
+            ),
             (
                 json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "2"}}},
                                       {"name": "b", "resources": {"requests": {"cpu": "500m"}}}]}),

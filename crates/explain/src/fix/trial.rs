@@ -77,7 +77,10 @@ pub fn place_with(world: &mut World, pod: &Pod, edits: &[Edit]) -> Option<Trial>
     let profile = world.profile_of(&edited.spec.scheduler_name)?;
     let info = world.cluster.decode(edited);
     let plugins = &world.core.profiles[profile];
-    let mut gates = plugins.pre_enqueue.iter().filter_map(|place| plugins.plugins[*place].pre_enqueue());
+    let mut gates = plugins
+        .pre_enqueue
+        .iter()
+        .filter_map(|place| plugins.plugins[*place].pre_enqueue());
     if gates.any(|gate| gate.pre_enqueue(&info).is_err()) {
         return None;
     }
@@ -125,7 +128,11 @@ fn displaced(world: &mut World, victim: &Arc<PodInfo>) -> Vec<String> {
         },
     });
     let budgets = world.cluster.budgets.iter().filter(|(key, budget)| {
-        let selects = budget.spec.selector.as_ref().is_some_and(|s| s.matches(victim.label_set()));
+        let selects = budget
+            .spec
+            .selector
+            .as_ref()
+            .is_some_and(|s| s.matches(victim.label_set()));
         key.namespace == *victim.namespace() && selects && budget.status.disruptions_allowed < 1
     });
     told.extend(budgets.map(|(key, _)| format!("PodDisruptionBudget {key} allows no eviction of {name} now")));

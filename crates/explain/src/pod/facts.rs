@@ -89,7 +89,12 @@ impl PodFacts {
 impl EventFacts {
     /// Of `v1` or `events.k8s.io/v1`.
     pub fn new(event: &Value) -> EventFacts {
-        let text = |at: &str| event.pointer(at).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let text = |at: &str| {
+            event
+                .pointer(at)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
         let first = |all: &[&str]| all.iter().find_map(|at| text(at)).unwrap_or_default().to_string();
         let number = |at: &str| event.pointer(at).and_then(Value::as_u64);
         let last = first(&[
@@ -103,7 +108,10 @@ impl EventFacts {
             kind: first(&["/type"]),
             reason: first(&["/reason"]),
             message: first(&["/note", "/message"]),
-            count: (number("/series/count").or(number("/count")).or(number("/deprecatedCount"))).map_or(1, |n| n.max(1)),
+            count: (number("/series/count")
+                .or(number("/count"))
+                .or(number("/deprecatedCount")))
+            .map_or(1, |n| n.max(1)),
             last: last.parse().ok(),
             source: first(&["/reportingController", "/reportingComponent", "/source/component"]),
         }

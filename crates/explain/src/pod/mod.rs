@@ -167,8 +167,13 @@ fn warn(world: &World, pod: &orlop_scheduler::cluster::pod::PodInfo, profile: us
     }
     for unreadable in &world.unreadable {
         let needed = match unreadable.resource.as_str() {
-            "persistentvolumes" | "persistentvolumeclaims" | "storageclasses" | "csinodes" | "csidrivers"
-            | "csistoragecapacities" | "volumeattachments" => !pod.volumes.is_empty(),
+            "persistentvolumes"
+            | "persistentvolumeclaims"
+            | "storageclasses"
+            | "csinodes"
+            | "csidrivers"
+            | "csistoragecapacities"
+            | "volumeattachments" => !pod.volumes.is_empty(),
             _ => true,
         };
         if needed {

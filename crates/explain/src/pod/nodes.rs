@@ -87,7 +87,9 @@ fn as_json<S: Serializer>(details: &[Detail], to: S) -> Result<S::Ok, S::Error> 
 
 /// Rows for all nodes, and the reasons they share, the commonest first.
 pub(super) fn rows(cluster: &Cluster, explanation: &Explanation) -> (Vec<NodeRow>, Vec<ReasonRow>) {
-    let mut rows: Vec<NodeRow> = (explanation.nodes.iter()).map(|account| row(cluster, account)).collect();
+    let mut rows: Vec<NodeRow> = (explanation.nodes.iter())
+        .map(|account| row(cluster, account))
+        .collect();
     // Those that fit are in order already.
     rows.sort_by_cached_key(|row| (!row.fits, if row.fits { (0, 0) } else { distance(row) }));
     let reasons = reasons(&rows);
@@ -109,10 +111,13 @@ fn row(cluster: &Cluster, account: &NodeAccount) -> NodeRow {
             preemption_may_help: !rejection.unresolvable,
         })
         .collect();
-    let short = rejections.iter().flat_map(|r| &r.details).find_map(|detail| match detail {
-        Detail::Resource { resource, .. } => Some(resource.clone()),
-        _ => None,
-    });
+    let short = rejections
+        .iter()
+        .flat_map(|r| &r.details)
+        .find_map(|detail| match detail {
+            Detail::Resource { resource, .. } => Some(resource.clone()),
+            _ => None,
+        });
     let node = cluster.node(account.id);
     NodeRow {
         name: account.name.clone(),
@@ -155,18 +160,22 @@ fn largest(node: &NodeInfo, resource: &str) -> Vec<LargePod> {
 /// How far a node is from taking the pod: reasons, then what is short, in thousandths of what is requested.
 fn distance(row: &NodeRow) -> (usize, i64) {
     let reasons = row.rejections.iter().map(|r| r.reasons.len()).sum();
-    let shortage = row.rejections.iter().flat_map(|r| &r.details).map(|detail| match detail {
-        Detail::Resource {
-            requested,
-            used,
-            allocatable,
-            ..
-        } => {
-            let missing = requested.saturating_sub(allocatable.saturating_sub(*used));
-            missing.saturating_mul(1000).checked_div(*requested).unwrap_or(0)
-        }
-        _ => 0,
-    });
+    let shortage = row
+        .rejections
+        .iter()
+        .flat_map(|r| &r.details)
+        .map(|detail| match detail {
+            Detail::Resource {
+                requested,
+                used,
+                allocatable,
+                ..
+            } => {
+                let missing = requested.saturating_sub(allocatable.saturating_sub(*used));
+                missing.saturating_mul(1000).checked_div(*requested).unwrap_or(0)
+            }
+            _ => 0,
+        });
     (reasons, shortage.max().unwrap_or(0))
 }
 
@@ -228,7 +237,13 @@ fn is_behind(detail: &Detail, reason: &str) -> bool {
 }
 
 fn summary(details: &[(&str, &Detail)]) -> String {
-    if let Some((_, Detail::Resource { resource, requested, .. })) = details.first() {
+    if let Some((
+        _,
+        Detail::Resource {
+            resource, requested, ..
+        },
+    )) = details.first()
+    {
         let free = |detail: &Detail| match detail {
             Detail::Resource { used, allocatable, .. } => allocatable.saturating_sub(*used).max(0),
             _ => 0,
@@ -240,7 +255,11 @@ fn summary(details: &[(&str, &Detail)]) -> String {
         let short = |amount| amount::short(resource, amount);
         let largest = details.iter().map(|(_, d)| whole(d)).max().unwrap_or(0);
         if *requested > largest {
-            return format!("needs {}, the largest of them has {}", short(*requested), short(largest));
+            return format!(
+                "needs {}, the largest of them has {}",
+                short(*requested),
+                short(largest)
+            );
         }
         // The first of those with most.
         let best = details.iter().rev().max_by_key(|(_, d)| free(d));

@@ -18,7 +18,10 @@ pub(super) fn explain(world: &mut World, facts: &PodFacts, answer: &mut PodExpla
     let Some(pod) = world.pending.get(&facts.key).cloned() else {
         answer.verdict = match unreadable(world, "pods") {
             Some(message) => format!("{} can't be judged: you may not list pods ({message}).", facts.key),
-            None => format!("{} can't be judged: it changed while the cluster was read. Ask again.", facts.key),
+            None => format!(
+                "{} can't be judged: it changed while the cluster was read. Ask again.",
+                facts.key
+            ),
         };
         return tell_what_was_written(facts, answer);
     };
@@ -52,13 +55,7 @@ fn tell_what_was_written(facts: &PodFacts, answer: &mut PodExplanation) {
     }
 }
 
-fn judge(
-    world: &mut World,
-    facts: &PodFacts,
-    profile: usize,
-    info: &Arc<PodInfo>,
-    answer: &mut PodExplanation,
-) {
+fn judge(world: &mut World, facts: &PodFacts, profile: usize, info: &Arc<PodInfo>, answer: &mut PodExplanation) {
     let gate = gate(world, profile, info);
     let unfit = match world.core.feasible(profile, &world.cluster, info) {
         Ok(_) => None,
@@ -83,7 +80,13 @@ fn judge(
         answer.preemption = preemption(world, profile, info, error);
     }
     let ruled_out = explanation.ruled_out.as_ref();
-    let queue = queue::state(world, facts, Some(profile), gate.as_deref(), unfit.is_some().then_some(&rejected_by));
+    let queue = queue::state(
+        world,
+        facts,
+        Some(profile),
+        gate.as_deref(),
+        unfit.is_some().then_some(&rejected_by),
+    );
     answer.state = match (&gate, &unfit, queue.state) {
         (Some(_), _, _) => PodState::Gated,
         (None, Some(_), "Preempting") => PodState::Preempting,
@@ -95,7 +98,11 @@ fn judge(
         (Some(gate), _) => format!("{} is not tried: {gate}.{}", facts.key, fits_beside(answer)),
         (None, Some(_)) => match ruled_out {
             Some((plugin, rejection)) => {
-                format!("{} fits no node, whichever it is: {} ({plugin}).", facts.key, rejection.message())
+                format!(
+                    "{} fits no node, whichever it is: {} ({plugin}).",
+                    facts.key,
+                    rejection.message()
+                )
             }
             None => unschedulable(facts, answer),
         },
@@ -106,7 +113,10 @@ fn judge(
 /// What a PreEnqueue plugin says.
 fn gate(world: &World, profile: usize, pod: &PodInfo) -> Option<String> {
     let profile = &world.core.profiles[profile];
-    let mut plugins = profile.pre_enqueue.iter().filter_map(|place| profile.plugins[*place].pre_enqueue());
+    let mut plugins = profile
+        .pre_enqueue
+        .iter()
+        .filter_map(|place| profile.plugins[*place].pre_enqueue());
     let rejection = plugins.find_map(|plugin| plugin.pre_enqueue(pod).err())?;
     Some(rejection.message())
 }
@@ -114,7 +124,11 @@ fn gate(world: &World, profile: usize, pod: &PodInfo) -> Option<String> {
 fn fits_beside(answer: &PodExplanation) -> String {
     match answer.nodes.feasible {
         0 => " Without that it would fit no node either.".into(),
-        n => format!(" Without that it would fit {} of {}.", n, counted(answer.nodes.total, "node")),
+        n => format!(
+            " Without that it would fit {} of {}.",
+            n,
+            counted(answer.nodes.total, "node")
+        ),
     }
 }
 
@@ -122,14 +136,20 @@ fn unschedulable(facts: &PodFacts, answer: &PodExplanation) -> String {
     if answer.nodes.total == 0 {
         return format!("{} fits nowhere: the cluster has no nodes.", facts.key);
     }
-    let told = answer.reasons.iter().take(REASONS).map(|row| match row.summary.as_str() {
-        "" => format!("{} {}", row.nodes, row.reason),
-        summary => {
-            // Of several facts the commonest; the table has the others.
-            let (first, more) = summary.split_once("; ").map_or((summary, ""), |(first, _)| (first, ", …"));
-            format!("{} {} ({first}{more})", row.nodes, row.reason)
-        }
-    });
+    let told = answer
+        .reasons
+        .iter()
+        .take(REASONS)
+        .map(|row| match row.summary.as_str() {
+            "" => format!("{} {}", row.nodes, row.reason),
+            summary => {
+                // Of several facts the commonest; the table has the others.
+                let (first, more) = summary
+                    .split_once("; ")
+                    .map_or((summary, ""), |(first, _)| (first, ", …"));
+                format!("{} {} ({first}{more})", row.nodes, row.reason)
+            }
+        });
     let mut text = told.collect::<Vec<_>>().join(", ");
     let more = answer.reasons.len().saturating_sub(REASONS);
     if more > 0 {
@@ -142,7 +162,9 @@ fn unschedulable(facts: &PodFacts, answer: &PodExplanation) -> String {
     let mut sentence = format!("{} {nodes}: {text}.", facts.key);
     match (&facts.nominated_node, &answer.preemption) {
         (Some(node), _) => sentence += &format!(" Evictions are making room on {node}."),
-        (None, Some(account)) if account.possible => sentence += &format!(" Preemption would help: {}.", account.message),
+        (None, Some(account)) if account.possible => {
+            sentence += &format!(" Preemption would help: {}.", account.message)
+        }
         _ => {}
     }
     sentence
@@ -165,13 +187,18 @@ fn schedulable(
         facts.key,
         answer.nodes.feasible,
         counted(answer.nodes.total, "node"),
-        answer.queue.as_ref().map_or_else(String::new, |queue| capitalized(&queue.message))
+        answer
+            .queue
+            .as_ref()
+            .map_or_else(String::new, |queue| capitalized(&queue.message))
     )
 }
 
 fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    letters
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// What evicting pods of lower priority could do: by the code that would do it.
@@ -189,7 +216,9 @@ fn preemption(world: &mut World, profile: usize, pod: &Arc<PodInfo>, error: &Fit
     if error.all_nodes == 0 {
         return None;
     }
-    let found = world.core.preempt(profile, &world.cluster, pod, &error.diagnosis, &args);
+    let found = world
+        .core
+        .preempt(profile, &world.cluster, pod, &error.diagnosis, &args);
     let best = match found {
         Preemption::Hopeless { message, .. } => {
             let message = message.strip_prefix("preemption: ").unwrap_or(&message);
@@ -204,7 +233,10 @@ fn preemption(world: &mut World, profile: usize, pod: &Arc<PodInfo>, error: &Fit
             priority: victim.priority(),
         })
         .collect();
-    let names: Vec<String> = victims.iter().map(|v| format!("{}/{} (priority {})", v.namespace, v.name, v.priority)).collect();
+    let names: Vec<String> = victims
+        .iter()
+        .map(|v| format!("{}/{} (priority {})", v.namespace, v.name, v.priority))
+        .collect();
     let against = match best.violations {
         0 => String::new(),
         n => format!(", against the PodDisruptionBudgets of {n}"),

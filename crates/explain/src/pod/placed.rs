@@ -49,7 +49,12 @@ fn judge(
     };
     (answer.node_details, answer.reasons) = nodes::rows(&world.cluster, &explanation);
     answer.nodes.feasible = answer.node_details.iter().filter(|row| row.fits).count();
-    answer.verdict = sentence(facts, node, answer, explanation.ruled_out.as_ref().map(|(_, r)| r.message()));
+    answer.verdict = sentence(
+        facts,
+        node,
+        answer,
+        explanation.ruled_out.as_ref().map(|(_, r)| r.message()),
+    );
 }
 
 fn sentence(facts: &PodFacts, node: &str, answer: &PodExplanation, ruled_out: Option<String>) -> String {
@@ -63,12 +68,17 @@ fn sentence(facts: &PodFacts, node: &str, answer: &PodExplanation, ruled_out: Op
     let feasible = answer.nodes.feasible;
     let of = counted(answer.nodes.total, "node");
     if !row.fits {
-        let reasons: Vec<&str> = (row.rejections.iter()).flat_map(|r| r.reasons.iter().map(String::as_str)).collect();
+        let reasons: Vec<&str> = (row.rejections.iter())
+            .flat_map(|r| r.reasons.iter().map(String::as_str))
+            .collect();
         let rest = match feasible {
             0 => "no other node would take it".to_string(),
             n => format!("{} would take it", counted(n, "other node")),
         };
-        return format!("{is_on}. Today that node would refuse it: {}; {rest}.", reasons.join(", "));
+        return format!(
+            "{is_on}. Today that node would refuse it: {}; {rest}.",
+            reasons.join(", ")
+        );
     }
     if feasible == 1 {
         return format!("{is_on}: it is the only one of {of} that it fits.");
@@ -95,5 +105,8 @@ fn sentence(facts: &PodFacts, node: &str, answer: &PodExplanation, ruled_out: Op
 
 /// Other nodes with the same total.
 fn ties(rows: &[NodeRow], of: &NodeRow) -> usize {
-    rows.iter().filter(|row| row.fits && row.total == of.total).count().saturating_sub(1)
+    rows.iter()
+        .filter(|row| row.fits && row.total == of.total)
+        .count()
+        .saturating_sub(1)
 }

@@ -49,14 +49,23 @@ pub(super) fn state(
         let message = format!("evictions make room for it on node {node}: it is tried again when the victims are gone");
         return QueueState::new("Preempting", message);
     }
-    let reason = facts.scheduled.as_ref().map_or("", |condition| condition.reason.as_str());
-    let tried = facts.scheduled.as_ref().is_some_and(|condition| condition.status == "False");
+    let reason = facts
+        .scheduled
+        .as_ref()
+        .map_or("", |condition| condition.reason.as_str());
+    let tried = facts
+        .scheduled
+        .as_ref()
+        .is_some_and(|condition| condition.status == "False");
     if !tried {
         let message = "the scheduler has not tried it yet: it waits its turn, or no scheduler is running";
         return QueueState::new("Active", message);
     }
     if reason == "SchedulerError" {
-        let mut state = QueueState::new("Active", "the last attempt failed with an error: it is tried again after its back-off");
+        let mut state = QueueState::new(
+            "Active",
+            "the last attempt failed with an error: it is tried again after its back-off",
+        );
         state.waits_for = vec!["its back-off ends".into()];
         return state;
     }
@@ -76,11 +85,15 @@ pub(super) fn state(
     }
     let seconds = world.retry_after.as_secs();
     state.message = match rejected_by {
-        None => "the last attempt failed, and now some node would do: it is tried again at the next change in the cluster, \
+        None => {
+            "the last attempt failed, and now some node would do: it is tried again at the next change in the cluster, \
                  or after its back-off"
-            .to_string(),
+                .to_string()
+        }
         Some(_) => {
-            format!("the last attempt found no node: it is tried again when something of this changes, or after {seconds} s")
+            format!(
+                "the last attempt found no node: it is tried again when something of this changes, or after {seconds} s"
+            )
         }
     };
     state
@@ -125,9 +138,17 @@ fn phrase(kind: &EventKind) -> String {
         (Actions::UPDATE_OTHER, "changes"),
     ];
     if kind.actions.0 & Actions::UPDATE.0 == Actions::UPDATE.0 {
-        let added = if kind.actions.meets(Actions::ADD) { "is added or " } else { "" };
+        let added = if kind.actions.meets(Actions::ADD) {
+            "is added or "
+        } else {
+            ""
+        };
         return format!("{what} {added}changes");
     }
-    let verbs: Vec<&str> = VERBS.iter().filter(|(action, _)| kind.actions.meets(*action)).map(|(_, verb)| *verb).collect();
+    let verbs: Vec<&str> = VERBS
+        .iter()
+        .filter(|(action, _)| kind.actions.meets(*action))
+        .map(|(_, verb)| *verb)
+        .collect();
     format!("{what} {}", verbs.join(" or "))
 }

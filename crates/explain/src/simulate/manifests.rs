@@ -1,6 +1,7 @@
 //! Manifests: files to objects, templates to pods.
 
 use orlop_api::objects::LabelSelector;
+use orlop_api::schema::yaml_to_value;
 use orlop_scheduler::cluster::pod::PodKey;
 use orlop_scheduler::model::{PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
@@ -15,13 +16,13 @@ pub enum ManifestError {
     Yaml {
         document: usize,
         line: usize,
-        source: Box<serde_saphyr::Error>,
+        source: orlop_api::schema::DecodeError,
     },
     #[error("document {document}, which begins on line {line}: {problem}")]
     Object {
         document: usize,
         line: usize,
-        problem: &'static str,
+        problem: String,
     },
 }
 
@@ -30,11 +31,22 @@ pub fn objects(text: &str) -> Result<Vec<Value>, Vec<ManifestError>> {
     let (mut found, mut wrong) = (vec![], vec![]);
     for (at, (line, part)) in documents(text).into_iter().enumerate() {
         let document = at + 1;
-        let value: Value = match serde_saphyr::from_str(&part) {
-            Ok(Value::Null) => continue,
-            Ok(value) => value,
+        if part
+            .lines()
+            .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+        {
+            continue;
+        }
+        let value = match yaml_to_value(part.as_bytes()) {
+            Ok((value, problems)) => {
+                wrong.extend(problems.into_iter().map(|problem| ManifestError::Object {
+                    document,
+                    line,
+                    problem,
+                }));
+                value
+            }
             Err(source) => {
-                let source = Box::new(source);
                 wrong.push(ManifestError::Yaml { document, line, source });
                 continue;
             }
@@ -55,7 +67,7 @@ pub fn objects(text: &str) -> Result<Vec<Value>, Vec<ManifestError>> {
                 Some(problem) => wrong.push(ManifestError::Object {
                     document,
                     line,
-                    problem,
+                    problem: problem.to_string(),
                 }),
                 None => found.push(defaulted(item)),
             }
@@ -81,7 +93,10 @@ fn documents(text: &str) -> Vec<(usize, String)> {
 
 /// With the defaults of its kind, and a namespace if it needs one.
 pub fn defaulted(mut object: Value) -> Value {
-    let (version, kind) = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
+    let (version, kind) = (
+        object["apiVersion"].as_str().unwrap_or_default(),
+        object["kind"].as_str().unwrap_or_default(),
+    );
     let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
     let mut kinds = orlop_api::kinds::all();
     let Some(definition) = kinds.find(|k| k.kind == kind && k.group == group && k.version == version) else {
@@ -100,7 +115,14 @@ fn text<'a>(object: &'a Value, at: &str) -> &'a str {
 
 impl Simulation<'_> {
     /// Makes `count` pods from the template of a workload, and lets them wait. `set` is the controller that owns them.
-    pub(super) fn make_pods(&mut self, workload: &Value, set: (&str, &str), first: usize, count: usize, because: &str) -> Result<(), ObjectError> {
+    pub(super) fn make_pods(
+        &mut self,
+        workload: &Value,
+        set: (&str, &str),
+        first: usize,
+        count: usize,
+        because: &str,
+    ) -> Result<(), ObjectError> {
         let (kind, owner) = set;
         let namespace = text(workload, "/metadata/namespace").to_string();
         for n in 0..count {
@@ -109,15 +131,19 @@ impl Simulation<'_> {
                 _ => format!("{owner}-new-{}", self.next()),
             };
             let template = &workload["spec"]["template"];
-            let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+            let mut pod =
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
             if !pod["metadata"].is_object() {
                 pod["metadata"] = json!({});
             }
             pod["metadata"]["namespace"] = namespace.as_str().into();
             pod["metadata"]["name"] = name.as_str().into();
-            let api_version = if kind == "ReplicationController" { "v1" } else { "apps/v1" };
-            pod["metadata"]["ownerReferences"] =
-                json!([{"apiVersion": api_version, "kind": kind, "name": owner, "uid": format!("{kind}-{owner}"), "controller": true}]);
+            let api_version = if kind == "ReplicationController" {
+                "v1"
+            } else {
+                "apps/v1"
+            };
+            pod["metadata"]["ownerReferences"] = json!([{"apiVersion": api_version, "kind": kind, "name": owner, "uid": format!("{kind}-{owner}"), "controller": true}]);
             if kind == "StatefulSet" {
                 self.make_claims(workload, &mut pod, &namespace, &name)?;
             }
@@ -149,7 +175,13 @@ impl Simulation<'_> {
     }
 
     /// A StatefulSet's claims for one of its pods, unless they are there.
-    fn make_claims(&mut self, workload: &Value, pod: &mut Value, namespace: &str, name: &str) -> Result<(), ObjectError> {
+    fn make_claims(
+        &mut self,
+        workload: &Value,
+        pod: &mut Value,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), ObjectError> {
         let templates = workload.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array);
         for template in templates.into_iter().flatten() {
             let volume = text(template, "/metadata/name");
@@ -195,8 +227,8 @@ mod tests {
 
     #[test]
     fn files_become_objects_and_mistakes_have_lines() {
-        let text = "# two of them\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: a}]}\n---\n\
-                    ---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Namespace, metadata: {name: n}}\n";
+        let text = "# two of them\napiVersion: v1\nkind: Pod\nmetadata: {name: pod}\nspec: {containers: [{name: c, image: a}]}\n---\n\
+                    ---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n";
         let found = objects(text).unwrap();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0]["metadata"]["namespace"], "default");

@@ -13,7 +13,7 @@ mod placing;
 mod report;
 mod steps;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use orlop_scheduler::cluster::pod::{PodInfo, PodKey};
@@ -21,11 +21,11 @@ use orlop_scheduler::model::Taint;
 use serde_json::Value;
 
 pub use manifests::{ManifestError, defaulted, objects};
-pub use report::{BudgetRow, Move, NodeUse, PendingRow, SimulationReport, Use};
+pub use report::{BudgetRow, Move, NodeUse, OneNode, PendingRow, Share, SimulationReport, Use};
 
 use crate::snapshot::{ObjectError, Snapshot};
 use crate::world::World;
-use placing::WaitingPod;
+use placing::{Binding, WaitingPod};
 
 /// One thing that happens.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +34,26 @@ pub enum Step {
     Apply(Vec<Value>),
     Drain(String),
     RemoveNode(String),
-    AddNodes { count: usize, like: String },
+    AddNodes {
+        count: usize,
+        like: String,
+    },
     Cordon(String),
     Uncordon(String),
-    Taint { node: String, taint: Taint },
-    Scale { kind: String, namespace: String, name: String, replicas: usize },
-    Evict { namespace: String, name: String },
+    Taint {
+        node: String,
+        taint: Taint,
+    },
+    Scale {
+        kind: String,
+        namespace: String,
+        name: String,
+        replicas: usize,
+    },
+    Evict {
+        namespace: String,
+        name: String,
+    },
     /// Pods are moved until no further node can be emptied.
     Repack,
 }
@@ -52,7 +66,11 @@ pub enum StepError {
     #[error("there is no pod {0} with a node")]
     NoPod(PodKey),
     #[error("there is no {kind} {namespace}/{name}, or it may not be read")]
-    NoWorkload { kind: String, namespace: String, name: String },
+    NoWorkload {
+        kind: String,
+        namespace: String,
+        name: String,
+    },
     #[error("can't scale a {0}: kinds are Deployment, ReplicaSet, StatefulSet and ReplicationController")]
     NotScalable(String),
     #[error(transparent)]
@@ -68,29 +86,46 @@ pub struct Workloads {
 }
 
 /// Kinds whose pods are made from a template.
-pub(crate) const TEMPLATED: [&str; 6] =
-    ["Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job", "DaemonSet"];
+pub(crate) const TEMPLATED: [&str; 6] = [
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "ReplicationController",
+    "Job",
+    "DaemonSet",
+];
 
 impl Workloads {
     /// Takes an object if it is of a kind that matters here.
     pub fn add(&mut self, object: &Value) -> bool {
-        let text = |at: &str| object.pointer(at).and_then(Value::as_str).unwrap_or_default().to_string();
+        let text = |at: &str| {
+            object
+                .pointer(at)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_string()
+        };
         let kind = text("/kind");
         if kind == "PriorityClass" {
             let value = object["value"].as_i64().unwrap_or(0) as i32;
             let is_default = object["globalDefault"] == true;
-            self.priority_classes.insert(text("/metadata/name"), (value, is_default));
+            self.priority_classes
+                .insert(text("/metadata/name"), (value, is_default));
             return true;
         }
         if !TEMPLATED.contains(&kind.as_str()) {
             return false;
         }
-        self.objects.insert((kind, text("/metadata/namespace"), text("/metadata/name")), object.clone());
+        self.objects.insert(
+            (kind, text("/metadata/namespace"), text("/metadata/name")),
+            object.clone(),
+        );
         true
     }
 
     fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<&Value> {
-        self.objects.get(&(kind.to_string(), namespace.to_string(), name.to_string()))
+        self.objects
+            .get(&(kind.to_string(), namespace.to_string(), name.to_string()))
     }
 
     /// Of a class by name; None for the default one.
@@ -99,7 +134,9 @@ impl Workloads {
             Some("system-node-critical") => 2_000_001_000,
             Some("system-cluster-critical") => 2_000_000_000,
             Some(name) => self.priority_classes.get(name).map_or(0, |(value, _)| *value),
-            None => (self.priority_classes.values()).find(|(_, is_default)| *is_default).map_or(0, |(value, _)| *value),
+            None => (self.priority_classes.values())
+                .find(|(_, is_default)| *is_default)
+                .map_or(0, |(value, _)| *value),
         }
     }
 }
@@ -118,6 +155,14 @@ pub(crate) struct Simulation<'a> {
     notes: BTreeSet<String>,
     /// For names of new pods and nodes, and the order of the queue.
     counter: usize,
+    /// Placements up to now, for those that are taken back.
+    bound: Vec<Binding>,
+    /// Grows with every change of the cluster state.
+    changes: usize,
+    /// Why pods of a class and with these labels fit nowhere, and at which change that was so.
+    refused: HashMap<(u64, u64), (usize, String)>,
+    /// Repacking moves pods, and evicts none for it.
+    may_preempt: bool,
 }
 
 /// The cluster that a folder of manifests describes. Workloads whose pods are not among them are still to get theirs.
@@ -150,7 +195,11 @@ pub fn world_of(
         }
     }
     let world = World::new(snapshot, config)?;
-    let steps = if later.is_empty() { vec![] } else { vec![Step::Apply(later)] };
+    let steps = if later.is_empty() {
+        vec![]
+    } else {
+        vec![Step::Apply(later)]
+    };
     Ok((world, workloads, steps))
 }
 
@@ -179,10 +228,15 @@ pub fn simulate(world: &mut World, workloads: &mut Workloads, steps: &[Step]) ->
         removed_nodes: BTreeSet::new(),
         notes: BTreeSet::new(),
         counter: 0,
+        bound: vec![],
+        changes: 0,
+        refused: HashMap::new(),
+        may_preempt: true,
     };
     simulation.queue_pending();
     for step in steps {
         simulation.take(step)?;
+        simulation.changes += 1;
         simulation.place_all();
     }
     Ok(simulation.report(before, &already))

@@ -1,5 +1,7 @@
 //! Pods without a node, and the core that places them.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use orlop_scheduler::cluster::node::NodeId;
@@ -8,8 +10,8 @@ use orlop_scheduler::cycle::ScheduleFailure;
 use orlop_scheduler::fit_error::FitError;
 use orlop_scheduler::preemption::{Preemption, best};
 
-use super::report::{Move, PendingRow};
 use super::Simulation;
+use super::report::{Move, PendingRow};
 
 /// Pods that preempt one another for ever would be a mistake of the core; this ends it.
 const ATTEMPTS: usize = 1_000_000;
@@ -20,6 +22,19 @@ pub(super) struct WaitingPod {
     pub from: Option<String>,
     pub because: String,
     order: usize,
+}
+
+/// A placement.
+pub(super) struct Binding {
+    profile: usize,
+    pod: Arc<PodInfo>,
+    node: Arc<str>,
+}
+
+impl WaitingPod {
+    fn rank(&self) -> (Reverse<i32>, usize) {
+        (Reverse(self.pod.priority()), self.order)
+    }
 }
 
 impl Simulation<'_> {
@@ -35,10 +50,13 @@ impl Simulation<'_> {
 
     /// A pod loses its node. Its controller makes it anew; nobody does so for a pod without one.
     pub(super) fn displace(&mut self, uid: &str, because: &str) {
-        let Some((pod, node)) = self.world.cluster.placed(uid) else { return };
+        let Some((pod, node)) = self.world.cluster.placed(uid) else {
+            return;
+        };
         let (pod, node) = (pod.clone(), node.to_string());
         self.count_eviction(&pod);
         self.world.cluster.remove_pod(uid);
+        self.changes += 1;
         if pod.is_terminating() {
             return;
         }
@@ -61,7 +79,11 @@ impl Simulation<'_> {
 
     fn count_eviction(&mut self, pod: &PodInfo) {
         for (key, budget) in &self.world.cluster.budgets {
-            let selects = budget.spec.selector.as_ref().is_some_and(|s| s.matches(pod.label_set()));
+            let selects = budget
+                .spec
+                .selector
+                .as_ref()
+                .is_some_and(|s| s.matches(pod.label_set()));
             if key.namespace == *pod.namespace() && selects {
                 *self.evictions.entry(key.clone()).or_default() += 1;
             }
@@ -72,16 +94,17 @@ impl Simulation<'_> {
     pub(super) fn place_all(&mut self) {
         self.pending.clear();
         let mut left = vec![];
+        let mut queue: BTreeMap<(Reverse<i32>, usize), WaitingPod> = BTreeMap::new();
         for _ in 0..ATTEMPTS {
-            let first = (self.waiting.iter().enumerate()).min_by_key(|(_, w)| (std::cmp::Reverse(w.pod.priority()), w.order));
-            let Some((at, _)) = first else { break };
-            let waiting = self.waiting.swap_remove(at);
-            match self.place(&waiting) {
+            // Those that were evicted meanwhile, too.
+            queue.extend(self.waiting.drain(..).map(|waiting| (waiting.rank(), waiting)));
+            let Some((_, waiting)) = queue.pop_first() else { break };
+            match self.place(&waiting.pod) {
                 Ok(node) => self.moves.push(Move {
                     pod: waiting.pod.key.to_string(),
-                    from: waiting.from.clone(),
+                    from: waiting.from,
                     to: node,
-                    because: waiting.because.clone(),
+                    because: waiting.because,
                 }),
                 Err(reason) => {
                     self.pending.push(PendingRow {
@@ -95,18 +118,38 @@ impl Simulation<'_> {
                 }
             }
         }
-        self.waiting.extend(left);
+        self.waiting.extend(queue.into_values().chain(left));
+    }
+
+    /// What was found for a pod of the same class holds as long as nothing changes.
+    fn place(&mut self, pod: &Arc<PodInfo>) -> Result<String, String> {
+        let key = (pod.class.id, pod.labels.id);
+        if let Some((at, reason)) = self.refused.get(&key)
+            && *at == self.changes
+            && pod.volumes.is_empty()
+        {
+            return Err(reason.clone());
+        }
+        let placed = self.try_to_place(pod);
+        if let Err(reason) = &placed {
+            self.refused.insert(key, (self.changes, reason.clone()));
+        }
+        placed
     }
 
     /// The node that the pod now is on, or why there is none.
-    fn place(&mut self, waiting: &WaitingPod) -> Result<String, String> {
-        let pod = &waiting.pod;
+    fn try_to_place(&mut self, pod: &Arc<PodInfo>) -> Result<String, String> {
         let scheduler = &pod.class.spec.scheduler_name;
         let Some(profile) = self.world.profile_of(scheduler) else {
-            return Err(format!("is for scheduler {scheduler:?}, of which this configuration has no profile"));
+            return Err(format!(
+                "is for scheduler {scheduler:?}, of which this configuration has no profile"
+            ));
         };
         let plugins = &self.world.core.profiles[profile];
-        let mut gates = plugins.pre_enqueue.iter().filter_map(|place| plugins.plugins[*place].pre_enqueue());
+        let mut gates = plugins
+            .pre_enqueue
+            .iter()
+            .filter_map(|place| plugins.plugins[*place].pre_enqueue());
         if let Some(rejection) = gates.find_map(|gate| gate.pre_enqueue(pod).err()) {
             return Err(rejection.message());
         }
@@ -116,7 +159,9 @@ impl Simulation<'_> {
         match self.world.core.schedule(profile, &self.world.cluster, pod) {
             Ok(choice) => self.bind(profile, pod, choice.node),
             Err(ScheduleFailure::Error(error)) => Err(error.to_string()),
-            Err(ScheduleFailure::Unfit(error)) => self.preempt(profile, pod, &error).unwrap_or_else(|| Err(error.message())),
+            Err(ScheduleFailure::Unfit(error)) => self
+                .preempt(profile, pod, &error)
+                .unwrap_or_else(|| Err(error.message())),
         }
     }
 
@@ -125,20 +170,53 @@ impl Simulation<'_> {
         let plugins = &self.world.core.profiles[profile];
         let node = cluster.node(id).expect("a decision names a node that is there");
         let name = node.name.clone();
-        for plugin in plugins.reserve.iter().filter_map(|place| plugins.plugins[*place].reserve()) {
-            plugin.reserve(pod, node, cluster).map_err(|rejection| rejection.message())?;
+        for (n, place) in plugins.reserve.iter().enumerate() {
+            let Some(plugin) = plugins.plugins[*place].reserve() else {
+                continue;
+            };
+            if let Err(rejection) = plugin.reserve(pod, node, cluster) {
+                let reserved = plugins.reserve[..=n]
+                    .iter()
+                    .filter_map(|place| plugins.plugins[*place].reserve());
+                reserved.for_each(|plugin| plugin.unreserve(pod, &name));
+                return Err(rejection.message());
+            }
         }
-        self.world.pending.remove(&pod.key);
         cluster.nominated.remove(&pod.uid);
         cluster.add_pod(Arc::new(pod.on(&name)));
+        self.changes += 1;
+        self.bound.push(Binding {
+            profile,
+            pod: pod.clone(),
+            node: name.clone(),
+        });
         Ok(name.to_string())
+    }
+
+    /// Takes back all placements after the first so many.
+    pub(super) fn unbind_after(&mut self, kept: usize) {
+        for Binding { profile, pod, node } in self.bound.split_off(kept) {
+            let plugins = &self.world.core.profiles[profile];
+            let reserved = plugins
+                .reserve
+                .iter()
+                .filter_map(|place| plugins.plugins[*place].reserve());
+            reserved.for_each(|plugin| plugin.unreserve(&pod, &node));
+            self.world.cluster.remove_pod(&pod.uid);
+        }
+        self.changes += 1;
     }
 
     /// Evicts what the scheduler would, and takes the place. None if that does not help.
     fn preempt(&mut self, profile: usize, pod: &Arc<PodInfo>, error: &FitError) -> Option<Result<String, String>> {
-        let args = self.world.preemption[profile]?;
-        let found = self.world.core.preempt(profile, &self.world.cluster, pod, &error.diagnosis, &args);
-        let Preemption::Candidates(candidates) = found else { return None };
+        let args = self.world.preemption[profile].filter(|_| self.may_preempt)?;
+        let found = self
+            .world
+            .core
+            .preempt(profile, &self.world.cluster, pod, &error.diagnosis, &args);
+        let Preemption::Candidates(candidates) = found else {
+            return None;
+        };
         let best = best(candidates)?;
         for victim in &best.victims {
             self.displace(&victim.uid, &format!("preempted by {}", pod.key));

@@ -95,7 +95,9 @@ pub struct OneNode {
 }
 
 fn percent(part: i64, whole: i64) -> i64 {
-    (i128::from(part) * 100).checked_div(i128::from(whole)).map_or(0, |n| n as i64)
+    (i128::from(part) * 100)
+        .checked_div(i128::from(whole))
+        .map_or(0, |n| n as i64)
 }
 
 pub(super) struct Usage {
@@ -108,8 +110,14 @@ pub(super) fn usage(world: &World) -> Usage {
     let mut nodes = BTreeMap::new();
     for node in world.cluster.nodes() {
         let (used, have) = (&node.requested, &node.allocatable);
-        cpu = (cpu.0.saturating_add(used.milli_cpu), cpu.1.saturating_add(have.milli_cpu));
-        memory = (memory.0.saturating_add(used.memory), memory.1.saturating_add(have.memory));
+        cpu = (
+            cpu.0.saturating_add(used.milli_cpu),
+            cpu.1.saturating_add(have.milli_cpu),
+        );
+        memory = (
+            memory.0.saturating_add(used.memory),
+            memory.1.saturating_add(have.memory),
+        );
         let one = OneNode {
             pods: node.pods.len(),
             cpu_percent: percent(used.milli_cpu, have.milli_cpu),
@@ -170,7 +178,12 @@ impl Simulation<'_> {
 
     fn budgets(&self) -> Vec<BudgetRow> {
         let rows = self.evictions.iter().map(|(key, evictions)| {
-            let allowed = self.world.cluster.budgets.get(key).map_or(0, |budget| budget.status.disruptions_allowed);
+            let allowed = self
+                .world
+                .cluster
+                .budgets
+                .get(key)
+                .map_or(0, |budget| budget.status.disruptions_allowed);
             let effect = match i64::try_from(*evictions) {
                 _ if allowed < 1 => "blocks: no eviction is allowed now".to_string(),
                 Ok(n) if n <= allowed => "allows all at once".to_string(),
@@ -200,7 +213,11 @@ fn verdict(simulation: &Simulation, left: usize) -> String {
     if !simulation.lost.is_empty() {
         parts.push(format!("{} lost", counted(simulation.lost.len(), "pod")));
     }
-    let happened = if parts.is_empty() { "nothing moves".to_string() } else { parts.join(", ") };
+    let happened = if parts.is_empty() {
+        "nothing moves".to_string()
+    } else {
+        parts.join(", ")
+    };
     match left {
         0 => format!("Everything fits: {happened}."),
         n => format!("Not everything fits: {} left pending; {happened}.", counted(n, "pod")),

@@ -61,7 +61,11 @@ impl Simulation<'_> {
     }
 
     fn pods_on(&self, node: &str) -> Vec<Arc<PodInfo>> {
-        let mut pods = self.world.cluster.node_named(node).map_or(vec![], |node| node.pods.clone());
+        let mut pods = self
+            .world
+            .cluster
+            .node_named(node)
+            .map_or(vec![], |node| node.pods.clone());
         pods.sort_by(|a, b| a.key.cmp(&b.key));
         pods
     }
@@ -99,18 +103,26 @@ impl Simulation<'_> {
             self.world.cluster.observe_node(&node);
             self.world.nodes.insert(name, node);
         }
-        self.notes.insert("pods that DaemonSets would put on new nodes are not counted".into());
+        self.notes
+            .insert("pods that DaemonSets would put on new nodes are not counted".into());
         Ok(())
     }
 
     fn taint(&mut self, name: &str, taint: &Taint) -> Result<(), StepError> {
         self.change_node(name, |node| {
-            node.spec.taints.retain(|t| t.key != taint.key || t.effect != taint.effect);
+            node.spec
+                .taints
+                .retain(|t| t.key != taint.key || t.effect != taint.effect);
             node.spec.taints.push(taint.clone());
         })?;
         if taint.effect == "NoExecute" {
             for pod in self.pods_on(name) {
-                let tolerated = pod.class.spec.tolerations.iter().any(|toleration| toleration.tolerates(taint));
+                let tolerated = pod
+                    .class
+                    .spec
+                    .tolerations
+                    .iter()
+                    .any(|toleration| toleration.tolerates(taint));
                 if !tolerated {
                     self.displace(&pod.uid, "does not tolerate the new taint");
                 }
@@ -122,18 +134,18 @@ impl Simulation<'_> {
     // ---- pods and workloads ----
 
     fn evict(&mut self, key: &PodKey) -> Result<(), StepError> {
-        let pod = self.world.placed_pod(key).ok_or_else(|| StepError::NoPod(key.clone()))?;
+        let pod = self
+            .world
+            .placed_pod(key)
+            .ok_or_else(|| StepError::NoPod(key.clone()))?;
         self.displace(&pod.uid, "evicted");
         Ok(())
     }
 
     /// Pods with and without a node whose controller is one of these.
     fn pods_of(&self, namespace: &str, owners: &[(String, String)]) -> Vec<Arc<PodInfo>> {
-        let is_owned = |pod: &PodInfo| {
-            let owner = pod.controller.as_ref();
-            **pod.namespace() == *namespace && owner.is_some_and(|o| owners.iter().any(|(kind, name)| o.kind == *kind && o.name == *name))
-        };
-        let mut pods: Vec<Arc<PodInfo>> = self.world.cluster.pods().filter(|pod| is_owned(pod)).cloned().collect();
+        let pods = self.world.cluster.pods().filter(|pod| is_owned(pod, namespace, owners));
+        let mut pods: Vec<Arc<PodInfo>> = pods.cloned().collect();
         pods.sort_by(|a, b| a.key.cmp(&b.key));
         pods
     }
@@ -145,13 +157,22 @@ impl Simulation<'_> {
         }
         let sets = self.workloads.objects.iter().filter(|((k, ns, _), set)| {
             let owners = set["metadata"]["ownerReferences"].as_array();
-            k == "ReplicaSet" && ns == namespace && owners.is_some_and(|all| all.iter().any(|o| o["kind"] == "Deployment" && o["name"] == name))
+            k == "ReplicaSet"
+                && ns == namespace
+                && owners.is_some_and(|all| all.iter().any(|o| o["kind"] == "Deployment" && o["name"] == name))
         });
         // The newest revision last: that one gets the new pods.
-        let revision = |set: &Value| text(set, "/metadata/annotations/deployment.kubernetes.io~1revision").parse::<u64>().unwrap_or(0);
+        let revision = |set: &Value| {
+            text(set, "/metadata/annotations/deployment.kubernetes.io~1revision")
+                .parse::<u64>()
+                .unwrap_or(0)
+        };
         let mut sets: Vec<(u64, String)> = sets.map(|((.., name), set)| (revision(set), name.clone())).collect();
         sets.sort();
-        let mut all: Vec<(String, String)> = sets.into_iter().map(|(_, name)| ("ReplicaSet".to_string(), name)).collect();
+        let mut all: Vec<(String, String)> = sets
+            .into_iter()
+            .map(|(_, name)| ("ReplicaSet".to_string(), name))
+            .collect();
         if all.is_empty() {
             all.push(("ReplicaSet".into(), format!("{name}-new")));
         }
@@ -169,24 +190,52 @@ impl Simulation<'_> {
                 name: name.into(),
             });
         };
-        self.resize(&workload, kind, namespace, name, replicas, &format!("{kind} {name} is scaled to {replicas}"))?;
+        let owners = self.controllers(kind, namespace, name);
+        // A Deployment's pods are made by its newest ReplicaSet, whose selector is known already.
+        let newest = owners
+            .last()
+            .and_then(|(kind, name)| self.workloads.get(kind, namespace, name))
+            .cloned();
+        if newest.is_none() {
+            self.observe_selectors(&workload, &owners);
+        }
+        let template = newest.unwrap_or(workload);
+        self.resize(
+            &template,
+            &owners,
+            replicas,
+            &format!("{kind} {name} is scaled to {replicas}"),
+        )?;
         Ok(())
     }
 
-    fn resize(&mut self, workload: &Value, kind: &str, namespace: &str, name: &str, replicas: usize, because: &str) -> Result<(), ObjectError> {
-        let owners = self.controllers(kind, namespace, name);
-        let is_owned = |pod: &PodInfo| {
-            let owner = pod.controller.as_ref();
-            **pod.namespace() == *namespace && owner.is_some_and(|o| owners.iter().any(|(k, n)| o.kind == *k && o.name == *n))
+    fn observe_selectors(&mut self, workload: &Value, owners: &[(String, String)]) {
+        if let Some((kind, owner)) = owners.last() {
+            self.observe_selector(workload, kind, owner);
+        }
+    }
+
+    /// As many pods of these owners as wanted, new ones from the template and of the last owner.
+    fn resize(
+        &mut self,
+        workload: &Value,
+        owners: &[(String, String)],
+        replicas: usize,
+        because: &str,
+    ) -> Result<(), ObjectError> {
+        let namespace = text(workload, "/metadata/namespace");
+        let Some((kind, owner)) = owners.last() else {
+            return Ok(());
         };
         // Those without a node go first.
-        let mut waiting: Vec<usize> = (0..self.waiting.len()).filter(|i| is_owned(&self.waiting[*i].pod)).collect();
-        let mut placed = self.pods_of(namespace, &owners);
+        let mut waiting: Vec<usize> = (0..self.waiting.len())
+            .filter(|i| is_owned(&self.waiting[*i].pod, namespace, owners))
+            .collect();
+        let mut placed = self.pods_of(namespace, owners);
         let mut surplus = (placed.len() + waiting.len()).saturating_sub(replicas);
         while surplus > 0 && !waiting.is_empty() {
             let at = waiting.pop().expect("checked");
-            let gone = self.waiting.remove(at);
-            self.world.pending.remove(&gone.pod.key);
+            self.waiting.remove(at);
             surplus -= 1;
         }
         if kind == "StatefulSet" {
@@ -196,9 +245,16 @@ impl Simulation<'_> {
             // Upstream: from nodes with more of them, then the newest. Pods that are not ready are not told apart here.
             let mut on: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
             for pod in &placed {
-                *on.entry(pod.node_name.as_deref().unwrap_or_default().to_string()).or_default() += 1;
+                *on.entry(pod.node_name.as_deref().unwrap_or_default().to_string())
+                    .or_default() += 1;
             }
-            placed.sort_by_key(|pod| (on.get(pod.node_name.as_deref().unwrap_or_default()).copied(), pod.creation_time, pod.key.clone()));
+            placed.sort_by_key(|pod| {
+                (
+                    on.get(pod.node_name.as_deref().unwrap_or_default()).copied(),
+                    pod.creation_time,
+                    pod.key.clone(),
+                )
+            });
         }
         for _ in 0..surplus {
             if let Some(pod) = placed.pop() {
@@ -206,21 +262,21 @@ impl Simulation<'_> {
             }
         }
         let there = placed.len() + waiting.len();
-        let (kind, owner) = owners.last().cloned().unwrap_or((kind.to_string(), name.to_string()));
-        self.observe_selector(workload, &kind, &owner);
-        self.make_pods(workload, (&kind, &owner), there, replicas.saturating_sub(there), because)
+        self.make_pods(workload, (kind, owner), there, replicas.saturating_sub(there), because)
     }
 
     // ---- objects ----
 
     fn apply(&mut self, objects: &[Value]) -> Result<(), StepError> {
         // What pods refer to comes before them.
-        let is_workload = |object: &&Value| TEMPLATED.contains(&text(object, "/kind")) || text(object, "/kind") == "Pod";
+        let is_workload =
+            |object: &&Value| TEMPLATED.contains(&text(object, "/kind")) || text(object, "/kind") == "Pod";
         let (workloads, others): (Vec<&Value>, Vec<&Value>) = objects.iter().partition(is_workload);
         let mut snapshot = Snapshot::default();
         for object in others {
             if !self.workloads.add(object) && !snapshot.add(object)? {
-                self.notes.insert(format!("{} objects do not change where pods go", text(object, "/kind")));
+                self.notes
+                    .insert(format!("{} objects do not change where pods go", text(object, "/kind")));
             }
         }
         self.world.add(snapshot);
@@ -231,7 +287,11 @@ impl Simulation<'_> {
     }
 
     fn apply_workload(&mut self, object: &Value) -> Result<(), StepError> {
-        let (kind, namespace, name) = (text(object, "/kind"), text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+        let (kind, namespace, name) = (
+            text(object, "/kind"),
+            text(object, "/metadata/namespace"),
+            text(object, "/metadata/name"),
+        );
         let because = format!("{kind} {name} is applied");
         let number = |at: &str| object.pointer(at).and_then(Value::as_u64).map(|n| n as usize);
         match kind {
@@ -244,7 +304,8 @@ impl Simulation<'_> {
                 return Ok(());
             }
             "DaemonSet" => {
-                self.notes.insert("pods of DaemonSets that are applied are not counted".into());
+                self.notes
+                    .insert("pods of DaemonSets that are applied are not counted".into());
                 return Ok(());
             }
             _ => {}
@@ -254,12 +315,21 @@ impl Simulation<'_> {
         for pod in self.pods_of(namespace, &owners) {
             self.world.cluster.remove_pod(&pod.uid);
         }
+        self.waiting
+            .retain(|waiting| !is_owned(&waiting.pod, namespace, &owners));
         let wanted = match kind {
-            "Job" => number("/spec/parallelism").unwrap_or(1).min(number("/spec/completions").unwrap_or(usize::MAX)),
+            "Job" => number("/spec/parallelism")
+                .unwrap_or(1)
+                .min(number("/spec/completions").unwrap_or(usize::MAX)),
             _ => number("/spec/replicas").unwrap_or(1),
         };
         self.workloads.add(object);
-        self.resize(object, kind, namespace, name, wanted, &because)?;
+        let owners = match kind {
+            "Deployment" => vec![("ReplicaSet".to_string(), format!("{name}-new"))],
+            kind => vec![(kind.to_string(), name.to_string())],
+        };
+        self.observe_selectors(object, &owners);
+        self.resize(object, &owners, wanted, &because)?;
         Ok(())
     }
 
@@ -289,38 +359,47 @@ impl Simulation<'_> {
             return Ok(());
         }
         let before = self.node(name)?.clone();
-        let (moves, waiting, evictions) = (self.moves.clone(), self.waiting.clone(), self.evictions.clone());
-        let placed_before: Vec<Arc<str>> = self.world.cluster.pods().map(|pod| pod.uid.clone()).collect();
+        let (moves, waiting, evictions) = (self.moves.len(), self.waiting.clone(), self.evictions.clone());
+        let bound = self.bound.len();
         self.change_node(name, cordon)?;
         for pod in &movable {
             self.displace(&pod.uid, "repacked");
         }
+        self.may_preempt = false;
         self.place_all();
-        if self.waiting.len() <= waiting.len() {
-            self.notes.insert(format!("{name} can be removed"));
+        self.may_preempt = true;
+        if self.waiting.iter().all(|waiting| waiting.from.as_deref() != Some(name)) {
+            self.notes.insert(format!("node {name} can be removed"));
             return Ok(());
         }
-        // Back to how it was: what was placed just now goes, what was there comes back.
-        let known: std::collections::HashSet<Arc<str>> = placed_before.into_iter().collect();
-        let new: Vec<Arc<str>> = self.world.cluster.pods().map(|pod| pod.uid.clone()).filter(|uid| !known.contains(uid)).collect();
-        for uid in new {
-            self.world.cluster.remove_pod(&uid);
-        }
+        // Back to how it was.
+        self.unbind_after(bound);
         for pod in movable {
             self.world.cluster.add_pod(pod);
         }
         self.world.cluster.observe_node(&before);
         self.world.nodes.insert(name.to_string(), before);
-        (self.moves, self.waiting, self.evictions) = (moves, waiting, evictions);
+        self.moves.truncate(moves);
+        (self.waiting, self.evictions) = (waiting, evictions);
         Ok(())
     }
 
     fn is_kept(&self, pod: &PodInfo) -> bool {
         (self.world.cluster.budgets.iter()).any(|(key, budget)| {
-            let selects = budget.spec.selector.as_ref().is_some_and(|s| s.matches(pod.label_set()));
+            let selects = budget
+                .spec
+                .selector
+                .as_ref()
+                .is_some_and(|s| s.matches(pod.label_set()));
             key.namespace == *pod.namespace() && selects && budget.status.disruptions_allowed < 1
         })
     }
+}
+
+fn is_owned(pod: &PodInfo, namespace: &str, owners: &[(String, String)]) -> bool {
+    let owner = pod.controller.as_ref();
+    **pod.namespace() == *namespace
+        && owner.is_some_and(|o| owners.iter().any(|(kind, name)| o.kind == *kind && o.name == *name))
 }
 
 fn cordon(node: &mut Node) {

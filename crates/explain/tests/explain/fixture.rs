@@ -55,7 +55,14 @@ pub(crate) fn node(name: &str, given: Value) -> Value {
     merge(&mut labels, &take(&mut given, "labels"));
     labels.as_object_mut().unwrap().retain(|_, value| *value != "-");
     let mut allocatable = json!({"cpu": "4", "memory": "8Gi", "ephemeral-storage": "20Gi", "pods": "10"});
-    for resource in ["cpu", "memory", "pods", "ephemeral-storage", "example.com/gpu", "hugepages-2Mi"] {
+    for resource in [
+        "cpu",
+        "memory",
+        "pods",
+        "ephemeral-storage",
+        "example.com/gpu",
+        "hugepages-2Mi",
+    ] {
         match take(&mut given, resource) {
             Value::Null => {}
             amount => allocatable[resource] = text_of(&amount).into(),
@@ -139,7 +146,9 @@ pub(crate) fn case(text: &str) -> Case {
                 let mut document = yaml(rest);
                 document["apiVersion"] = "kubescheduler.config.k8s.io/v1".into();
                 document["kind"] = "KubeSchedulerConfiguration".into();
-                configuration = config::parse(&document.to_string(), &[]).expect("a valid configuration").0;
+                configuration = config::parse(&document.to_string(), &[])
+                    .expect("a valid configuration")
+                    .0;
                 continue;
             }
             "unreadable" => {

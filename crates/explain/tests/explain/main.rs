@@ -3,4 +3,5 @@
 
 mod fixture;
 mod random;
+mod simulations;
 mod situations;

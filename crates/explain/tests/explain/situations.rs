@@ -15,11 +15,27 @@ fn said(input: &str) -> (String, usize) {
     let mut out = String::new();
     writeln!(out, "{:?}: {}", answer.state, answer.verdict).unwrap();
     for row in &answer.reasons {
-        let figures = if row.summary.is_empty() { String::new() } else { format!(" [{}]", row.summary) };
-        writeln!(out, "reason: {}/{} {} {}{figures}", row.nodes, row.only_reason, row.plugin, row.reason).unwrap();
+        let figures = if row.summary.is_empty() {
+            String::new()
+        } else {
+            format!(" [{}]", row.summary)
+        };
+        writeln!(
+            out,
+            "reason: {}/{} {} {}{figures}",
+            row.nodes, row.only_reason, row.plugin, row.reason
+        )
+        .unwrap();
     }
     for row in answer.node_details.iter().filter(|row| row.fits) {
-        writeln!(out, "fits: {} rank {:?} total {:?}", row.name, row.rank.unwrap_or(0), row.total.unwrap_or(0)).unwrap();
+        writeln!(
+            out,
+            "fits: {} rank {:?} total {:?}",
+            row.name,
+            row.rank.unwrap_or(0),
+            row.total.unwrap_or(0)
+        )
+        .unwrap();
     }
     if let Some(queue) = &answer.queue {
         writeln!(out, "queue: {}: {}", queue.state, queue.message).unwrap();
@@ -28,7 +44,12 @@ fn said(input: &str) -> (String, usize) {
         writeln!(out, "preemption: {}", account.message).unwrap();
     }
     for row in &answer.volumes {
-        writeln!(out, "claim: {} {} {} {}", row.claim, row.phase, row.storage_class, row.binding_mode).unwrap();
+        writeln!(
+            out,
+            "claim: {} {} {} {}",
+            row.claim, row.phase, row.storage_class, row.binding_mode
+        )
+        .unwrap();
     }
     for warning in &answer.warnings {
         writeln!(out, "warning: {warning}").unwrap();
@@ -42,7 +63,14 @@ fn said(input: &str) -> (String, usize) {
         };
         let changes: Vec<&str> = fix.changes.iter().map(|c| c.text.as_str()).collect();
         let effects: Vec<String> = fix.side_effects.iter().map(|e| format!(" ({e})")).collect();
-        writeln!(out, "fix {target}: {} -> {}{}", changes.join(" + "), fix.node, effects.concat()).unwrap();
+        writeln!(
+            out,
+            "fix {target}: {} -> {}{}",
+            changes.join(" + "),
+            fix.node,
+            effects.concat()
+        )
+        .unwrap();
         let model = case.model();
         let again = place_with(&mut case.world, &model, &fix.edits());
         assert_eq!(again.map(|trial| trial.node), Some(fix.node.clone()), "{input}");
@@ -57,9 +85,15 @@ fn said(input: &str) -> (String, usize) {
     let fixes = report.fixes.len();
     after.fixes = Some(report);
     let text = render::pod(&after, View::default());
-    assert!(text.contains(after.verdict.split(' ').next().unwrap()) && !text.contains('\x1b'), "{text}");
+    assert!(
+        text.contains(after.verdict.split(' ').next().unwrap()) && !text.contains('\x1b'),
+        "{text}"
+    );
     let json = serde_json::to_value(&after).unwrap();
-    assert!(json["kind"] == "PodExplanation" && json["fixes"]["fixes"].is_array(), "{json}");
+    assert!(
+        json["kind"] == "PodExplanation" && json["fixes"]["fixes"].is_array(),
+        "{json}"
+    );
     (out, fixes)
 }
 

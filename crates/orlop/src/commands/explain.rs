@@ -36,9 +36,24 @@ pub(super) struct Args {
 
 /// Kinds whose pods are explained: API version, kind, resource, and the names that kubectl takes.
 const WORKLOADS: [(&str, &str, &str, &[&str]); 5] = [
-    ("apps/v1", "Deployment", "deployments", &["deployment", "deployments", "deploy"]),
-    ("apps/v1", "ReplicaSet", "replicasets", &["replicaset", "replicasets", "rs"]),
-    ("apps/v1", "StatefulSet", "statefulsets", &["statefulset", "statefulsets", "sts"]),
+    (
+        "apps/v1",
+        "Deployment",
+        "deployments",
+        &["deployment", "deployments", "deploy"],
+    ),
+    (
+        "apps/v1",
+        "ReplicaSet",
+        "replicasets",
+        &["replicaset", "replicasets", "rs"],
+    ),
+    (
+        "apps/v1",
+        "StatefulSet",
+        "statefulsets",
+        &["statefulset", "statefulsets", "sts"],
+    ),
     ("apps/v1", "DaemonSet", "daemonsets", &["daemonset", "daemonsets", "ds"]),
     ("batch/v1", "Job", "jobs", &["job", "jobs"]),
 ];
@@ -142,7 +157,9 @@ async fn explain_one_workload(
     };
     let mut owners = vec![uid(&object)];
     let mut replica_sets: Vec<Value> = replica_sets.into_iter().filter(|set| is_owned(set, &owners)).collect();
-    replica_sets.iter_mut().for_each(|set| set["kind"] = "ReplicaSet".into());
+    replica_sets
+        .iter_mut()
+        .for_each(|set| set["kind"] = "ReplicaSet".into());
     owners.extend(replica_sets.iter().map(uid));
     let pods: Vec<Value> = pods.into_iter().filter(|pod| is_owned(pod, &owners)).collect();
     let known: Vec<String> = owners.iter().cloned().chain(pods.iter().map(uid)).collect();
@@ -211,7 +228,9 @@ mod tests {
         ];
         for (line, expected) in cases {
             let words = std::iter::once("explain").chain(line.split_whitespace());
-            let args = Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}")).args;
+            let args = Cli::try_parse_from(words)
+                .unwrap_or_else(|e| panic!("{line}: {e}"))
+                .args;
             match (subject(&args), expected) {
                 (Ok((kind, name)), Ok(expected)) => assert_eq!((kind.as_str(), name.as_str()), expected, "{line}"),
                 (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{line}: {error}"),

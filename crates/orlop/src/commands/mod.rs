@@ -23,6 +23,7 @@ mod proxy;
 mod scheduler;
 mod serving;
 mod signals;
+mod simulate;
 mod status;
 pub(crate) mod up;
 mod upstream_flags;
@@ -71,6 +72,8 @@ enum Command {
     Proxy(Box<proxy::Args>),
     /// Say why a pod is where it is, or nowhere; --fix: what would let it run. For any cluster
     Explain(explain::Args),
+    /// Say what would happen: drains, new nodes, new workloads. Of a live cluster or manifests; nothing is written
+    Simulate(Box<simulate::Args>),
     /// Pull, load, save, list and remove images of this machine's nodes
     Image(image::Args),
     /// List, add, stop, start, cut off and remove nodes of a running `orlop up`
@@ -119,6 +122,12 @@ pub(crate) fn main() -> ExitCode {
         Command::Kubelet(args) => kubelet::run(*args),
         Command::Proxy(args) => proxy::run(*args),
         Command::Explain(args) => explain::run(args),
+        // As for status: the answer is in the exit code, too.
+        Command::Simulate(args) => match simulate::run(*args) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
         Command::Image(args) => image::run(args),
         Command::Node(args) => node::run(args),
         Command::Component(args) => component::run(args),

@@ -12,7 +12,9 @@ use crate::framework::detail::Detail;
 use crate::framework::event::{Actions, Event, EventKind, Hint, Resource};
 use crate::framework::points::{AnyFilter, AnyScore, Filter, Normalize, Plugin, Scope, Score};
 use crate::framework::verdict::{PreFilter, PreScore, Rejection, Verdict};
-use crate::model::{NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, Op, PodSpec, PreferredNodeTerm, Requirement};
+use crate::model::{
+    NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, Op, PodSpec, PreferredNodeTerm, Requirement,
+};
 
 const NO_MATCH: Rejection = Rejection::unresolvable("node(s) didn't match Pod's node affinity/selector");
 const NOT_ENFORCED: Rejection = Rejection::unresolvable("node(s) didn't match scheduler-enforced node affinity");

@@ -156,7 +156,11 @@ impl Filter for VolumeZone {
                 let found = found(w).map_or("none", String::as_str);
                 Detail::Volume {
                     volume: String::new(),
-                    problem: format!("the volume is in {} {}, the node in {found}", w.key, values.join(" or ")),
+                    problem: format!(
+                        "the volume is in {} {}, the node in {found}",
+                        w.key,
+                        values.join(" or ")
+                    ),
                 }
             })
             .collect()

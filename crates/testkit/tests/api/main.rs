@@ -34,3 +34,4 @@ mod quota;
 mod scheduling;
 mod shared_etcd;
 mod webhook_server;
+mod why;

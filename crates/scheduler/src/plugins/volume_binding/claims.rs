@@ -239,7 +239,10 @@ impl Claims {
         let mut all = vec![];
         for volume in &self.bound {
             match volume {
-                None => all.push(detail("", "the claim is bound to a volume that does not exist".to_string())),
+                None => all.push(detail(
+                    "",
+                    "the claim is bound to a volume that does not exist".to_string(),
+                )),
                 Some(volume) if !volume.reaches(&node.labels) => {
                     let problem = "its node affinity does not match the node".to_string();
                     all.push(detail(&volume.metadata.name, problem));
@@ -252,7 +255,10 @@ impl Claims {
                 let claim = &waiting.claim;
                 let problem = match claim.selected_node() {
                     Some(other) if other != &*node.name => format!("its volume is being provisioned for node {other}"),
-                    _ => format!("no volume of class {:?} is free or can be provisioned here", claim.class()),
+                    _ => format!(
+                        "no volume of class {:?} is free or can be provisioned here",
+                        claim.class()
+                    ),
                 };
                 all.push(detail(&claim.metadata.name, problem));
             }
