@@ -145,7 +145,7 @@ fn rejected_nodes(answer: &PodExplanation, view: View, out: &mut String) {
                 lines = rejection.reasons.clone();
             }
             if row.nominated_pods_in_the_way {
-                lines.push("with the pods that were promised the node".into());
+                lines.push("once the pods nominated to the node are there".into());
             }
             for (at, line) in lines.into_iter().enumerate() {
                 let plugin = if at == 0 {

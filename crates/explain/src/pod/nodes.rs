@@ -21,7 +21,7 @@ pub struct NodeRow {
     pub name: String,
     pub fits: bool,
     pub rejections: Vec<PluginRejection>,
-    /// Pods of equal or higher priority that were promised the node are in the way, and nothing else.
+    /// Pods of equal or higher priority that are nominated to the node are in the way, and nothing else.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nominated_pods_in_the_way: bool,
     /// Where a resource is short: the pods that request most of it.
@@ -185,6 +185,7 @@ fn reasons(rows: &[NodeRow]) -> Vec<ReasonRow> {
         only: usize,
         details: Vec<(&'a str, &'a Detail)>,
         preemption_may_help: bool,
+        nominated: bool,
     }
     let mut groups: BTreeMap<(&'static str, &str), Group> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.fits) {
@@ -196,10 +197,12 @@ fn reasons(rows: &[NodeRow]) -> Vec<ReasonRow> {
                     only: 0,
                     details: vec![],
                     preemption_may_help: false,
+                    nominated: false,
                 });
                 group.names.push(row.name.clone());
                 group.only += usize::from(all == 1);
                 group.preemption_may_help |= rejection.preemption_may_help;
+                group.nominated |= row.nominated_pods_in_the_way;
                 let own = rejection.details.iter().filter(|detail| is_behind(detail, reason));
                 group.details.extend(own.map(|detail| (row.name.as_str(), detail)));
             }
@@ -212,7 +215,10 @@ fn reasons(rows: &[NodeRow]) -> Vec<ReasonRow> {
             reason: reason.to_string(),
             nodes: group.names.len(),
             only_reason: group.only,
-            summary: summary(&group.details),
+            summary: match group.nominated && group.details.is_empty() {
+                true => "once the pods nominated to the node are there".to_string(),
+                false => summary(&group.details),
+            },
             preemption_may_help: group.preemption_may_help,
             names: group.names,
         }

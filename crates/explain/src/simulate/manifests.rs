@@ -128,7 +128,7 @@ impl Simulation<'_> {
         for n in 0..count {
             let name = match kind {
                 "StatefulSet" => format!("{owner}-{}", first + n),
-                _ => format!("{owner}-new-{}", self.next()),
+                _ => format!("{owner}-new-{}", self.next_name()),
             };
             let template = &workload["spec"]["template"];
             let mut pod =
@@ -155,9 +155,9 @@ impl Simulation<'_> {
     /// A pod from a manifest waits for a node.
     pub(super) fn make_pod(&mut self, pod: Value, because: &str) -> Result<(), ObjectError> {
         let mut pod = defaulted(pod);
-        let number = self.next();
         if pod["metadata"]["uid"].is_null() {
-            pod["metadata"]["uid"] = format!("simulated-{number}").into();
+            let key = (text(&pod, "/metadata/namespace"), text(&pod, "/metadata/name"));
+            pod["metadata"]["uid"] = format!("simulated-{}-{}", key.0, key.1).into();
         }
         if pod["spec"]["priority"].is_null() {
             let class = pod["spec"]["priorityClassName"].as_str();

@@ -153,8 +153,10 @@ pub(crate) struct Simulation<'a> {
     evictions: BTreeMap<PodKey, usize>,
     removed_nodes: BTreeSet<String>,
     notes: BTreeSet<String>,
-    /// For names of new pods and nodes, and the order of the queue.
-    counter: usize,
+    /// For names of new pods and nodes.
+    named: usize,
+    /// For the order of the queue.
+    queued: usize,
     /// Placements up to now, for those that are taken back.
     bound: Vec<Binding>,
     /// Grows with every change of the cluster state.
@@ -227,7 +229,8 @@ pub fn simulate(world: &mut World, workloads: &mut Workloads, steps: &[Step]) ->
         evictions: BTreeMap::new(),
         removed_nodes: BTreeSet::new(),
         notes: BTreeSet::new(),
-        counter: 0,
+        named: 0,
+        queued: 0,
         bound: vec![],
         changes: 0,
         refused: HashMap::new(),
@@ -243,9 +246,9 @@ pub fn simulate(world: &mut World, workloads: &mut Workloads, steps: &[Step]) ->
 }
 
 impl Simulation<'_> {
-    fn next(&mut self) -> usize {
-        self.counter += 1;
-        self.counter
+    fn next_name(&mut self) -> usize {
+        self.named += 1;
+        self.named
     }
 
     /// Pods that were pending before: they are tried again after each step, as new room may be theirs.

@@ -39,7 +39,8 @@ impl WaitingPod {
 
 impl Simulation<'_> {
     pub(super) fn wait(&mut self, pod: Arc<PodInfo>, from: Option<String>, because: &str) {
-        let order = self.next();
+        self.queued += 1;
+        let order = self.queued;
         self.waiting.push(WaitingPod {
             pod,
             from,
@@ -67,7 +68,7 @@ impl Simulation<'_> {
         if matches!(owner.kind.as_str(), "DaemonSet" | "Node") {
             return;
         }
-        let number = self.next();
+        let number = self.next_name();
         let name = match owner.kind.as_str() {
             "StatefulSet" => pod.key.name.to_string(),
             _ => format!("{}-new-{number}", owner.name),

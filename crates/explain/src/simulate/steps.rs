@@ -94,7 +94,7 @@ impl Simulation<'_> {
         let model = self.node(like)?.clone();
         for _ in 0..count {
             let name = loop {
-                let name = format!("new-node-{}", self.next());
+                let name = format!("new-node-{}", self.next_name());
                 if !self.world.nodes.contains_key(&name) {
                     break name;
                 }

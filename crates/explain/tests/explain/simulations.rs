@@ -77,7 +77,7 @@ fn drains() {
         lines(&report),
         [
             "default/web-new-1 n1>n2: drained (a)",
-            "pending default/web-new-3: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.",
+            "pending default/web-new-2: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.",
             "lost default/alone",
             "budget default/web: 2 slows down: 1 at a time, the next when replacements are ready",
         ]
@@ -200,7 +200,7 @@ fn new_workloads() {
         lines(&report),
         [
             "default/urgent-new-new-1 ->n1: Deployment urgent is applied",
-            "pending default/web-new-4: 0/1 nodes are available: 1 Insufficient cpu.",
+            "pending default/web-new-2: 0/1 nodes are available: 1 Insufficient cpu.",
         ]
     );
     // A StatefulSet's pods bring their claims.
