@@ -1,6 +1,7 @@
 //! The request chain: every request, from the network or from inside the process, takes these steps in this order.
 
 mod seats;
+mod shared;
 mod to_the_end;
 
 use std::net::IpAddr;
@@ -114,11 +115,6 @@ impl Call {
         });
         respond::error(status, wanted)
     }
-}
-
-/// Whether a write was refused for what is stored.
-fn may_be_outdated(status: &Status) -> bool {
-    matches!(status.code, 403 | 404 | 409 | 410 | 422)
 }
 
 /// How a request ended that was not answered as it wished.
@@ -530,34 +526,6 @@ impl Server {
             guard = guard.and(self.flow_control.watches(&info.group, &info.resource));
         }
         Ok(respond::watch(watch, wanted, guard))
-    }
-
-    /// What another server has changed a moment ago may not have come to this one: reads wait for it, and a write that is
-    /// refused by what it sees looks again, once, at all that there was when it was refused.
-    async fn dispatch(
-        &self,
-        kind: &'static KindDef,
-        bytes: &[u8],
-        headers: &HeaderMap,
-        ctx: &Context<'_>,
-        wanted: Representation,
-    ) -> Result<Response<Body>, Status> {
-        let (registry, info) = (&self.registry, ctx.info);
-        if !registry.store.is_shared() || !kind.is_stored() {
-            return self.carry_out(kind, bytes, headers, ctx, wanted).await;
-        }
-        if !info.is_mutating() {
-            registry.await_revision_of(info).await?;
-            return self.carry_out(kind, bytes, headers, ctx, wanted).await;
-        }
-        let seen = registry.store.revision();
-        let done = self.carry_out(kind, bytes, headers, ctx, wanted).await;
-        match &done {
-            Err(status) if may_be_outdated(status) && registry.await_present().await? > seen => {
-                self.carry_out(kind, bytes, headers, ctx, wanted).await
-            }
-            _ => done,
-        }
     }
 
     async fn carry_out(

@@ -19,8 +19,7 @@ pub struct Write<R> {
 /// What is to be written, given what is there; nothing: no revision is taken.
 pub type Decide<R> = Box<dyn FnOnce(&View<'_, R>) -> Vec<Write<R>> + Send>;
 
-/// What waits for the writer thread. A log that several servers share (none does today) could not take decisions: it can
-/// only compare keys.
+/// What waits for the writer thread. An etcd that several servers share can't take decisions: it only compares keys.
 pub(crate) enum Proposal<R> {
     Ops(Txn<R>),
     Decide { bytes: usize, decide: Option<Decide<R>> },

@@ -85,7 +85,11 @@ impl Members {
         let launch = |n: usize| {
             Launch::apiserver()
                 .arg(format!("--secure-port={}", free_port()))
-                .arg(format!("--store=etcd:{}", self.urls()))
+                // In our words, and in kube-apiserver's.
+                .arg(match n {
+                    0 => format!("--store=etcd:{}", self.urls()),
+                    _ => format!("--etcd-servers={}", self.urls()),
+                })
                 .arg(format!("--advertise-address=192.0.2.{}", 11 + n))
                 .arg("--service-node-port-range=30000-30199")
         };

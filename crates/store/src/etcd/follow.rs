@@ -160,11 +160,17 @@ impl<R: Record> Etcd<R> {
 
     /// Hands over what happens after `fed`, until the store closes.
     async fn follow(&self, feed: &mpsc::Sender<Fed>, fed: &mut Revision) {
+        // Where the watch was when that was logged: attempts in vain are no news.
+        let mut logged = None;
         loop {
             match self.watch(feed, fed).await {
                 Ended::Closed => return,
+                Ended::Broken(error) if logged == Some(*fed) => {
+                    tracing::debug!(error, revision = *fed, "failed to open the watch of etcd again");
+                }
                 Ended::Broken(error) => {
                     tracing::warn!(error, revision = *fed, "the watch of etcd broke off; opening it again");
+                    logged = Some(*fed);
                 }
                 Ended::Compacted => {
                     tracing::warn!(

@@ -1,9 +1,7 @@
 //! What makes commits durable. The store keeps all state in memory; a log only has to remember, in order.
 //!
-//! The embedded log numbers revisions as the store proposes them. The trait leaves room for one that numbers them
-//! itself and is shared between servers (etcd): it gets the comparisons too, may refuse a transaction that the store
-//! found good, and confirms each with the revision it really got. Transactions of one batch that build on each other
-//! compare with proposed revisions, so such a log refuses the later ones and their writers try again.
+//! The embedded log numbers revisions as the store proposes them. The trait leaves room for one that numbers them itself and
+//! may refuse a transaction that the store found good. An etcd that servers share is no log, though: see [`crate::etcd`].
 
 mod embedded;
 mod memory;

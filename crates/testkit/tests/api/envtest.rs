@@ -226,32 +226,3 @@ fn controllers_on_request() {
     });
     plane.stop();
 }
-
-#[test]
-fn another_etcd_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    // Anybody who speaks HTTP.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let answering = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = [0; 1024];
-        let _ = std::io::Read::read(&mut stream, &mut request).unwrap();
-        std::io::Write::write_all(&mut stream, b"HTTP/1.0 404 Not Found\r\n\r\n").unwrap();
-    });
-    let refused = Command::new(orlop())
-        .args([
-            "apiserver",
-            "--secure-port=0",
-            &format!("--etcd-servers=http://{address}"),
-        ])
-        .env("HOME", dir.path())
-        .output()
-        .unwrap();
-    answering.join().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && told.contains("is no `orlop etcd`; the API server keeps its state itself"),
-        "{told}"
-    );
-}
