@@ -85,7 +85,7 @@ enum Attempt<R> {
 impl<R: Record> Etcd<R> {
     pub(crate) async fn commit(&self, txn: &Txn<R>) -> Result<Revision, CommitError<R>> {
         let _room = self.room.acquire().await.map_err(|_| CommitError::Closed)?;
-        self.pending.begin();
+        let wait = self.pending.begin();
         let answer = self.commit_now(txn).await;
         let counters = &self.shared.counters;
         match &answer {
@@ -102,7 +102,7 @@ impl<R: Record> Etcd<R> {
             Err(_) => {}
         }
         let done = !matches!(answer, Err(CommitError::Unavailable(_) | CommitError::Unknown(_)));
-        self.pending.end(done);
+        wait.end(done);
         answer
     }
 

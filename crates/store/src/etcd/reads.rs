@@ -64,9 +64,9 @@ impl<R: Record> Etcd<R> {
         let mut waiting = Vec::new();
         while questions.recv_many(&mut waiting, SHARED).await > 0 {
             let before = self.revision();
-            self.pending.begin();
+            let wait = self.pending.begin();
             let answer = self.ask_revision(Instant::now().later(self.patience.min(ANSWER))).await;
-            self.pending.end(answer.is_ok());
+            wait.end(answer.is_ok());
             let answer = match answer {
                 Ok(revision) if revision < before => Err(NotCurrent(format!(
                     "etcd went back from revision {before} to {revision} (was it restored from a backup?); restart \

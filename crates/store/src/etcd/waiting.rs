@@ -23,18 +23,40 @@ struct Since {
     since: Option<Instant>,
 }
 
+/// Somebody waits. It says how that ended, or goes.
+pub(super) struct Wait<'p> {
+    pending: &'p Pending,
+    done: Option<bool>,
+}
+
+impl Wait<'_> {
+    pub(super) fn end(mut self, done: bool) {
+        self.done = Some(done);
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pending.0.lock();
+        state.waiting -= 1;
+        match self.done {
+            Some(true) => state.since = (state.waiting > 0).then(monotonic),
+            Some(false) => {}
+            // Who went away says nothing about the others.
+            None if state.waiting == 0 => state.since = None,
+            None => {}
+        }
+    }
+}
+
 impl Pending {
-    pub(super) fn begin(&self) {
+    pub(super) fn begin(&self) -> Wait<'_> {
         let mut state = self.0.lock();
         state.waiting += 1;
         state.since.get_or_insert_with(monotonic);
-    }
-
-    pub(super) fn end(&self, done: bool) {
-        let mut state = self.0.lock();
-        state.waiting -= 1;
-        if done {
-            state.since = (state.waiting > 0).then(monotonic);
+        Wait {
+            pending: self,
+            done: None,
         }
     }
 
@@ -165,11 +187,14 @@ mod tests {
     #[test]
     fn waiting_in_vain_goes_on_until_something_gets_done() {
         let pending = Pending::default();
-        pending.begin();
-        pending.end(false);
+        pending.begin().end(false);
         assert!(pending.0.lock().since.is_some());
-        pending.begin();
-        pending.end(true);
+        pending.begin().end(true);
+        assert_eq!(pending.pending_for(), Duration::ZERO);
+        let (one, other) = (pending.begin(), pending.begin());
+        drop(one);
+        assert!(pending.0.lock().since.is_some(), "the other one still waits");
+        drop(other);
         assert_eq!(pending.pending_for(), Duration::ZERO);
     }
 }

@@ -215,11 +215,6 @@ async fn who_is_cut_off_reads_nothing_old_and_lists_again_when_history_is_gone()
 async fn a_used_up_quota_is_said_clearly_and_goes_by_itself() {
     let etcd = Members::with(1, &["--quota-backend-bytes", "1048576"]);
     let store = etcd.store();
-    let too_large = store.commit(Op::create(A, value(&"x".repeat(1_700_000)))).await;
-    assert!(
-        matches!(&too_large, Err(CommitError::Refused(why)) if why.contains("too large")),
-        "{too_large:?}"
-    );
     let large = "x".repeat(200_000);
     let mut n = 0;
     let why = loop {
@@ -239,4 +234,26 @@ async fn a_used_up_quota_is_said_clearly_and_goes_by_itself() {
     store.current().await.expect("reads go on");
     store.etcd().disarm().await;
     until("the alarm is over", async || store.health().is_ok()).await;
+}
+
+#[tokio::test]
+async fn what_etcd_will_never_take_is_refused() {
+    let etcd = Members::start(1);
+    let store = etcd.store();
+    let too_large = store.commit(Op::create(A, value(&"x".repeat(1_700_000)))).await;
+    assert!(
+        matches!(&too_large, Err(CommitError::Refused(why)) if why.contains("too large")),
+        "{too_large:?}"
+    );
+    assert!(store.health().is_ok(), "that is nobody else's trouble");
+}
+
+#[tokio::test]
+async fn who_gives_up_waiting_leaves_nothing_behind() {
+    let etcd = Members::start(1);
+    let store = etcd.store();
+    let abandoned = store.commit(Op::create(A, value("1")));
+    assert!(futures::poll!(std::pin::pin!(abandoned)).is_pending());
+    store.current().await.unwrap();
+    assert_eq!(store.pending_for(), Duration::ZERO);
 }
