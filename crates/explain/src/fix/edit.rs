@@ -234,9 +234,7 @@ pub fn edited_pod(pod: &Pod, edits: &[Edit]) -> Option<Pod> {
             }
             Edit::RaiseMaxSkew { index, to, .. } => spec.topology_spread_constraints.get_mut(*index)?.max_skew = *to,
             Edit::LowerRequest { resource, to, .. } => {
-                if !request::lower(spec, resource, *to) {
-                    return None;
-                }
+                request::lower(spec, resource, *to).then_some(())?;
             }
             Edit::DropHostPort { port, protocol } => {
                 let is_it = |p: &orlop_scheduler::model::ContainerPort| {

@@ -23,7 +23,7 @@ impl Simulation<'_> {
             Step::Drain(node) => self.drain(node),
             Step::RemoveNode(node) => self.remove_node(node),
             Step::AddNodes { count, like } => self.add_nodes(*count, like),
-            Step::Cordon(node) => self.change_node(node, |node| cordon(node)),
+            Step::Cordon(node) => self.change_node(node, cordon),
             Step::Uncordon(node) => self.change_node(node, |node| {
                 node.spec.unschedulable = false;
                 node.spec.taints.retain(|taint| taint.key != UNSCHEDULABLE);
