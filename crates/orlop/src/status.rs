@@ -97,7 +97,12 @@ impl Report {
     /// Whether the API is served and this process' nodes are ready for pods; else what is not.
     pub(crate) fn missing(&self) -> Option<String> {
         if let Some(check) = self.failed_checks.first() {
-            return Some(format!("check {check} passes"));
+            let component = self.components.iter().find(|component| component.name == *check);
+            let why = component.map_or("", |component| &component.last_error);
+            return Some(match why {
+                "" => format!("check {check} passes"),
+                why => format!("check {check} passes ({why})"),
+            });
         }
         if let Some(error) = &self.error {
             return Some(format!("the API answers ({error})"));
@@ -451,8 +456,12 @@ n1    Ready   3/110  2
             change(&mut report);
             report.judge()
         };
-        let cases: [(fn(&mut Report), Option<&str>); 5] = [
+        let cases: [(fn(&mut Report), Option<&str>); 6] = [
             (|r| r.failed_checks.push("etcd".into()), Some("check etcd passes")),
+            (
+                |r| r.failed_checks.push("dns".into()),
+                Some("check dns passes (port in use)"),
+            ),
             (|r| r.phase = Phase::Stopping, None),
             (|r| r.nodes.clear(), Some("node n1 is Ready (not registered yet)")),
             (
