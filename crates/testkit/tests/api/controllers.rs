@@ -560,3 +560,28 @@ fn simulated_nodes_are_as_told() {
         assert!(refused.contains(part), "{refused}");
     }
 }
+
+/// While somebody holds the controllers' lease, the server leaves root certificates to them.
+#[test]
+fn another_controller_manager_publishes_the_authorities() {
+    let server = Server::with_accounts();
+    let now = orlop_base::clock::rfc3339_micro(orlop_base::Clock::System.now());
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "kube-controller-manager", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 3600, "acquireTime": now, "renewTime": now},
+    });
+    server.run_with("kubectl create -f -", &lease.to_string());
+    // Namespaces are furnished one after the other: once the second has its account, nothing more comes for the first.
+    for namespace in ["first", "second"] {
+        server.run(&format!("kubectl create namespace {namespace}"));
+        server.run(&format!(
+            "kubectl wait -n {namespace} --for=create sa/default --timeout=60s"
+        ));
+    }
+    let missing = server.fails("kubectl get configmap -n first kube-root-ca.crt");
+    assert!(missing.contains("NotFound"), "{missing}");
+    server.run("kubectl delete lease -n kube-system kube-controller-manager");
+    server.run("kubectl create namespace third");
+    server.run("kubectl wait -n third --for=create configmap/kube-root-ca.crt --timeout=60s");
+}
