@@ -451,7 +451,7 @@ fn a_service_manager_is_told() {
     let socket = UnixDatagram::bind(home.path("notify")).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut seen: Vec<String> = vec![];
-    let mut next = |seen: &mut Vec<String>, what: &str| {
+    let next = |seen: &mut Vec<String>, what: &str| {
         let mut buffer = [0; 4096];
         loop {
             let length = socket
