@@ -23,16 +23,16 @@ use crate::{Action, CommitError, Record, Revision, Txn};
 const LAG: Duration = Duration::from_secs(1);
 
 /// What one transaction sends, made once for all attempts.
-struct Cargo<'a, R: Record> {
+struct Outgoing<'a, R: Record> {
     etcd: &'a Etcd<R>,
     /// What each operation puts, if anything.
     sent: Vec<Option<Arc<Sent<R>>>>,
     txn: &'a Txn<R>,
 }
 
-impl<'a, R: Record> Cargo<'a, R> {
+impl<'a, R: Record> Outgoing<'a, R> {
     /// Encoded, sealed, and known to those who will see it come back.
-    fn new(etcd: &'a Etcd<R>, txn: &'a Txn<R>) -> Result<Cargo<'a, R>, CommitError<R>> {
+    fn new(etcd: &'a Etcd<R>, txn: &'a Txn<R>) -> Result<Outgoing<'a, R>, CommitError<R>> {
         let unavailable = |why: String| CommitError::Unavailable(why);
         let mut sent = Vec::with_capacity(txn.ops.len());
         for op in &txn.ops {
@@ -49,13 +49,13 @@ impl<'a, R: Record> Cargo<'a, R> {
             let sealed = sealed.map_err(|e| unavailable(e.to_string()))?;
             sent.push(Some(Sent::new(sealed.unwrap_or(value), record.clone())));
         }
-        let cargo = Cargo { etcd, sent, txn };
-        for (op, sent) in txn.ops.iter().zip(&cargo.sent) {
+        let outgoing = Outgoing { etcd, sent, txn };
+        for (op, sent) in txn.ops.iter().zip(&outgoing.sent) {
             if let Some(sent) = sent {
                 etcd.in_flight.add(&op.key, sent);
             }
         }
-        Ok(cargo)
+        Ok(outgoing)
     }
 
     /// The revision at which something of it came back in the watch.
@@ -64,7 +64,7 @@ impl<'a, R: Record> Cargo<'a, R> {
     }
 }
 
-impl<R: Record> Drop for Cargo<'_, R> {
+impl<R: Record> Drop for Outgoing<'_, R> {
     fn drop(&mut self) {
         for (op, sent) in self.txn.ops.iter().zip(&self.sent) {
             if let Some(sent) = sent {
@@ -108,7 +108,7 @@ impl<R: Record> Etcd<R> {
 
     async fn commit_now(&self, txn: &Txn<R>) -> Result<Revision, CommitError<R>> {
         let until = Instant::now().later(self.patience);
-        let cargo = Cargo::new(self, txn)?;
+        let outgoing = Outgoing::new(self, txn)?;
         // Whether the image is known to be as new as the transaction.
         let mut is_current = false;
         // Set once the answer to an attempt was lost.
@@ -116,11 +116,11 @@ impl<R: Record> Etcd<R> {
         let mut tries = 0;
         loop {
             if doubt.is_some()
-                && let Some(revision) = cargo.seen()
+                && let Some(revision) = outgoing.seen()
             {
                 return Ok(revision);
             }
-            let request = match self.attempt(&cargo, until).await.map_err(|e| refusal(&e, &doubt))? {
+            let request = match self.attempt(&outgoing, until).await.map_err(|e| refusal(&e, &doubt))? {
                 Attempt::Send(request) => request,
                 // Only what is sure not to be old may refuse.
                 _ if !is_current => {
@@ -130,7 +130,7 @@ impl<R: Record> Etcd<R> {
                     continue;
                 }
                 Attempt::Nothing => return Ok(self.revision()),
-                Attempt::Lost(lost) => return Err(self.lost(lost, &cargo, doubt)),
+                Attempt::Lost(lost) => return Err(self.lost(lost, &outgoing, doubt)),
             };
             match self.client.txn(request, tries, until).await {
                 Ok(answer) => {
@@ -176,9 +176,9 @@ impl<R: Record> Etcd<R> {
     }
 
     /// Decides, and writes down what that was decided on.
-    async fn attempt(&self, cargo: &Cargo<'_, R>, until: Instant) -> Result<Attempt<R>, CallError> {
-        let mut leases = Vec::with_capacity(cargo.txn.ops.len());
-        for op in &cargo.txn.ops {
+    async fn attempt(&self, outgoing: &Outgoing<'_, R>, until: Instant) -> Result<Attempt<R>, CallError> {
+        let mut leases = Vec::with_capacity(outgoing.txn.ops.len());
+        for op in &outgoing.txn.ops {
             let ttl = match op.action {
                 Action::Put(_) => self.codec.ttl(&op.key),
                 _ => None,
@@ -189,17 +189,17 @@ impl<R: Record> Etcd<R> {
             });
         }
         let state = self.shared.state.read();
-        if let Err(lost) = judge(cargo.txn, |key| (state.get(key), false)) {
+        if let Err(lost) = judge(outgoing.txn, |key| (state.get(key), false)) {
             return Ok(Attempt::Lost(lost));
         }
         let revision = |key: &str| state.get(key).map_or(0, |item| item.mod_revision as i64);
-        Ok(self.request(cargo, &leases, revision))
+        Ok(self.request(outgoing, &leases, revision))
     }
 
-    fn request(&self, cargo: &Cargo<'_, R>, leases: &[i64], revision: impl Fn(&str) -> i64) -> Attempt<R> {
+    fn request(&self, outgoing: &Outgoing<'_, R>, leases: &[i64], revision: impl Fn(&str) -> i64) -> Attempt<R> {
         let mut request = TxnRequest::default();
-        let mut compared: Vec<&str> = Vec::with_capacity(cargo.txn.ops.len());
-        for op in &cargo.txn.ops {
+        let mut compared: Vec<&str> = Vec::with_capacity(outgoing.txn.ops.len());
+        for op in &outgoing.txn.ops {
             if compared.contains(&&*op.key) {
                 continue;
             }
@@ -213,8 +213,8 @@ impl<R: Record> Etcd<R> {
             });
         }
         // Of several writes of a key the last one counts, and stands where it stood.
-        let mut writes: Vec<(&str, Request)> = Vec::with_capacity(cargo.txn.ops.len());
-        for ((op, sent), lease) in cargo.txn.ops.iter().zip(&cargo.sent).zip(leases) {
+        let mut writes: Vec<(&str, Request)> = Vec::with_capacity(outgoing.txn.ops.len());
+        for ((op, sent), lease) in outgoing.txn.ops.iter().zip(&outgoing.sent).zip(leases) {
             let key = self.codec.etcd_key(&op.key);
             let write = match (&op.action, sent) {
                 (Action::Put(_), Some(sent)) => Request::Put(PutRequest {
@@ -244,10 +244,10 @@ impl<R: Record> Etcd<R> {
     }
 
     /// It lost, on an image that is new enough. Unless what it lost to is itself.
-    fn lost(&self, lost: Lost<R>, cargo: &Cargo<'_, R>, doubt: Option<String>) -> CommitError<R> {
+    fn lost(&self, lost: Lost<R>, outgoing: &Outgoing<'_, R>, doubt: Option<String>) -> CommitError<R> {
         match doubt {
             // A deletion does not say whose it was; and a list after a compaction does not say what was there in between.
-            Some(why) if cargo.sent.iter().all(Option::is_none) => CommitError::Unknown(why),
+            Some(why) if outgoing.sent.iter().all(Option::is_none) => CommitError::Unknown(why),
             _ => CommitError::Conflict {
                 key: lost.key,
                 current: lost.current,
