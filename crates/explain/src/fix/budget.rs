@@ -39,6 +39,13 @@ impl Budget {
         true
     }
 
+    /// A part of the search was cut short.
+    pub(super) fn exhaust(&mut self, what: &'static str) {
+        if !self.exhausted.contains(&what) {
+            self.exhausted.push(what);
+        }
+    }
+
     pub(super) fn left(&self) -> usize {
         self.left
     }

@@ -22,6 +22,9 @@ const EVICTIONS: &str = "evictions";
 const TOLD: usize = 3;
 /// Evictions that are compared; the one with the least harm is told first.
 const COMPARED: usize = 12;
+/// Nodes that evictions are tried for, those that lack least, and pods of each.
+const ROWS: usize = 16;
+const VICTIMS: usize = 64;
 /// Shapes of nodes that are tried.
 const SHAPES: usize = 16;
 /// Kept for the changes of the pod, which are searched last.
@@ -90,7 +93,13 @@ impl Search<'_> {
     ) {
         let reserve = budget.left() / RESERVE;
         let mut evictions = 0;
-        for row in self.explanation.node_details.iter().filter(|row| some_may_go(row)) {
+        let rows: Vec<&NodeRow> = (self.explanation.node_details.iter())
+            .filter(|row| some_may_go(row))
+            .collect();
+        if rows.len() > ROWS {
+            budget.exhaust(EVICTIONS);
+        }
+        for row in rows.into_iter().take(ROWS) {
             let Some(atoms) = node_atoms(world, &asked.pod, &row.name) else {
                 continue;
             };
@@ -99,7 +108,11 @@ impl Search<'_> {
                 if labels_twice(&edits) || !covers_but_evictable(row, &edits) {
                     continue;
                 }
-                for victim in victims(world, &asked.pod, row) {
+                let victims = victims(world, &asked.pod, row);
+                if victims.len() > VICTIMS {
+                    budget.exhaust(EVICTIONS);
+                }
+                for victim in victims.into_iter().take(VICTIMS) {
                     if evictions >= COMPARED {
                         return;
                     }

@@ -1,6 +1,6 @@
 //! Nodes in an explanation: one row each, and the reasons that they have in common.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 
 use orlop_scheduler::cluster::Cluster;
 use orlop_scheduler::cluster::node::NodeInfo;
@@ -12,6 +12,8 @@ use crate::{amount, detail};
 
 /// Pods that are named as the largest of a node.
 const LARGEST: usize = 3;
+/// Nodes of which they are named: those that lack least.
+const LARGEST_ROWS: usize = 50;
 /// Different facts that a reason's summary tells.
 const FACTS: usize = 3;
 
@@ -87,16 +89,20 @@ fn as_json<S: Serializer>(details: &[Detail], to: S) -> Result<S::Ok, S::Error> 
 
 /// Rows for all nodes, and the reasons they share, the commonest first.
 pub(super) fn rows(cluster: &Cluster, explanation: &Explanation) -> (Vec<NodeRow>, Vec<ReasonRow>) {
-    let mut rows: Vec<NodeRow> = (explanation.nodes.iter())
-        .map(|account| row(cluster, account))
-        .collect();
+    let mut rows: Vec<NodeRow> = (explanation.nodes.iter()).map(|account| row(account)).collect();
     // Those that fit are in order already.
     rows.sort_by_cached_key(|row| (!row.fits, if row.fits { (0, 0) } else { distance(row) }));
+    for row in rows.iter_mut().filter(|row| !row.fits).take(LARGEST_ROWS) {
+        let node = cluster.node_named(&row.name);
+        row.largest_pods = short_of(row)
+            .zip(node)
+            .map_or(vec![], |(resource, node)| largest(node, &resource));
+    }
     let reasons = reasons(&rows);
     (rows, reasons)
 }
 
-fn row(cluster: &Cluster, account: &NodeAccount) -> NodeRow {
+fn row(account: &NodeAccount) -> NodeRow {
     let mut details: BTreeMap<&str, Vec<Detail>> = BTreeMap::new();
     for (plugin, detail) in &account.details {
         details.entry(plugin).or_default().push(detail.clone());
@@ -111,23 +117,12 @@ fn row(cluster: &Cluster, account: &NodeAccount) -> NodeRow {
             preemption_may_help: !rejection.unresolvable,
         })
         .collect();
-    let short = rejections
-        .iter()
-        .flat_map(|r| &r.details)
-        .find_map(|detail| match detail {
-            Detail::Resource { resource, .. } => Some(resource.clone()),
-            _ => None,
-        });
-    let node = cluster.node(account.id);
     NodeRow {
         name: account.name.clone(),
         fits: account.fits(),
         rejections,
         nominated_pods_in_the_way: account.nominated.is_some(),
-        largest_pods: match (short, node) {
-            (Some(resource), Some(node)) => largest(node, &resource),
-            _ => vec![],
-        },
+        largest_pods: vec![],
         scores: (account.scores.iter())
             .map(|score| ScoreRow {
                 plugin: score.plugin,
@@ -140,6 +135,15 @@ fn row(cluster: &Cluster, account: &NodeAccount) -> NodeRow {
         total: account.total,
         rank: account.rank,
     }
+}
+
+/// The first resource that is short.
+fn short_of(row: &NodeRow) -> Option<String> {
+    let mut details = row.rejections.iter().flat_map(|r| &r.details);
+    details.find_map(|detail| match detail {
+        Detail::Resource { resource, .. } => Some(resource.clone()),
+        _ => None,
+    })
 }
 
 fn largest(node: &NodeInfo, resource: &str) -> Vec<LargePod> {
@@ -272,11 +276,14 @@ fn summary(details: &[(&str, &Detail)]) -> String {
         let (node, most) = best.map_or(("", 0), |(node, d)| (*node, free(d)));
         return format!("needs {}, at most {} free ({node})", short(*requested), short(most));
     }
-    let mut counts: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    for (node, detail) in details {
-        counts.entry(detail::text(detail)).or_default().insert(node);
+    // Many nodes have few different facts: text is made of those only.
+    let mut counts: HashMap<&Detail, usize> = HashMap::new();
+    for (_, detail) in details {
+        *counts.entry(detail).or_default() += 1;
     }
-    let mut facts: Vec<(String, usize)> = counts.into_iter().map(|(text, nodes)| (text, nodes.len())).collect();
+    let mut facts: Vec<(String, usize)> = (counts.into_iter())
+        .map(|(detail, nodes)| (detail::text(detail), nodes))
+        .collect();
     facts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let more = facts.len().saturating_sub(FACTS);
     let single = facts.len() == 1;
