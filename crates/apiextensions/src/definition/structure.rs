@@ -170,6 +170,8 @@ fn says_only_names(metadata: &Cursor<'_>) -> bool {
     map.iter().all(|(name, value)| match (name.as_str(), value) {
         ("type" | "default", _) => true,
         ("properties", Value::Object(o)) => o.keys().all(|k| k == "name" || k == "generateName"),
+        // Whatever they say, they are specified.
+        ("additionalProperties", value) => value.is_null(),
         (_, value) => is_empty(value),
     })
 }

@@ -298,6 +298,10 @@ fn schemas_are_structural() {
             "",
         ),
         (
+            root(json!({"type": "object", "properties": {"metadata": {"type": "object", "additionalProperties": {}}}})),
+            "properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified",
+        ),
+        (
             root(
                 json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
             ),
