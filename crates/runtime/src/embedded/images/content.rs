@@ -166,6 +166,13 @@ impl Layout {
 
     /// Removes what is left of work whose process is gone.
     pub(super) fn remove_abandoned(&self, lock: &StoreLock) -> io::Result<()> {
+        // Holders are written under the lock: whoever wrote one of these was killed.
+        for entry in fs::read_dir(self.holders())? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == TEMPORARY) {
+                fs::remove_file(path)?;
+            }
+        }
         self.leases(lock).map(drop)
     }
 
@@ -444,10 +451,13 @@ pub(super) enum Durability {
     Machine,
 }
 
+/// The extension of files that are being written.
+const TEMPORARY: &str = "new";
+
 /// Replaces a file whole.
 pub(super) fn write_json(path: &Path, value: &impl Serialize, durability: Durability) -> io::Result<()> {
     let text = serde_json::to_vec(value).map_err(io::Error::other)?;
-    let temporary = path.with_extension("new");
+    let temporary = path.with_extension(TEMPORARY);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&temporary)?;

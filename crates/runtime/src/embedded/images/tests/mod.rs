@@ -72,4 +72,6 @@ fn names(dir: &Path) -> Vec<String> {
 /// Nothing under way, and nothing that no image needs.
 fn assert_clean(root: &Path) {
     assert_eq!(names(&root.join("work")), Vec::<String>::new());
+    let holders = names(&root.join("holders"));
+    assert!(holders.iter().all(|name| name.ends_with(".json")), "{holders:?}");
 }
