@@ -12,7 +12,7 @@ const NODES: usize = 5_000;
 const PODS: usize = 50_000;
 
 fn node(n: usize) -> Value {
-    let taints = if n % 10 == 0 {
+    let taints = if n.is_multiple_of(10) {
         json!([{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}])
     } else {
         json!([])
@@ -20,7 +20,7 @@ fn node(n: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": format!("n{n}"), "uid": format!("n{n}"), "labels": {
             "kubernetes.io/hostname": format!("n{n}"), "topology.kubernetes.io/zone": format!("z{}", n % 3),
-            "disk": if n % 4 == 0 { "ssd" } else { "hdd" }}},
+            "disk": if n.is_multiple_of(4) { "ssd" } else { "hdd" }}},
         "spec": {"taints": taints, "unschedulable": n % 50 == 7},
         "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"}}})
 }

@@ -89,7 +89,7 @@ fn as_json<S: Serializer>(details: &[Detail], to: S) -> Result<S::Ok, S::Error> 
 
 /// Rows for all nodes, and the reasons they share, the commonest first.
 pub(super) fn rows(cluster: &Cluster, explanation: &Explanation) -> (Vec<NodeRow>, Vec<ReasonRow>) {
-    let mut rows: Vec<NodeRow> = (explanation.nodes.iter()).map(|account| row(account)).collect();
+    let mut rows: Vec<NodeRow> = (explanation.nodes.iter()).map(row).collect();
     // Those that fit are in order already.
     rows.sort_by_cached_key(|row| (!row.fits, if row.fits { (0, 0) } else { distance(row) }));
     for row in rows.iter_mut().filter(|row| !row.fits).take(LARGEST_ROWS) {

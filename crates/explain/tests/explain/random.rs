@@ -200,15 +200,12 @@ fn placed(objects: &Objects, edits: &[Edit]) -> Option<(String, Vec<String>)> {
     let info = world.cluster.decode(edited);
     match world.core.schedule(0, &world.cluster, &info) {
         Ok(choice) if !gated => {
-            let fitting = world
-                .core
-                .feasible(0, &world.cluster, &info)
-                .ok()
-                .expect("it was placed")
-                .nodes;
+            let Ok(fitting) = world.core.feasible(0, &world.cluster, &info) else {
+                panic!("it was placed")
+            };
             Some((
                 world.node_name(choice.node),
-                fitting.into_iter().map(|id| world.node_name(id)).collect(),
+                (fitting.nodes.into_iter()).map(|id| world.node_name(id)).collect(),
             ))
         }
         Ok(_) | Err(ScheduleFailure::Unfit(_)) => None,
