@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use orlop_apiserver::health;
 
+use crate::output::counted;
 use crate::status::{Report, Source};
 
 /// How often the status line is looked at.
@@ -105,7 +106,10 @@ fn status_line(report: &Report) -> String {
     let serving = format!("Kubernetes {} on {}", report.kubernetes_version, report.url);
     match report.missing() {
         Some(missing) => format!("{serving}; waiting until {missing}"),
-        None => format!("{serving}; {} nodes, {running} pods running", report.nodes.len()),
+        None => {
+            let (nodes, pods) = (counted(report.nodes.len(), "node"), counted(running, "pod"));
+            format!("{serving}; {nodes}, {pods} running")
+        }
     }
     .replace('\n', " ")
 }

@@ -29,13 +29,20 @@ pub(super) fn run(args: &Args, command: &clap::Command) {
 
 fn file(up: &clap::Command) -> String {
     let mut text = String::from(
-        "# Configuration of `orlop up --config FILE`: its flags by name. What stands here in comments is the default.\n",
+        "# Configuration of `orlop up --config FILE`: its flags by name, in comments with their defaults.\n\
+         # Words in capitals stand for values without a default.\n",
     );
+    let mut fields: Vec<&Arg> = up
+        .get_arguments()
+        .filter(|arg| is_field(arg) && !arg.is_hide_set())
+        .collect();
+    // Those without a heading first, wherever they are defined.
+    fields.sort_by_key(|arg| arg.get_help_heading().is_some());
     let mut heading = None;
-    for arg in up.get_arguments().filter(|arg| is_field(arg) && !arg.is_hide_set()) {
+    for arg in fields {
         if arg.get_help_heading() != heading {
             heading = arg.get_help_heading();
-            let _ = writeln!(text, "\n## {}", heading.unwrap_or("General"));
+            let _ = writeln!(text, "\n## {}", heading.unwrap_or_default());
         }
         text.push('\n');
         let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string);
