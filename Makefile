@@ -52,7 +52,7 @@ MINUTES ?= 5
 fuzz: ## damaged patches, bodies, selectors, certificates, times for MINUTES (FUZZ_SEED, FUZZ_ONLY: see the test)
 	FUZZ_MINUTES=$(if $(FUZZ_ONLY),,$(MINUTES)) $(CARGO) test --release --locked -p orlop-apiserver --test fuzz -- --nocapture
 
-package: build ## a .deb, a static tarball and an OCI image in target/package (see docs/install.md)
+package: build ## a .deb in target/package (see docs/install.md)
 	./tools/package
 
 tools: ## what the tests need beside Rust (installs with apt-get, as root)
