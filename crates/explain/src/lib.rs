@@ -2,7 +2,7 @@
 //!
 //! Everything here is pure: a `Snapshot` of objects and a scheduler configuration go in, values come out, and `render`
 //! makes text of them. Every verdict, score and victim is the scheduler's own: `World` loads the snapshot into its core,
-//! and a fix is only told once that core has placed the pod with it. Who reads the objects, and who prints, is the
+//! and a fix is only reported once that core has placed the pod with it. Who reads the objects, and who prints, is the
 //! binary's business.
 //!
 //! Left out on purpose: extenders are not asked (the answer says so), and nothing is written.

@@ -7,7 +7,7 @@ use crate::simulate::{Share, SimulationReport};
 use crate::style::{Colour, Style, Table, wrapped};
 use crate::workload::WorkloadExplanation;
 
-/// More nodes than these are told only if asked for.
+/// More nodes than these are printed only if asked for.
 const NODES: usize = 6;
 /// Names in the table of reasons.
 const NAMES: usize = 3;
@@ -374,7 +374,7 @@ pub fn workload(answer: &WorkloadExplanation, view: View) -> String {
     out
 }
 
-/// Moves that are told unless all are asked for.
+/// Moves that are printed unless all are asked for.
 const MOVES: usize = 20;
 
 /// What a simulation came to.

@@ -235,6 +235,7 @@ mod tests {
             ("a//b", "invalid reference format"),
             ("a/", "invalid reference format"),
             ("/a", "invalid reference format"),
+            ("a/../b", "invalid reference format"),
             ("a___b", "invalid reference format"),
             ("-a", "invalid reference format"),
             ("a@sha256:12", "invalid reference format"),

@@ -18,9 +18,9 @@ use crate::world::World;
 
 const NODE_CHANGES: &str = "changes of nodes";
 const EVICTIONS: &str = "evictions";
-/// Fixes of a kind that are told.
-const TOLD: usize = 3;
-/// Evictions that are compared; the one with the least harm is told first.
+/// Fixes of a kind that are reported, at most.
+const MAX_FIXES: usize = 3;
+/// Evictions that are compared; the one with the least harm is reported first.
 const COMPARED: usize = 12;
 /// Nodes that evictions are tried for, those that lack least, and pods of each.
 const ROWS: usize = 16;
@@ -67,7 +67,7 @@ impl Search<'_> {
             for set in subsets(atoms.len(), size) {
                 let edits: Vec<Edit> = set.iter().map(|i| atoms[*i].clone()).collect();
                 let kind: Vec<&'static str> = edits.iter().map(kind).collect();
-                if labels_twice(&edits) || kinds.get(&kind).is_some_and(|n| *n >= TOLD) || !covers(row, &edits) {
+                if labels_twice(&edits) || kinds.get(&kind).is_some_and(|n| *n >= MAX_FIXES) || !covers(row, &edits) {
                     continue;
                 }
                 if !budget.take(1, reserve, NODE_CHANGES) {
@@ -150,7 +150,7 @@ impl Search<'_> {
                 .iter()
                 .any(|change| matches!(change.edit, Edit::Evict { .. }));
             evictions += usize::from(evicts);
-            !evicts || evictions <= TOLD
+            !evicts || evictions <= MAX_FIXES
         });
         fixes.into_iter().map(|(_, fix)| fix).collect()
     }

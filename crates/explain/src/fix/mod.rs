@@ -1,7 +1,7 @@
 //! The smallest changes that would let a pending pod run.
 //!
 //! A bounded search: `atoms` lists the smallest changes that could matter, `pod_search` and `cluster_search` try sets of
-//! them, the smaller ones first, and whatever is told was placed by the scheduler's core with exactly these changes. Pods
+//! them, the smaller ones first, and whatever is reported was placed by the scheduler's core with exactly these changes. Pods
 //! and nodes are changed in the core's own state and changed back.
 //!
 //! Searched: changes of the pod; changes of one node (cordon, taints, labels) and the eviction of at most one pod; one more

@@ -13,8 +13,8 @@ use super::{CHANGES_MAX, Fix, Search, Target};
 use crate::world::World;
 
 const WHAT: &str = "changes of the pod";
-/// Fixes of this kind that are told.
-const TOLD: usize = 5;
+/// Fixes of this kind that are reported, at most.
+const MAX_FIXES: usize = 5;
 /// A maxSkew beyond this is no spreading any more.
 const SKEW_MAX: i32 = 1 << 16;
 
@@ -31,7 +31,7 @@ impl Search<'_> {
                     continue;
                 }
                 if !budget.take(world.cluster.width(), 0, WHAT) {
-                    return self.told(world, found);
+                    return self.best_fixes(world, found);
                 }
                 let edits: Vec<Edit> = first.iter().chain(chosen).cloned().collect();
                 if self.fits_somewhere(world, &edits) {
@@ -44,16 +44,16 @@ impl Search<'_> {
         }
         let exact = found.into_iter().filter_map(|edits| self.exactly(world, budget, edits));
         let exact = exact.collect();
-        self.told(world, exact)
+        self.best_fixes(world, exact)
     }
 
-    fn told(&self, world: &mut World, found: Vec<Vec<Edit>>) -> Vec<Fix> {
+    fn best_fixes(&self, world: &mut World, found: Vec<Vec<Edit>>) -> Vec<Fix> {
         // What gives up least first: the order of the atoms, amounts by how much is given up.
         let fixes = found.into_iter().filter_map(|edits| {
             let trial = place_with(world, self.pod, &edits)?;
             Some(Fix::new(Target::Pod, self.key, trial, edits))
         });
-        fixes.take(TOLD).collect()
+        fixes.take(MAX_FIXES).collect()
     }
 
     /// Whether all that rejects some node is about something that these changes touch.

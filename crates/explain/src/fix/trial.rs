@@ -109,12 +109,12 @@ fn decide(world: &mut World, profile: usize, pod: &Arc<PodInfo>, undo: &Undo) ->
 
 /// What becomes of a pod that was evicted, once the other one has its place.
 fn displaced(world: &mut World, victim: &Arc<PodInfo>) -> Vec<String> {
-    let mut told = vec![];
+    let mut effects = vec![];
     let again = Arc::new(victim.unbound());
     let profile = world.profile_of(&victim.class.spec.scheduler_name);
     let name = &victim.key;
     let owner = victim.controller.as_ref();
-    told.push(match (owner, profile) {
+    effects.push(match (owner, profile) {
         (None, _) => format!("{name} has no owner: nothing makes it anew"),
         (Some(_), None) => format!("{name} is made anew by its owner, and placed by another scheduler"),
         (Some(owner), Some(profile)) => match world.core.schedule(profile, &world.cluster, &again) {
@@ -135,6 +135,6 @@ fn displaced(world: &mut World, victim: &Arc<PodInfo>) -> Vec<String> {
             .is_some_and(|s| s.matches(victim.label_set()));
         key.namespace == *victim.namespace() && selects && budget.status.disruptions_allowed < 1
     });
-    told.extend(budgets.map(|(key, _)| format!("PodDisruptionBudget {key} allows no eviction of {name} now")));
-    told
+    effects.extend(budgets.map(|(key, _)| format!("PodDisruptionBudget {key} allows no eviction of {name} now")));
+    effects
 }

@@ -12,7 +12,10 @@ pub(super) fn explain(world: &mut World, facts: &PodFacts, answer: &mut PodExpla
     let node = facts.node.clone().unwrap_or_default();
     answer.state = PodState::Scheduled;
     let Some(placed) = world.placed_pod(&facts.key) else {
-        answer.verdict = format!("{} is on {node}. Why can't be told: pods may not be listed.", facts.key);
+        answer.verdict = format!(
+            "{} is on {node}. The reason is unknown: pods may not be listed.",
+            facts.key
+        );
         return;
     };
     answer.requests = amount::list(&placed.requests().exact);
@@ -43,7 +46,7 @@ fn judge(
     let explanation = match world.core.explain(profile, &world.cluster, pod) {
         Ok(explanation) => explanation,
         Err(error) => {
-            answer.verdict = format!("{} is on {node}. Why can't be told: {error}.", facts.key);
+            answer.verdict = format!("{} is on {node}. The reason is unknown: {error}.", facts.key);
             return;
         }
     };

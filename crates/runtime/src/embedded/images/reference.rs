@@ -123,37 +123,17 @@ mod tests {
         }
     }
 
+    /// The grammar's own tests are in `image_name`.
     #[test]
     fn references_that_are_none() {
-        let hash = "7cc4b5aefd1d0cadf8d97d4350462ba51c694ebca145b08d7d41b41acc8db5aa";
-        let long = "a".repeat(256);
+        let hash = SHA.strip_prefix("sha256:").unwrap();
         for (image, why) in [
-            ("", "invalid reference format"),
-            ("a b", "invalid reference format"),
-            ("a:", "invalid reference format"),
-            (":tag", "invalid reference format"),
-            ("a//b", "invalid reference format"),
-            ("a/", "invalid reference format"),
-            ("/a", "invalid reference format"),
             ("a/../b", "invalid reference format"),
-            ("a___b", "invalid reference format"),
-            ("a@sha256:12", "invalid reference format"),
-            ("reg.io:x/a", "invalid reference format"),
-            ("https://reg.io/a", "invalid reference format"),
             (
                 "reg.io/Foo:x",
                 "invalid reference format: repository name (Foo) must be lowercase",
             ),
-            (
-                hash,
-                &format!("invalid repository name ({hash}), cannot specify 64-byte hexadecimal strings"),
-            ),
-            (
-                &format!("q.io/{long}"),
-                "repository name must not be more than 255 characters",
-            ),
             (&format!("a@md5:{hash}"), "unsupported digest algorithm"),
-            (&format!("a@sha256:{}", &hash[1..]), "invalid checksum digest length"),
         ] {
             let want = format!("failed to parse image reference {image:?}: {why}");
             assert_eq!(Reference::parse(image).unwrap_err().to_string(), want);
